@@ -99,7 +99,7 @@ class LogCheckpoints:
         return self.starts.exists and all(each.exists for each in self._offsets)
 
     def record_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """T: persist the starts of these logs, announced ones included.
+        """T: persist the logs' starts, announced ones included.
 
         The cost does not depend on the number of other logs.
         """

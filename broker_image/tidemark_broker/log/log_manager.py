@@ -354,7 +354,7 @@ class LogManager:
     # -- checkpoints -------------------------------------------------------------------------
 
     def record_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """T: persist the starts of these logs; see :meth:`LogCheckpoints.record_starts`."""
+        """T: persist the logs' starts; see :meth:`LogCheckpoints.record_starts`."""
         self._checkpoints.record_starts(logs)
 
     def checkpoint(self) -> None:

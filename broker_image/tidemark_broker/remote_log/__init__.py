@@ -1,1 +1,1 @@
-"""The remote log manager: what a broker does between its logs and the tier (KIP-405, KIP-950)."""
+"""Remote log manager: the work of a broker between its logs and the tier (KIP-405, KIP-950)."""

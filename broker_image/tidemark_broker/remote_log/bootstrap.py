@@ -1,7 +1,7 @@
-"""Starting a replica from the tier, and the prefix rule's question to it.
+"""Start of a replica from the tier, and the tier's end for the prefix rule.
 
-All calls block. What is in the tier is a prefix of every leader's log, so the epochs that were
-stored with a segment are the ones that a log which starts behind it must have.
+All calls block. The content of the tier is a prefix of every leader's log. So the epochs that were
+stored with a segment are those that a log which starts after it must have.
 """
 
 import logging
@@ -39,28 +39,33 @@ def claimed_end(
     tier: Tier, partition: Partition, by: Claim, claim: Transition, *, now_ms: int
 ) -> TierEnd:
     """Claim the head under ``by``, so that no other leader adds to the tier; return the tier's end.
-    Raises HeadNotFound if there is no manifest: the caller knows that there is one."""
+
+    Raises HeadNotFound if there is no manifest, since the caller knows that one exists.
+    """
     loaded = verified_head.load(tier, partition, by, now_ms=now_ms)
     return tier_end(verified_head.commit(tier, partition, loaded, claim, by, now_ms=now_ms).head)
 
 
 def tier_end(head: Head) -> TierEnd:
-    """What a head says that every leader's log must hold."""
+    """Return the tier's end, which every leader's log must contain, from a head."""
     end = RemoteEnd(head.highest_remote_offset, head.highest_remote_epoch)
     return TierEnd(end, head.log_start_offset, head.position)
 
 
 def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> BootstrapPoint:
-    """Where to start: behind the segment that holds the offset before ``up_to_offset``, or where
-    the log now begins if that one is expired. An
-    elected leader needs all of the tier, whatever end it last heard of: the next offset that it
-    gives out must not be one that is in the tier."""
+    """Return the start of a replica's log.
+
+    It is after the segment that contains the offset before ``up_to_offset``, or at the log start if
+    that segment is expired. An elected leader needs all of the tier, whatever end it knew before:
+    the next offset that it assigns must not be in the tier.
+    """
     snapshot = tier.reader.snapshot(
         partition.topic_id, partition.partition, partition.tier_position
     )
     head = snapshot.head
     if partition.role is Role.TAKING_OVER:
         up_to_offset = max(up_to_offset, head.highest_remote_offset + 1)
+    # Starting after a whole segment gives the epochs and producers stored with it.
     entry = snapshot.find(up_to_offset - 1)
     if entry is not None:
         point = _behind(tier, entry, head.log_start_offset)
@@ -93,7 +98,7 @@ def _behind(tier: Tier, entry: SegmentEntry, head_log_start: int) -> BootstrapPo
 
 
 def _snapshot(entry: SegmentEntry, aux: Aux) -> bytes | None:
-    """None where none was copied along."""
+    """Return the segment's producer snapshot, or None if none was copied."""
     if not aux.producer_snapshot:
         return None
     try:
@@ -106,9 +111,9 @@ def _snapshot(entry: SegmentEntry, aux: Aux) -> bytes | None:
 def _recent_batches(tier: Tier, snapshot: Snapshot, last: SegmentEntry) -> Sequence[ProducerBatch]:
     """Return the producers' batches before the end of a segment, as far as they are readable.
 
-    A producer snapshot has only the last batch of each producer, and a client may repeat any of its
-    last five. The answer to an unknown one is OUT_OF_ORDER_SEQUENCE_NUMBER instead of its offset.
-    That is no reason not to start the replica, so a damaged segment is skipped; reads report it.
+    A producer snapshot has only the last batch of each producer, and a client may retry any of its
+    last five. An unknown retry gets OUT_OF_ORDER_SEQUENCE_NUMBER instead of its offset. That does
+    not prevent the replica's start, so a damaged segment is skipped; reads report it.
     """
     found: list[ProducerBatch] = []
     entry: SegmentEntry | None = last
@@ -127,7 +132,8 @@ def _recent_batches(tier: Tier, snapshot: Snapshot, last: SegmentEntry) -> Seque
 
 def _last_batches(tier: Tier, entry: SegmentEntry, count_bytes: int) -> list[ProducerBatch]:
     """Return the producers' batches in the last ``count_bytes`` of a segment, starting with the
-    batch at that position."""
+    batch at that position.
+    """
     position = 0
     if entry.size_bytes > count_bytes:
         index = OffsetIndex.from_bytes(

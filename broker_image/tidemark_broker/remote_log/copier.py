@@ -1,9 +1,9 @@
-"""Copying one segment: COPY_STARTED, upload, COPY_FINISHED.
+"""Copy of one segment: COPY_STARTED, upload, COPY_FINISHED.
 
-The order is what keeps the tier whole: the entry is committed before the first byte goes out, so
-that nothing is ever stored that the manifest does not name, and it becomes live by a second commit
-after everything is stored. Each attempt has a fresh segment id. What an attempt leaves is given up
-by the next one and deleted like anything marked.
+The order keeps the tier consistent. The entry is committed before the first byte is uploaded, so
+the store never contains an object that the manifest does not name. A second commit makes it live
+after everything is stored. Each attempt has a new segment id. The next attempt abandons the remains
+of a failed one, which are deleted like any marked segment.
 """
 
 import asyncio
@@ -30,21 +30,21 @@ from tidemark_broker.remote_log.uploads import Upload
 
 logger = logging.getLogger(__name__)
 
-#: Segments that are looked at for the next one to copy: the one that holds the offset where copying
-#: goes on (or ends there), and the one behind it.
+#: Segments examined for the next copy: the one that contains the next offset to copy (or ends
+#: there), and the one after it.
 _CANDIDATES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A fsynced segment, ready for upload."""
+    """Synced segment, ready for the upload."""
 
     data: SegmentData
     leader_epochs: tuple[tuple[int, int], ...]
 
 
 class Copier:
-    """Copies for one leader's term."""
+    """Copies of one leader's term."""
 
     def __init__(self, writer: HeadWriter) -> None:
         self._writer = writer
@@ -52,19 +52,22 @@ class Copier:
         self._partition = writer.partition
 
     async def copy_next(self) -> bool:
-        """Copy the next eligible segment; False when there is none. Raises what failed; after
-        :class:`CustomMetadataTooLarge` nothing more is to be copied in this term."""
+        """Copy the next eligible segment; return False if there is none.
+
+        Raises the cause of a failure. After :class:`CustomMetadataTooLarge` nothing more is copied
+        in this term.
+        """
         await self._writer.refresh()
         if self._partition.row is None or not self._partition.row.manifest:
-            return False  # until the slice knows of the head, "not found" could mean "empty"
+            return False  # until the controller knows of the head, "not found" could mean "empty"
         await self.follow_log_start()
         candidate = self._candidate()
         if candidate is Blocked.HOLE:
             raise LocalDataMissing(
                 f"{self._partition.tp}: the tier ends at {self._writer.head.next_copy_offset - 1}, "
-                f"but the local log begins at {self._partition.log.local_log_start_offset}; "
-                "nothing is copied, as that would leave a hole: let a replica lead that holds what "
-                "is between, or delete the records up to there"
+                f"but the local log starts at {self._partition.log.local_log_start_offset}. "
+                "Nothing is copied, because that would leave a hole. Elect a replica that has the "
+                "offsets in between, or delete the records up to there"
             )
         if isinstance(candidate, Blocked):
             return False
@@ -72,13 +75,17 @@ class Copier:
         return True
 
     async def follow_log_start(self) -> None:
-        """What was deleted (DeleteRecords, retention while disabled) is not copied."""
+        """Raise the head's log start, so that deleted records (DeleteRecords, retention while
+        disabled) are not copied.
+        """
         log_start = self._partition.log_start_offset
         if log_start > self._writer.head.log_start_offset:
             await self._writer.expire_to(log_start)
 
     def stable_from(self) -> int | None:
-        """See :func:`eligibility.stable_from`."""
+        """Return the last stable offset that permits the next copy; see
+        :func:`eligibility.stable_from`.
+        """
         next_copy_offset = self._writer.head.next_copy_offset
         segments = self._partition.log.segments_from(next_copy_offset, _CANDIDATES)
         return eligibility.stable_from(segments, next_copy_offset)
@@ -97,6 +104,7 @@ class Copier:
         await shared.quotas.copy.take(segment.size_bytes)
         shared.metrics.add(tier_table.COPY_REQUESTS)
         try:
+            # At most one segment is in COPY_STARTED: abandon the one of a failed attempt first.
             await self._abandon_left_over()
             prepared = await shared.pools.copier.run_to_end(prepare, self._partition.log, segment)
             entry = self._entry(segment, prepared)
@@ -137,7 +145,7 @@ class Copier:
         )
 
     async def _upload(self, entry: SegmentEntry, data: SegmentData) -> None:
-        """From COPY_STARTED to COPY_FINISHED."""
+        """Upload and commit, from COPY_STARTED to COPY_FINISHED."""
         partition, uploads = self._partition, self._shared.uploads
         tier = self._shared.guard.tier()
         upload = Upload(tier, partition.topic_id, partition.partition, entry)
@@ -146,7 +154,7 @@ class Copier:
             await self._check_custom_metadata(entry, copied.custom_metadata)
             await self._finish(entry, copied)
         except (ManifestFenced, TopicDeleted, asyncio.CancelledError):
-            # Whoever fenced us may have deleted its objects before the last of them was stored.
+            # The fencing leader may have deleted the objects before the last of them was stored.
             uploads.given_up(upload)
             raise
 
@@ -161,15 +169,16 @@ class Copier:
             len(custom),
             limit,
         )
+        # The deletion needs the custom metadata, though the manifest does not record it.
         oversized = replace(entry, custom_metadata=custom)
         tier = self._shared.guard.tier()
         await self._shared.pools.expiration.run_to_end(_delete_quietly, tier, oversized)
         await self._abandon(entry)
         raise CustomMetadataTooLarge(
             f"the remote storage returned {len(custom)} bytes of custom metadata, the limit is "
-            f"{limit}: raise remote.log.metadata.custom.metadata.max.bytes or configure the "
-            "storage otherwise, then restart the broker or move the leader; nothing more is copied "
-            "until then"
+            f"{limit}: raise remote.log.metadata.custom.metadata.max.bytes or change the "
+            "storage's configuration, then restart the broker or move the leader; nothing more is "
+            "copied until then"
         )
 
     async def _finish(self, entry: SegmentEntry, copied: Copied) -> None:
@@ -180,7 +189,7 @@ class Copier:
                 lambda head: transitions.finish_copy(head, by, entry, custom, digests)
             )
         except IllegalTransition as error:
-            # Expired or given up while it was uploaded: its objects go like anything marked.
+            # Expired or abandoned during the upload: its objects are deleted like any marked one.
             logger.info("%s", error)
             await self._abandon(entry)
             return
@@ -194,7 +203,7 @@ class Copier:
 
 
 def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
-    """Make a closed segment durable and read what belongs to it (blocks)."""
+    """Make a closed segment durable and read the files that belong to it (blocking)."""
     if log.recovery_point < segment.next_base_offset:
         log.flush(segment.next_base_offset)
     files = log.segment_files(segment.base_offset)
@@ -204,7 +213,7 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
         time_index=files.time_index.read_bytes(),
         leader_epochs=write_epochs(epochs.truncate_from_end(segment.next_base_offset)).encode(),
         producer_snapshot=files.producer_snapshot,
-        # It ends below the last stable offset: each transaction in it has ended by now.
+        # It ends below the last stable offset: all its transactions have ended.
         aborted=AbortedRanges(
             tuple(log.aborted_transactions(segment.base_offset, segment.next_base_offset))
         ),
@@ -212,19 +221,19 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
     within = epochs.between(segment.base_offset, segment.next_base_offset).entries
     rows = [(entry.epoch, entry.start_offset) for entry in within]
     if rows and rows[0][1] > segment.base_offset:
-        # What is below the log start has lost its epochs; nobody reads it any more.
+        # Records below the log start have lost their epochs, and are never read again.
         rows[0] = (rows[0][0], segment.base_offset)
     return _Prepared(SegmentData(files.log, files.size_bytes, aux), tuple(rows))
 
 
 def _with_origin(data: SegmentData, head: Head, entry: SegmentEntry) -> SegmentData:
-    """Return the copy with the version of the head under which it started."""
+    """Add the version of the head under which the copy started."""
     origin = encode_origin(entry, head.version, head.topic, head.topic_id, head.partition)
     return replace(data, aux=replace(data.aux, origin=origin))
 
 
 def _delete_quietly(tier: Tier, entry: SegmentEntry) -> None:
-    """Best effort; what is left is the manifest's to delete."""
+    """Delete the objects, best effort; the manifest's deletion removes what is left."""
     try:
         tier.segments.delete([entry])
     except StoreError as error:

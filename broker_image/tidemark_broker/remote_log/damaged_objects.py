@@ -1,9 +1,8 @@
-"""Objects of the tier that were found not to be what was copied, or not to be there, until they are
-seen to be good.
+"""Record of damaged or missing objects of the tier, until a read succeeds.
 
-Nobody looks at an object unless it is read, so this is what readers have met: a partition's status
-tells of it for as long as its records are not expired and nobody has read that place soundly, since
-only a person can mend it.
+Objects are only examined by reads, so this is what reads have found. A partition's status reports
+it until the records expire or a read of that place succeeds, since only an administrator can repair
+it.
 """
 
 import uuid
@@ -18,7 +17,7 @@ from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.remote_log.tier_failure import Failure
 from tidemark_broker.replication.types import TopicIdPartition
 
-#: What is remembered of one partition, and of how many partitions.
+#: Limit of remembered segments for each partition, and of partitions.
 _SEGMENTS_MAX = 16
 _PARTITIONS_MAX = 1024
 
@@ -32,21 +31,26 @@ class _Damage:
 
 
 class Damages:
-    """By topic id and partition. Safe between threads."""
+    """Damage by topic id and partition. Safe between threads."""
 
     def __init__(self) -> None:
         self._found: Lru[TopicIdPartition, dict[uuid.UUID, _Damage]] = Lru(_PARTITIONS_MAX)
         self._lock = ordered_lock(LockRank.LEAF)
 
     def add(self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str) -> bool:
-        """Reading ``offset`` has met a damaged object of this segment; whether that is news."""
+        """Record a damaged object of the segment, found when reading ``offset``.
+
+        Return whether it is new.
+        """
         return self._remember(key, _Damage(entry, offset, TIER_INTEGRITY, message))
 
     def miss(self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str) -> bool:
-        """Reading ``offset`` has found that an object of this segment is not there, though the
-        newest manifest names it; whether that is news."""
+        """Record a missing object of the segment, though the newest manifest names it.
+
+        Return whether it is new.
+        """
         text = (
-            f"{message}, and the manifest names it: restore the object from a copy, or give up its "
+            f"{message}, but the manifest names it: restore the object from a copy, or give up its "
             f"records with a RecordDeletion before offset {entry.end_offset_inclusive + 1}"
         )
         return self._remember(key, _Damage(entry, offset, Reason.REMOTE_OBJECT_MISSING, text))
@@ -66,7 +70,7 @@ class Damages:
     def sound(
         self, key: TopicIdPartition, entry: SegmentEntry, start_offset: int, next_offset: int
     ) -> None:
-        """These offsets of the segment were read, and are what was copied."""
+        """Record a successful read of the segment's offsets, which clears damage in between."""
         if not self._found:
             return
         with self._lock:
@@ -77,7 +81,7 @@ class Damages:
     def failure(
         self, key: TopicIdPartition, is_live: Callable[[SegmentEntry], bool]
     ) -> Failure | None:
-        """For the partition's status: the first that is still served."""
+        """Return the first damage of a live segment, for the partition's status."""
         if not self._found:
             return None
         with self._lock:
@@ -88,7 +92,7 @@ class Damages:
         return None
 
     def forget(self, key: TopicIdPartition) -> None:
-        """The replica goes."""
+        """Drop the records of a removed replica."""
         with self._lock:
             self._found.pop(key)
 

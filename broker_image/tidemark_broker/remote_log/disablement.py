@@ -1,11 +1,11 @@
-"""A replica's part of a disablement (KIP-950).
+"""Part of a replica in a disablement (KIP-950).
 
-With Retain there is nothing to do but the leader's claim and the follower's stored epoch. With
-Delete the leader first waits until every replica that may be elected has stored the new tiered
-epoch and told its local log start (from then on its local retention stands still), so that the log
-start can become one that all of them have: no offset is left on one broker only. Who begins behind
-it and comes into the ISR later either fetches again what it lacks before that (:mod:`service`), or,
-where that cannot be asked of it any more, the log start follows. Every step may be repeated.
+With Retain only the leader's claim and the follower's stored epoch are needed. With Delete the
+leader first waits until every electable replica has stored the new tiered epoch and reported its
+local log start (from then on its local retention is suspended). So the log start can move to an
+offset that all of them have, and no offset is on one broker only. A replica that starts above it
+and joins the ISR later re-fetches the missing range first (:mod:`service`). If that is not possible
+any more, the log start follows. Every step may be repeated.
 """
 
 import asyncio
@@ -24,16 +24,17 @@ _LOOK_AGAIN_S = 0.2
 
 
 def fetch_key(partition: Partition) -> DelayedOperationKey:
-    """Where reads of the tier wait in the purgatory."""
+    """Return the purgatory key of reads from the tier."""
     return Change.REMOTE_READ, partition.tp
 
 
 async def delete_remote_part(writer: HeadWriter) -> None:
-    """The leader's part of Delete: afterwards it may be acknowledged.
+    """Do the leader's part of Delete; afterwards it may be acknowledged.
 
-    Where an earlier leader has made the one commit already, only what follows it is done again.
+    If an earlier leader has made the single commit already, only the steps after it are repeated.
     """
     partition, shared, tiered_epoch = writer.partition, writer.shared, writer.term.tiering.epoch
+    # One commit claims the epoch and moves the log start, so that no reader sees only one of them.
     if writer.head.floor_epoch < tiered_epoch:
         start = await _common_local_start(shared, partition, tiered_epoch)
         await writer.disable_delete(start)
@@ -41,13 +42,14 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     await _common_local_start(shared, partition, tiered_epoch)
     await follow_local_starts(writer)
     start = writer.head.log_start_offset
-    # An earlier leader's commit may lie beyond what we know to be committed.
+    # An earlier leader's commit may be above this leader's high watermark.
     await _until(
         shared, partition, Change.HIGH_WATERMARK, lambda: partition.high_watermark >= start
     )
     writer.announce()
     await _made_durable(partition, start)
     writer.announce()
+    # Reads of the tier that wait now could never succeed.
     drained = shared.context.purgatory.cancel([fetch_key(partition)])
     await partition.write_changes()
     logger.info(
@@ -59,17 +61,21 @@ async def delete_remote_part(writer: HeadWriter) -> None:
 
 
 async def follow_local_starts(writer: HeadWriter) -> None:
-    """Whoever came into the ISR since the commit that moved the log start, the leader itself
-    included, may begin behind it, and what it lacks is not in the tier any more: the log start
-    becomes one that all of them have, as it would have been had they been there in time."""
+    """Raise the log start to one that all electable replicas have.
+
+    A replica that joined the ISR since the commit, or the leader itself, may start above the log
+    start, and the missing range is not in the tier any more. The result is as if it had been in the
+    ISR in time.
+    """
     start = _largest(writer.partition, writer.term.tiering.epoch)
     if start is not None and start > writer.head.log_start_offset:
         await writer.expire_to(start)
 
 
 async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch: int) -> None:
-    """A follower's part of Delete: its log start has reached the head's and is checkpointed, and it
-    has all from there on."""
+    """Do a follower's part of Delete: wait until its log start has reached the head's, is
+    checkpointed, and it has everything from there.
+    """
     await _until(
         shared, partition, Change.LOW_WATERMARK, lambda: _has_heard(partition, tiered_epoch)
     )
@@ -80,8 +86,9 @@ async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch:
 
 
 def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | None]:
-    """The local log start of each replica that may be elected; None where it was not told under
-    this epoch yet."""
+    """Return the local log start of each electable replica; None if it was not reported under
+    this epoch yet.
+    """
     starts: dict[int, int | None] = {}
     leader = partition.leader
     for node in partition.isr if leader is None else sorted(leader.electable):
@@ -97,7 +104,9 @@ def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | Non
 
 
 async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch: int) -> int:
-    """The largest local log start of those that may be elected, once all have told theirs."""
+    """Return the largest local log start of the electable replicas, once all have reported
+    theirs.
+    """
 
     def all_have_the_epoch() -> bool:
         return _largest(partition, tiered_epoch) is not None
@@ -110,8 +119,12 @@ async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch
 
 
 def _largest(partition: Partition, tiered_epoch: int) -> int | None:
-    """None while one of them has not told its start, or that one is not committed yet. Nor is there
-    one while the row has eligible leaders (KIP-966): where one that is away begins is not known."""
+    """Return the largest local log start, or None.
+
+    None means that a replica has not reported its start, or that the largest one is not committed
+    yet. None is also the result while the row has eligible leaders (KIP-966), since the start of
+    one that is down is unknown.
+    """
     if partition.row is None or partition.row.has_eligible_leaders:
         return None
     known: list[int] = []
@@ -126,7 +139,7 @@ def _largest(partition: Partition, tiered_epoch: int) -> int | None:
 async def _until(
     shared: Shared, partition: Partition, change: Change, condition: Callable[[], bool]
 ) -> None:
-    """Wait for a condition, looked at after each change and now and then."""
+    """Wait for a condition, checked after each change and periodically."""
     while not condition():
         await shared.context.purgatory.wait([(change, partition.tp)], condition, _LOOK_AGAIN_S)
 
@@ -151,4 +164,4 @@ def _has_reached(partition: Partition, log_start_offset: int) -> bool:
 
 def _check_follows(partition: Partition) -> None:
     if partition.removed or partition.role is not Role.FOLLOWER:
-        raise RemoteUnavailable(f"{partition.tp}: the role changed meanwhile; ask again")
+        raise RemoteUnavailable(f"{partition.tp}: the role changed meanwhile; retry")

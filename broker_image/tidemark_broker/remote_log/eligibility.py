@@ -1,10 +1,10 @@
-"""Which local segment is copied next. Pure.
+"""Selection of the local segment to copy next. Pure.
 
 A segment may be copied once it is closed and everything in it is stable: the *next* segment's base
-offset decides, compared by ``<=`` with the last stable offset. The first candidate is the segment
-that contains the offset where copying goes on, whole: after a leader change its boundaries may
-differ from those of the copies, and the manifest trims the overlap. Segments are in order, so it is
-found by bisection: a copy costs the same in a log of ten segments and of ten thousand.
+offset must not be above the last stable offset. The first candidate is the whole segment that
+contains the next offset to copy. After a leader change its boundaries may differ from those of the
+copies; the manifest trims the overlap. Segments are in order, so bisection finds the candidate: a
+copy costs the same in a log of ten segments and of ten thousand.
 """
 
 import enum
@@ -16,7 +16,7 @@ from tidemark_broker.log import SegmentInfo
 
 
 class Blocked(enum.Enum):
-    """Why there is nothing to copy now."""
+    """Reason why there is nothing to copy now."""
 
     NOTHING_CLOSED = "every closed segment is in the tier"
     NOT_STABLE = "the next segment is not committed yet"
@@ -25,7 +25,7 @@ class Blocked(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """Closed segments, and their bytes, that wait for being copied."""
+    """Closed segments that wait to be copied, and their bytes."""
 
     segments: int
     size_bytes: int
@@ -38,9 +38,11 @@ def next_segment(
     log_start_offset: int,
     last_stable_offset: int,
 ) -> SegmentInfo | Blocked:
-    """The segment to copy now. ``segments`` oldest first, the last one active; ``next_copy_offset``
-    is the head's. A log that begins behind that offset, without a record having been deleted, has
-    a hole that no copy may hide."""
+    """Return the segment to copy now.
+
+    ``segments``: oldest first, the last one active. ``next_copy_offset`` is the head's. A log that
+    starts above that offset, although no record was deleted, has a hole that no copy may hide.
+    """
     candidate = _candidate(segments, next_copy_offset)
     if candidate is None:
         return Blocked.NOTHING_CLOSED
@@ -52,21 +54,24 @@ def next_segment(
 
 
 def stable_from(segments: Sequence[SegmentInfo], next_copy_offset: int) -> int | None:
-    """The last stable offset at which the next candidate may be copied; None: none is closed."""
+    """Return the last stable offset that permits copying the next candidate; None if none is
+    closed.
+    """
     candidate = _candidate(segments, next_copy_offset)
     return None if candidate is None else candidate.next_base_offset
 
 
 def lag(segments: Sequence[SegmentInfo], next_copy_offset: int) -> CopyLag:
-    """What is closed and not in the tier yet."""
+    """Return the closed segments that are not in the tier yet."""
     first = first_ending_behind(segments, next_copy_offset)
     late = [segments[at] for at in range(first, len(segments)) if not segments[at].is_active]
     return CopyLag(len(late), sum(each.size_bytes for each in late))
 
 
 def first_ending_behind(segments: Sequence[SegmentInfo], offset: int) -> int:
-    """Index of the first segment that holds ``offset`` or begins behind it; their number for
-    none."""
+    """Return the index of the first segment that contains ``offset`` or starts after it;
+    ``len(segments)`` for none.
+    """
     return bisect_right(segments, offset, key=lambda segment: segment.next_base_offset)
 
 

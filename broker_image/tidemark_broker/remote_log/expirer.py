@@ -1,8 +1,8 @@
 """Retention and deletion in the tier, one run at a time.
 
-Marking and deleting are two steps: a commit raises the head's log start and with it the floor; the
-objects go only after ``remote.delete.delay.ms``, by whoever leads then, whatever the topic's state
-has become; a last commit forgets them.
+Marking and deleting are two steps. A commit raises the head's log start and with it the floor. The
+objects are deleted only after ``remote.delete.delay.ms``, by the leader of that time, whatever the
+topic's state is then. A last commit drops their entries.
 """
 
 import logging
@@ -27,7 +27,7 @@ DELETES_AT_ONCE = 100
 
 
 class Expirer:
-    """Expires for one leader's term."""
+    """Expiry and deletion in one leader's term."""
 
     def __init__(self, writer: HeadWriter) -> None:
         self._writer = writer
@@ -36,7 +36,7 @@ class Expirer:
         self._described: TopicObject | None = None
 
     async def run_once(self) -> bool:
-        """One run; True when there is more to delete right now."""
+        """Do one run; return True if there is more to delete right now."""
         await self._writer.refresh()
         self._writer.announce()
         await self._describe_topic()
@@ -47,7 +47,7 @@ class Expirer:
 
     @property
     def log_start_moved(self) -> bool:
-        """Records were deleted that the tier still answers for."""
+        """Whether records were deleted that the head still has."""
         return (
             self._writer.term.tiering.may_expire
             and self._partition.log_start_offset > self._writer.head.log_start_offset
@@ -69,7 +69,7 @@ class Expirer:
         )
 
     async def _retained_from(self) -> int:
-        """The log start that retention asks for, or the present one."""
+        """Return the log start that retention requires, or the current one."""
         log, head = self._partition.log, self._writer.head
         if head.live_end is None:
             return head.log_start_offset
@@ -94,8 +94,10 @@ class Expirer:
     def _expired_up_to(
         self, tier: Tier, head: Head, limits: Limits, live_bytes: int, local_bytes: int
     ) -> int | None:
-        """In a thread: may have to load a page. All figures are of one moment: a copy that is
-        finished meanwhile would count twice."""
+        """Apply retention, in a thread because it may load a page.
+
+        All figures are of one moment: a copy that finishes meanwhile would count twice.
+        """
         return expired_up_to(
             queries.live_segments(head, self._writer.pages(tier)),
             limits,
@@ -108,6 +110,7 @@ class Expirer:
         writer, shared, by = self._writer, self._shared, self._writer.term.by
         head = writer.head
         if writer.totals.pending_segments:
+            # Objects of a running upload are not deleted: the upload could store them again.
             tier = shared.guard.tier()
             due = await shared.pools.expiration.run_to_end(self._due, tier, head)
             done, error = await shared.pools.expiration.run_to_end(
@@ -117,15 +120,16 @@ class Expirer:
                 await writer.commit(lambda head: transitions.finish_delete(head, by, done))
                 logger.info("%s: deleted %d segments in the tier", self._partition.tp, len(done))
             if len(due) >= DELETES_AT_ONCE and done:
-                return True  # even if the store refuses some
+                return True  # even if the store refuses some of them
             if error is not None:
                 raise error
+        # A commit without changes deletes the pages that the head no longer names.
         if writer.head.trash:
             await writer.commit(lambda head: head)
         return False
 
     def _due(self, tier: Tier, head: Head) -> Sequence[PendingDelete]:
-        """In a thread: may have to load pages."""
+        """Return the segments to delete now, in a thread because it may load pages."""
         due = queries.pending_deletes(
             head,
             self._writer.pages(tier),
@@ -136,7 +140,7 @@ class Expirer:
         return [item for item in due if item.entry.segment_id not in self._shared.uploads]
 
     async def _describe_topic(self) -> None:
-        """The leader of partition 0 keeps the topic's object up to date."""
+        """Keep the topic's object up to date; only the leader of partition 0 does."""
         partition, view = self._partition, self._partition.view
         if partition.partition != 0 or view is None:
             return
@@ -160,9 +164,12 @@ class Expirer:
 def delete_objects(
     shared: Shared, tier: Tier, due: Sequence[PendingDelete]
 ) -> tuple[Sequence[PendingDelete], StoreError | None]:
-    """Delete both objects of each marked segment (blocks): those that are gone now, and the error
-    that kept the rest. Deletes all at once; a refused object does not stop the others. If that
-    request fails, deletes one by one until the first failure."""
+    """Delete both objects of each marked segment (blocking).
+
+    Return the deleted segments, and the error that prevented the others. All are deleted in one
+    request; a refused object does not stop the others. If that request fails, they are deleted one
+    by one until the first failure.
+    """
     if not due:
         return due, None
     shared.metrics.add(tier_table.DELETE_REQUESTS, len(due))

@@ -1,10 +1,10 @@
-"""Reads of the tier for clients: a bounded pool, a purgatory, read-ahead.
+"""Reads of the tier for clients: a bounded pool, a purgatory, and read-ahead.
 
-Reads run in the fetcher's pool; requests wait for them in the purgatory, where a disablement with
-Delete ends the wait, and a read that takes longer than its request goes on for the next one
-(``read_jobs``). What is not what was copied is answered to nobody, and the partition's status tells
-of it (``damages``). A sequential consumer finds what it asks for next in memory already: the chunk
-behind the one it has come to is fetched while it is busy, if a thread is idle.
+Reads run in the fetcher's pool. Requests wait for them in the purgatory, where a disablement with
+Delete ends the wait. A read that takes longer than its request continues for the next one
+(``read_jobs``). Data that differs from what was copied is never returned, and the partition's
+status reports it (``damages``). For a sequential consumer the next chunk is fetched in advance, if
+a thread is idle.
 """
 
 import logging
@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 
 class Fetcher:
-    """``snapshot_of`` gives a leader's own view of the manifest, None where it has none yet."""
+    """Reader of the tier. ``snapshot_of`` returns a leader's own view of the manifest, or None."""
 
     def __init__(self, shared: Shared, snapshot_of: Callable[[Partition], Snapshot | None]) -> None:
         self._shared = shared
@@ -66,13 +66,13 @@ class Fetcher:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that what was read takes now."""
+        """Memory of cached data."""
         return self.caches.size_bytes + self._jobs.kept_bytes
 
     async def read(
         self, partition: Partition, offset: int, max_bytes: int, deadline_s: float
     ) -> RemoteRead:
-        """See :class:`RemoteLog`; ``TimeoutError`` when the deadline passes."""
+        """Read from the tier; see :class:`RemoteLog`. ``TimeoutError`` when the deadline passes."""
         if max_bytes <= 0:
             return RemoteRead(b"", offset)
         await self._shared.quotas.fetch.wait(deadline_s)
@@ -94,7 +94,7 @@ class Fetcher:
     async def offset_by_timestamp(
         self, partition: Partition, timestamp_ms: int
     ) -> RemoteOffset | None:
-        """See :class:`RemoteLog`."""
+        """Look up a time in the tier; see :class:`RemoteLog`."""
         snapshot, log_start = self._snapshot(partition), partition.log_start_offset
 
         def work(tier: Tier) -> RemoteOffset | None:
@@ -119,13 +119,13 @@ class Fetcher:
             return await self._run(partition, None, work, deadline_s, log_start)
         except RemoteOffsetOutOfRange as error:
             if log_start < partition.log_start_offset:
-                raise RemoteUnavailable(f"{error}; ask again") from error
+                raise RemoteUnavailable(f"{error}; retry") from error
             return None
         except TimeoutError:
-            raise RemoteUnavailable("the remote storage does not answer in time") from None
+            raise RemoteUnavailable("the remote storage did not answer in time") from None
 
     async def bytes_below(self, partition: Partition, offset: int) -> int:
-        """See :class:`RemoteLog`."""
+        """Return the bytes below an offset; see :class:`RemoteLog`."""
         snapshot, log_start = self._snapshot(partition), partition.log_start_offset
 
         def work(tier: Tier) -> int:
@@ -135,12 +135,12 @@ class Fetcher:
         try:
             return await self._run(partition, None, work, deadline_s, log_start)
         except RemoteOffsetOutOfRange as error:
-            raise RemoteUnavailable(f"{error}; ask again") from error
+            raise RemoteUnavailable(f"{error}; retry") from error
         except TimeoutError:
-            raise RemoteUnavailable("the remote storage does not answer in time") from None
+            raise RemoteUnavailable("the remote storage did not answer in time") from None
 
     def forget(self, key: TopicIdPartition) -> None:
-        """The replica goes."""
+        """Drop the data of a removed replica."""
         self._snapshots.pop(key, None)
         self.damages.forget(key)
 
@@ -154,12 +154,14 @@ class Fetcher:
         deadline_s: float,
         offset: int,
     ) -> R:
-        """In the pool, once for all that ask the same; None is shared with nobody, as its answer is
-        of its moment. The caller waits in the purgatory, where a disablement ends it. What is read
-        begins at ``offset``."""
+        """Run a read in the pool, once for all requests with the same key.
+
+        A key of None is never shared, because its result is of that moment. The caller waits in the
+        purgatory, where a disablement ends the wait. The data starts at ``offset``.
+        """
         key = object() if request_key is None else (_key(partition), request_key)
         if not partition.tiering.reads_tier:
-            raise RemoteOffsetOutOfRange(f"{partition.tp}: nothing of it is read from the tier")
+            raise RemoteOffsetOutOfRange(f"{partition.tp}: its tier is not readable any more")
         try:
             tier = self._shared.guard.tier()
             job: Job[R] = self._jobs.join(key, lambda: work(tier))
@@ -173,7 +175,8 @@ class Fetcher:
         try:
             return job.future.result()
         except queries.RemoteOffsetOutOfRange as error:
-            if error.log_start_offset > offset:  # soon the replica's own, once that is durable
+            # The replica's own log start follows the head's once it is durable.
+            if error.log_start_offset > offset:
                 raise RemoteUnavailable(f"{error}; it is being deleted") from error
             raise RemoteOffsetOutOfRange(str(error)) from error
         except ObjectDamaged as error:
@@ -218,8 +221,9 @@ class Fetcher:
         offset: int,
         max_bytes: int,
     ) -> "tuple[RemoteRead, _Ahead | None]":
-        """With the snapshot at hand, and once more with a fresh one where that does not do."""
+        """Read with the known snapshot, and retry with a fresh one if that fails."""
         if snapshot is not None:
+            # The snapshot may be older than a deletion or a compaction of the manifest.
             try:
                 return self._read_with(tier, partition, snapshot, offset, max_bytes)
             except (
@@ -232,6 +236,7 @@ class Fetcher:
         try:
             return self._read_with(tier, partition, fresh, offset, max_bytes)
         except ObjectNotFound as error:
+            # A fresh manifest names an object that does not exist: this is damage.
             entry = fresh.find(offset)
             if entry is not None and self.damages.miss(_key(partition), entry, offset, str(error)):
                 logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
@@ -274,8 +279,10 @@ class Fetcher:
         offset: int,
         read: Callable[[SegmentReader], R],
     ) -> R:
-        """What seems damaged is read from the store once more: it may have been so in memory or on
-        its way only. If it is, that is remembered."""
+        """Read, and retry from the store if the data seems damaged.
+
+        The damage may have been in memory or in transit. If it is in the store, it is recorded.
+        """
         try:
             return read(SegmentReader(tier, self.caches, entry))
         except ObjectDamaged as error:
@@ -299,6 +306,7 @@ class Fetcher:
     ) -> RemoteOffset | None:
         snapshot, limits = snapshot or self._fresh(tier, partition), unpack_limits()
         entry = snapshot.find_by_timestamp(timestamp_ms)
+        # A segment's largest timestamp may be of a record below the start: try the next one.
         while entry is not None:
             start = max(entry.from_offset, snapshot.head.log_start_offset, log_start)
             find = partial(
@@ -316,8 +324,10 @@ class Fetcher:
     def _newest(
         self, tier: Tier, partition: Partition, snapshot: Snapshot | None, log_start: int
     ) -> RemoteOffset | None:
-        """Return the newest record. Segments are tried by largest timestamp, descending, so usually
-        one is read."""
+        """Return the newest record.
+
+        Segments are tried by largest timestamp, descending, so usually one is read.
+        """
         snapshot = snapshot or self._fresh(tier, partition)
         best: RemoteOffset | None = None
         for entry in snapshot.by_newest():
@@ -328,6 +338,7 @@ class Fetcher:
                 continue
             find = partial(_newest_of, largest_ms=entry.max_timestamp_ms, start_offset=start)
             found = self._checked(tier, partition, entry, start, find)
+            # Of equal timestamps the first record counts, as within a log.
             if found is not None and (
                 best is None
                 or (-found.timestamp_ms, found.offset) < (-best.timestamp_ms, best.offset)
@@ -340,16 +351,17 @@ class Fetcher:
     def _ahead(
         self, tier: Tier, snapshot: Snapshot, entry: SegmentEntry, end: int
     ) -> "_Ahead | None":
-        """The chunk that a sequential reader needs next, None where it is at hand already."""
+        """Return the chunk that a sequential reader needs next, or None if it is cached."""
         size = self.caches.chunk_bytes
         if end >= entry.size_bytes:
             try:
                 following = snapshot.find(entry.end_offset_inclusive + 1)
             except (StoreError, ManifestError):
-                return None  # a guess: what was read is good without it
+                return None  # read-ahead is optional
             if following is None:
                 return None
             ahead = _Ahead(tier, following, 0)
+        # The reader is in the second half of a chunk: fetch the following one.
         elif end % size >= size // 2 and (end // size + 1) * size < entry.size_bytes:
             ahead = _Ahead(tier, entry, end // size + 1)
         else:
@@ -358,13 +370,13 @@ class Fetcher:
         return None if at_hand else ahead
 
     def _fetch_ahead(self, ahead: "_Ahead") -> None:
-        """Only with an idle thread: a guess must not delay what somebody waits for."""
+        """Fetch a chunk in advance, only with an idle thread so that it delays no request."""
         if self._shared.pools.fetcher.has_idle_thread:
             self._shared.pools.fetcher.submit(ahead.load, self.caches)
 
 
 class _Ahead:
-    """A chunk to be read ahead."""
+    """Chunk to read in advance."""
 
     __slots__ = ("chunk", "entry", "tier")
 
@@ -374,7 +386,7 @@ class _Ahead:
         self.chunk = chunk
 
     def load(self, caches: Caches) -> None:
-        """Best effort: who needs it will meet the same error and report it."""
+        """Load the chunk, best effort: the read that needs it reports an error."""
         try:
             SegmentReader(self.tier, caches, self.entry).load_chunk(self.chunk)
         except (StoreError, ObjectDamaged, OSError) as error:
@@ -389,7 +401,7 @@ def _newest_of(reader: SegmentReader, *, largest_ms: int, start_offset: int) -> 
 
 
 def _size_of(result: "tuple[RemoteRead, _Ahead | None]") -> int:
-    """Only reads are kept."""
+    """Return the weight of a kept result; only reads are kept."""
     return len(result[0].data)
 
 

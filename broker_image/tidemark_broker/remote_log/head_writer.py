@@ -1,9 +1,9 @@
-"""The one writer of a partition's head under one claim: loads, claims and commits.
+"""Writer of a partition's head under one claim: loads, claims and commits.
 
-Everything that this leader writes to the manifest passes through here, one commit at a time. What a
-commit says is told to the replica in the same step of the loop: first the log start, which is shown
-once it is durable, then the tier's end, so that a follower never hears of a claim without the log
-start that came with it.
+Every manifest change of this leader passes through here, one commit at a time. The replica is
+notified of a commit in the same step of the loop. The log start is first, which is shown once it is
+durable, then the tier's end. So a follower never receives a claim without the log start that
+belongs to it.
 """
 
 import logging
@@ -36,26 +36,29 @@ NOTHING = Totals(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class LeaderTerm:
-    """Under what a leader works: its epoch, and the topic's tiering as the controller says."""
+    """Term of a leader: its epoch, and the topic's tiering from the controller."""
 
     leader_epoch: int
     tiering: Tiering
 
     @property
     def by(self) -> Claim:
-        """As the head of the manifest is claimed."""
+        """Claim of the manifest's head."""
         return Claim(self.leader_epoch, self.tiering.epoch)
 
 
 def leader_term(partition: Partition) -> LeaderTerm:
-    """The present term of a leader. No policy is in force while tiering is enabled."""
+    """Return the current term of a leader. No policy is in force while tiering is enabled."""
     return LeaderTerm(partition.leader_epoch, partition.tiering.in_force)
 
 
 def claiming(shared: Shared, term: LeaderTerm) -> Transition:
-    """The claim of a term as a transition. The tiered epoch of a Delete is claimed by the one
-    commit that moves the log start (:meth:`HeadWriter.disable_delete`): until then only the leader
-    epoch is, and what is in the tier stays part of the log."""
+    """Return the claim of a term as a transition.
+
+    The tiered epoch of a Delete is claimed by the one commit that moves the log start
+    (:meth:`HeadWriter.disable_delete`). Until then only the leader epoch is claimed, and the tier's
+    content stays part of the log.
+    """
 
     def claim(head: Head) -> Head:
         waits = term.tiering.has_to_delete(head.tiering.epoch)
@@ -72,7 +75,10 @@ def claiming(shared: Shared, term: LeaderTerm) -> Transition:
 
 
 class HeadWriter:
-    """``head`` is what was read or written last; nothing else writes while the claim holds."""
+    """Writer of a head.
+
+    ``head`` is the last version read or written; nothing else writes while the claim is valid.
+    """
 
     def __init__(self, shared: Shared, partition: Partition, term: LeaderTerm) -> None:
         self.shared = shared
@@ -88,18 +94,18 @@ class HeadWriter:
 
     @property
     def loaded(self) -> LoadedHead | None:
-        """The head and its object version, None before the first look."""
+        """Head with its object version, None before the first load."""
         return self._loaded
 
     @property
     def head(self) -> Head:
-        """The head; only after :meth:`open`."""
+        """Head of the manifest; only after :meth:`open`."""
         if self._loaded is None:
             raise LookupError(f"{self.partition.tp}: the manifest was not loaded yet")
         return self._loaded.head
 
     def pages(self, tier: Tier) -> PageCache:
-        """The partition's sealed pages (any thread)."""
+        """Return the partition's sealed pages (any thread)."""
         known = self._pages
         if known is None or known[0] is not tier:
             number = self.partition.partition
@@ -107,17 +113,17 @@ class HeadWriter:
         return known[1]
 
     def snapshot(self) -> Snapshot | None:
-        """What readers may plan with, as fresh as it gets; None before the first look."""
+        """Return the current snapshot for readers, or None before the first load."""
         if self._loaded is None or self._pages is None:
             return None
         return Snapshot(self._loaded.head, self._loaded.version, self._pages[1])
 
     def retire(self) -> None:
-        """From now on nothing that still ends is told to the replica."""
+        """Stop notifying the replica of later results."""
         self._retired = True
 
     async def open(self) -> None:
-        """Load the head, or create it where the slice knows of none."""
+        """Load the head, or create it if the controller knows of none."""
         async with self._lock:
             if self._loaded is not None and not self._outdated:
                 return
@@ -129,10 +135,12 @@ class HeadWriter:
                 isr_maintenance.report_manifest_created(self.partition)
 
     async def refresh(self) -> None:
-        """Read the head again after a commit whose outcome is not known: what we decide upon must
-        not be older than what we wrote ourselves. Also read periodically without such a doubt:
-        the head of an idle partition may go back unnoticed, until a sweep finds objects that it no
-        longer names."""
+        """Read the head again if it may be outdated.
+
+        After a commit with an unknown outcome a decision must not use an older head than the
+        committed one. The head is also read periodically: that of an idle partition could go back
+        unnoticed, until a sweep finds objects that it no longer names.
+        """
         now_s, interval_s = self.shared.context.monotonic(), self.shared.settings.head_check_s
         if self._loaded is not None and now_s - self._read_at_s >= interval_s:
             self._outdated = True
@@ -144,7 +152,7 @@ class HeadWriter:
         self._outdated = True
 
     async def claim(self) -> None:
-        """Make the head ours, with the topic's state and policy. Raises ManifestFenced."""
+        """Claim the head with the topic's state and policy. Raises ManifestFenced."""
         term = self.term
         await self.commit(claiming(self.shared, term))
         logger.info(
@@ -156,7 +164,7 @@ class HeadWriter:
         )
 
     async def disable_delete(self, log_start_offset: int) -> None:
-        """The one commit of a disablement with Delete: claim, log start and floor."""
+        """Make the one commit of a disablement with Delete: claim, log start and floor."""
         term, shared = self.term, self.shared
         await self.commit(
             lambda head: transitions.disable_delete(
@@ -171,7 +179,7 @@ class HeadWriter:
         )
 
     async def expire_to(self, log_start_offset: int) -> None:
-        """Raise the head's log start; everything wholly below is marked."""
+        """Raise the head's log start; segments completely below are marked."""
         shared = self.shared
         await self.commit(
             lambda head: transitions.expire_to(
@@ -184,20 +192,24 @@ class HeadWriter:
         )
 
     async def commit(self, transition: Transition) -> Head:
-        """Apply one transition; a cancelled caller waits until the outcome is known."""
+        """Apply one transition. A cancelled caller waits until the outcome is known."""
         async with self._lock:
             if self._loaded is None:
                 raise LookupError(f"{self.partition.tp}: the manifest was not loaded yet")
             self._check_term()
             tier = self.shared.guard.tier()
+            # Until the result is known, the head may be either version.
             self._outdated = True
             self._adopt(*await self._run(self._commit, tier, self._loaded, transition))
             return self.head
 
     def announce(self) -> None:
-        """The replica's log start follows the head's, as far as the high watermark allows, once it
-        is durable here. What the head says of the tier is told only together with its log start: a
-        follower takes the one for the other (``disabling``)."""
+        """Raise the replica's log start to the head's, up to the high watermark, once it is durable
+        here.
+
+        The head's other values are published only together with its log start, because a follower
+        infers the one from the other (``disablement``).
+        """
         partition = self.partition
         if self._retired or self._loaded is None or not partition.is_leader:
             return
@@ -214,13 +226,15 @@ class HeadWriter:
 
     @property
     def awaits_commit(self) -> bool:
-        """The head's log start lies beyond what this leader knows to be committed yet."""
+        """Whether the head's log start is above this leader's high watermark."""
         loaded = self._loaded
         return loaded is not None and loaded.head.log_start_offset > self.partition.high_watermark
 
     def _check_term(self) -> None:
-        """A leader that leads no more, or in another epoch, writes nothing, though nobody may have
-        fenced it yet."""
+        """Raise ManifestFenced if the replica leads no more, or in another epoch.
+
+        It writes nothing then, even if no other leader has fenced it yet.
+        """
         partition, term = self.partition, self.term
         leads = partition.is_leader and partition.leader_epoch == term.leader_epoch
         if self._retired or not leads:
@@ -231,8 +245,10 @@ class HeadWriter:
     async def _run(
         self, function: Callable[..., tuple[LoadedHead, Totals]], *args: object
     ) -> tuple[LoadedHead, Totals]:
-        """Run a blocking call and return its result. While the head is older than before, local
-        data that the tier may not have is kept."""
+        """Run a blocking call and return its result.
+
+        While the head is older than before, local data that the tier may not have is kept.
+        """
         try:
             found = await self.shared.pools.commits.run_to_end(function, *args)
         except HeadWentBack:
@@ -251,7 +267,7 @@ class HeadWriter:
         self.announce()
 
     def _check_prefix(self) -> None:
-        """A log that lacks what the tier holds is no leader's: it ends as if it had been fenced."""
+        """End the leadership of a log that lacks records of the tier, as if it had been fenced."""
         partition = self.partition
         if self._retired or not partition.is_leader:
             return
@@ -262,6 +278,7 @@ class HeadWriter:
 
     def _load(self, tier: Tier, known: bool) -> tuple[LoadedHead, Totals]:
         partition = self.partition
+        # The head must exist, so a missing one is an error and never a reason to create it.
         if known:
             memory = None if self._loaded is None else self._loaded.head
             loaded = verified_head.load(
@@ -269,6 +286,7 @@ class HeadWriter:
             )
             head_repair.restore_pages(tier, loaded.head)
         else:
+            # Before an object is created, the store's identity is checked again.
             self.shared.guard.verify(tier)
             loaded = tier.manifests.create(self._first_head())
         return loaded, queries.totals(loaded.head, self.pages(tier))

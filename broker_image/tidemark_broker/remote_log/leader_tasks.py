@@ -1,9 +1,9 @@
-"""What a leader runs for one partition while its term lasts: settle, then copy and expire.
+"""Tasks of a leader for one partition during its term: settle, then copy and expire.
 
-A term is a leader epoch together with a state of tiering; a new one has new tasks, and the claim of
-the new one fences whatever the old one still has under way. Tasks end only when they are told to,
-when they are fenced, or when the topic is gone; any other error is a reason in the status and a
-pause that grows (500 ms to 30 s, with jitter), cut short when the store is back.
+A term is a leader epoch with a tiering state. A new term has new tasks, and its claim fences the
+work of the old one that is still in progress. Tasks end only if they are cancelled, fenced, or the
+topic is deleted. Any other error becomes a reason in the status and a growing pause (500 ms to 30
+s, with jitter), which ends early when the store is available again.
 """
 
 import asyncio
@@ -36,8 +36,11 @@ SETTLE, COPY, EXPIRE = "settle", "copy", "expire"
 
 
 class LeaderTasks:
-    """``settled`` is set once the head is claimed in this term, and for Delete once everything
-    that comes before the acknowledgement is done."""
+    """Tasks of one term.
+
+    ``settled`` is set once the head is claimed in this term, and for Delete once everything before
+    the acknowledgement is done.
+    """
 
     def __init__(self, shared: Shared, partition: Partition, term: LeaderTerm) -> None:
         self.shared = shared
@@ -54,19 +57,19 @@ class LeaderTasks:
 
     @property
     def failure(self) -> Failure | None:
-        """The most important of what is wrong now."""
+        """Most important current failure."""
         return next((self.failures[k] for k in (SETTLE, COPY, EXPIRE) if k in self.failures), None)
 
     def start(self) -> None:
-        """Run in a task of its own."""
+        """Start the term in its own task."""
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"remote log of {self.partition.tp}"
         )
 
     def cancel(self) -> "asyncio.Task[None] | None":
-        """End the term at once; the task that still has to end, if any."""
+        """End the term at once; return the task that still has to end, if any."""
         self.writer.retire()
-        self._end()  # a task that is cancelled before its first step never gets to say so
+        self._end()  # a task that is cancelled before its first step does not reach its finally
         if self._task is not None and not self._task.done():
             self._task.cancel()
             return self._task
@@ -77,7 +80,7 @@ class LeaderTasks:
         self._changed.set()
 
     async def wait_settled(self) -> Failure | None:
-        """Until settled (None), or until something is known to be in the way."""
+        """Wait until settled (None), or until a failure is known."""
         while not self.settled.is_set() and not self.ended and not self.failures:
             self._changed.clear()
             await self._changed.wait()
@@ -87,6 +90,7 @@ class LeaderTasks:
 
     async def _run(self) -> None:
         try:
+            # Nothing is copied or expired before the claim: another leader might still write.
             await self._settle()
             async with asyncio.TaskGroup() as group:
                 if self.term.tiering.copies:
@@ -127,6 +131,7 @@ class LeaderTasks:
             return True
         self._clear(EXPIRE)
         tp, writer = self.partition.tp, self.writer
+        # A head's log start above the high watermark must be applied as soon as that rises.
         behind = writer.awaits_commit
         await self.shared.wait(
             [(Change.HIGH_WATERMARK if behind else Change.LOW_WATERMARK, tp)],
@@ -136,10 +141,11 @@ class LeaderTasks:
         return True
 
     async def _wait_for_segment(self) -> None:
-        """Until a segment is closed, or the closed one is committed; at most one interval."""
+        """Wait until a segment is closed, or the closed one is committed; at most one interval."""
         self._clear(COPY)
         partition, wait = self.partition, self.shared.wait
         interval_s = self.shared.settings.interval_s
+        # Nothing may be copied before the controller knows of the head.
         if partition.row is None or not partition.row.manifest:
             await wait([(Change.HIGH_WATERMARK, partition.tp)], self._manifest_known, interval_s)
             return
@@ -165,7 +171,7 @@ class LeaderTasks:
     async def _repeat(
         self, name: str, work: Callable[[], Awaitable[bool]], *, until_true: bool = False
     ) -> None:
-        """Do it again and again, or until it has succeeded once."""
+        """Repeat the work, forever or until it has succeeded once."""
         backoff = self._fresh_backoff()
         while True:
             try:
@@ -177,8 +183,9 @@ class LeaderTasks:
                 return
             except Exception as error:
                 if not isinstance(error, RETRIED):
-                    logger.exception("%s: %s failed in an unforeseen way", self.partition.tp, name)
+                    logger.exception("%s: %s failed unexpectedly", self.partition.tp, name)
                 self._failed(name, error)
+                # A page that is missing may be named by an outdated head only.
                 if isinstance(error, PageNotFound):
                     self.writer.mark_outdated()
                 backoff = await self._pause(backoff)
@@ -221,6 +228,6 @@ class LeaderTasks:
 
 
 def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """An exception of a group, however deep."""
+    """Return an exception of a group, however deep."""
     first = errors.exceptions[0]
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,4 +1,4 @@
-"""What every part of one broker's remote log manager shares."""
+"""Shared state of a broker's remote log manager."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -16,15 +16,18 @@ from tidemark_broker.remote_log.thread_pools import Pool
 from tidemark_broker.remote_log.uploads import Uploads
 from tidemark_broker.replication.partition import ReplicaContext
 
-#: A wait lasts at least this long, unless what it waits for has happened.
+#: Minimum length of a wait whose condition is not met.
 _LEAST_WAIT_S = 0.05
 
 
 @dataclass(slots=True)
 class Pools:
-    """KIP-950's three, and one more. Uploads run in the copier's; decisions and deletions in
-    expiration's; reads in the fetcher's. Claims and commits of the manifest have threads of their
-    own: elections and copies wait for them, and one is short, while a deletion is long."""
+    """Thread pools of KIP-950, and one for commits.
+
+    Uploads run in the copier's, decisions and deletions in expiration's, reads in the fetcher's.
+    Claims and commits of the manifest have their own threads: elections and copies wait for them,
+    and they are short, while a deletion is long.
+    """
 
     copier: Pool
     expiration: Pool
@@ -33,7 +36,7 @@ class Pools:
 
     @classmethod
     def of(cls, settings: RemoteSettings) -> "Pools":
-        """As configured."""
+        """Create the pools of the settings."""
         return cls(
             copier=Pool("copier", threads=settings.copier_threads),
             expiration=Pool("expiration", threads=settings.expiration_threads),
@@ -53,7 +56,7 @@ class Pools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteQuotas:
-    """KIP-956's two."""
+    """Quotas of KIP-956 for copies and fetches."""
 
     copy: RemoteQuota
     fetch: RemoteQuota
@@ -62,7 +65,7 @@ class RemoteQuotas:
     def of(
         cls, settings: RemoteSettings, counters: RemoteMetrics, now: Callable[[], float]
     ) -> "RemoteQuotas":
-        """As configured."""
+        """Create the quotas of the settings."""
         copy = Windows(settings.copy_windows, settings.copy_window_seconds)
         fetch = Windows(settings.fetch_windows, settings.fetch_window_seconds)
         return cls(
@@ -83,8 +86,10 @@ class RemoteQuotas:
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """``uploads``: those that run in this process; under ``store_key`` wait those whose store
-    fails."""
+    """Shared services.
+
+    ``uploads``: those of this process. ``store_key``: purgatory key of tasks whose store fails.
+    """
 
     context: ReplicaContext
     settings: RemoteSettings
@@ -99,8 +104,10 @@ class Shared:
     async def wait(
         self, keys: Collection[DelayedOperationKey], satisfied: Callable[[], bool], timeout_s: float
     ) -> None:
-        """Wait in the purgatory. A purgatory that is full lets nobody wait; whoever asks in a loop
-        must not hold up the broker for that."""
+        """Wait in the purgatory.
+
+        If it is full it returns at once, so a minimum wait keeps loops from blocking the broker.
+        """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         if await self.context.purgatory.wait(keys, satisfied, timeout_s):

@@ -1,4 +1,4 @@
-"""Figures of the tier, counted by whoever copies, reads and deletes."""
+"""Metrics of the tier, counted by copies, reads and deletions."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -13,7 +13,7 @@ from tidemark_broker.lock_order import LockRank, ordered_lock
 
 
 class RemoteMetrics:
-    """Counters; safe between threads."""
+    """Counters, safe between threads."""
 
     def __init__(self) -> None:
         counters = [row for row in tier_table.ALL if row.kind is Kind.COUNTER]
@@ -21,24 +21,27 @@ class RemoteMetrics:
         self._lock = ordered_lock(LockRank.LEAF)
 
     def add(self, row: Row, amount: float = 1) -> None:
-        """Count one of the table's counters."""
+        """Increase one of the table's counters."""
         with self._lock:
             self._values[row] += amount
 
     def values(self) -> dict[Row, float]:
-        """All counters now."""
+        """Return a copy of all counters."""
         with self._lock:
             return dict(self._values)
 
 
 class RemoteCollector(Collector):
-    """``gauges`` is asked for the values of the table's gauges; it only reads."""
+    """Collector of the table.
+
+    ``gauges`` returns the values of the table's gauges and only reads.
+    """
 
     def __init__(self, metrics: RemoteMetrics, gauges: Callable[[], Mapping[Row, float]]) -> None:
         self._metrics = metrics
         self._gauges = gauges
 
     def collect(self) -> Iterator[Metric]:
-        """All of the table."""
+        """Yield all metrics of the table."""
         for row, value in {**self._metrics.values(), **self._gauges()}.items():
             yield single(row, value)

@@ -1,10 +1,10 @@
-"""How much a broker may copy to the tier, and read from it, in the mean of the last windows
+"""Quotas of a broker's copies to the tier and reads from it, as a mean over recent windows
 (KIP-956, Kafka's ``RLMQuotaManager``).
 
-A copy waits until the rate is below the quota and is then counted as a whole, one after another: a
-segment larger than what the windows allow passes too, and makes the next one wait. A read is
-counted once it is done, since only then its size is known; while the quota is used up reads wait
-for as long as their clients do, and are answered with nothing then, not with an error.
+A copy waits until the rate is below the quota, then counts as a whole, one after another. A segment
+larger than the windows permit passes too, and makes the next one wait. A read is counted when it is
+done, since only then its size is known. While the quota is exhausted, reads wait as long as their
+clients do, and then return nothing instead of an error.
 """
 
 import asyncio
@@ -14,13 +14,12 @@ from collections.abc import Callable
 from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.quotas.rate import WindowedRate, Windows
 
-#: The quota is looked at again after so long at most, as in Kafka.
+#: Longest pause between two checks of the quota, as in Kafka.
 _STEP_S = 1.0
 
 
 class RemoteQuota:
-    """One of the two. Belongs to the broker's loop. ``throttled`` is told of the seconds for which
-    somebody had to wait."""
+    """One of the two quotas, owned by the loop. ``throttled`` receives the seconds of each wait."""
 
     def __init__(
         self,
@@ -36,17 +35,20 @@ class RemoteQuota:
         self._throttled = throttled
 
     def record(self, size_bytes: int) -> None:
-        """So many bytes were moved."""
+        """Account for bytes that were transferred."""
         self._rate.record(size_bytes, self._now())
 
     async def take(self, size_bytes: int) -> None:
-        """Wait for a turn below the quota, and count it."""
+        """Wait for a turn below the quota, and account for the bytes."""
         async with self._turn:
             await self.wait(float("inf"))
             self.record(size_bytes)
 
     async def wait(self, deadline_s: float) -> None:
-        """Until the rate is below the quota; ``TimeoutError`` if it is not by then (of ``now``)."""
+        """Wait until the rate is below the quota.
+
+        ``TimeoutError`` at ``deadline_s`` (of ``now``).
+        """
         while rest_s := self._rate.rest_s(self._limit, self._now()):
             left_s = deadline_s - self._now()
             if left_s <= 0:

@@ -1,11 +1,11 @@
-"""Reads of the tier by what was asked, so that a request that comes back finds its own.
+"""Reads of the tier by request key, so that a repeated request finds its own read.
 
-A request waits only so long, and a loaded store takes longer. If its read were dropped then, the
-next request for the same would begin behind everybody else's, and the more readers there are, the
-less is ever served. So a read that was begun goes on: whoever asks for the same joins it, in its
-place of the queue, and what came too late is kept until it is asked for. What is kept so has a
-limit in bytes; those that wait are not counted, they hold their own. A read that nobody has asked
-for in a while is not begun any more.
+A request waits for a limited time, and a loaded store may take longer. If its read were dropped
+then, the next request for the same data would queue after all others. The more readers there are,
+the fewer would ever be served. So a started read continues. A request for the same data joins it at
+its place in the queue, and a result that came too late is kept until it is requested. Kept results
+have a limit in bytes; results with waiting requests do not count. A read that was not requested for
+a while is not started any more.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ ABANDONED_S = 5.0
 
 
 class Abandoned(Exception):
-    """Nobody has asked for it any more."""
+    """No request has waited for the read recently."""
 
 
 class Job(Signal, Generic[R]):
-    """One read, and how many wait for it now; itself the key under which they wait."""
+    """One read, with the number of requests that wait for it. The job is their purgatory key."""
 
     __slots__ = ("future", "key", "left_s", "waiters")
     future: Future[R]
@@ -40,8 +40,11 @@ class Job(Signal, Generic[R]):
 
 
 class ReadJobs(Generic[R]):
-    """The loop's thread owns it. ``clock`` gives seconds; ``size_of`` a result's bytes, of which
-    ``kept_bytes`` are kept for nobody in particular; ``on_end`` is called with a job that ended."""
+    """Reads by key, owned by the loop's thread.
+
+    ``clock`` returns seconds. ``size_of`` returns a result's bytes, of which ``kept_bytes`` may be
+    kept without a waiting request. ``on_end`` is called with a job that ended.
+    """
 
     def __init__(
         self,
@@ -64,12 +67,14 @@ class ReadJobs(Generic[R]):
 
     @property
     def kept_bytes(self) -> int:
-        """Of what is kept for nobody in particular."""
+        """Bytes of results without a waiting request."""
         return self._kept.weight
 
     def join(self, key: Hashable, work: Callable[[], R]) -> Job[R]:
-        """Join the read of ``key``, or begin it with ``work``; :meth:`leave` follows. Raises
-        :class:`PoolFull`."""
+        """Join the read of ``key``, or start it with ``work``.
+
+        The caller must call :meth:`leave`. Raises :class:`PoolFull`.
+        """
         job = self._jobs.get(key)
         if job is None:
             return self._begin(key, work)
@@ -85,8 +90,10 @@ class ReadJobs(Generic[R]):
         return job
 
     def leave(self, job: Job[R], *, keep: bool = True) -> None:
-        """A caller takes what there is, or waits no longer; without ``keep`` the last one to leave
-        ends it."""
+        """Take the result, or stop waiting.
+
+        Without ``keep`` the last caller to leave cancels the read.
+        """
         job.waiters -= 1
         job.left_s = self._clock()
         ends = not keep and not job.waiters
@@ -96,7 +103,7 @@ class ReadJobs(Generic[R]):
             self._forget(job)
 
     def _unless_abandoned(self, job: Job[R], work: Callable[[], R]) -> R:
-        """In a thread."""
+        """Run the work in a thread, unless no request has waited for ``ABANDONED_S``."""
         if not job.waiters and self._clock() - job.left_s > ABANDONED_S:
             raise Abandoned
         return work()

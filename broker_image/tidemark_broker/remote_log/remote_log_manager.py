@@ -1,9 +1,9 @@
-"""The remote log manager: which replica runs what, and the answers that the rest of a broker needs.
+"""Remote log manager: decides which replica runs which tasks, and answers the rest of the broker.
 
-Implements :class:`tidemark_broker.replication.remote.RemoteLog`. Policy is in ``eligibility`` and
-``expiry``, operations in ``copier``, ``expirer``, ``disabling`` and ``fetcher``, scheduling in
-``leader_tasks``, state in ``head_writer``; here they meet. Followers run nothing: they hear of the
-tier from their leader's fetch answers and never ask the store.
+It implements :class:`tidemark_broker.replication.remote.RemoteLog`. Policy is in ``eligibility``
+and ``expiry``, operations in ``copier``, ``expirer``, ``disablement`` and ``fetcher``, scheduling
+in ``leader_tasks``, state in ``head_writer``. Followers run no tasks: they receive the tier's state
+in their leader's fetch responses and never query the store.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 
 class RemoteLogManager:
-    """The loop thread owns it."""
+    """Remote log manager, owned by the loop thread."""
 
     def __init__(self, context: ReplicaContext, settings: RemoteSettings) -> None:
         self._context = context
@@ -78,31 +78,34 @@ class RemoteLogManager:
 
     @classmethod
     def of(cls, context: ReplicaContext, config: BrokerConfig) -> Self:
-        """The factory that the assembly takes; raises :class:`ConfigError`."""
+        """Create the manager for a broker. Raises :class:`ConfigError`."""
         return cls(context, RemoteSettings.of(config))
 
     def collector(self) -> RemoteCollector:
-        """For the broker's metrics registry."""
+        """Return the collector for the broker's metrics registry."""
         return RemoteCollector(self._shared.metrics, self._gauges)
 
     # ------------------------------------------------------------ roles
 
     def on_leader(self, partition: Partition) -> None:
-        """Tasks of the present term; those of another one end."""
+        """Start the tasks of the current term; those of another one end."""
         self._start(partition)
 
     def on_follower(self, partition: Partition) -> None:
-        """A follower runs nothing."""
+        """End all tasks, because a follower runs none."""
         self._stop(_key(partition))
 
     def on_stop(self, partition: Partition) -> None:
-        """Nobody waits for the store: a commit that is under way ends by itself and tells nobody,
-        as after any change of term, and the next claim fences it."""
+        """End all tasks without waiting for the store.
+
+        A commit in progress ends by itself and notifies nothing, as after any change of term; the
+        next claim fences it.
+        """
         self._stop(_key(partition))
         self._fetcher.forget(_key(partition))
 
     def on_tiering_change(self, partition: Partition) -> None:
-        """A new term, where this replica leads."""
+        """Start a new term, if this replica leads."""
         if partition.is_leader:
             self._start(partition)
         else:
@@ -131,13 +134,16 @@ class RemoteLogManager:
     async def read(
         self, partition: Partition, offset: int, max_bytes: int, deadline_s: float
     ) -> RemoteRead:
-        """See the protocol; ``TimeoutError`` when the deadline passes first."""
+        """Read from the tier; see :class:`RemoteLog`.
+
+        ``TimeoutError`` when the deadline passes first.
+        """
         return await self._fetcher.read(partition, offset, max_bytes, deadline_s)
 
     async def offset_by_timestamp(
         self, partition: Partition, timestamp_ms: int
     ) -> RemoteOffset | None:
-        """See the protocol."""
+        """Look up a time in the tier; see :class:`RemoteLog`."""
         return await self._fetcher.offset_by_timestamp(partition, timestamp_ms)
 
     async def newest_offset(self, partition: Partition) -> RemoteOffset | None:
@@ -145,7 +151,7 @@ class RemoteLogManager:
         return await self._fetcher.newest_offset(partition)
 
     async def bytes_below(self, partition: Partition, offset: int) -> int:
-        """See the protocol."""
+        """Return the bytes below an offset; see :class:`RemoteLog`."""
         return await self._fetcher.bytes_below(partition, offset)
 
     def _snapshot_of(self, partition: Partition) -> Snapshot | None:
@@ -155,15 +161,17 @@ class RemoteLogManager:
     # ------------------------------------------------------------ disablement, deletion
 
     async def disable(self, partition: Partition, disabling: Tiering) -> None:
-        """See the protocol: repeated by the controller until it returns."""
+        """Do this replica's part of a disablement; the controller repeats it until it returns."""
         stored = partition.tiering
         if stored.epoch != disabling.epoch:
             raise RemoteUnavailable(
-                f"{partition.tp}: asked for tiered epoch {disabling.epoch}, stored is "
+                f"{partition.tp}: the request is for tiered epoch {disabling.epoch}, stored is "
                 f"{stored.epoch}"
             )
         if not stored.policy_holds or disabling.changes_policy_of(stored):
-            raise RemoteUnavailable(f"{partition.tp}: the topic's tiering is not being disabled so")
+            raise RemoteUnavailable(
+                f"{partition.tp}: the stored tiering state does not match this disablement"
+            )
         if partition.role is Role.FOLLOWER:
             if disabling.deletes:
                 await follow_disablement(self._shared, partition, disabling.epoch)
@@ -173,7 +181,7 @@ class RemoteLogManager:
         self._start(partition)
         tasks = self._tasks.get(_key(partition))
         if tasks is None:
-            raise RemoteUnavailable(f"{partition.tp}: nothing of it is in the tier")
+            raise RemoteUnavailable(f"{partition.tp}: it has nothing in the tier")
         failure = await tasks.wait_settled()
         if failure is not None:
             raise RemoteUnavailable(failure.message)
@@ -185,9 +193,12 @@ class RemoteLogManager:
         partitions: int,
         tiered_epoch: int,
     ) -> int:
-        """See the protocol; one piece of it at a time."""
+        """Delete a bounded part of a topic's objects; see :class:`RemoteLog`.
+
+        One request at a time.
+        """
         if topic_id in self._deleting:
-            raise RemoteUnavailable(f"{name}: an earlier request is still at work")
+            raise RemoteUnavailable(f"{name}: an earlier deletion request is still running")
         self._deleting.add(topic_id)
         try:
             call = self._shared.pools.expiration.run_to_end(
@@ -205,7 +216,7 @@ class RemoteLogManager:
     # ------------------------------------------------------------ from the tier
 
     async def claimed_end(self, partition: Partition) -> TierEnd:
-        """See the protocol."""
+        """Claim the head and return the tier's end; see :class:`RemoteLog`."""
         term, now_ms = leader_term(partition), self._context.wall_ms()
         claim = claiming(self._shared, term)
         call = self._shared.pools.commits.run(
@@ -215,7 +226,7 @@ class RemoteLogManager:
         return await self._translated(call)
 
     async def bootstrap(self, partition: Partition, up_to_offset: int) -> BootstrapPoint:
-        """See the protocol."""
+        """Return the start for a log from the tier; see :class:`RemoteLog`."""
         self._shared.metrics.add(tier_table.AUX_REQUESTS)
         try:
             call = self._shared.pools.expiration.run(
@@ -246,7 +257,7 @@ class RemoteLogManager:
         )
 
     def _failure_of(self, tasks: LeaderTasks) -> Failure | None:
-        """Damage first: it does not heal by itself."""
+        """Return the status failure: damage first, since it does not heal by itself."""
         loaded = tasks.writer.loaded
 
         def is_live(entry: SegmentEntry) -> bool:
@@ -257,18 +268,21 @@ class RemoteLogManager:
         return self._fetcher.damages.failure(_key(tasks.partition), is_live) or tasks.failure
 
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
-        """See the protocol."""
+        """Apply the accepted storage configuration; see :class:`RemoteLog`."""
         self._shared.guard.configure(remote_storage, store_id, cluster_id)
         if remote_storage:
             self._sweeps.start()
 
     def status(self) -> RemoteStatus:
-        """Health of the store."""
+        """Return the health of the store."""
         return self._shared.guard.status()
 
     async def close(self, timeout_s: float) -> bool:
-        """End every task, and what runs in threads; False where calls to the store did not return
-        in time. What they still do is fenced or refused like anything of an earlier term."""
+        """End every task and the work in threads. Return False if calls to the store did not return
+        in time.
+
+        Their later effects are fenced or refused like those of an earlier term.
+        """
         for key in tuple(self._tasks):
             self._stop(key)
         if self._closing is None:
@@ -286,7 +300,8 @@ class RemoteLogManager:
         self._context.purgatory.notify(self._shared.store_key)
 
     def _gauges(self) -> Mapping[Metric, float]:
-        """Read from another thread; copies what may change under it."""
+        """Return the gauges for another thread; copies everything that may change meanwhile."""
+        # The tuple copies the dictionary in one step, which is safe between threads.
         led = [tasks for tasks in tuple(self._tasks.values()) if tasks.writer.loaded is not None]
         totals = [tasks.writer.totals for tasks in led]
         lags = [
@@ -323,7 +338,7 @@ class RemoteLogManager:
             raise RemoteUnavailable(str(error)) from error
 
     async def _translated(self, call: Awaitable[R]) -> R:
-        """With the protocol's errors."""
+        """Await a call and translate its errors to those of the protocol."""
         try:
             return await call
         except ObjectDamaged as error:

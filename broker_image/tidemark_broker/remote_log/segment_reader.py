@@ -1,9 +1,10 @@
-"""Whole batches out of one remote segment, by ranged reads through a cache of chunks.
+"""Reads of whole batches from one remote segment, by ranged requests through a cache of chunks.
 
-The offset index (cached) says from where to walk; batch headers say the rest. A chunk is checked
-against the digests of its pieces when it comes from the store, and what is given out is checked
-again batch by batch, with the offsets that lead to it (``tidemark.tier.integrity``): what is not
-what was copied raises :class:`ObjectDamaged`. All calls block and run in the fetcher's pool.
+The offset index (cached) gives the position to walk from; batch headers give the rest. A chunk is
+checked against the digests of its pieces when it arrives from the store. Returned data is checked
+again batch by batch, with the offsets that lead to it (``tidemark.tier.integrity``). Data that
+differs from what was copied raises :class:`ObjectDamaged`. All calls block and run in the fetcher's
+pool.
 """
 
 import struct
@@ -35,8 +36,9 @@ _GLANCE = struct.Struct(">qi4xb6xi8xq")
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """A segment's indexes in memory, the digests of its log's pieces, and the aborted transactions
-    with records in it."""
+    """Indexes of a segment, the digests of its log's pieces, and the aborted transactions with
+    records in it.
+    """
 
     offsets: OffsetIndex
     times: TimeIndex
@@ -45,14 +47,14 @@ class Indexes:
 
     @property
     def size_bytes(self) -> int:
-        """About what they take."""
+        """Approximate memory in bytes."""
         indexes = 8 * len(self.offsets) + 12 * len(self.times) + 200
         return indexes + 80 * len(self.pieces) + 200 * len(self.aborted)
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Where a batch stands in the segment's log."""
+    """Position of a batch in the segment's log."""
 
     position: int
     size_bytes: int
@@ -66,8 +68,10 @@ class _Batch:
 
 
 class Caches:
-    """Chunks and indexes of all segments of a broker, each with a limit in bytes. A segment id
-    never names other bytes, so nothing in here is ever out of date."""
+    """Chunks and indexes of all segments of a broker, each with a limit in bytes.
+
+    A segment id never refers to other bytes, so no entry is ever outdated.
+    """
 
     def __init__(self, settings: RemoteSettings) -> None:
         #: A whole number of pieces, so that a chunk can be checked by itself.
@@ -81,18 +85,20 @@ class Caches:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held now."""
+        """Bytes in both caches."""
         return self.chunks.size_bytes + self.indexes.size_bytes
 
     def forget(self, segment_id: object) -> None:
-        """What is here of a segment was not good: the store is asked again."""
+        """Drop a segment's entries that were damaged, so that the store is read again."""
         self.chunks.forget(lambda key: key[0] == segment_id)
         self.indexes.forget(lambda key: key == segment_id)
 
 
 class SegmentReader:
-    """Reads one segment; make one for each read. It keeps the chunks that it has used until then,
-    so that no other reader's chunks can push them out in between."""
+    """Reader of one segment, for a single read.
+
+    It holds the chunks that it has used, so that other readers cannot evict them in between.
+    """
 
     def __init__(self, tier: Tier, caches: Caches, entry: SegmentEntry) -> None:
         self._tier = tier
@@ -101,8 +107,12 @@ class SegmentReader:
         self._chunks: dict[int, bytes] = {}
 
     def read(self, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
-        """(whole batches from the one with ``offset``, the offset behind them, the position behind
-        them); the first batch comes whole however large."""
+        """Return whole batches from the one with ``offset``, the offset after them, and the
+        position after them.
+
+        The first batch is complete, however large.
+        """
+        # One request for the whole range, instead of one for each chunk.
         self._load_about(offset, max_bytes)
         line, first = self._find(offset)
         batches = [first]
@@ -113,21 +123,25 @@ class SegmentReader:
             self._follow(line, batch)
             batches.append(batch)
         last = batches[-1]
+        # Headers were checked during the walk; now the records are, in one pass.
         data = self._bytes(first.position, last.end)
         for batch in batches:
             line.check_batch(data, batch.position - first.position)
         return data, last.last_offset + 1, last.end
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """Those with records in [start, end), of this segment."""
+        """Return this segment's aborted transactions with records in [start, end)."""
         found = self._indexes().aborted
         return [each for each in found if each.last_offset >= start and each.first_offset < end]
 
     def first_at_or_after(
         self, timestamp_ms: int, start_offset: int, limits: UnpackLimits
     ) -> RemoteOffset | None:
-        """The first record not below ``start_offset`` that is not older than a time. Where
-        ``limits`` end so does the look-up, as that of a local segment does (``log.lookup``)."""
+        """Return the first record from ``start_offset`` that is not older than a time.
+
+        When ``limits`` are exhausted the look-up ends, as in a local segment
+        (``log.timestamp_lookup``).
+        """
         indexed = self._indexes().times.lookup(timestamp_ms - 1).offset
         line, batch = self._walk_from(max(indexed, start_offset))
         while True:
@@ -143,17 +157,16 @@ class SegmentReader:
             batch = self._passed(line, batch)
 
     def _begin_of(self, batch: _Batch, start_offset: int) -> RemoteOffset:
-        """What is looked for is not in front of this."""
+        """Return the start of a batch: the requested record is not before it."""
         offset = max(batch.base_offset, start_offset)
         return RemoteOffset(offset, batch.max_timestamp_ms, self._entry.epoch_at(offset))
 
     def load_chunk(self, number: int) -> None:
-        """Have one chunk of the segment's log in the cache."""
+        """Load one chunk of the segment's log into the cache."""
         self._load(number, number)
 
     def _load(self, first: int, last: int) -> None:
-        """Have these chunks at hand; those that are missing come from the store, in one request
-        where they stand side by side."""
+        """Load these chunks. Missing ones are read from the store, adjacent ones in one request."""
         missing = [number for number in range(first, last + 1) if number not in self._chunks]
         if not missing:
             return
@@ -165,7 +178,7 @@ class SegmentReader:
         self._chunks.update(zip(missing, found, strict=True))
 
     def _fetch(self, numbers: Sequence[int]) -> list[bytes]:
-        """Chunks of ascending numbers from the store."""
+        """Read chunks of ascending numbers from the store."""
         runs: list[list[int]] = []
         for number in numbers:
             if runs and number == runs[-1][-1] + 1:
@@ -175,7 +188,7 @@ class SegmentReader:
         return [chunk for run in runs for chunk in self._fetch_run(run[0], len(run))]
 
     def _fetch_run(self, first: int, count: int) -> Iterator[bytes]:
-        """Checked chunks that stand side by side."""
+        """Read adjacent chunks and check them."""
         size = self._caches.chunk_bytes
         start, end = first * size, min((first + count) * size, self._entry.size_bytes)
         data = self._tier.segments.fetch(self._entry, start, end)
@@ -190,7 +203,9 @@ class SegmentReader:
         return (data[begin : begin + size] for begin in range(0, len(data), size))
 
     def _load_about(self, offset: int, max_bytes: int) -> None:
-        """What a read will need, at once; that is known from the index, but for a large batch."""
+        """Load what a read will need in one request, which the index shows except for a large
+        batch.
+        """
         position = self._indexes().offsets.entry_for(offset)[1]
         end = min(position + max_bytes, self._entry.size_bytes)
         size = self._caches.chunk_bytes
@@ -214,7 +229,8 @@ class SegmentReader:
             for offset, record_ms in decode_timestamps(data, limits):
                 if offset >= start_offset and record_ms >= timestamp_ms:
                     return RemoteOffset(offset, record_ms, epoch)
-        except CorruptBatch:  # unpacks to too much, or written so: its CRC holds
+        # Unpacks to too much, or was produced so: its CRC is correct.
+        except CorruptBatch:
             return self._begin_of(batch, start_offset)
         return None
 
@@ -222,12 +238,12 @@ class SegmentReader:
         line, batch = self._walk_from(offset)
         while batch.last_offset < offset:
             if batch.end >= self._entry.size_bytes:
-                raise self._damaged(f"it holds no batch with offset {offset}")
+                raise self._damaged(f"it has no batch with offset {offset}")
             batch = self._passed(line, batch)
         return line, batch
 
     def _passed(self, line: BatchLine, batch: _Batch) -> _Batch:
-        """The batch behind; the chunks in front of it are needed no more."""
+        """Move to the next batch and drop the chunks before it."""
         following = self._batch_at(batch.end)
         self._follow(line, following)
         first = following.position // self._caches.chunk_bytes
@@ -236,8 +252,11 @@ class SegmentReader:
         return following
 
     def _walk_from(self, offset: int) -> tuple[BatchLine, _Batch]:
-        """The batch from which to walk to ``offset``, and the line that goes on behind it. Where it
-        stands says what its offsets must be: the segment's first, or those that the index has."""
+        """Return the batch from which to walk to ``offset``, and the line of offsets that continues
+        after it.
+
+        The position determines the expected offsets: the segment's first, or those in the index.
+        """
         last_offset, position = self._indexes().offsets.entry_for(offset)
         batch = self._batch_at(position)
         if position and batch.last_offset != last_offset:
@@ -261,7 +280,7 @@ class SegmentReader:
         size = length + LENGTH_OVERHEAD
         fits = HEADER_BYTES <= size <= self._entry.size_bytes - position
         if magic != MAGIC or not fits or last_delta < 0:
-            raise self._damaged(f"no record batch begins at byte {position}")
+            raise self._damaged(f"no record batch starts at byte {position}")
         return _Batch(position, size, base, base + last_delta, max_timestamp)
 
     def _bytes(self, start: int, end: int) -> bytes:

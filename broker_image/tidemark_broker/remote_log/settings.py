@@ -1,4 +1,4 @@
-"""The manager's settings: Kafka's broker keys, and a few of our own under ``tidemark.``."""
+"""Settings of the remote log manager: Kafka's broker keys, and a few under ``tidemark.``."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -49,10 +49,12 @@ def _default(field: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSettings:
-    """Threads and queues of the pools, times in seconds (``_s``) or ms, limits of the caches in
-    bytes, each for the whole broker (a chunk is a whole number of ``integrity.PIECE_BYTES``). The
-    delays, the limit of custom metadata and whether there are sweeps may be changed for the whole
-    cluster at run time."""
+    """Settings of the whole broker.
+
+    They are threads and queues of the pools, times in seconds (``_s``) or ms, and limits of the
+    caches in bytes (a chunk is a whole number of ``integrity.PIECE_BYTES``). The delays, the limit
+    of custom metadata and the switch for sweeps can be changed for the whole cluster at run time.
+    """
 
     copier_threads: int = _default("copier_threads")
     expiration_threads: int = _default("expiration_threads")
@@ -83,7 +85,7 @@ class RemoteSettings:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
-        """Raises :class:`ConfigError` that names the key."""
+        """Read the settings. Raises :class:`ConfigError` with the key."""
         values: dict[str, Any] = {
             field: config.seconds(key) if field.endswith("_s") else config.integer(key)
             for field, key in _KEYS.items()
@@ -94,7 +96,7 @@ class RemoteSettings:
 
 
 class DynamicSettings:
-    """The settings that the Cluster's configuration may override; read afresh at each use."""
+    """Settings that the Cluster's configuration may override; read at each use."""
 
     def __init__(
         self, settings: RemoteSettings, cluster_config: Callable[[], Mapping[str, str]]
@@ -104,26 +106,34 @@ class DynamicSettings:
 
     @property
     def delete_delay_ms(self) -> int:
-        """How long objects outlive the commit that marks them, so that a reader's plan does."""
+        """Time that objects outlive the commit that marks them, so that readers with an older
+        snapshot succeed.
+        """
         return self._integer(REMOTE_DELETE_DELAY_MS, self._settings.delete_delay_ms)
 
     @property
     def custom_metadata_max_bytes(self) -> int:
-        """KIP-917's limit; larger is refused, equal is fine."""
+        """Limit of KIP-917; only larger values are refused."""
         return self._integer(CUSTOM_METADATA_MAX_BYTES, self._settings.custom_metadata_max_bytes)
 
     @property
     def sweep_delay_ms(self) -> int:
-        """How old something that nothing names has to be."""
+        """Minimum age of an unnamed object before a sweep removes it."""
         return self._integer(SWEEP_DELAY_MS, self._settings.sweep_delay_ms)
 
     @property
     def sweeps(self) -> bool:
-        """False also while the annotation ``tidemark.dev/sweep-paused`` of the Cluster says so."""
+        """Whether sweeps run.
+
+        False also while the Cluster has the annotation ``tidemark.dev/sweep-paused``.
+        """
         text = self._cluster_config().get(SWEEP, "").strip().lower()
         return text == "true" if text else self._settings.sweeps
 
     def _integer(self, key: str, default: int) -> int:
-        """Admission has checked the value; one that slipped through counts as not set."""
+        """Return an overridden value.
+
+        Admission has checked it; an invalid one counts as not set.
+        """
         text = self._cluster_config().get(key, "").strip()
         return int(text) if text.isascii() and text.isdigit() else default

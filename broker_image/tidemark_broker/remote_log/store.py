@@ -1,10 +1,10 @@
-"""The one store of a broker: the accepted configuration, its verified identity, its health.
+"""Store of a broker: the accepted configuration, its verified identity, its health.
 
-Nothing may touch a store whose identity was not verified: another store id, or none, means
-*unavailable*, never *empty* (:mod:`tidemark.tier.identity`). The identity is read again every
-interval, and soon after any call failed, so that a store that went away, or was replaced, is
-noticed also while nothing is copied; tasks that wait for the store are woken when it is back.
-Before a store is used, and once an hour after that, it is also probed for conditional writes
+No call may use a store whose identity was not verified: another store id, or none, means
+*unavailable*, never *empty* (:mod:`tidemark.tier.identity`). The identity is read again in each
+interval, and soon after any failed call. So a store that disappeared, or was replaced, is noticed
+even while nothing is copied. Tasks that wait for the store are woken when it is available again.
+Before a store is used, and once an hour afterwards, it is also probed for conditional writes
 (:mod:`tidemark.tier.conditional_writes`). A store without them is suspended like an unreachable
 one.
 """
@@ -32,7 +32,7 @@ _CHECK_PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """What the controller has accepted; ``remote_storage`` holds credentials."""
+    """Configuration accepted by the controller; ``remote_storage`` contains credentials."""
 
     remote_storage: str = field(default="", repr=False)
     store_id: str = ""
@@ -40,7 +40,10 @@ class _Accepted:
 
 
 class StoreGuard:
-    """The loop's thread owns it. ``on_change`` is called when the store has become usable."""
+    """Guard of the store, owned by the loop's thread.
+
+    ``on_change`` is called when the store has become usable.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class StoreGuard:
         self._settings = settings
         self._monotonic = monotonic
         self._wall_ms = wall_ms
-        #: Time of the last successful probe of the present store, None for none.
+        #: Time of the last successful probe of the current store, None for none.
         self._probed_s: float | None = None
         self._on_change = on_change
         self._accepted = _Accepted()
@@ -66,17 +69,17 @@ class StoreGuard:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster that the store must belong to."""
+        """Cluster that the store must belong to."""
         return self._accepted.cluster_id
 
     @property
     def page_cache_bytes(self) -> int:
-        """Memory that sealed pages take now."""
+        """Memory of the cached sealed pages."""
         tier = self._tier
         return 0 if tier is None else tier.manifests.page_cache_bytes
 
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
-        """Take over what the controller has accepted; a change is verified before it is used."""
+        """Apply the configuration accepted by the controller; a change is verified before use."""
         accepted = _Accepted(remote_storage, store_id, cluster_id)
         if accepted == self._accepted:
             return
@@ -86,13 +89,14 @@ class StoreGuard:
             return
         self._store_id = ""
         self._probed_s = None
+        # The tier object is reused for the same place, with its cache of pages.
         if not same_place:
             self._tier = None
         self._open()
         self._watch()
 
     def tier(self) -> Tier:
-        """The verified tier; raises :class:`StoreUnavailable` while there is none."""
+        """Return the verified tier. Raises :class:`StoreUnavailable` while there is none."""
         if self._error is not None:
             raise _copy_of(self._error)
         if self._tier is None or not self._store_id:
@@ -100,20 +104,23 @@ class StoreGuard:
         return self._tier
 
     def verify(self, tier: Tier) -> None:
-        """Look at the identity once more (blocks): right before something is created."""
+        """Check the identity again (blocking), right before an object is created."""
         cluster_id, store_id = self._accepted.cluster_id, self._store_id
         if not store_id:
-            raise _not_verified()  # an identity is made by the watcher alone
+            raise _not_verified()  # only the watcher creates an identity
         ensure_identity(tier.store, cluster_id, store_id)
 
     def suspect(self) -> None:
-        """A call to the store failed: look at it soon. May be called from any thread."""
+        """Request a check soon, because a call to the store failed. Any thread may call it."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake_up.set)
 
     def status(self) -> RemoteStatus:
-        """For the broker's report; no store configured is no error."""
+        """Return the health for the broker's report.
+
+        A missing store configuration is not an error.
+        """
         if not self._accepted.remote_storage:
             return RemoteStatus("", "")
         error = self._error
@@ -121,7 +128,6 @@ class StoreGuard:
         return RemoteStatus(text, self._store_id)
 
     async def close(self) -> None:
-        """End the watching."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -164,7 +170,7 @@ class StoreGuard:
             await self._pause(pause_s)
 
     async def _pause(self, seconds: float) -> None:
-        """Until the time is over or a look is wanted, but not without any pause."""
+        """Sleep until the time is over or a check is requested, with a minimum pause."""
         await asyncio.sleep(min(_CHECK_PAUSE_S, seconds))
         try:
             async with asyncio.timeout(max(0.0, seconds - _CHECK_PAUSE_S)):
@@ -179,7 +185,10 @@ class StoreGuard:
         )
 
     async def _check(self) -> bool:
-        """Verify the identity; what was configured meanwhile is looked at in the next round."""
+        """Verify the identity.
+
+        A configuration that changed meanwhile is checked in the next round.
+        """
         tier, accepted = self._tier, self._accepted
         if tier is None:
             return True
@@ -191,6 +200,7 @@ class StoreGuard:
             if (tier, accepted) == (self._tier, self._accepted):
                 self._failed(error)
             return False
+        # The result is for a former configuration: check the new one.
         if (tier, accepted) != (self._tier, self._accepted):
             self._wake_up.set()
             return True
@@ -226,7 +236,7 @@ class StoreGuard:
 
 
 def _copy_of(error: StoreUnavailable) -> StoreUnavailable:
-    """An exception that is raised again and again would gather a traceback without end."""
+    """Copy an exception: raising the same one repeatedly would grow its traceback without limit."""
     return StoreUnavailable(str(error), reason=error.reason, retriable=error.retriable)
 
 

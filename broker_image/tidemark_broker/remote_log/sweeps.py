@@ -1,10 +1,9 @@
-"""Sweeping the tier now and then, by one broker of all.
+"""Periodic sweeps of the tier, each by one broker.
 
-Every broker looks at the store's lease once in an interval, none at the same time as the others;
-who finds that the last sweep is an interval ago, and the lease free, sweeps. So it needs no
-controller, goes on when a broker dies, and costs one small read where another was sooner. What is
-found shows in the metrics at once, for as long as no other broker has swept since; it is removed by
-a later sweep, once it is old enough.
+Every broker checks the store's lease once in an interval, with jitter. If the last sweep is an
+interval ago and the lease is free, it sweeps. So no controller is needed, sweeps continue when a
+broker fails, and a broker that was too late has only one small read. Findings appear in the metrics
+at once, until another broker sweeps. A later sweep removes them once they are old enough.
 """
 
 import asyncio
@@ -32,12 +31,14 @@ class _Stopped(Exception):
 
 
 class Sweeps:
-    """The loop's thread owns it; a sweep runs in a thread of the expiration pool."""
+    """Sweeps of a broker, owned by the loop's thread; a sweep runs in a thread of the
+    expiration pool.
+    """
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        # Of this process, which sweeps once at a time: a lease that a failing store did not let it
-        # give back is its own, and need not be waited for.
+        # A process sweeps once at a time. So a lease with this name that a failing store did not
+        # let it release is its own, and it need not wait for it.
         self._holder = f"broker {shared.context.node_id} ({uuid.uuid4().hex[:8]})"
         self._task: asyncio.Task[None] | None = None
         self._stop = threading.Event()
@@ -45,19 +46,19 @@ class Sweeps:
         self._last_ms = 0
 
     def start(self) -> None:
-        """Once there is a store; again is fine."""
+        """Start once there is a store; repeated calls are harmless."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="sweeps")
 
     async def close(self) -> None:
-        """End with the page of keys that is being looked at."""
+        """Stop after the page of keys in progress."""
         self._stop.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def gauges(self) -> Mapping[Metric, float]:
-        """What this broker's sweep has left, where it was the last of all."""
+        """Return the remains of this broker's sweep, if it was the last one."""
         left = self._last.left
         return {
             tier_table.ORPHANS: left.orphans,
@@ -78,26 +79,27 @@ class Sweeps:
             except SweptElsewhere as error:
                 logger.debug("%s", error)
             except (StoreError, PoolFull) as error:
-                logger.warning("the tier is not swept now: %s", error)
+                logger.warning("the tier could not be swept: %s", error)
             except _Stopped:
                 continue
             except Exception:
                 logger.exception(
-                    "the tier is not swept now: this is a fault of the broker, report it"
+                    "the tier could not be swept: this is a fault of the broker, report it"
                 )
 
     def _sweep_if_due(self, tier: Tier) -> None:
-        """In a thread."""
+        """Sweep if it is due, in a thread."""
         shared = self._shared
         now_ms = shared.context.wall_ms
         lease = SweepLease(tier.store, self._holder, now_ms)
         # A little early is in time: the pauses are only about as long as the interval.
         swept_ms = lease.swept_ms()
         if swept_ms != self._last_ms:
-            self._last = SweepReport()  # another has looked since, and shows what is left
+            self._last = SweepReport()  # another broker has swept since, and reports its remains
         since_s = (now_ms() - swept_ms) / 1000
         if since_s < shared.settings.sweep_interval_s * (1 - shared.settings.jitter):
             return
+        # A sweep deletes, so the store's identity is checked right before it.
         shared.guard.verify(tier)
         lease.take()
         done = False
@@ -133,9 +135,9 @@ class Sweeps:
         self._shared.metrics.add(tier_table.SWEPT_BYTES, report.removed.size_bytes)
         if report.orphans.count or report.uploads.count or report.unknown or report.troubles:
             logger.warning(
-                "the tier has %d objects and %d unfinished uploads that nothing names (%s); %d are "
-                "too young, %d were removed; %d objects lie in folders without a manifest (%s); "
-                "%d times something could not be read (%s)",
+                "the tier has %d objects and %d unfinished uploads that no manifest names (%s); %d "
+                "are too young, %d were removed; %d objects are in folders without a manifest (%s);"
+                " %d reads failed (%s)",
                 report.orphans.count,
                 report.uploads.count,
                 report.examples[0] if report.examples else "none",

@@ -1,9 +1,9 @@
-"""The three pools of KIP-950 (copier, expiration, fetcher), and one for commits.
+"""Thread pools of KIP-950 (copier, expiration, fetcher), and one for commits.
 
-Threads for calls that block on the object store. Copying, expiring and committing have at most one
-call under way per led partition, so their queues are bounded by the number of partitions and
-callers wait for their turn; reads come from clients in any number, so their queue has a limit
-beyond which a read is refused at once.
+Their threads run calls that block on the object store. Copying, expiring and committing have at
+most one call in progress for each led partition. So the number of partitions bounds their queues,
+and callers wait for their turn. Clients send any number of reads, so their queue has a limit beyond
+which a read is refused at once.
 """
 
 import asyncio
@@ -18,11 +18,14 @@ R = TypeVar("R")
 
 
 class PoolFull(Exception):
-    """Too many calls wait already: try again later."""
+    """Too many calls are waiting: retry later."""
 
 
 class Pool:
-    """``pending_max`` None: callers are their own limit. Use from the loop's thread."""
+    """Pool of threads, used from the loop's thread.
+
+    ``pending_max`` None: callers limit themselves.
+    """
 
     def __init__(self, name: str, *, threads: int, pending_max: int | None = None) -> None:
         self.name = name
@@ -37,7 +40,7 @@ class Pool:
 
     @property
     def queue_size(self) -> int:
-        """Calls that wait for a thread."""
+        """Number of calls that wait for a thread."""
         return max(0, self._pending - self.threads)
 
     @property
@@ -48,14 +51,14 @@ class Pool:
 
     @property
     def has_idle_thread(self) -> bool:
-        """Would another call begin at once?"""
+        """Whether another call would start at once."""
         return self._pending < self.threads
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
-        """Queue a call; raises :class:`PoolFull`."""
+        """Queue a call. Raises :class:`PoolFull`."""
         if self.pending_max is not None and self._pending >= self.threads + self.pending_max:
             self.rejected_total += 1
-            raise PoolFull(f"{self._pending} calls of the {self.name} pool wait already")
+            raise PoolFull(f"{self._pending} calls of the {self.name} pool are pending, its limit")
         loop = asyncio.get_running_loop()
         try:
             future = self._executor.submit(partial(self._timed, function, *args, **kwargs))
@@ -66,12 +69,14 @@ class Pool:
         return future
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Wait for a call. A cancelled caller leaves a running call to end by itself."""
+        """Wait for a call. If the caller is cancelled, a running call ends by itself."""
         return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
 
     async def run_to_end(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Like :meth:`run`, but a cancelled caller goes on waiting until the call has ended: for
-        calls whose effect the next one builds on."""
+        """Call :meth:`run`, but let a cancelled caller wait until the call has ended.
+
+        It is for calls whose effect the next one depends on.
+        """
         work = asyncio.ensure_future(self.run(function, *args, **kwargs))
         try:
             return await asyncio.shield(work)
@@ -79,12 +84,15 @@ class Pool:
             if not work.done():
                 await asyncio.wait([work])
             if not work.cancelled():
+                # Retrieve the exception, otherwise asyncio logs it as never retrieved.
                 work.exception()
             raise
 
     async def close(self) -> None:
-        """Take no more calls, drop those that wait, let running ones end. Waits in no thread: one
-        that never ended would keep others from being of use."""
+        """Accept no more calls, drop queued ones, let running ones end.
+
+        It blocks no thread, because a call that never ended would hold it forever.
+        """
         self._executor.shutdown(wait=False, cancel_futures=True)
         while self._pending:
             self._quiet.clear()
@@ -103,6 +111,6 @@ class Pool:
 
 
 def soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    """On the loop's thread, unless the loop is gone already."""
+    """Run ``work`` on the loop's thread, unless the loop is closed."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(work)

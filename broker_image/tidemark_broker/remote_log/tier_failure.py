@@ -1,5 +1,4 @@
-"""What went wrong with a partition's tier: a CamelCase reason and a message for the Topic's
-status."""
+"""Failures of a partition's tier: a CamelCase reason and a message for the Topic's status."""
 
 import random
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY
 from tidemark_broker.log import LogError
 from tidemark_broker.remote_log.thread_pools import PoolFull
 
-#: What may go wrong; anything else is a mistake of ours, and tried again too.
+#: Expected errors; any other is a defect, logged with a traceback and also retried.
 RETRIED = (
     StoreUnavailable,
     ObjectNotFound,
@@ -29,11 +28,14 @@ RETRIED = (
 
 
 class CustomMetadataTooLarge(Exception):
-    """KIP-917: the storage manager returned more than the limit; copying of the partition stops."""
+    """The storage manager returned more custom metadata than the limit (KIP-917).
+
+    The partition is not copied any more.
+    """
 
 
 class LocalDataMissing(ValueError):
-    """The local log does not hold what follows the tier's end: copying would leave a hole."""
+    """The local log lacks the records after the tier's end: copying would leave a hole."""
 
 
 _REASONS: tuple[tuple[type[BaseException], Reason], ...] = (
@@ -56,14 +58,14 @@ _REASONS: tuple[tuple[type[BaseException], Reason], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """``reason`` is CamelCase; ``message`` says what to do."""
+    """Failure with a CamelCase ``reason`` and a ``message`` that has the remedy."""
 
     reason: str
     message: str
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The store's own reason where it has one."""
+    """Return the failure of an error, with the store's own reason if it has one."""
     if isinstance(error, StoreUnavailable):
         return Failure(error.reason or Reason.REMOTE_STORAGE_UNAVAILABLE, str(error))
     reason = next(
@@ -73,5 +75,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def jittered(pause_s: float, jitter: float) -> float:
-    """The pause, up to ``jitter`` shorter or longer, so that brokers do not retry in step."""
+    """Return the pause, up to ``jitter`` shorter or longer, so that brokers do not retry in
+    step.
+    """
     return pause_s * random.uniform(1 - jitter, 1 + jitter)

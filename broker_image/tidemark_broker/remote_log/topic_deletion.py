@@ -1,11 +1,12 @@
-"""What a deleted topic leaves in the tier: heads and topic object become tombstones, all else goes.
+"""Deletion of a topic in the tier: heads and topic object become tombstones, everything else is
+deleted.
 
-One call does a bounded piece of it and says what remains; the controller asks again. It blocks. It
-needs no claim: from the tombstones on every leader of the topic is refused, also one that was about
-to write the partition's first head. As in Kafka, what was copied goes at once: nobody is to read a
-deleted topic. What was given up in the middle of its copy waits for ``remote.delete.delay.ms``,
-since the upload may still arrive. At the end whatever still lies in the topic's folders goes, such
-as a page whose writer was killed before the head named it.
+One call does a bounded part and returns what remains; the controller repeats it. It blocks. It
+needs no claim: once the tombstones exist every leader of the topic is refused, even one that was
+about to write the partition's first head. As in Kafka, copied segments are deleted at once, since a
+deleted topic is not read. A segment that was abandoned during its copy waits for
+``remote.delete.delay.ms``, since its upload may still arrive. Finally all other objects in the
+topic's folders are deleted, for example a page whose writer was killed before the head named it.
 """
 
 import itertools
@@ -33,8 +34,11 @@ SEGMENTS_AT_ONCE = 1000
 def delete_topic(
     shared: Shared, tier: Tier, topic_id: uuid.UUID, name: str, partitions: int
 ) -> int:
-    """Bury every head first, so that nothing new is begun; then delete. How much is left that has
-    to be asked for again: segments, pages, or objects that nothing names."""
+    """Write the tombstones of all heads first, so that nothing new starts; then delete.
+
+    Return the number of remaining segments, pages, or unnamed objects, for which the call must be
+    repeated.
+    """
     topic = TopicObject(
         topic_id=topic_id,
         name=name,
@@ -43,6 +47,7 @@ def delete_topic(
     )
     tier.topics.bury(topic)
     heads = _buried(shared, tier, topic)
+    # The budget bounds one call, so that the controller's request does not time out.
     budget, remaining = SEGMENTS_AT_ONCE, 0
     refusal: DeletesRefused | None = None
     for partition, buried in heads:
@@ -63,7 +68,7 @@ def delete_topic(
 
 
 def _buried(shared: Shared, tier: Tier, topic: TopicObject) -> list[tuple[int, LoadedHead]]:
-    """The tombstones of all partitions, made where there was no head yet."""
+    """Return the tombstones of all partitions, created if there was no head."""
     now_ms, found = shared.context.wall_ms(), set(tier.manifests.partitions(topic.topic_id))
     heads = []
     for partition in sorted(found.union(range(topic.partitions))):
@@ -92,8 +97,10 @@ def _tombstone(shared: Shared, topic: TopicObject, partition: int, now_ms: int) 
 
 
 def _sweep(tier: Tier, topic: TopicObject) -> int:
-    """Delete what no tombstone names any more; how much of it there was, so that a later call finds
-    whether that was all."""
+    """Delete objects that no tombstone names.
+
+    Return their number, so that a later call finds out whether that was all.
+    """
     count = tier.segments.sweep_topic(topic.name, topic.topic_id, SEGMENTS_AT_ONCE)
     listed = itertools.islice(tier.store.list(topic_pages_prefix(topic.topic_id)), SEGMENTS_AT_ONCE)
     pages = [info.key for info in listed]
@@ -107,11 +114,15 @@ def _sweep(tier: Tier, topic: TopicObject) -> int:
 def _clear(
     shared: Shared, tier: Tier, loaded: LoadedHead, pages: PageCache, budget: int
 ) -> tuple[int, int]:
-    """(segments and pages that remain, segments deleted) of one partition."""
+    """Delete one partition's segments.
+
+    Return the remaining segments and pages, and the number deleted.
+    """
     now_ms = shared.context.wall_ms()
     marked = queries.pending_deletes(
         loaded.head, pages, now_ms=now_ms, delay_ms=0, limit=max(budget, 0)
     )
+    # A late upload would restore a deleted object, with no head left that names it.
     due = tuple(item for item in marked if not _may_still_arrive(shared, item.entry, now_ms))
     done, error = delete_objects(shared, tier, due if budget > 0 else ())
     if done or loaded.head.trash:
@@ -120,6 +131,7 @@ def _clear(
         )
     if error is not None:
         raise error
+    # The commit above has moved pages to the trash, which this one deletes.
     if loaded.head.trash:
         loaded = tier.manifests.commit(
             loaded, lambda head: transitions.finish_delete(head, None, ())
@@ -129,7 +141,9 @@ def _clear(
 
 
 def _may_still_arrive(shared: Shared, entry: SegmentEntry, now_ms: int) -> bool:
-    """Whether somebody may still be uploading it: here, or a leader that was given up lately."""
+    """Return whether an upload may still be running: here, or on a leader that was superseded
+    recently.
+    """
     if entry.segment_id in shared.uploads:
         return True
     given_up_ms = entry.marked_at_ms

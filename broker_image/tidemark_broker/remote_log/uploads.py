@@ -1,11 +1,10 @@
-"""Uploads under way in this process, and what becomes of one whose copy was given up meanwhile.
+"""Uploads in progress in this process, and the cleanup of abandoned ones.
 
-An upload runs in a thread and cannot be stopped: it may outlive its term, and then put objects
-where somebody has just deleted them. Two rules keep that from leaving orphans (invariant 10). While
-an upload runs here, nobody here deletes its objects. And when one has ended whose copy failed, or
-was cancelled or fenced, the head is read: if its entry is marked there, or gone, then nothing will
-ever refer to what was stored, and it is deleted at once; if it still counts as being copied, the
-next claim marks it.
+An upload runs in a thread and cannot be stopped. It may outlive its term, and then store objects
+that were just deleted. Two rules prevent orphans (invariant 10). While an upload runs here, this
+broker does not delete its objects. When an upload has ended whose copy failed, or was cancelled or
+fenced, the head is read. If its entry is marked or missing there, nothing will ever refer to the
+objects, and they are deleted at once. If the entry is still being copied, the next claim marks it.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One attempt at copying a segment of a partition."""
+    """One attempt to copy a segment of a partition."""
 
     tier: Tier
     topic_id: uuid.UUID
@@ -34,8 +33,10 @@ class Upload:
 
 
 class Uploads:
-    """The loop's thread owns it; ``in`` may be asked from any thread. Uploads run in ``copier``,
-    what was given up is looked at in ``expiration``."""
+    """Uploads in progress, owned by the loop's thread; ``in`` is safe in any thread.
+
+    Uploads run in ``copier``, the cleanup in ``expiration``.
+    """
 
     def __init__(self, copier: Pool, expiration: Pool) -> None:
         self._copier = copier
@@ -46,12 +47,14 @@ class Uploads:
         return segment_id in self._running
 
     async def run(self, upload: Upload, data: SegmentData) -> Copied:
-        """What the storage manager says of the copy. A cancelled caller leaves the upload to end by
-        itself."""
+        """Upload a segment; return the storage manager's result.
+
+        If the caller is cancelled, the upload ends by itself.
+        """
         loop, segment_id = asyncio.get_running_loop(), upload.entry.segment_id
         work = self._copier.submit(upload.tier.segments.copy_segment, upload.entry, data)
         self._running.add(segment_id)
-        # Also called where it is cancelled before it began.
+        # Also called if the upload is cancelled before it starts.
         work.add_done_callback(lambda _: self._running.discard(segment_id))
         try:
             return await asyncio.wrap_future(work)
@@ -63,25 +66,26 @@ class Uploads:
             raise
 
     def given_up(self, upload: Upload) -> None:
-        """An upload has ended, and its copy failed or was cancelled or fenced: see the module."""
+        """Clean up after an upload whose copy failed or was cancelled or fenced; see the module."""
         try:
             self._expiration.submit(drop_if_unreferenced, upload)
         except PoolFull:
-            logger.info("%s: left to whoever claims the manifest next", upload.entry.key)
+            logger.info("%s: its cleanup is left to the next claim", upload.entry.key)
 
 
 def drop_if_unreferenced(upload: Upload) -> bool:
-    """Delete what an abandoned upload stored, unless the manifest refers to it or still may; best
-    effort (blocks). Whether it was deleted."""
+    """Delete the objects of an abandoned upload, unless the manifest refers to them or may do
+    so; best effort (blocking). Return whether they were deleted.
+    """
     entry = upload.entry
     try:
         if _is_referred_to(upload):
             return False
         upload.tier.segments.delete([entry])
     except (StoreError, ManifestError, OSError) as error:
-        logger.warning("%s may be left behind by a copy that was given up: %s", entry.key, error)
+        logger.warning("%s may remain after an abandoned copy: %s", entry.key, error)
         return False
-    logger.info("%s: deleted, its copy was given up while it was uploaded", entry.key)
+    logger.info("%s: deleted, because its copy was abandoned during the upload", entry.key)
     return True
 
 

@@ -21,9 +21,10 @@ logger = logging.getLogger(__name__)
 def load(
     tier: Tier, partition: Partition, by: Claim, *, now_ms: int, memory: Head | None = None
 ) -> LoadedHead:
-    """Load the present head; if it went back, repair it under the leader's claim ``by``.
+    """Load the current head; if it went back, repair it under the leader's claim ``by``.
 
-    ``memory``: the newest head that the leader has. Raises what ``ManifestStore.load`` raises."""
+    ``memory``: the newest head that the leader has. Raises what ``ManifestStore.load`` raises.
+    """
     topic_id, number = partition.topic_id, partition.partition
     known = partition.tier_position
     if memory is not None and (known is None or known.is_behind(memory.position)):
@@ -69,6 +70,7 @@ def _repair(
     memory: Head | None,
 ) -> LoadedHead:
     found = error.found
+    # A newer leader has claimed the head: it decides about a repair.
     if found is not None and by.is_older_than(found.head.claim):
         raise ManifestFenced(
             f"{partition.tp}: {error}; broker {found.head.broker_id} has claimed it in leader "

@@ -1,1 +1,1 @@
-"""Replicas and their roles: who leads, what is committed, how followers catch up."""
+"""Replicas and their roles: leadership, the ISR and commits, followers and their catch-up."""

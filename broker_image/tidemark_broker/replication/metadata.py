@@ -1,14 +1,14 @@
-"""What this broker knows of the cluster: brokers, topics, leaders, effective configuration.
+"""Cluster metadata as the controller last sent it: brokers, topics, leaders, effective
+configuration.
 
-Filled by PartitionStates only (a snapshot replaces all, a delta merges); read by Metadata,
-DescribeCluster and the replica manager. A view for clients: nothing is created or deleted here.
-What a delta costs is what it names: the rows of a topic are changed in place.
+Only PartitionStates requests change it (a snapshot replaces everything, a delta merges). Metadata,
+DescribeCluster and the replica manager read it. Nothing is created or deleted here. The cost of a
+delta is proportional to its size: the rows of a topic are changed in place.
 
-A partition that the controller counts but does not name is *in doubt*: its state is not known at
-present. It keeps its place, with its last known row, or else without a leader. The number of a
-topic's partitions never shrinks, because clients hash keys by it. An unknown partition does not
-count as deleted: :meth:`MetadataCache.is_deleted` needs a tombstone, or a controller that knows all
-topics.
+A partition that the controller counts but does not name is *in doubt*: its current state is
+unknown. It keeps its last known row, or has a row without a leader. The number of a topic's
+partitions never shrinks, because clients hash keys by it. An unknown partition does not count as
+deleted: :meth:`MetadataCache.is_deleted` needs a tombstone, or a controller that knows all topics.
 """
 
 import uuid
@@ -25,16 +25,16 @@ from tidemark_broker.purgatory import Signal
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 #: Names of the most recently deleted topics that are remembered.
 _DELETED_MAX = 10_000
-#: Topics that are no longer shown and may or may not be deleted.
+#: Topics that are no longer shown and may or may not be deleted, at most.
 _VANISHED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """A topic as the controller last described it; ``config`` holds only keys that were set.
+    """Topic as the controller last described it; ``config`` has only keys that were set.
 
-    The same object as long as nothing but its rows changes; ``partitions`` are always the present
-    ones, in order.
+    The object stays the same while only rows change. ``partitions`` are always the current ones, in
+    order.
     """
 
     topic_id: uuid.UUID
@@ -45,7 +45,7 @@ class TopicMetadata:
 
 
 def topic_metadata(topic: control.TopicState) -> TopicMetadata:
-    """A topic from the wire; raises ValueError for a state or policy that does not exist."""
+    """Return a topic from its wire format. Raises ValueError for an unknown state or policy."""
     return TopicMetadata(
         topic_id=topic.topic_id,
         name=topic.name,
@@ -59,43 +59,43 @@ def topic_metadata(topic: control.TopicState) -> TopicMetadata:
     )
 
 
-#: Said in the purgatory after each of the controller's changes: there are other topics, leaders or
-#: configurations, and this broker's replicas follow them.
+#: Purgatory key notified after each change by the controller: topics, leaders or configurations may
+#: differ, and this broker's replicas follow them.
 CHANGED = Signal()
 
 
 class MetadataCache:
-    """The loop thread owns it."""
+    """Metadata of the cluster, owned by the loop thread."""
 
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
         self.cluster_config: Mapping[str, str] = MappingProxyType({})
-        #: What is set for consumer groups, by their names.
+        #: Configuration of consumer groups, by their names.
         self.groups: Mapping[str, Mapping[str, str]] = MappingProxyType({})
         self.brokers: Mapping[int, control.BrokerState] = MappingProxyType({})
         self.topics: dict[str, TopicMetadata] = {}
-        #: Raised with every change of topics.
+        #: Incremented with every change of topics.
         self.topics_version = 0
         self._by_id: dict[uuid.UUID, TopicMetadata] = {}
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
         #: Partitions whose row the controller does not name at present, by topic.
         self._in_doubt: dict[uuid.UUID, set[int]] = {}
-        #: Topics without a Topic object by id, and whether the controller knows all others.
+        #: Topics without a Topic object by id, and whether the controller knows all other topics.
         self._unserved: Mapping[uuid.UUID, control.UnservedTopic] = MappingProxyType({})
         self._knows_all = False
         self._vanished: dict[uuid.UUID, TopicMetadata] = {}
         #: Names of topics whose tombstone was received since the snapshot.
         self._deleted: Lru[str, bool] = Lru(_DELETED_MAX)
-        #: Called with each topic whose deletion is on record (see :meth:`is_deleted`).
+        #: Called with each topic whose deletion is proven (see :meth:`is_deleted`).
         self.deleted: list[Callable[[TopicMetadata], None]] = []
 
     @property
     def controller_id(self) -> int:
-        """A live broker to name as controller: clients know no controller that is not one."""
+        """Live broker to name as controller, since clients accept only a live one."""
         return min((node for node, row in self.brokers.items() if not row.fenced), default=-1)
 
     def by_id(self, topic_id: uuid.UUID) -> TopicMetadata | None:
-        """The topic of this id, if any."""
+        """Return the topic of this id, or None."""
         return self._by_id.get(topic_id)
 
     def partition_count(self, topic_id: uuid.UUID) -> int:
@@ -104,8 +104,10 @@ class MetadataCache:
         return -1 if view is None else len(view.partitions)
 
     def has_topic(self, topic: str) -> bool:
-        """Return whether a topic exists and is served. A topic whose Topic object was lost is shown
-        but not served."""
+        """Return whether a topic exists and is served.
+
+        A topic without its Topic object is shown but not served.
+        """
         view = self.topics.get(topic)
         return view is not None and view.topic_id not in self._unserved
 
@@ -114,9 +116,12 @@ class MetadataCache:
         return partition in self._in_doubt.get(topic_id, ())
 
     def is_deleted(self, topic: str, partition: int) -> bool:
-        """Return whether the topic's deletion is on record, or the present topic of that name does
-        not have the partition. A partition that is unknown or in doubt is not deleted: a
-        controller that was restored from a backup may not know it yet."""
+        """Return whether the topic's deletion is recorded, or the current topic of that name does
+        not have the partition.
+
+        A partition that is unknown or in doubt is not deleted: a controller that was restored from
+        a backup may not know it yet.
+        """
         view = self.topics.get(topic)
         if view is not None:
             return self._knows_all and partition >= len(view.partitions)
@@ -127,32 +132,35 @@ class MetadataCache:
         )
 
     def group_config(self, group_id: str) -> Mapping[str, str]:
-        """What is set for a consumer group."""
+        """Return the configuration of a consumer group."""
         return self.groups.get(group_id, _NOTHING)
 
     def is_alive(self, node_id: int) -> bool:
-        """Is the broker registered and not fenced?"""
+        """Return whether the broker is registered and not fenced."""
         row = self.brokers.get(node_id)
         return row is not None and not row.fenced
 
     def alive(self, nodes: Iterable[int]) -> frozenset[int]:
-        """Those of ``nodes`` that are alive; placeholders never are."""
+        """Return the live ones of ``nodes``; placeholders never are."""
         return frozenset(node for node in nodes if self.is_alive(node))
 
     def broker_epoch(self, node_id: int) -> int:
-        """The epoch under which a broker is registered, -1 when it is not."""
+        """Return the epoch of a broker's registration, -1 if it is not registered."""
         row = self.brokers.get(node_id)
         return -1 if row is None else row.broker_epoch
 
     def endpoint(self, node_id: int) -> control.Endpoint | None:
-        """Where other brokers reach a broker."""
+        """Return the endpoint where other brokers reach a broker, or None."""
         row = self.brokers.get(node_id)
         listeners = () if row is None else row.listeners
         return next((each for each in listeners if each.name == REPLICATION), None)
 
     def apply(self, request: control.PartitionStatesRequest) -> None:
-        """Take over a snapshot or a delta. ``brokers`` is the whole list; none in a delta: as
-        before (the receiver itself is always among them)."""
+        """Apply a snapshot or a delta.
+
+        ``brokers`` is the complete list. It is empty in a delta without changes, because the
+        receiver itself is always in it.
+        """
         self.cluster_config = MappingProxyType(
             {entry.name: entry.value for entry in request.cluster_config}
         )
@@ -166,6 +174,7 @@ class MetadataCache:
             self.brokers = MappingProxyType({row.broker_id: row for row in request.brokers})
         self._unserved = MappingProxyType({topic.topic_id: topic for topic in request.unserved})
         self._knows_all = request.knows_all
+        # A snapshot drops everything first; topics that it lacks are settled below.
         former = tuple(self.topics.values()) if request.full else ()
         former_rows = self._rows
         if request.full:
@@ -178,6 +187,7 @@ class MetadataCache:
             self.topics_version += 1
         for topic in request.topics:
             self._merge(topic, former_rows.get(topic.topic_id, {}))
+        # Tombstones after topics: a topic of that name may have been recreated.
         for removal in request.removals:
             if removal.partition < 0:
                 self._drop(removal.topic_id, is_delta=not request.full)
@@ -186,9 +196,11 @@ class MetadataCache:
         self._settle_vanished(request)
 
     def _show_strays(self) -> None:
-        """Show topics whose Topic object was lost, for example by a restored backup, as before.
+        """Continue to show topics without a Topic object, for example after a restored backup.
+
         Their leaders continue to lead, and a Topic of the same name may adopt them. The controller
-        may receive them from another broker only after it has sent a snapshot without them."""
+        may learn about them from another broker only after it has sent a snapshot without them.
+        """
         for topic_id, unserved in self._unserved.items():
             view = self._vanished.get(topic_id)
             if view is not None and unserved.is_stray and view.name not in self.topics:
@@ -198,9 +210,11 @@ class MetadataCache:
                 self.topics_version += 1
 
     def _settle_vanished(self, request: control.PartitionStatesRequest) -> None:
-        """Report topics that are no longer shown as deleted once a tombstone, or a controller that
-        knows all topics, proves it. Another topic of the same name is no proof: it may be an older
-        one from a restored backup."""
+        """Report topics that are no longer shown as deleted, once a tombstone or a controller that
+        knows all topics proves it.
+
+        Another topic of the same name is no proof: it may be an older one from a restored backup.
+        """
         gone = {removal.topic_id for removal in request.removals if removal.partition < 0}
         for topic_id, view in tuple(self._vanished.items()):
             is_gone = topic_id in gone or self._is_gone(topic_id)
@@ -216,8 +230,11 @@ class MetadataCache:
         return self._knows_all and topic_id not in self._by_id and topic_id not in self._unserved
 
     def update(self, topic_id: uuid.UUID, row: control.PartitionState) -> None:
-        """One partition changed by an answer to AlterPartition. That tells of the ISR and not of
-        replicas that went with the same commit: the controller's own row of that epoch stays."""
+        """Apply one partition's row from an answer to AlterPartition.
+
+        The answer has the ISR but not the replicas that the same commit may have changed, so the
+        controller's own row of that epoch takes precedence.
+        """
         rows = self._rows.get(topic_id)
         known = None if rows is None else rows.get(row.partition)
         if rows is not None and (known is None or is_newer(row, known)):
@@ -230,6 +247,7 @@ class MetadataCache:
         _merge_rows(rows, view.partitions.values())
         in_doubt = self._in_doubt.setdefault(view.topic_id, set())
         in_doubt.difference_update(view.partitions)
+        # Kafka clients map keys to partitions by this number, so it never shrinks.
         count = max(topic.partition_count, next(reversed(former), -1) + 1)
         if len(rows) < count:
             unnamed = [number for number in range(count) if number not in rows]
@@ -249,8 +267,11 @@ class MetadataCache:
         self._by_id[view.topic_id] = view
 
     def _drop(self, topic_id: uuid.UUID, *, is_delta: bool) -> None:
-        """Apply a tombstone. In a snapshot it does not concern a later topic of that name, which a
-        restored backup does not know."""
+        """Apply a tombstone.
+
+        In a snapshot it does not affect a later topic of that name, which a restored backup does
+        not know.
+        """
         view = self._forget(topic_id)
         if view is None:
             return
@@ -287,9 +308,11 @@ def unknown_row(partition: int) -> control.PartitionState:
 def _merge_rows(
     rows: dict[int, control.PartitionState], new: Iterable[control.PartitionState]
 ) -> None:
-    """Take over what is not older: a partition epoch never goes back. A row of the same epochs may
-    say more than what is known: that came with an answer to AlterPartition, which does not name the
-    replicas. Rows stay in order."""
+    """Merge rows that are not older, since a partition epoch never goes back.
+
+    A row of the same epochs may be more complete than the known one, which came with an answer to
+    AlterPartition and does not name the replicas. Rows stay in order.
+    """
     last, in_order = next(reversed(rows), -1), True
     for row in new:
         known = rows.get(row.partition)
@@ -306,7 +329,11 @@ def _merge_rows(
 
 
 def is_newer(row: control.PartitionState, than: control.PartitionState) -> bool:
-    """Epochs only grow: a higher (leader epoch, partition epoch), or the same with a manifest."""
+    """Return whether a row is newer: a higher (leader epoch, partition epoch), or the same with a
+    manifest.
+
+    Epochs only grow.
+    """
     new = (row.leader_epoch, row.partition_epoch)
     old = (than.leader_epoch, than.partition_epoch)
     return new > old or (new == old and row.manifest and not than.manifest)

@@ -1,7 +1,7 @@
-"""The seam between replicas and the remote tier: what the one expects of the other.
+"""Interface between replicas and the remote tier.
 
-The remote log manager implements :class:`RemoteLog`; a broker without a tier has none. Reading
-and copying know partitions, partitions know only this protocol.
+The remote log manager implements :class:`RemoteLog`; a broker without a tier has none. The tier's
+modules know partitions, but partitions know only this protocol.
 """
 
 import uuid
@@ -17,16 +17,16 @@ from tidemark.tier.head import HeadPosition
 from tidemark.tiering import Tiering
 from tidemark_broker.log import ProducerBatch
 
-#: A hosted replica. Replicas know this seam, so it does not name their class.
+#: A hosted replica. A type variable, because replicas import this module.
 ReplicaT_contra = TypeVar("ReplicaT_contra", contravariant=True)
 
 
 class RemoteUnavailable(Exception):
-    """The tier cannot answer now (store unreachable, wrong identity, wrong key): try again."""
+    """The tier cannot answer now (store unreachable, wrong identity, wrong key): retry."""
 
 
 class RemoteDataCorrupt(RemoteUnavailable):
-    """What the tier holds is not what was copied there: asking again does not help."""
+    """The tier's content differs from what was copied there: a retry does not help."""
 
 
 class RemoteOffsetOutOfRange(Exception):
@@ -35,7 +35,7 @@ class RemoteOffsetOutOfRange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RemoteEnd:
-    """The last copied offset (inclusive) and the leader epoch of the record there."""
+    """Last copied offset (inclusive) and the leader epoch of that record."""
 
     offset: int
     epoch: int
@@ -43,9 +43,11 @@ class RemoteEnd:
 
 @dataclass(frozen=True, slots=True)
 class TierEnd:
-    """What the tier itself says, read under the asker's own claim: nobody else can add to it.
-    ``end`` is (-1, -1) for an empty one; below ``log_start_offset`` everything was deleted.
-    ``position``: of the head that says so."""
+    """End of the tier as read under the caller's own claim, so that no other leader can add to it.
+
+    ``end`` is (-1, -1) for an empty tier. Everything below ``log_start_offset`` was deleted.
+    ``position`` is that of the head that was read.
+    """
 
     end: RemoteEnd
     log_start_offset: int
@@ -53,18 +55,20 @@ class TierEnd:
 
     @property
     def next_offset(self) -> int:
-        """The first offset that was never in the tier."""
+        """First offset that was never in the tier."""
         return max(self.end.offset + 1, self.log_start_offset)
 
 
-#: The end of an empty tier.
+#: End of an empty tier.
 NOTHING = RemoteEnd(-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteRead:
-    """Whole batches from the one that holds the asked offset; ``next_offset`` follows them;
-    ``aborted``: transactions that some of them may be of."""
+    """Whole batches from the one that contains the requested offset.
+
+    ``next_offset`` follows them. ``aborted``: transactions that some of the records may be part of.
+    """
 
     data: bytes
     next_offset: int
@@ -82,9 +86,11 @@ class RemoteOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapPoint:
-    """Where a replica that lacks what is only in the tier starts its own log, and what is known
-    there of producers: the bytes of a ``.snapshot``, which has each producer's last batch, and
-    ``recent_batches`` before it."""
+    """Start of a replica's own log if it lacks records that only the tier has.
+
+    ``producer_snapshot``: content of a ``.snapshot``, which has each producer's last batch.
+    ``recent_batches``: the batches before it.
+    """
 
     next_offset: int
     log_start_offset: int
@@ -108,74 +114,86 @@ class RemoteSummary:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
-    """Health of the store as this broker sees it; ``error`` is empty when all is well."""
+    """Health of the store as this broker sees it; ``error`` is empty if it is healthy."""
 
     error: str
     store_id: str
 
 
 class RemoteLog(Protocol[ReplicaT_contra]):
-    """KIP-950's remote log manager as the replicas see it. Methods run on the loop thread."""
+    """Remote log manager as the replicas use it (KIP-950). Methods run on the loop thread."""
 
     def on_leader(self, partition: ReplicaT_contra) -> None:
-        """This replica leads in a new epoch: claim, copy and expire."""
+        """Start a leader's tasks in a new epoch: claim, copy and expire."""
 
     def on_follower(self, partition: ReplicaT_contra) -> None:
-        """This replica follows: stop what a leader does."""
+        """Stop a leader's tasks, because this replica follows."""
 
     def on_stop(self, partition: ReplicaT_contra) -> None:
-        """The replica goes (or its log is closed): end every task of it, waiting for none."""
+        """End every task of a replica that is removed or whose log is closed, without waiting."""
 
     def on_tiering_change(self, partition: ReplicaT_contra) -> None:
-        """``partition.tiering`` is another one now."""
+        """Handle a change of ``partition.tiering``."""
 
     async def read(
         self, partition: ReplicaT_contra, offset: int, max_bytes: int, deadline_s: float
     ) -> RemoteRead:
-        """Raises :class:`RemoteOffsetOutOfRange` or :class:`RemoteUnavailable`; ``deadline_s`` is
-        monotonic."""
+        """Read whole batches; ``deadline_s`` is monotonic.
+
+        Raises :class:`RemoteOffsetOutOfRange` or :class:`RemoteUnavailable`.
+        """
 
     async def offset_by_timestamp(
         self, partition: ReplicaT_contra, timestamp_ms: int
     ) -> RemoteOffset | None:
-        """First record of the tier at or after a time; None: the tier has none."""
+        """Return the tier's first record at or after a time, or None."""
 
     async def newest_offset(self, partition: ReplicaT_contra) -> RemoteOffset | None:
         """Return the tier's first record with the largest timestamp, None if it has no record."""
 
     async def bytes_below(self, partition: ReplicaT_contra, offset: int) -> int:
-        """Log bytes of the tier's segments that lie wholly below an offset. Raises
-        :class:`RemoteUnavailable`."""
+        """Return the bytes of the tier's segments that are completely below an offset.
+
+        Raises :class:`RemoteUnavailable`.
+        """
 
     async def disable(self, partition: ReplicaT_contra, disabling: Tiering) -> None:
-        """This replica's part of a disablement; returns when it may be acknowledged."""
+        """Do this replica's part of a disablement; return when it may be acknowledged."""
 
     async def delete_topic(
         self, topic_id: uuid.UUID, name: str, partitions: int, tiered_epoch: int
     ) -> int:
-        """Remove a deleted topic's objects; how much of it still remains."""
+        """Remove a deleted topic's objects; return the number that remains."""
 
     async def claimed_end(self, partition: ReplicaT_contra) -> TierEnd:
-        """The tier's end, after a claim of the head in the partition's leader epoch, so that no
-        former leader adds to it. Raises :class:`RemoteUnavailable`, also where a later one has it.
-        May be cancelled at any time; the claim may still come about then."""
+        """Return the tier's end after a claim of the head in the partition's leader epoch.
+
+        No former leader can add to the tier then. Raises :class:`RemoteUnavailable`, also if a
+        later leader has claimed it. May be cancelled at any time; the claim may still succeed
+        afterwards.
+        """
 
     async def bootstrap(self, partition: ReplicaT_contra, up_to_offset: int) -> BootstrapPoint:
-        """Where to start a log that needs all from ``up_to_offset`` (the leader's local start).
-        May be cancelled at any time."""
+        """Return the start for a log that needs everything from ``up_to_offset`` (the leader's
+        local start). May be cancelled at any time.
+        """
 
     def summary(self, partition: ReplicaT_contra) -> RemoteSummary:
-        """Figures for the status report; no I/O."""
+        """Return figures for the status report, without I/O."""
 
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
-        """The accepted storage configuration (JSON, "" for none) and the identity it must have."""
+        """Set the accepted storage configuration (JSON, "" for none) and the identity that the
+        store must have.
+        """
 
     def status(self) -> RemoteStatus:
-        """Health of the store."""
+        """Return the health of the store."""
 
     def collector(self) -> Collector:
-        """Figures for the broker's metrics."""
+        """Return the collector for the broker's metrics."""
 
     async def close(self, timeout_s: float) -> bool:
-        """End every task and every pool, the log folder stays open; False where something goes on
-        because the store does not answer."""
+        """End every task and every pool; the log directory stays open.
+
+        Return False if work continues because the store does not answer.
+        """

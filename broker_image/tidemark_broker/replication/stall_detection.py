@@ -1,18 +1,18 @@
-"""A leader that stood still for longer than its session cannot know whether it still leads.
+"""Stall detection: a leader that was paused for longer than its session may be superseded.
 
-The controller has given it up meanwhile, and what it was last told of its roles may be from before:
-an append with acks=1 that it takes would be cut off, what it gives to consumers may be another
-leader's past. So it answers nothing as leader until the controller has told it anew who leads: a
-whole snapshot of a session that began after it woke up, and a heartbeat of that session that is
-answered "not fenced". Only its own standing still counts (time that passed while the loop did not
-turn). A controller that is away stops nobody: brokers go on with the last persisted ISR.
+The controller has given up on it meanwhile, and its last known roles may be outdated. An append
+with acks=1 would be truncated later, and a consumer could read another leader's past. So the broker
+serves nothing as leader until the controller has confirmed its roles. That takes a full snapshot of
+a session that started after the pause, and a heartbeat of that session with the answer "not
+fenced". Only the broker's own pause counts (time in which the loop did not run). An unreachable
+controller stops no broker: all continue with the last persisted ISR.
 """
 
 from math import inf
 
 
 class Stall:
-    """Rules with the clock as an argument: monotonic seconds. The loop thread owns it."""
+    """Rules with the time as an argument, in monotonic seconds. Owned by the loop thread."""
 
     __slots__ = ("_session_s", "_turned_s", "_woke_s")
 
@@ -23,29 +23,37 @@ class Stall:
 
     @property
     def _silent_from_s(self) -> float:
-        """A session behind the last turn of the loop; that turn counts even if the session's length
-        became known only after it."""
+        """Time of the last turn plus a session.
+
+        That turn counts even if the session's length became known after it.
+        """
         return self._turned_s + self._session_s
 
     def session_of(self, session_s: float) -> None:
-        """How long the controller waits for a sign of life. Before it is known nothing is a
-        stall."""
+        """Set the session timeout of the controller.
+
+        Until it is known nothing counts as a stall.
+        """
         self._session_s = session_s
 
     def turned(self, now_s: float) -> None:
-        """The loop has turned; if it had not for longer than a session, it has just woken up."""
+        """Record a turn of the loop. After a gap longer than a session the stall begins."""
         if now_s > self._silent_from_s:
             self._woke_s = now_s
         self._turned_s = now_s
 
     def must_be_silent(self, now_s: float) -> bool:
-        """Must it answer nothing as leader? Also in the very turn in which it wakes up."""
+        """Return whether the broker must not serve as leader, even in the turn in which it
+        wakes up.
+        """
         return self._woke_s is not None or now_s > self._silent_from_s
 
     def heard(self, session_began_s: float) -> bool:
-        """The controller said, in a session that began then, that this broker's states are in force
-        and that it is not fenced. False: that session is older than the stall, so it says
-        nothing."""
+        """Record a confirmation of this broker's roles by a session that started at
+        ``session_began_s``.
+
+        Return False if that session is older than the stall, so that it confirms nothing.
+        """
         if self._woke_s is None:
             return True
         if session_began_s < self._woke_s:

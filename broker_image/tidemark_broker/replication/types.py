@@ -11,7 +11,7 @@ from tidemark.logfiles.leader_epochs import EpochEnd
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark_broker.log import RecordError
 
-#: A partition by its topic's id; names are given again, ids never are.
+#: A partition by its topic's id; names may be reused, ids never are.
 TopicIdPartition = tuple[uuid.UUID, int]
 
 
@@ -26,9 +26,11 @@ class TopicPartition(NamedTuple):
 
 
 class ProduceResult(NamedTuple):
-    """Answer to one partition of a Produce; offsets are -1 unless ``error`` is none, but for the
-    log start, which is told with some errors, too; ``records``: those at fault. It is committed
-    once the leader of ``leader_epoch`` has ``end_offset`` as its high watermark."""
+    """Result of a Produce for one partition; offsets are -1 after most errors.
+
+    The log start is set with some errors too. ``records`` are those at fault. The batch is
+    committed once the leader of ``leader_epoch`` has a high watermark of ``end_offset``.
+    """
 
     error: ErrorCode
     base_offset: int = -1
@@ -42,7 +44,7 @@ class ProduceResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFetchNeed:
-    """What a consumer asked for lies in the tier only; at most ``max_bytes`` from ``offset``."""
+    """Read that only the tier can serve: at most ``max_bytes`` from ``offset``."""
 
     offset: int
     max_bytes: int
@@ -50,8 +52,10 @@ class RemoteFetchNeed:
 
 @dataclass(frozen=True, slots=True)
 class DiskReadNeed:
-    """What a consumer asked for is likely not in memory: it is read in a thread.
-    ``read_committed``: up to the last stable offset only."""
+    """Read that is likely not in memory, so that a thread serves it.
+
+    ``read_committed``: up to the last stable offset only.
+    """
 
     offset: int
     max_bytes: int
@@ -61,9 +65,12 @@ class DiskReadNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
-    """Answer to one partition of a Fetch. ``data`` holds whole batches as they lie in the log;
-    ``preferred_read_replica``: who is to be asked instead (KIP-392); ``aborted``: transactions of
-    which ``data`` may hold records that a reader with read_committed leaves out."""
+    """Result of a Fetch for one partition.
+
+    ``data``: whole batches as stored in the log. ``preferred_read_replica``: replica to fetch from
+    instead (KIP-392). ``aborted``: transactions whose records in ``data`` a read_committed client
+    skips.
+    """
 
     error: ErrorCode
     high_watermark: int = -1
@@ -81,7 +88,7 @@ class FetchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetResult:
-    """Answer to one partition of a ListOffsets; -1 where nothing matches."""
+    """Result of a ListOffsets for one partition; -1 if nothing matches."""
 
     error: ErrorCode
     offset: int = -1
@@ -91,9 +98,11 @@ class OffsetResult:
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """Answer to one partition of a DeleteRecords before any waiting. ``offset`` is what was asked
-    for, -1 resolved to the high watermark of this moment. ``lost_from``: where the records that
-    were meant end in this log, -1 where they are there or that is not known."""
+    """Result of a DeleteRecords for one partition before any wait.
+
+    ``offset``: the requested one, with -1 resolved to the current high watermark. ``lost_from``:
+    end of the intended records in this log, -1 if they are present or their end is unknown.
+    """
 
     error: ErrorCode
     offset: int

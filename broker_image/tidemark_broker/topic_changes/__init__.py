@@ -1,2 +1,1 @@
-"""How a broker has topics changed: what clients ask, and what it needs itself, goes to the
-operator."""
+"""Topic changes of a broker, requested by clients or by itself, on their way to the operator."""

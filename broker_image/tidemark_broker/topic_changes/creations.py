@@ -1,9 +1,9 @@
-"""Topics that are needed and are not there: those of the coordinators, and, where the Cluster lets
-them be created automatically, those that clients ask the metadata of.
+"""Creation of missing topics: those of the coordinators and, if the Cluster allows automatic
+creation, those whose metadata clients request.
 
-Whoever needs one says so and goes on; it comes with the metadata, or is asked for again. What is
-asked for is sent together, each name at most once in a while, longer after each failure; names that
-wait have a limit, since any client can name any number of them.
+A caller registers the name and continues. The topic arrives with the metadata, or is requested
+again. Requests are batched. Each name is sent at most once in a period that grows after each
+failure. The number of waiting names is limited, since any client can name any number of them.
 """
 
 import asyncio
@@ -25,29 +25,31 @@ from tidemark_broker.topic_changes.internal_topics import creation_of
 
 logger = logging.getLogger(__name__)
 
-#: Names of clients that may wait to be sent, half of them of one; more are not heard until there is
+#: Names that may wait for clients, half of them for one client; more are ignored until there is
 #: room.
 WAITING_MAX = 1000
-#: Names of which it is known when they were last asked for.
+#: Names whose last request is remembered.
 _REMEMBERED_MAX = 10_000
 _TIMEOUT_S = 30.0
 _FIRST = Backoff(first_s=0.5, most_s=30.0)
-#: What others have caused to be made is no failure.
+#: Results that mean that the topic exists.
 _DONE = (int(ErrorCode.none), int(ErrorCode.topic_already_exists))
 
 
 class Wanted:
-    """Which names are to be asked for, and not sooner than when. Pure; ``now_s`` is monotonic."""
+    """Names to request, with the earliest time of each. Pure; ``now_s`` is monotonic."""
 
     def __init__(self) -> None:
-        #: Who wants it, by name.
+        #: Principal that a name is requested for.
         self._waiting: dict[str, str] = {}
         self._of: Counter[str] = Counter()
         self._tried: Lru[str, Backoff] = Lru(_REMEMBERED_MAX)
 
     def add(self, name: str, principal: str, now_s: float) -> bool:
-        """Whether it is to be asked for: it was not a moment ago, and there is room. What a broker
-        needs itself (no ``principal``) is always heard, whatever clients name."""
+        """Return whether the name will be requested: it was not just now, and there is room.
+
+        The broker's own requests (no ``principal``) are always accepted, whatever clients name.
+        """
         if name in self._waiting or (principal and not self._has_room(principal)):
             return False
         tried = self._tried.get(name)
@@ -61,27 +63,33 @@ class Wanted:
         return len(self._waiting) < WAITING_MAX and self._of[principal] < WAITING_MAX // 2
 
     def take(self, now_s: float) -> dict[str, str]:
-        """Those of the next message, with who wants them: what a broker needs, then first come.
-        They are not asked for again until their pause is over, which :meth:`succeeded` makes the
-        shortest again."""
+        """Return the names of the next message with their principals: the broker's own first, then
+        in order.
+
+        They are not requested again until their pause is over. :meth:`succeeded` resets it to the
+        shortest.
+        """
         in_turn = sorted(self._waiting.items(), key=lambda each: each[1] != "")
         taken = dict(in_turn[:CHANGES_MAX])
         for name in taken:
             self._of[self._waiting.pop(name)] -= 1
             self._tried.put(name, (self._tried.get(name) or _FIRST).failed(now_s))
         self._tried.evict()
-        self._of = +self._of  # without those of whom none waits
+        self._of = +self._of  # drop principals without waiting names
         return taken
 
     def succeeded(self, names: Iterable[str], now_s: float) -> None:
-        """They are made: what comes next is another need."""
+        """Reset the pauses of topics that were created: a later request is a new need."""
         for name in names:
             self._tried.put(name, _FIRST.failed(now_s))
 
 
 class Creations:
-    """:meth:`want` from anywhere on the loop; :meth:`run` in a task. ``entries``: the broker's
-    file."""
+    """Queue of topics to create.
+
+    :meth:`want` from anywhere on the loop; :meth:`run` in a task. ``entries``: the broker's
+    configuration file.
+    """
 
     def __init__(
         self,
@@ -99,8 +107,11 @@ class Creations:
         self._news = asyncio.Event()
 
     def want(self, name: str, *, principal: str = "") -> None:
-        """Have a topic created, if it is not there and may be. Does not wait, and may be said as
-        often as it is needed. ``principal``: on whose behalf, where it is a client's."""
+        """Request a topic, if it does not exist and may be created.
+
+        It does not wait, and may be called repeatedly. ``principal``: the client it is requested
+        for, if any.
+        """
         is_there = name in self._cluster.topics
         if name in COORDINATORS_TOPICS:
             is_there = self._cluster.has_topic(name)
@@ -110,12 +121,14 @@ class Creations:
             self._news.set()
 
     def may_create(self, name: str) -> bool:
-        """A coordinator's topic always, another one as the Cluster says."""
+        """Return whether the topic may be created: a coordinator's always, another one if the
+        Cluster allows it.
+        """
         allowed = self._cluster.cluster_config.get(AUTO_CREATE_TOPICS) == "true"
         return name in COORDINATORS_TOPICS or (allowed and name not in INTERNAL_TOPICS)
 
     async def run(self) -> None:
-        """Ask for what is wanted, until cancelled."""
+        """Send the requested creations until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -126,6 +139,7 @@ class Creations:
         by_principal: dict[str, list[str]] = {}
         for name, principal in wanted.items():
             by_principal.setdefault(principal, []).append(name)
+        # One message for each principal, because the audit log records it.
         for principal, names in by_principal.items():
             await self._create_for(principal, names)
 

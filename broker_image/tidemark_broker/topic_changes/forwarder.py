@@ -1,9 +1,8 @@
-"""Changes of topics on their way to the controller, over a connection of their own.
+"""Forwarding of topic changes to the controller, over a separate connection.
 
-It is dialled when there is something to say: a change waits for the API server, and must not stand
-before a proposal for an ISR. Whatever is not known to be done is answered with an error upon which
-clients try again: NOT_CONTROLLER where nobody could be asked, REQUEST_TIMED_OUT where no answer
-came.
+It is dialled on demand. A change waits for the API server, and must not delay a proposal for an
+ISR. A change that is not known to be done gets an error that clients retry: NOT_CONTROLLER if the
+controller was not reached, REQUEST_TIMED_OUT if it did not answer.
 """
 
 import asyncio
@@ -28,19 +27,18 @@ from tidemark_broker.fair_queue import FairTurns
 
 logger = logging.getLogger(__name__)
 
-#: Of one message. The controller ends the connection over which a message of 16 MiB comes, and with
-#: it what others have asked.
+#: Limit of one message. The controller ends a connection after a message of 16 MiB, and with it the
+#: requests of other clients.
 MESSAGE_BYTES_MAX = 1024 * 1024
-#: Messages under way at once; more wait for their turn, nobody has more than half of them.
+#: Messages in flight; more wait for their turn, and no client has more than half of them.
 _AT_ONCE = 16
-#: What the operator is given at least: a client that gives no time wants it done all the same.
+#: Minimum time for the operator: a client without a timeout still expects the change.
 _LEAST_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ControllerLink:
-    """The present session with the controller. ``connect`` raises ``OSError`` or
-    ``TimeoutError``."""
+    """Current session with the controller. ``connect`` raises ``OSError`` or ``TimeoutError``."""
 
     connect: Callable[[], Awaitable[KafkaConnection]]
     broker_id: int
@@ -50,14 +48,14 @@ class ControllerLink:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who wants it, for the audit."""
+    """Client that requests a change, for the audit log."""
 
     principal: str
     host: str
 
     @property
     def who(self) -> tuple[str, str]:
-        """As those are told apart who share what there is: without the port."""
+        """Identity for fair sharing: without the port."""
         return self.principal, self.host.rpartition(":")[0]
 
 
@@ -65,7 +63,7 @@ _NOBODY = Asker("", "")
 
 
 class ChangeForwarder(Protocol):
-    """Has topics changed."""
+    """Interface for topic changes."""
 
     async def change(
         self,
@@ -75,11 +73,14 @@ class ChangeForwarder(Protocol):
         timeout_s: float,
         validate_only: bool = False,
     ) -> list[TopicChangeResult]:
-        """One result for each change, in their order; never raises for what went wrong."""
+        """Return one result for each change, in their order.
+
+        Failures are results, never exceptions.
+        """
 
 
 class Forwarder(ChangeForwarder):
-    """``link``: the present session, None while there is none. Belongs to the loop."""
+    """Forwarder on the loop. ``link`` returns the current session, or None."""
 
     def __init__(self, link: Callable[[], ControllerLink | None]) -> None:
         self._link = link
@@ -95,12 +96,16 @@ class Forwarder(ChangeForwarder):
         timeout_s: float,
         validate_only: bool = False,
     ) -> list[TopicChangeResult]:
-        """See :class:`ChangeForwarder`; ``timeout_s`` is for all of them."""
+        """Forward the changes; ``timeout_s`` is for all of them. See :class:`ChangeForwarder`."""
         until_s = asyncio.get_running_loop().time() + max(timeout_s, _LEAST_S)
         results: list[TopicChangeResult] = []
         for some in _messages(changes):
             if len(some) == 1 and _size(some[0]) > MESSAGE_BYTES_MAX:
-                results += _all(some, ErrorCode.policy_violation, "it is too much for one topic")
+                results += _all(
+                    some,
+                    ErrorCode.policy_violation,
+                    f"the change exceeds {MESSAGE_BYTES_MAX} bytes",
+                )
             else:
                 results += await self._some(some, asker, until_s, validate_only=validate_only)
         return results
@@ -123,6 +128,7 @@ class Forwarder(ChangeForwarder):
             return _all(changes, ErrorCode.not_controller, "the controller cannot be reached")
         if answer is None:
             return _all(changes, ErrorCode.not_controller, "there is no controller at present")
+        # A controller that answers for another session knows nothing of this change.
         if answer.error_code or len(answer.results) != len(changes):
             await self.close()
             return _all(changes, ErrorCode.not_controller, "there is another controller by now")
@@ -145,8 +151,10 @@ class Forwarder(ChangeForwarder):
         return await connection.request(request, ChangeTopicsResponse, _left_s(until_s))
 
     async def _reach(self, until_s: float) -> tuple[ControllerLink, KafkaConnection] | None:
-        """A connection of the present session, over which a small request has gone before: the
-        controller reads no large one from whoever has not shown the session's secret."""
+        """Return a connection of the current session that has sent a small request before.
+
+        The controller reads a large request only from a peer that has shown the session's secret.
+        """
         link = self._link()
         if self._connected is not None:
             of, connection = self._connected
@@ -162,7 +170,7 @@ class Forwarder(ChangeForwarder):
         return self._connected
 
     async def close(self) -> None:
-        """End the connection; the next change makes another."""
+        """Close the connection; the next change opens another."""
         if self._connected is not None:
             _, connection = self._connected
             self._connected = None
@@ -171,7 +179,7 @@ class Forwarder(ChangeForwarder):
 
 
 def _messages(changes: Sequence[TopicChange]) -> Iterator[Sequence[TopicChange]]:
-    """So many of them at a time as one message may have."""
+    """Split the changes into messages within the limits."""
     some: list[TopicChange] = []
     size = 0
     for change in changes:
@@ -186,7 +194,7 @@ def _messages(changes: Sequence[TopicChange]) -> Iterator[Sequence[TopicChange]]
 
 
 def _size(change: TopicChange) -> int:
-    """About how many bytes it has in a message, at most."""
+    """Return an upper estimate of the change's bytes in a message."""
     texts = [change.name, *(text for each in change.settings for text in (each.name, each.value))]
     brokers = sum(len(each.replicas) for each in change.assignments)
     elements = len(texts) + len(change.assignments) + brokers

@@ -1,8 +1,8 @@
-"""How the topics are to be that the coordinators of groups and transactions keep their state in:
+"""Definitions of the topics in which the coordinators of groups and transactions store their state:
 Kafka's ``offsets.topic.*`` and ``transaction.state.log.*``.
 
-They are compacted and never tiered. They are created with the replicas that there can be, so that a
-cluster of one broker serves groups; the others are filled in as brokers come (KIP-409).
+They are compacted and never tiered. They are created with as many replicas as there are brokers, so
+that a cluster of one broker serves groups. The others are added as brokers join (KIP-409).
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ _REPLICAS_MAX = 100
 
 
 def creation_of(topic: str, entries: Mapping[str, str]) -> TopicChange:
-    """Of one of ``COORDINATORS_TOPICS``, by the broker's file."""
+    """Return the creation of one of ``COORDINATORS_TOPICS``, as the broker's configuration says."""
+    # Kafka's keys differ between both topics, and only one has a minimum ISR.
     if topic == GROUP_OFFSETS_TOPIC:
         partitions = integer_of(entries, "offsets.topic.num.partitions")
         replicas = integer_of(entries, "offsets.topic.replication.factor")
@@ -34,7 +35,7 @@ def creation_of(topic: str, entries: Mapping[str, str]) -> TopicChange:
             "unclean.leader.election.enable": "false",
         }
     else:
-        raise ValueError(f"{topic} is no topic of a coordinator")
+        raise ValueError(f"{topic} is not a topic of a coordinator")
     config |= {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)}
     return TopicChange(
         kind=ChangeKind.CREATE,

@@ -91,7 +91,7 @@ async def test_a_diverging_tail_is_cut_off(
     await brokers[0].start()
     await in_sync(controller, topic_id, 1, 2)
     assert await produce_async(brokers[1].listener, TOPIC, [b"together"] * 5) == list(range(60, 65))
-    assert "the log parts from the leader's" in brokers[0].log_text()
+    assert "the log diverges from the leader's" in brokers[0].log_text()
     for broker in brokers:
         assert await broker.stop() == 0
     assert segment_bytes(brokers[0]) == segment_bytes(brokers[1])

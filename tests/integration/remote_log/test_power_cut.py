@@ -87,7 +87,7 @@ async def test_such_a_leader_waits_for_the_store(cluster: TieredCluster) -> None
     await cluster.apply(leader=2, leader_epoch=2, replicas=(1, 2), isr=(2,))
     await host.until(lambda: host.partition.offline_reason == "TierUnavailable")
     assert host.partition.role is Role.TAKING_OVER
-    assert "without a clean shutdown before" in host.partition.offline_message
+    assert "after an unclean shutdown" in host.partition.offline_message
     moved.rename(host.tier_path)
     await check_nothing_is_given_out_twice(host, end)
 

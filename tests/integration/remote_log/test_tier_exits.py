@@ -207,7 +207,7 @@ async def test_records_that_the_leader_lacks_are_copied_by_a_leader_that_has_the
     head.write_bytes(encode_head(replace(older, version=leader.head().version + 9, commit_id="x")))
     await cluster.apply(leader=1, leader_epoch=2)
     await leader.produce(50)  # a segment is closed that would be copied
-    await told(leader, "LocalDataMissing", "let a replica lead that holds")
+    await told(leader, "LocalDataMissing", "Elect a replica that has the")
     await other.until(lambda: other.partition.next_offset == 250)
     await cluster.apply(leader=2, leader_epoch=3)
     await other.copied()

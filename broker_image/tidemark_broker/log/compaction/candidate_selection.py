@@ -117,7 +117,7 @@ def goes_along(
 
     ``written`` is what remains of them, ``index_bytes`` the larger index of ``following``. Neither
     the log nor an index may exceed its limit. The remaining size decides, where Kafka's
-    ``groupSegmentsBySize`` uses the original size, so many nearly empty segments merge into one.
+    ``groupSegmentsBySize`` uses the original size, so nearly empty segments merge into one.
     """
     return (
         len(sources) < GROUP_SEGMENTS_MAX

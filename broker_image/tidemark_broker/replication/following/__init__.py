@@ -1,1 +1,1 @@
-"""Replicas that follow: what they ask of their leader, how it answers, what they make of it."""
+"""Followers: their requests, their leader's responses, and the effect on their logs."""

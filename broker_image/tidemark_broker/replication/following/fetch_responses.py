@@ -1,7 +1,7 @@
-"""What a leader answers to a follower's fetch of one partition.
+"""Leader's response to a follower's fetch of one partition.
 
-Order of checks: epoch, assignment, epoch of the follower's last record, log start *before*
-divergence, and only then records.
+The checks run in this order: epoch, assignment, log start, epoch of the follower's last record, and
+then divergence. The log start comes *before* divergence; records come last.
 """
 
 from kio.schema.errors import ErrorCode
@@ -20,7 +20,7 @@ from tidemark_broker.replication.threads import in_read_thread
 
 
 def state_of(partition: Partition) -> LeaderState:
-    """What an answer would say of a partition now; as :func:`state_in` takes it from one."""
+    """Return the current values that a response reports, in the form of :func:`state_in`."""
     log, end = partition.log, partition.durable_remote_end
     position = partition.durable_tier_position
     return LeaderState(
@@ -36,7 +36,7 @@ def state_of(partition: Partition) -> LeaderState:
 
 
 def state_in(result: ReplicaFetchResult) -> LeaderState:
-    """What an answer says of a partition beside records."""
+    """Return the values that a response reports in addition to records."""
     return LeaderState(
         result.leader_epoch,
         result.high_watermark,
@@ -50,19 +50,22 @@ def state_in(result: ReplicaFetchResult) -> LeaderState:
 
 
 def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartition) -> ErrorCode:
-    """Why a follower is not given what it asks for; ``none`` if it is."""
+    """Return the error for a follower's fetch, or ``none`` if it is served."""
     error = partition.check_leader(requested.current_leader_epoch)
     if error is not ErrorCode.none:
         return error
+    # A replica that is not assigned yet: the follower waits until both have the newer row.
     if partition.leader is None or replica_id not in partition.leader.followers:
         return ErrorCode.unknown_leader_epoch
     log = partition.log
+    # Records below the log start are deleted in both tiers, whatever the epochs say.
     if requested.fetch_offset < log.log_start_offset:
         return ErrorCode.offset_out_of_range
     if isr_maintenance.must_fetch_again(
         partition, partition.leader, replica_id, requested.local_log_start_offset
     ):
         return ErrorCode.offset_out_of_range
+    # An unknown epoch is of a history that this log does not contain.
     if requested.last_fetched_epoch != divergence.UNKNOWN:
         end = consumer_reads.epoch_end(log, requested.last_fetched_epoch)
         if end.epoch < 0 or end.end_offset < 0:
@@ -77,8 +80,9 @@ def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartitio
 async def records(
     partition: Partition, requested: ReplicaFetchPartition, left: int
 ) -> ReplicaFetchResult:
-    """At most ``left`` bytes of records, from memory or from the disk; the first batch comes
-    whole."""
+    """Return at most ``left`` bytes of records, from memory or disk; the first batch is
+    complete.
+    """
     log = partition.log
     if left <= 0 or requested.fetch_offset >= log.next_offset:
         return answer(partition, ErrorCode.none)
@@ -93,7 +97,7 @@ async def records(
             read = await in_read_thread(
                 log.read, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
             )
-            # What was read is of the epoch that was asked for; the offsets answered must be too.
+            # The records are of the requested epoch; the offsets in the response must be too.
             error = partition.check_leader(requested.current_leader_epoch)
             if error is not ErrorCode.none:
                 return answer(partition, error)
@@ -106,7 +110,7 @@ async def records(
 
 
 def refusal(requested: ReplicaFetchPartition, error: ErrorCode) -> ReplicaFetchResult:
-    """An answer about a partition that is not here."""
+    """Return the response for a partition that is not hosted here."""
     return ReplicaFetchResult(
         topic_id=requested.topic_id,
         partition=requested.partition,
@@ -132,7 +136,7 @@ def answer(
     diverging: EpochEnd | None = None,
     records: bytes = b"",
 ) -> ReplicaFetchResult:
-    """An answer with the leader's offsets and the end of the tier."""
+    """Return a response with the leader's offsets and the end of the tier."""
     log = partition.log
     point = diverging or UNDEFINED_END
     end, position = partition.durable_remote_end, partition.durable_tier_position

@@ -1,16 +1,14 @@
-"""A follower's fetch session on its leader (KIP-227): only what changed is named, only news
-answered.
+"""Fetch session of a follower on its leader (KIP-227): requests and responses name only changes.
 
-The session keeps what the follower last asked of each partition and what it was last told. A round
-looks at the partitions that the request names and at those that are *due*: something of them has
-changed here (a :class:`Watch` notes it), or the follower is not done with them. All others are at
-rest: the follower has the leader's whole log, all of it is committed, and the follower is in the
-ISR; a fetch of them changes nothing but the time at which it was last caught up (see
-:mod:`leader`).
+The session stores the follower's last request for each partition and the last reported values. A
+round examines the partitions that the request names and those that are *due*: they changed here (a
+:class:`Watch` records it), or the follower is not done with them. All others are at rest: the
+follower has the leader's complete log, all of it is committed, and the follower is in the ISR. A
+fetch of them changes only the time at which it was last caught up (see :mod:`leader`).
 
-A session belongs to one registration of one follower. A request that is not its next one (an answer
-or a request was lost) and one under another broker epoch end it; the follower then names everything
-again.
+A session belongs to one registration of one follower. A request that is not the next one (a request
+or response was lost), or one with another broker epoch, ends it. The follower then sends a full
+request.
 """
 
 import random
@@ -32,14 +30,16 @@ from tidemark_broker.replication.following.wire import ReplicaFetchPartition, Re
 from tidemark_broker.replication.partition.leader import FetchRounds
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
-#: There is one session for each follower.
+#: Limit of sessions; each follower has one.
 SESSIONS_MAX = 1000
 PARTITIONS_MAX = 200_000
 _WATCHED = (Change.LOG_END, Change.HIGH_WATERMARK, Change.LOW_WATERMARK)
 
 
 class LeaderState(NamedTuple):
-    """What a leader reports of a partition beside records; as in :class:`ReplicaFetchResult`."""
+    """Values that a leader reports for a partition in addition to records, as in
+    :class:`ReplicaFetchResult`.
+    """
 
     leader_epoch: int
     high_watermark: int
@@ -52,7 +52,7 @@ class LeaderState(NamedTuple):
 
 
 class CachedPartition:
-    """One partition of a session (Kafka's name): what its follower last asked and was last told."""
+    """Partition of a session (Kafka's name), with the last request and the last report."""
 
     __slots__ = ("is_forgotten", "key", "reported", "requested", "tp")
 
@@ -60,13 +60,13 @@ class CachedPartition:
         self.key = key
         self.requested = requested
         self.reported: LeaderState | None = None
-        #: Under which name it is watched; None while it is not hosted here.
+        #: Name under which it is watched; None while it is not hosted here.
         self.tp: TopicPartition | None = None
         self.is_forgotten = False
 
 
 class FetchSession:
-    """One follower's; ``session_id`` 0 for a single fetch that wants no session."""
+    """Session of one follower; ``session_id`` is 0 for a single fetch without a session."""
 
     def __init__(
         self, session_id: int, request: ReplicaFetchRequest, purgatory: Purgatory, now_s: float
@@ -76,16 +76,16 @@ class FetchSession:
         self.epoch = INITIAL_EPOCH
         self.used_s = self.checked_s = now_s
         self.rounds = FetchRounds()
-        #: A round that waits for the disk meanwhile has nobody left to answer.
+        #: Set when the session ends, so that a round that waits for the disk is dropped.
         self.ended = False
         self.watch = Watch[CachedPartition]()
         self.cached: dict[TopicIdPartition, CachedPartition] = {}
-        #: To be looked at in the next round; who has waited longest comes first.
+        #: Partitions to examine in the next round; the longest waiting one comes first.
         self.due: dict[CachedPartition, None] = {}
         self._purgatory = purgatory
 
     def name(self, requested: ReplicaFetchPartition) -> CachedPartition:
-        """The follower adds or changes a partition."""
+        """Add or change a partition that the request names."""
         key = (requested.topic_id, requested.partition)
         cached = self.cached.get(key)
         if cached is None:
@@ -95,13 +95,13 @@ class FetchSession:
         return cached
 
     def watch_over(self, cached: CachedPartition, tp: TopicPartition) -> None:
-        """It is hosted here: whatever changes of it makes it due."""
+        """Watch a hosted partition, so that each change makes it due."""
         cached.tp = tp
         for change in _WATCHED:
             self._purgatory.watch(self.watch, (change, tp), cached)
 
     def forget(self, key: TopicIdPartition) -> None:
-        """The follower fetches it no more."""
+        """Remove a partition that the follower no longer fetches."""
         cached = self.cached.pop(key, None)
         if cached is None:
             return
@@ -112,7 +112,7 @@ class FetchSession:
                 self._purgatory.unwatch(self.watch, (change, cached.tp))
 
     def changes(self) -> list[CachedPartition]:
-        """Partitions of which something has changed since this was last asked; they are due."""
+        """Return the partitions that changed since the last call, and mark them as due."""
         if not self.watch.changed:
             return []
         changed = [cached for cached in self.watch.changed if not cached.is_forgotten]
@@ -121,20 +121,20 @@ class FetchSession:
         return changed
 
     def additions(self, request: ReplicaFetchRequest) -> int:
-        """How many partitions a request adds."""
+        """Return the number of partitions that a request adds."""
         return sum(
             (each.topic_id, each.partition) not in self.cached for each in request.partitions
         )
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """End the session and its watches."""
         self.ended = True
         for key in tuple(self.cached):
             self.forget(key)
 
 
 class FetchSessionCache:
-    """All sessions of a leader: one for each follower, so many partitions together."""
+    """All sessions of a leader, one for each follower, with a limit on their partitions."""
 
     def __init__(
         self,
@@ -153,18 +153,20 @@ class FetchSessionCache:
 
     @property
     def partitions(self) -> int:
-        """Partitions of all sessions."""
+        """Number of partitions of all sessions."""
         return sum(len(session.cached) for session in self._by_replica.values())
 
     def of(self, request: ReplicaFetchRequest, now_s: float) -> FetchSession | ErrorCode:
-        """The session that a request goes on with or begins, or why it must name everything
-        again."""
+        """Return the session that a request continues or starts, or the error upon which the
+        follower sends a full request.
+        """
         if is_full(request.session_epoch):
             self._end(request.replica_id)
             return self._begun(request, now_s)
         session = self._by_replica.get(request.replica_id)
         if session is None or session.session_id != request.session_id:
             return ErrorCode.fetch_session_id_not_found
+        # A lost request or response, another registration, or too many partitions end the session.
         if (
             request.session_epoch != session.epoch
             or request.broker_epoch != session.broker_epoch

@@ -1,8 +1,8 @@
-"""The follower's side of a fetch session (KIP-227): what the next request has to name.
+"""Follower's side of a fetch session (KIP-227): selects the partitions that the next request names.
 
-A partition is named when what is to be asked of it differs from what the session holds: it was
-given a new state, an answer moved its log, its log start became durable. Pure: what is wanted comes
-in, what is to be named and what is to be forgotten goes out.
+A partition is named if its request differs from that in the session: its state was changed, a
+response moved its log, or its log start became durable. Pure: the desired requests are the input,
+the partitions to name and to forget are the output.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from tidemark_broker.replication.types import TopicIdPartition
 
 
 class FetchSessionHandler:
-    """What the leader knows of this follower's wishes, as far as its answers prove."""
+    """Session contents as the leader's responses have confirmed them."""
 
     def __init__(self) -> None:
         self.session_id = NO_SESSION
@@ -23,31 +23,32 @@ class FetchSessionHandler:
 
     @property
     def session_partitions(self) -> Mapping[TopicIdPartition, ReplicaFetchPartition]:
-        """Every partition that the next request fetches, named or not."""
+        """Requests of every partition that the next round fetches, named or not."""
         return self._session_partitions
 
     @property
     def is_full(self) -> bool:
-        """Must the next request name everything?"""
+        """Whether the next request must name everything."""
         return self.epoch == INITIAL_EPOCH
 
     def reset(self) -> None:
-        """An answer was lost or an error came: name everything, in a new session."""
+        """Start a new session with a full request, after a lost response or an error."""
         self.session_id = NO_SESSION
         self.epoch = INITIAL_EPOCH
         self._session_partitions = {}
         self._renewed = set()
 
     def renew(self, key: TopicIdPartition) -> None:
-        """Name it the next time, though nothing of it may have changed: then it is answered."""
+        """Name the partition in the next request even if it is unchanged, so that it is
+        answered.
+        """
         if key in self._session_partitions:
             self._renewed.add(key)
 
     def name(
         self, requested: Iterable[ReplicaFetchPartition], forgotten: Iterable[TopicIdPartition]
     ) -> tuple[tuple[ReplicaFetchPartition, ...], tuple[ForgottenPartition, ...]]:
-        """What the next request names of ``requested``, and which of ``forgotten`` it must
-        forget."""
+        """Return what the next request names of ``requested`` and of ``forgotten``."""
         named = []
         for each in requested:
             key = (each.topic_id, each.partition)
@@ -59,7 +60,9 @@ class FetchSessionHandler:
         return tuple(named), tuple(ForgottenPartition(topic_id=k[0], partition=k[1]) for k in gone)
 
     def answered(self, session_id: int) -> None:
-        """A good answer: go on with its session; without one the next request is full again."""
+        """Continue with the session of a successful response; without one the next request is
+        full.
+        """
         if session_id == NO_SESSION:
             self.reset()
         else:

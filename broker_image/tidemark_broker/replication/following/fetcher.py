@@ -1,9 +1,8 @@
-"""Everything that this broker follows from one leader: one task, one connection.
+"""Fetcher of all partitions that follow one leader: one task, one connection.
 
-The task asks the leader for all partitions that are not backing off, in one request that names
-those of which something has changed (KIP-227); what comes back is applied before the next request.
-A lost connection, an unknown address or an error only ever means trying again, later each time, and
-with a request that names everything.
+The task requests all partitions that are not backing off, in one request that names only changed
+ones (KIP-227). It applies the response before the next request. A lost connection, an unknown
+address or an error leads to a retry with a growing delay and a full request.
 """
 
 import asyncio
@@ -38,9 +37,9 @@ from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-#: How long the next fetch waits for raised log starts to become durable, so as to report them.
+#: Time that the next fetch waits for raised log starts to become durable, so that it reports them.
 _CHECKPOINT_WAIT_S = 1.0
-#: What changes beside the fetching (retention, a late checkpoint) is looked for this often.
+#: Interval of the check for changes other than fetches (retention, a late checkpoint).
 CHECK_INTERVAL_S = 5.0
 _SESSION_ERRORS = frozenset(
     int(each.value)
@@ -62,7 +61,7 @@ class FetchLimits:
 
 
 class Fetcher:
-    """Everything this broker follows from one leader."""
+    """Fetches of one leader's partitions."""
 
     def __init__(
         self,
@@ -95,7 +94,10 @@ class Fetcher:
         self._checked_s = float("-inf")
 
     def add(self, partition: Partition) -> None:
-        """Follow a partition (again: its backoff ends, and the leader is to answer of it)."""
+        """Follow a partition.
+
+        If it was followed already, its backoff ends and the leader must answer.
+        """
         self._drop(partition.tp)
         key = _key(partition)
         self.partitions[partition.tp] = self._by_key[key] = partition
@@ -105,7 +107,7 @@ class Fetcher:
         self._changed.set()
 
     def remove(self, tp: TopicPartition) -> None:
-        """Follow it no more; an answer under way is ignored by its role check."""
+        """Stop following a partition; the role check ignores a response in flight."""
         self._drop(tp)
         self._from_tier.give_up(tp)
 
@@ -117,13 +119,14 @@ class Fetcher:
             self._forgotten[_key(partition)] = None
 
     async def run(self) -> None:
-        """Fetch until cancelled."""
+        """Fetch until cancelled, with a new connection after each failure."""
         pause = self._connection_backoff()
         while True:
             began = self._monotonic()
             try:
                 await self._session()
             except (OSError, TimeoutError, FrameError) as error:
+                # A connection that worked for a while starts again with the shortest pause.
                 if self._monotonic() - began > self._limits.backoff_max_s:
                     pause = self._connection_backoff()
                 logger.info("fetching from broker %d: %s", self.leader_id, error_text(error))
@@ -137,7 +140,7 @@ class Fetcher:
         return Backoff(first_s=self._limits.backoff_s, most_s=self._limits.backoff_max_s)
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but a newly given partition (a new address, perhaps) ends it."""
+        """Sleep until the time is over or a partition is added, perhaps with a new address."""
         self._changed.clear()
         try:
             async with asyncio.timeout(max(seconds, 0.01)):
@@ -157,6 +160,7 @@ class Fetcher:
         )
         self._handler.reset()
         try:
+            # A leader that moved to another address gets a new connection and session.
             while endpoint == self._metadata.endpoint(self.leader_id):
                 await self._round(connection)
         finally:
@@ -175,20 +179,21 @@ class Fetcher:
             self._limits.timeout_s + self._limits.wait_max_ms / 1000,
         )
         if answer.error_code in _SESSION_ERRORS:
-            logger.info("broker %d began the fetch session anew", self.leader_id)
+            logger.info("broker %d ended the fetch session; a full request follows", self.leader_id)
             self._handler.reset()
             return
         if answer.error_code:
-            raise ConnectionError(f"the leader answers with error {answer.error_code}")
+            raise ConnectionError(f"the leader returned error {answer.error_code}")
         self._handler.answered(answer.session_id)
         await self._apply(session_partitions, answer)
 
     def _request(self) -> ReplicaFetchRequest:
-        """The next request; it names what the session does not know yet."""
+        """Build the next request, which names what the session does not have yet."""
         session_id, epoch = self._handler.session_id, self._handler.epoch
         requested = [
             next_request(each, self._limits.partition_max_bytes) for each in self._candidates()
         ]
+        # A partition that was removed and added again must not be forgotten.
         for each in requested if self._forgotten else ():
             self._forgotten.pop((each.topic_id, each.partition), None)
         named, forgotten = self._handler.name(requested, self._forgotten)
@@ -206,10 +211,13 @@ class Fetcher:
         )
 
     def _candidates(self) -> list[Partition]:
-        """Partitions to be fetched of which the session may not know the present state; in turning
-        order where each request names all."""
+        """Return the partitions whose current state the session may not have.
+
+        If a request names all, the order rotates.
+        """
         now_s = self._monotonic()
         tps: Iterable[TopicPartition] = [*self._marked, *self._backoffs]
+        # Rotation is fair when a response is full before the last partition.
         if self._handler.is_full:
             self._turn += 1
             every = tuple(self.partitions)
@@ -228,7 +236,9 @@ class Fetcher:
         ]
 
     def _moved(self) -> list[TopicPartition]:
-        """Look at all: nothing tells of what changes beside the fetching."""
+        """Return the partitions whose request has changed; nothing notifies of retention or
+        checkpoints.
+        """
         session_partitions = self._handler.session_partitions
         return [
             partition.tp
@@ -247,12 +257,13 @@ class Fetcher:
             key = (result.topic_id, result.partition)
             partition, requested = self._by_key.get(key), session_partitions.get(key)
             if partition is None or requested is None:
-                continue
+                continue  # it was removed during the request
             outcome = await self._apply_one(partition, requested, result)
             if outcome is Outcome.FROM_TIER:
                 self._begin_from_tier(partition, requested, result)
             else:
                 self._note(partition, outcome)
+            # Report a raised log start in the next fetch: DeleteRecords waits for it.
             if partition.log.announced_log_start_offset > partition.durable_log_start_offset:
                 raised.append(partition.context.checkpoint_log_start(partition))
         if raised:
@@ -261,7 +272,7 @@ class Fetcher:
     async def _apply_one(
         self, partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
     ) -> Outcome:
-        """One partition's trouble must not stop the others that follow the same leader."""
+        """Apply one result; its failure must not stop other partitions of the same leader."""
         try:
             return await apply_answer(partition, requested, result)
         except Exception:
@@ -271,7 +282,7 @@ class Fetcher:
     def _begin_from_tier(
         self, partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
     ) -> None:
-        """The next rounds go on without it."""
+        """Start a log from the tier; the next rounds continue without it."""
         if self.partitions.get(partition.tp) is not partition:
             return
 
@@ -279,6 +290,7 @@ class Fetcher:
             self._note(partition, outcome)
             self._changed.set()
 
+        # The leader's session must not count it as fetched meanwhile.
         self._forgotten[_key(partition)] = None
         self._from_tier.begin(partition, requested, result, ended)
 
@@ -290,6 +302,8 @@ class Fetcher:
         if outcome is Outcome.BACK_OFF:
             backoff = self._backoffs.get(tp) or self._connection_backoff()
             self._backoffs[tp] = backoff.failed(self._monotonic())
+            # A partition in backoff is not fetched, so it leaves the session until the pause is
+            # over.
             self._handler.renew(_key(partition))
             self._forgotten[_key(partition)] = None
         else:

@@ -1,4 +1,4 @@
-"""Which partition is fetched from which leader: one :class:`Fetcher` for each leading broker."""
+"""Assignment of followed partitions to fetchers: one :class:`Fetcher` for each leading broker."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tidemark_broker.replication.types import TopicPartition
 
 
 class Fetchers:
-    """Owns the fetchers' tasks."""
+    """Fetchers by leader, and their tasks."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Fetchers:
         broker_epoch: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
-        """``dialer_of``: how a broker is reached, by its id."""
+        """Create it without fetchers. ``dialer_of`` returns the dialer for a broker id."""
         self._node_id = node_id
         self._metadata = metadata
         self._limits = limits
@@ -38,18 +38,18 @@ class Fetchers:
 
     @property
     def count(self) -> int:
-        """How many partitions are followed."""
+        """Number of followed partitions."""
         return len(self._leader_of)
 
     def follow(self, partition: Partition, leader_id: int) -> None:
-        """Fetch this partition from that broker from now on."""
+        """Fetch a partition from ``leader_id`` from now on."""
         if self._leader_of.get(partition.tp, leader_id) != leader_id:
             self.unfollow(partition.tp)
         self._leader_of[partition.tp] = leader_id
         self._fetcher(leader_id).add(partition)
 
     def unfollow(self, tp: TopicPartition) -> None:
-        """Fetch it no more; a task without partitions ends."""
+        """Stop fetching a partition; a task without partitions ends."""
         leader_id = self._leader_of.pop(tp, None)
         if leader_id is None:
             return

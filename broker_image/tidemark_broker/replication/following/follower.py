@@ -1,8 +1,8 @@
-"""What a follower does with its leader's answer.
+"""Application of a leader's response to a follower's log.
 
-Order matters: records, then the high watermark, then the log start, so that log start <= high
-watermark holds throughout. The leader epochs alone decide what is cut off (see :mod:`divergence`);
-what lies below the leader's local log start is in the tier (:mod:`tier_bootstrap`).
+The order matters: records, then the high watermark, then the log start, so that log start <= high
+watermark always holds. Only the leader epochs decide what is truncated (see :mod:`divergence`).
+Records below the leader's local log start are in the tier (:mod:`tier_bootstrap`).
 """
 
 import enum
@@ -30,8 +30,11 @@ logger = logging.getLogger(__name__)
 
 
 class Outcome(enum.Enum):
-    """``PROGRESS``: ask again at once; ``IDLE``: nothing new; ``BACK_OFF``: not for a while;
-    ``FROM_TIER``: not before the log was started from the tier (:mod:`tier_bootstrap`)."""
+    """Next step of a follower.
+
+    ``PROGRESS``: fetch again at once. ``IDLE``: nothing new. ``BACK_OFF``: pause first.
+    ``FROM_TIER``: start the log from the tier first (:mod:`tier_bootstrap`).
+    """
 
     PROGRESS = enum.auto()
     IDLE = enum.auto()
@@ -40,7 +43,7 @@ class Outcome(enum.Enum):
 
 
 def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
-    """What to ask the leader for; the log start is the one that is durable."""
+    """Return the next request to the leader; it reports the durable log start."""
     log = partition.log
     return ReplicaFetchPartition(
         topic_id=partition.topic_id,
@@ -56,7 +59,7 @@ def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
 
 
 def is_unchanged_since(partition: Partition, requested: ReplicaFetchPartition) -> bool:
-    """Would :func:`next_request` ask the same? Cheaper than asking it."""
+    """Return whether :func:`next_request` would be unchanged, at a lower cost."""
     log = partition.log
     return (
         log.next_offset == requested.fetch_offset
@@ -71,7 +74,9 @@ def is_unchanged_since(partition: Partition, requested: ReplicaFetchPartition) -
 async def apply_answer(
     partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
 ) -> Outcome:
-    """Take over one partition's answer, unless role, epoch or log end have changed since."""
+    """Apply one partition's result, unless role, epoch or log end have changed since the
+    request.
+    """
     context = partition.context
     async with partition.lock:
         if not still_applies(partition, requested):
@@ -90,7 +95,10 @@ async def apply_answer(
 
 
 def still_applies(partition: Partition, requested: ReplicaFetchPartition) -> bool:
-    """Have role, epoch and log end stayed as they were? The caller holds ``lock``."""
+    """Return whether role, epoch and log end are those of the request.
+
+    The caller holds ``lock``.
+    """
     return (
         partition.role is Role.FOLLOWER
         and partition.leader_epoch == requested.current_leader_epoch
@@ -107,31 +115,37 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
     if error is not ErrorCode.none:
         logger.info("%s: leader %d answers %s", partition.tp, partition.leader_id, error.name)
         return Outcome.BACK_OFF
+    # The tier's end first: truncation and retention depend on it.
     _note_tier(partition, result)
     if result.diverging_epoch >= 0:
         return await _truncate(
             partition, EpochEnd(result.diverging_epoch, result.diverging_end_offset)
         )
     if result.records:
+        # The leader's log starts above this log's end: everything here was deleted.
         if result.log_start_offset >= partition.next_offset:
             await _let_go_of_deleted(partition, result)
         partition.log.append_as_follower(result.records)
+    # High watermark before log start, so that their order holds at every moment.
     _advance_high_watermark(partition, min(result.high_watermark, partition.next_offset))
     log_start.raise_to(partition, min(result.log_start_offset, partition.high_watermark))
     return Outcome.PROGRESS if result.records else Outcome.IDLE
 
 
 def _advance_high_watermark(partition: Partition, offset: int) -> None:
-    """Consumers may wait for it here, too (KIP-392)."""
+    """Raise the high watermark and wake consumers that fetch from this follower (KIP-392)."""
     if offset > partition.high_watermark:
         partition.log.advance_high_watermark(offset)
         partition.context.purgatory.notify((Change.HIGH_WATERMARK, partition.tp))
 
 
 async def _let_go_of_deleted(partition: Partition, leader: ReplicaFetchResult) -> None:
-    """All that this log holds was deleted. Where it ends within the leader's first batch it is of
-    another history, whose epochs the leader has forgotten: an empty one takes that batch
-    (UnexpectedAppendOffsetException in Kafka's Partition)."""
+    """Empty a log whose records were all deleted.
+
+    A log that ends within the leader's first batch has another history, whose epochs the leader no
+    longer has. An empty log accepts that batch (UnexpectedAppendOffsetException in Kafka's
+    Partition).
+    """
     log = partition.log
     first_offset = int.from_bytes(leader.records[:8], "big")
     if first_offset < log.next_offset > log.log_start_offset:
@@ -147,6 +161,7 @@ def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
         remote_end.learn(
             partition, result.head_tiered_epoch, result.remote_end_offset, result.remote_end_epoch
         )
+    # Valid only for this head: remote_part_is_gone compares both later.
     if result.head_tiered_epoch >= partition.head_tiered_epoch:
         partition.head_log_start_offset = result.log_start_offset
 
@@ -159,7 +174,7 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
         own_next_offset=log.next_offset,
     )
     logger.info(
-        "%s: the log parts from the leader's at epoch %d, offset %d: cut from %d to %d",
+        "%s: the log diverges from the leader's at epoch %d, offset %d: truncating from %d to %d",
         partition.tp,
         leaders_end.epoch,
         leaders_end.end_offset,
@@ -167,16 +182,20 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
         offset,
     )
     cut = await in_role_thread(log.truncate_to, offset)
+    # Without a change the same request would get the same response: pause first.
     return Outcome.PROGRESS if cut else Outcome.BACK_OFF
 
 
 async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Outcome:
-    """Longer than the leader: cut; below its log start: start again there. So it does where its
-    leader says that it must fetch again what a Delete has taken from the tier."""
+    """Handle an offset outside the leader's log.
+
+    A longer log is truncated. A log below the leader's log start restarts there. It also restarts
+    if it must fetch the range again that a Delete has removed from the tier.
+    """
     log = partition.log
     if leader.next_offset < log.next_offset:
         logger.info(
-            "%s: the log ends at %d, the leader's at %d: cut to there",
+            "%s: the log ends at %d, the leader's at %d: truncating to it",
             partition.tp,
             log.next_offset,
             leader.next_offset,
@@ -186,6 +205,7 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
     if leader.log_start_offset > log.next_offset:
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return Outcome.PROGRESS
+    # A Delete has removed the tier's part, which only the leader's local log still has.
     gone = partition.tiering.remote_part_is_gone(leader.head_tiered_epoch)
     if (
         gone
@@ -193,7 +213,11 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
     ):
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return Outcome.PROGRESS
-    logger.warning("%s: out of range at %d for no known reason", partition.tp, log.next_offset)
+    logger.warning(
+        "%s: the leader reports offset %d as out of range without a known reason",
+        partition.tp,
+        log.next_offset,
+    )
     return Outcome.BACK_OFF
 
 
@@ -205,9 +229,9 @@ async def start_at(
     producer_snapshot: bytes | None = None,
     recent_batches: Sequence[ProducerBatch] = (),
 ) -> None:
-    """Give up the local log and begin it anew. The caller holds ``lock``."""
+    """Drop the local log and restart it at ``next_offset``. The caller holds ``lock``."""
     logger.info(
-        "%s: starts anew at offset %d, log start %d", partition.tp, next_offset, log_start_offset
+        "%s: restarts at offset %d, log start %d", partition.tp, next_offset, log_start_offset
     )
     log = partition.log
     await in_role_thread(

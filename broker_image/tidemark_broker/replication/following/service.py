@@ -1,10 +1,10 @@
-"""The leader's side of replica fetches: which partitions an answer is of, and what a fetch tells.
+"""Leader's side of replica fetches: selects the partitions of a response and records the fetches.
 
-A fetch that is answered with records or with nothing says that the follower holds all below its
-fetch offset; that alone moves the high watermark and the ISR, and an error or a divergence changes
-nothing that is known of the follower. It counts once, when it arrives, and in a session (see
-:mod:`fetch_session`) for the partitions that it does not name, too. What is answered of one
-partition is decided in :mod:`fetch_responses`.
+A fetch with a successful result means that the follower has everything below its fetch offset. Only
+that moves the high watermark and the ISR. An error or a divergence changes nothing that is known of
+the follower. A fetch counts once, when it arrives, and in a session (see :mod:`fetch_session`) also
+for the partitions that it does not name. :mod:`fetch_responses` decides the result of one
+partition.
 """
 
 import uuid
@@ -37,22 +37,22 @@ from tidemark_broker.replication.partition import (
 from tidemark_broker.replication.partition.isr import FollowerFetch
 from tidemark_broker.response_memory import AnswerMemory
 
-#: A hosted partition by the id of its topic and its number.
+#: Look-up of a hosted partition by topic id and number.
 Find = Callable[[uuid.UUID, int], Partition | None]
 
-#: By what was asked: the partition where it is hosted here, and what is to be answered.
+#: Partition (None if not hosted) and result, by requested partition.
 Results = dict[CachedPartition, tuple[Partition | None, ReplicaFetchResult]]
 
 MAX_WAIT_MS = 30_000
-#: Of records in one answer, whatever the follower would take (but for a first batch that is
-#: larger); as Kafka's ``fetch.max.bytes``.
+#: Limit of records in one response, whatever the follower accepts (except for a larger first
+#: batch); as Kafka's ``fetch.max.bytes``.
 RESPONSE_BYTES_MAX = 55 * 1024 * 1024
-#: What no watch tells (the end of the tier) is looked for this often.
+#: Interval of the check for changes without a watch (the end of the tier).
 CHECK_INTERVAL_S = 2.0
 
 
 class ReplicaFetchService:
-    """Serves :data:`wire.REPLICA_FETCH`."""
+    """Handler of :data:`wire.REPLICA_FETCH` on the leader."""
 
     def __init__(self, context: ReplicaContext, find: Find) -> None:
         self._context = context
@@ -62,8 +62,10 @@ class ReplicaFetchService:
     async def handle(
         self, request: ReplicaFetchRequest, peer: Identity, memory: AnswerMemory
     ) -> ReplicaFetchResponse:
-        """Answer at once if anything is there, else wait for records or a raised log start; with no
-        more than ``memory`` has room for."""
+        """Respond at once if there is news, else wait for records or a raised log start.
+
+        The response is no larger than ``memory`` permits.
+        """
         if request.replica_id != peer.node_id:
             raise FrameError(f"{peer} fetches as broker {request.replica_id}")
         if not self._known(request):
@@ -82,14 +84,16 @@ class ReplicaFetchService:
         return ReplicaFetchResponse(error_code=0, partitions=results, session_id=session.session_id)
 
     def _known(self, request: ReplicaFetchRequest) -> bool:
-        """A broker that registered again since is another one; of a registration that we have not
-        heard of yet nothing counts either: it asks again."""
+        """Return whether the follower's registration is the current one.
+
+        With an unknown or an older one nothing counts, and the follower retries.
+        """
         row = self._context.metadata.brokers.get(request.replica_id)
         return row is not None and row.broker_epoch == request.broker_epoch
 
 
 class _Round:
-    """One request of a session, from its arrival to its answer."""
+    """One request of a session, from its arrival to its response."""
 
     def __init__(
         self,
@@ -107,10 +111,11 @@ class _Round:
         self._named: set[CachedPartition] = set()
 
     async def answer(self, purgatory: Purgatory) -> tuple[ReplicaFetchResult, ...]:
-        """The results that the follower should hear of."""
+        """Return the results to send to the follower."""
         request = self._request
         self._take()
         results = await self._collect(arrived=True)
+        # Nothing to report yet: release the memory and wait for changes.
         if not self._is_enough(results):
             results = {}
             self._memory.hold(0)
@@ -132,13 +137,14 @@ class _Round:
             partition = None if cached.tp else self._find(*cached.key)
             if partition is not None:
                 session.watch_over(cached, partition.tp)
+        # Consume changes from before this round; they are due already.
         session.changes()
         if self._now_s - session.checked_s >= CHECK_INTERVAL_S:
             session.checked_s = self._now_s
             self._check_all()
 
     def _check_all(self) -> None:
-        """What changes without a notification becomes due here."""
+        """Mark partitions as due that changed without a notification."""
         session = self._session
         for cached in session.cached.values():
             partition = self._find(*cached.key)
@@ -146,7 +152,7 @@ class _Round:
                 session.due[cached] = None
 
     def _has_news(self) -> bool:
-        """Has anything changed that the follower should hear of now? Reads nothing from disk."""
+        """Return whether anything changed that the follower should receive now. No disk reads."""
         return any(self._is_urgent(cached) for cached in self._session.changes())
 
     def _is_urgent(self, cached: CachedPartition) -> bool:
@@ -169,12 +175,16 @@ class _Round:
         return size >= max(self._request.min_bytes, 1) or not self._session.cached
 
     async def _collect(self, *, arrived: bool) -> Results:
-        """A result of each partition that is due. On arrival the fetch counts: the follower has
-        everything below its offsets; of partitions at rest the time of the round says so."""
+        """Collect a result of each due partition.
+
+        On arrival the fetch counts: the follower has everything below its offsets. For partitions
+        at rest the time of the round counts.
+        """
         session = self._session
         left = granted = self._memory.grant(min(self._request.max_bytes, RESPONSE_BYTES_MAX))
         results: Results = {}
         for cached in tuple(session.due):
+            # Another request may have ended the session during a disk read.
             if session.ended:
                 return {}
             partition = self._find(*cached.key)
@@ -182,6 +192,7 @@ class _Round:
             results[cached] = (partition, result)
             left -= len(result.records)
         self._memory.hold(granted - left)
+        # Only now: a round that failed halfway proves nothing.
         if arrived:
             session.rounds.last_s = self._now_s
         return {} if session.ended else results
@@ -202,6 +213,7 @@ class _Round:
             diverging = consumer_reads.diverging_end(
                 partition.log, requested.fetch_offset, requested.last_fetched_epoch
             )
+        # The follower's log does not match, so its offset is no proof of its contents.
         if error is not ErrorCode.none or diverging is not None:
             self._left(partition)
             return fetch_responses.answer(partition, error, diverging=diverging)
@@ -232,12 +244,15 @@ class _Round:
             partition.leader.left_session(self._request.replica_id)
 
     def _reported(self, results: Results) -> Iterable[ReplicaFetchResult]:
-        """What is sent: of the partitions that are named, and where there is news. Who was given
-        records and is not done goes to the end of the queue, so that none starves."""
+        """Yield the results to send: named partitions, and those with news.
+
+        A partition that was sent records and is not done moves to the end of the queue, so that
+        none starves.
+        """
         due = self._session.due
         for cached, (partition, result) in results.items():
             if cached.is_forgotten:
-                continue  # by a request that came meanwhile
+                continue  # by a concurrent request
             is_news = bool(result.records or result.error_code or result.diverging_epoch >= 0)
             if result.records:
                 due.pop(cached, None)
@@ -250,8 +265,9 @@ class _Round:
                 yield result
 
     def _is_at_rest(self, partition: Partition | None, cached: CachedPartition) -> bool:
-        """Would the same fetch once more change nothing but the follower's time, and does the watch
-        tell when that is over?"""
+        """Return whether a repeated fetch would change only the follower's time, with a watch
+        to signal the end of that state.
+        """
         return (
             partition is not None
             and partition.leader is not None
@@ -263,7 +279,7 @@ class _Round:
 
 
 def _known_log_start(cached: CachedPartition) -> int:
-    """The leader's log start as the follower was told it, or its own where it was not."""
+    """Return the leader's log start as last reported to the follower, else the follower's own."""
     state = cached.reported
     return cached.requested.log_start_offset if state is None else state.log_start_offset
 

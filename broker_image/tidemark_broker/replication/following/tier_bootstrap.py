@@ -1,8 +1,8 @@
-"""Followers whose leader's log begins in the tier: their logs start anew behind what is there.
+"""Start of followers' logs from the tier, if their leader's local log starts above their end.
 
-The store may be slow, or not answer at all. So each such replica has a task of its own, which the
-fetch round of the others never waits for, and asks without the replica's lock: what the tier says
-is void if role, epoch or log end have changed meanwhile.
+The store may be slow or unreachable. So each such replica has its own task, which the fetch round
+of the others never waits for. It queries the tier without the replica's lock. The result is void if
+role, epoch or log end have changed meanwhile.
 """
 
 import asyncio
@@ -27,7 +27,10 @@ _TIMEOUT_S = 30.0
 
 
 class FromTier:
-    """The loop thread owns it. At most :data:`AT_ONCE` replicas ask the store at a time."""
+    """Starts in progress, owned by the loop thread.
+
+    At most :data:`AT_ONCE` replicas query the store at a time.
+    """
 
     def __init__(self) -> None:
         self._tasks: dict[TopicPartition, tuple[int, asyncio.Task[None]]] = {}
@@ -38,7 +41,7 @@ class FromTier:
 
     @property
     def running(self) -> Iterable[asyncio.Task[None]]:
-        """What is under way."""
+        """Tasks of the starts in progress."""
         return [task for _, task in self._tasks.values()]
 
     def begin(
@@ -48,8 +51,10 @@ class FromTier:
         leader: ReplicaFetchResult,
         ended: Callable[[Outcome], None],
     ) -> None:
-        """Start the log of one replica from the tier. ``ended`` is told whether that has succeeded,
-        unless it is given up first."""
+        """Start the log of one replica from the tier.
+
+        ``ended`` receives the outcome, unless it is given up first.
+        """
         tp = partition.tp
 
         async def run() -> None:
@@ -57,9 +62,10 @@ class FromTier:
                 async with self._limit:
                     outcome = await start_from_tier(partition, requested, leader)
             except Exception:
-                logger.exception("%s: cannot start from the tier", tp)
+                logger.exception("%s: the start from the tier failed", tp)
                 outcome = Outcome.BACK_OFF
             finally:
+                # A newer start of the same partition may have replaced this one.
                 if self._tasks.get(tp, (0, None))[1] is asyncio.current_task():
                     del self._tasks[tp]
             ended(outcome)
@@ -68,14 +74,16 @@ class FromTier:
         self._tasks[tp] = requested.current_leader_epoch, task
 
     def give_up(self, tp: TopicPartition, *, unless_epoch: int = -1) -> None:
-        """The replica follows no more, or in another epoch than ``unless_epoch``."""
+        """Cancel the start of a replica that no longer follows, or follows in another epoch
+        than ``unless_epoch``.
+        """
         epoch, task = self._tasks.get(tp, (unless_epoch, None))
         if task is not None and epoch != unless_epoch:
             del self._tasks[tp]
             task.cancel()
 
     async def close(self) -> None:
-        """End all of it."""
+        """Cancel all starts and wait for them."""
         tasks = self.running
         for task in tasks:
             task.cancel()
@@ -85,16 +93,20 @@ class FromTier:
 async def start_from_tier(
     partition: Partition, requested: ReplicaFetchPartition, leader: ReplicaFetchResult
 ) -> Outcome:
-    """``leader``: its answer OFFSET_MOVED_TO_TIERED_STORAGE to ``requested`` (KIP-405)."""
+    """Start a log from the tier after the leader's result OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405).
+
+    ``leader`` is that result, the answer to ``requested``.
+    """
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             point = await _bootstrap_point(partition, leader)
     except (RemoteUnavailable, RemoteOffsetOutOfRange) as error:
-        logger.warning("%s: cannot start from the tier: %s", partition.tp, error)
+        logger.warning("%s: the start from the tier failed: %s", partition.tp, error)
         return Outcome.BACK_OFF
     except TimeoutError:
-        logger.warning("%s: the tier does not answer within %.0f s", partition.tp, _TIMEOUT_S)
+        logger.warning("%s: the tier did not answer within %.0f s", partition.tp, _TIMEOUT_S)
         return Outcome.BACK_OFF
+    # The state may have changed during the query, which voids its result.
     async with partition.lock:
         if not still_applies(partition, requested):
             return Outcome.IDLE
@@ -109,12 +121,14 @@ async def start_from_tier(
 async def _bootstrap_point(partition: Partition, leader: ReplicaFetchResult) -> BootstrapPoint:
     remote = partition.context.remote
     if remote is None:
-        raise RemoteUnavailable("this broker has no remote storage, its leader's log begins there")
+        raise RemoteUnavailable(
+            "this broker has no remote storage, but its leader's log starts in the tier"
+        )
     return await remote.bootstrap(partition, leader.local_log_start_offset)
 
 
 async def _start(partition: Partition, leader: ReplicaFetchResult, point: BootstrapPoint) -> None:
-    """The caller holds ``lock``; nothing has changed since the tier was asked."""
+    """Restart the log. The caller holds ``lock``, and nothing has changed since the query."""
     log_start = max(leader.log_start_offset, point.log_start_offset)
     await start_at(
         partition,

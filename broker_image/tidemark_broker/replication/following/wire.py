@@ -1,12 +1,12 @@
-"""How a follower fetches from its leader: an own Api beside Kafka's Fetch.
+"""Wire format of follower fetches: a separate API from Kafka's Fetch.
 
-Kafka's Fetch carries nothing about a tier, and its followers ask ListOffsets and
-OffsetForLeaderEpoch for what they need when they are out of range. Ours is one request with all
-of it: the durable log start of the follower goes up, the leader's offsets, a DivergingEpoch and
-the end of the tier come down with the records. Served on the client listener, never advertised.
+Kafka's Fetch has no fields for a tier, and its followers send ListOffsets and OffsetForLeaderEpoch
+when they are out of range. This API has everything in one request. The follower sends its durable
+log start. The leader returns its offsets, a DivergingEpoch and the end of the tier with the
+records. It is served on the client listener and never advertised.
 
-Fetches are incremental (KIP-227): a session's id and epoch go with each, and only partitions that
-changed are named.
+Fetches are incremental (KIP-227): each has a session's id and epoch, and names only changed
+partitions.
 """
 
 import uuid
@@ -22,8 +22,11 @@ REPLICA_FETCH = 10010
 
 @entity(EntityType.nested, REPLICA_FETCH)
 class ReplicaFetchPartition:
-    """``log_start_offset`` is the follower's, as checkpointed; ``last_fetched_epoch`` the latest
-    epoch of its log (-1: none); ``tiered_epoch`` the one it has stored."""
+    """One partition of a fetch.
+
+    ``log_start_offset`` is the follower's, as checkpointed. ``last_fetched_epoch`` is the latest
+    epoch of its log (-1: none). ``tiered_epoch`` is the one it has stored.
+    """
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -46,10 +49,13 @@ class ForgottenPartition:
 
 @entity(EntityType.request, REPLICA_FETCH)
 class ReplicaFetchRequest:
-    """The answer waits until there are ``min_bytes`` of records, or a log start offset that the
-    follower does not have yet, or an error, or ``max_wait_ms`` has passed. In a session
-    (``session_epoch`` above 0) ``partitions`` are those to add or to change; all others count as
-    fetched at the offset at which they were last named."""
+    """Fetch of a follower.
+
+    The response waits for ``min_bytes`` of records, a log start offset that the follower does not
+    have yet, an error, or the end of ``max_wait_ms``. In a session (``session_epoch`` above 0)
+    ``partitions`` are those to add or to change. All others count as fetched at the offset at which
+    they were last named.
+    """
 
     replica_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -64,11 +70,14 @@ class ReplicaFetchRequest:
 
 @entity(EntityType.nested, REPLICA_FETCH)
 class ReplicaFetchResult:
-    """``error_code``: 0, 1 (out of range: see ``log_start_offset`` and ``next_offset``), 6, 56, 74,
+    """Result of one partition.
+
+    ``error_code``: 0, 1 (out of range: see ``log_start_offset`` and ``next_offset``), 6, 56, 74,
     75, 100, 109 (start at ``local_log_start_offset`` from the tier). A ``diverging_epoch`` other
-    than -1 comes without records. ``remote_end_*``: last copied record, -1 for none. ``head_*``:
+    than -1 is sent without records. ``remote_end_*``: last copied record, -1 for none. ``head_*``:
     position of the newest head of the manifest, -1 for none. ``tier_damaged``: that head went back,
-    so local copies of tiered data are to be kept."""
+    so local copies of tiered data must be kept.
+    """
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -92,10 +101,12 @@ class ReplicaFetchResult:
 
 @entity(EntityType.response, REPLICA_FETCH)
 class ReplicaFetchResponse:
-    """A result for each partition that the request names, and, in a session, for each other that
-    the follower should hear of. ``session_id`` is the session to go on with, 0 for none.
-    ``error_code`` 70 (FETCH_SESSION_ID_NOT_FOUND), 71 (INVALID_FETCH_SESSION_EPOCH): name
-    everything again; 77: the broker epoch is not the one the leader knows."""
+    """Results of each named partition and, in a session, of others with news.
+
+    ``session_id``: session to continue with, 0 for none. ``error_code`` 70
+    (FETCH_SESSION_ID_NOT_FOUND) and 71 (INVALID_FETCH_SESSION_EPOCH): send a full request. 77: the
+    leader has another broker epoch.
+    """
 
     error_code: int = wire("int16")
     partitions: tuple[ReplicaFetchResult, ...]

@@ -1,1 +1,1 @@
-"""All replicas of this broker: made, given their states, repaired and removed."""
+"""All replicas of this broker: created, configured, repaired and removed."""

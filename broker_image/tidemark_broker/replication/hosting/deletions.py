@@ -1,8 +1,8 @@
-"""DeleteRecords (KIP-107) until the replicas have it, for clients and for the controller.
+"""Completion of DeleteRecords (KIP-107) on all replicas, for clients and for the controller.
 
-A leader raises its log start at once; who asked waits until the low watermark has reached what was
-asked (two fetch rounds of the followers), or the partition failed, or time is up. What is waited
-for is the very topic whose records were deleted, though another may have its name by then.
+A leader raises its log start at once. The request waits until the low watermark has reached the
+offset (two fetch rounds of the followers), the partition fails, or time is up. The wait is for the
+same topic id, even if another topic gets the name meanwhile.
 """
 
 import uuid
@@ -19,8 +19,10 @@ from tidemark_broker.replication.types import DeleteResult, TopicPartition
 
 @dataclass(slots=True)
 class Deletion:
-    """One partition on its way. ``pending`` ones hold REQUEST_TIMED_OUT, and the low watermark of
-    the moment when they began, until they get there."""
+    """Deletion in one partition.
+
+    While ``pending`` it has REQUEST_TIMED_OUT and the low watermark from its start.
+    """
 
     tp: TopicPartition
     error: ErrorCode
@@ -32,7 +34,7 @@ class Deletion:
 
 
 def begun(partition: Partition, result: DeleteResult) -> Deletion:
-    """What the leader has done at once."""
+    """Return the deletion after the leader's immediate part."""
     if result.error is not ErrorCode.none:
         return Deletion(partition.tp, result.error, lost_from=result.lost_from)
     pending = result.low_watermark < result.offset
@@ -54,7 +56,7 @@ async def until_settled(
     *,
     who: Hashable,
 ) -> None:
-    """Wait for those that are pending, at most so long."""
+    """Wait at most ``timeout_s`` for the pending deletions."""
     pending = [each for each in deletions if each.pending]
     if pending:
         await purgatory.wait(

@@ -1,6 +1,6 @@
-"""The broker's log directory: its logs and their checkpoints, all but one block.
+"""Log directory of the broker: its logs and their checkpoints. Nearly all functions block.
 
-A disk that refuses is reported and tried again; nothing here ends the broker once it runs.
+A failing disk is reported and retried; nothing here ends a running broker.
 """
 
 import asyncio
@@ -32,14 +32,16 @@ from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
-#: A disk that was full has room again when it takes a batch of the largest usual size.
+#: A disk that was full counts as usable when it takes a batch of the largest usual size.
 _ROOM_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLog:
-    """An open log and what its folder says of it, None where that cannot be read. ``whole``: it was
-    closed cleanly and has every byte that it was closed with."""
+    """Open log and the state in its directory, None if that is unreadable.
+
+    ``whole``: it was closed cleanly and has every byte.
+    """
 
     log: PartitionLog
     state: StoredState | None
@@ -48,16 +50,20 @@ class FoundLog:
 
 @dataclass(frozen=True, slots=True)
 class UnopenedLog:
-    """A log that was found at the start and does not open; ``topic_id`` None where not even that
-    can be read."""
+    """Log that was found at the start and does not open.
+
+    ``topic_id`` is None if not even that is readable.
+    """
 
     tp: TopicPartition
     topic_id: uuid.UUID | None
 
 
 class LogDirectory:
-    """Kafka's log directory; made by :meth:`open`. What touches the disk raises
-    :class:`StorageError`."""
+    """Kafka's log directory, created by :meth:`open`.
+
+    Disk operations raise :class:`StorageError`.
+    """
 
     def __init__(self, logs: LogManager) -> None:
         self._logs = logs
@@ -65,7 +71,7 @@ class LogDirectory:
             FoundLog(log, _state_of(log), logs.clean_shutdown and not log.truncated_at_open)
             for log in logs.logs()
         ]
-        #: Why directories were set aside since this process started.
+        #: Reasons why directories were set aside since this process started.
         self._reasons: dict[tuple[uuid.UUID | None, int], str] = {}
         self._waiting: list[tuple[Partition, asyncio.Future[None]]] = []
         self._requested = asyncio.Event()
@@ -75,9 +81,11 @@ class LogDirectory:
 
     @classmethod
     def open(cls, config: BrokerConfig) -> Self:
-        """Lock the folder, recover every log (blocks). Raises :class:`StorageError` where the
-        folder is another broker's or in use, :class:`ConfigError` for defaults that cannot be
-        read."""
+        """Lock the directory and recover every log (blocking).
+
+        Raises :class:`StorageError` if the directory is another broker's or in use,
+        :class:`ConfigError` for defaults that cannot be parsed.
+        """
         try:
             defaults = LogConfig.of(effective(config.entries))
         except ValueError as error:
@@ -95,28 +103,31 @@ class LogDirectory:
 
     @property
     def directory_id(self) -> uuid.UUID:
-        """The folder's id; another one means that the data is gone."""
+        """Id of the directory; another id means that the data was lost."""
         return self._logs.directory_id
 
     @property
     def clean_broker_epoch(self) -> int:
-        """The broker epoch of a run that ended cleanly, else -1."""
+        """Broker epoch of a run that ended cleanly, else -1."""
         epoch = self._logs.previous_broker_epoch
         return -1 if epoch is None else epoch
 
     @property
     def log_count(self) -> int:
-        """Logs that are here, those that do not open included."""
+        """Number of logs, including those that do not open."""
         return len(self._logs.logs()) + len(self._logs.failures)
 
     def directory_error(self) -> str:
-        """What is wrong with the directory as a whole: it takes nothing. What single replicas'
-        files refuse is theirs."""
+        """Return the error of the directory as a whole.
+
+        Failures of single replicas' files are excluded.
+        """
         return self._checkpoint_error or (self._probe_error if self.failures.count else "")
 
     def error(self) -> str:
-        """For BrokerStatus: what is wrong with the disk, or with the files of replicas; empty when
-        all is well."""
+        """Return the error of the disk or of replicas' files for BrokerStatus, empty without
+        one.
+        """
         if self._checkpoint_error:
             return self._checkpoint_error
         if self._logs.failures:
@@ -125,7 +136,10 @@ class LogDirectory:
         return self.failures.summary()
 
     def found(self) -> list[FoundLog]:
-        """The logs that were there at the start, with their stored states; given out once."""
+        """Return the logs that were found at the start, with their stored states.
+
+        Later calls return none.
+        """
         found, self._found = self._found, []
         return found
 
@@ -140,8 +154,9 @@ class LogDirectory:
         config: LogConfig,
         state: StoredState,
     ) -> PartitionLog:
-        """A new, empty log with its ``partition.metadata`` and ``partition.state``, durable; or the
-        one that is there already (blocks)."""
+        """Create an empty, durable log with ``partition.metadata`` and ``partition.state``, or
+        return the existing one (blocking).
+        """
         return self._logs.create(
             topic=topic,
             topic_id=topic_id,
@@ -151,25 +166,25 @@ class LogDirectory:
         )
 
     def delete(self, log: PartitionLog) -> None:
-        """Remove a log and its folder (blocks)."""
+        """Remove a log and its directory (blocking)."""
         self._logs.delete(log.topic, log.partition)
 
     def unopened(self) -> list[UnopenedLog]:
-        """The logs that were found at the start and do not open."""
+        """Return the logs that were found at the start and do not open."""
         return [
             UnopenedLog(TopicPartition(each.topic, each.partition), each.topic_id)
             for each in self._logs.failures
         ]
 
     def state_of(self, unopened: UnopenedLog) -> StoredState | None:
-        """What the folder of one of them says of it (blocks)."""
+        """Return the stored state of an unopened log (blocking)."""
         failure = self._failure_of(unopened.tp)
         if failure is None or unopened.topic_id is None:
             return None
         return _state_in(failure.directory, unopened.topic_id)
 
     def open_again(self, tp: TopicPartition) -> FoundLog | None:
-        """Try one of them once more; None if it is none of them any more (blocks)."""
+        """Retry an unopened log (blocking). None if it is not unopened any more."""
         failure = self._failure_of(tp)
         if failure is None:
             return None
@@ -177,12 +192,14 @@ class LogDirectory:
         if log is None:
             failure = self._failure_of(tp) or failure
             raise StorageError(f"{failure.directory} cannot be opened: {failure.reason}")
-        logger.info("%s is open after all, its end is %d", log.directory, log.next_offset)
+        logger.info("%s could be opened, its end is %d", log.directory, log.next_offset)
         return FoundLog(log, _state_of(log))
 
     def probe(self) -> None:
-        """Is there room to write again? Writes some, durably, and removes it (blocks). All logs lie
-        on one disk."""
+        """Probe for disk space: write a file durably and remove it (blocking).
+
+        All logs are on one disk.
+        """
         try:
             probe_room(self._logs.directory, _ROOM_BYTES)
         except StorageError as error:
@@ -191,19 +208,20 @@ class LogDirectory:
         self._probe_error = ""
 
     def discard(self, tp: TopicPartition) -> None:
-        """Remove the folder of one of them (blocks)."""
+        """Remove the directory of an unopened log (blocking)."""
         failure = self._failure_of(tp)
         if failure is not None:
             self._logs.discard(failure)
 
     def lacks_records(self, tp: TopicPartition, topic_id: uuid.UUID) -> bool:
-        """Return whether it is a failed log of that topic whose records are missing or damaged, so
-        that only another replica can help."""
+        """Return whether it is a failed log of that topic whose records are missing or damaged,
+        so that only another replica can help.
+        """
         failure = self._failure_of(tp)
         return failure is not None and failure.lacks_records and failure.topic_id == topic_id
 
     def set_aside(self, tp: TopicPartition) -> None:
-        """Rename the directory of a failed log (blocks)."""
+        """Rename the directory of a failed log (blocking)."""
         failure = self._failure_of(tp)
         if failure is not None:
             self._logs.set_aside(failure)
@@ -235,14 +253,16 @@ class LogDirectory:
     # ------------------------------------------------------------ checkpoints
 
     def checkpoint_log_start(self, partition: Partition) -> "asyncio.Future[None]":
-        """Have the present log start made durable soon; many requests share one write."""
+        """Request that the current log start becomes durable soon; many requests share one
+        write.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((partition, future))
         self._requested.set()
         return future
 
     async def run_log_start_checkpoints(self) -> None:
-        """Write whenever somebody waits for it, until cancelled."""
+        """Write requested log starts until cancelled."""
         while True:
             await self._requested.wait()
             self._requested.clear()
@@ -253,6 +273,7 @@ class LogDirectory:
                 )
             except StorageError as error:
                 logger.warning("log starts are not durable yet: %s", error)
+                # Keep the requests: their futures must not complete before the starts are durable.
                 self._waiting += batch
                 await asyncio.sleep(_RETRY_S)
                 self._requested.set()
@@ -274,7 +295,7 @@ class LogDirectory:
     # ------------------------------------------------------------ the end
 
     async def close(self, broker_epoch: int) -> bool:
-        """Flush and close everything; was it clean?"""
+        """Flush and close everything. Return whether the shutdown was clean."""
         return await self._logs.close(broker_epoch, in_thread)
 
 
@@ -283,7 +304,10 @@ def _state_of(log: PartitionLog) -> StoredState | None:
 
 
 def _state_in(directory: Path, topic_id: uuid.UUID) -> StoredState | None:
-    """A state file that cannot be read is as good as none: epochs come with the next snapshot."""
+    """Read a state file.
+
+    An unreadable one counts as missing: epochs come with the next snapshot.
+    """
     try:
         state = read_state(directory)
         stored = None if state is None else from_json(state)
@@ -291,6 +315,6 @@ def _state_in(directory: Path, topic_id: uuid.UUID) -> StoredState | None:
         logger.warning("%s: %s; waiting for the controller's state", directory, error)
         return None
     if stored is not None and stored.topic_id != topic_id:
-        logger.error("%s: partition.state is of another topic id; ignored", directory)
+        logger.error("%s: partition.state has another topic id and is ignored", directory)
         return None
     return stored

@@ -1,7 +1,7 @@
-"""One replica that the controller wants here: its log opened or created, its state, its role.
+"""Placement of one replica on this broker: its log opened or created, its state, its role.
 
-A log is opened or made in a thread; its state is durable before its role is taken. A replica whose
-storage fails stays *offline* and is tried again later, while the others go on.
+A log is opened or created in a thread. Its state is durable before its role is taken. A replica
+whose storage fails stays *offline* and is retried later, while the others continue.
 """
 
 import logging
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A replica that the controller wants here, under which controller epoch."""
+    """Replica that the controller assigned to this broker, with the controller's epoch."""
 
     view: TopicMetadata
     row: control.PartitionState
@@ -45,12 +45,11 @@ class Assignment:
 
     @property
     def tp(self) -> TopicPartition:
-        """Its name."""
         return TopicPartition(self.view.name, self.row.partition)
 
 
 class Placement:
-    """The loop thread owns it; ``at_once`` bounds how many disks are worked on at a time."""
+    """Placement of replicas, owned by the loop thread."""
 
     def __init__(
         self,
@@ -72,34 +71,37 @@ class Placement:
 
     @property
     def offline(self) -> Collection[TopicIdPartition]:
-        """Replicas that should be here and whose storage does not open."""
+        """Assigned replicas whose storage does not open."""
         return self._offline.keys()
 
     def forget(self, removals: Removals) -> None:
-        """What they name is not wanted here any more."""
+        """Drop offline replicas that the removals name."""
         for key in [key for key in self._offline if removals.name(key)]:
             self._context.failures.forget(self._offline.pop(key).tp)
 
     def host(self, found: FoundLog) -> Partition:
-        """Take over a log that was on the disk already; it has no role yet."""
+        """Host a log that was found on the disk; it has no role yet."""
         doubt = None if found.whole else prefix_rule.UNCLEAN_SHUTDOWN
         partition = Partition(self._context, found.log, stored=found.state, view=None, doubt=doubt)
         self._hosted.add(partition)
         return partition
 
     async def place(self, assignment: Assignment) -> control.PartitionError | None:
-        """One replica: open or create it, persist its state, give it its role."""
+        """Open or create one replica, persist its state, and give it its role."""
         key = (assignment.view.topic_id, assignment.row.partition)
         tp = assignment.tp
         async with self._hosted.lock(tp), self._hosted.at_work:
             try:
                 partition = self._hosted.by_key.get(key)
                 if partition is None:
+                    # A deleted topic's replica keeps the name until its tombstone arrives.
                     other = self._hosted.by_name.get(tp)
                     if other is not None:
                         return partition_error(
                             key, ErrorCode.inconsistent_topic_id, _name_taken(other)
                         )
+                    # Only another replica can restore a log without its records: copy it into a new
+                    # directory.
                     if self._logs.lacks_records(tp, key[0]) and self.may_copy(assignment.row):
                         await in_thread(self._logs.set_aside, tp)
                     partition = await self._create(assignment)
@@ -119,8 +121,9 @@ class Placement:
     def may_copy(self, row: control.PartitionState) -> bool:
         """Return whether a replica whose log lacks records may copy the whole log from its leader.
 
-        A leader that was elected cleanly has all committed records. And a replica that is neither
-        in the ISR nor an eligible leader is not counted as a copy of any record."""
+        A leader that was elected cleanly has all committed records. A replica that is neither in
+        the ISR nor an eligible leader does not count as a copy of any record.
+        """
         node_id = self._context.node_id
         return (
             row.leader >= 0
@@ -141,6 +144,7 @@ class Placement:
             config=self._config(view),
             state=state,
         )
+        # A new log of a partition with a tier lacks what is only in the tier.
         doubt = prefix_rule.BEGUN_ANEW if row.manifest else None
         partition = Partition(
             self._context, log, stored=None, view=view, on_disk=state, doubt=doubt
@@ -158,7 +162,7 @@ class Placement:
         self._take_overs.begin(partition)
 
     async def place_again(self, key: TopicIdPartition, now_s: float) -> None:
-        """One that is offline, with what the controller wants of it by now."""
+        """Retry an offline replica with the controller's latest state."""
         assignment = self._offline.get(key)
         if assignment is None:  # removed meanwhile
             return
@@ -176,7 +180,7 @@ class Placement:
         )
 
     def reconfigure(self, partitions: Iterable[Partition]) -> None:
-        """Give hosted logs the configuration that now holds for them."""
+        """Apply the current configuration to hosted logs."""
         for partition in partitions:
             view = self._context.metadata.by_id(partition.topic_id)
             if view is None:
@@ -184,14 +188,13 @@ class Placement:
             try:
                 config = self._config(view)
             except ValueError as error:
-                logger.warning("%s: configuration kept as it was: %s", partition.tp, error)
+                logger.warning("%s: the former configuration stays: %s", partition.tp, error)
                 continue
             if config != partition.log.config:
                 partition.log.config = config
                 logger.info("%s: configuration changed", partition.tp)
-                isr_maintenance.advance_high_watermark(
-                    partition
-                )  # min.insync.replicas holds it back
+                # A lower min.insync.replicas may release the high watermark.
+                isr_maintenance.advance_high_watermark(partition)
 
 
 def _name_taken(other: Partition) -> str:

@@ -1,6 +1,6 @@
-"""Which replicas the controller's removals take: absence never deletes.
+"""Effect of the controller's removals on this broker's replicas. Absence never deletes.
 
-Only a tombstone of the topic's id, or a newer partition epoch without this broker, takes one.
+Only a tombstone of the topic's id, or a newer partition epoch without this broker, removes one.
 """
 
 import uuid
@@ -11,7 +11,7 @@ from tidemark_broker.replication.types import TopicIdPartition
 
 
 class Removals:
-    """The removals of one message, as they concern one broker."""
+    """Removals of one message, for one broker."""
 
     def __init__(self, removals: Iterable[control.Removal], node_id: int) -> None:
         self._by_topic: dict[uuid.UUID, list[control.Removal]] = {}
@@ -21,15 +21,18 @@ class Removals:
 
     @property
     def topic_ids(self) -> Collection[uuid.UUID]:
-        """The topics that they are about."""
+        """Ids of the topics with removals."""
         return self._by_topic.keys()
 
     def name(self, key: TopicIdPartition) -> bool:
-        """Does any of them mean that replica (partition -1: every one of the topic)?"""
+        """Return whether any removal names the replica (partition -1: every one of the topic)."""
         return any(_names(each, key) for each in self._by_topic.get(key[0], ()))
 
     def take(self, key: TopicIdPartition, row: control.PartitionState | None) -> bool:
-        """Must it go? ``row`` is the state last given to it, None where that is not known."""
+        """Return whether the replica must be removed.
+
+        ``row`` is its last state, None if unknown.
+        """
         return any(_takes(each, key, row, self._node_id) for each in self._by_topic.get(key[0], ()))
 
 

@@ -1,6 +1,6 @@
-"""Replicas that the controller removes: role, tasks, log, in this order.
+"""Removal of replicas: role, tasks, log, in this order.
 
-A removal that fails is answered with an error; the controller repeats it until it is done.
+A failed removal is reported as an error, and the controller repeats it until it succeeds.
 """
 
 import logging
@@ -24,7 +24,7 @@ Removal = Awaitable[control.PartitionError | None]
 
 
 class Remover:
-    """The loop thread owns it; ``logs`` removes in threads."""
+    """Removal of replicas, owned by the loop thread; ``logs`` removes in threads."""
 
     def __init__(
         self, context: ReplicaContext, *, logs: LogDirectory, fetchers: Fetchers, hosted: Hosted
@@ -35,8 +35,10 @@ class Remover:
         self._hosted = hosted
 
     def begin(self, removals: Removals) -> list[Removal]:
-        """What is to be awaited: one for each replica that may have to go. Each takes the lock of
-        its name in its first step, before a replica of that name that is to be made can."""
+        """Return an awaitable for each replica that may have to be removed.
+
+        Each takes the lock of its name in its first step, before a new replica of that name can.
+        """
         return [*self._hosted_ones(removals), *self._unopened_ones(removals)]
 
     def _hosted_ones(self, removals: Removals) -> Iterable[Removal]:
@@ -55,11 +57,12 @@ class Remover:
         self, partition: Partition, key: TopicIdPartition
     ) -> control.PartitionError | None:
         self._fetchers.unfollow(partition.tp)
+        # Tasks of the tier end before the log is closed under them.
         if self._context.remote is not None:
             self._context.remote.on_stop(partition)
         async with self._hosted.lock(partition.tp), partition.lock:
             roles.retire(partition)
-            await partition.file_at_rest()  # its folder's name may be another topic's soon
+            await partition.file_at_rest()  # another topic may soon have the directory's name
             try:
                 await in_thread(self._logs.delete, partition.log)
             except StorageError as error:
@@ -108,7 +111,7 @@ class Remover:
 
 
 def partition_error(key: TopicIdPartition, code: ErrorCode, message: str) -> control.PartitionError:
-    """What is answered of one replica."""
+    """Return the error of one replica for the controller."""
     return control.PartitionError(
         topic_id=key[0], partition=key[1], error_code=int(code.value), message=message
     )

@@ -1,10 +1,9 @@
-"""Logs whose disk failed: tried again, later each time it fails.
+"""Retries of logs whose disk failed, with growing pauses.
 
-Three kinds: logs that were found at the start and did not open (kept as they are), logs that were
-open when their disk failed in a way that leaves their files in doubt, and logs that are whole but
-could not be written (a full disk). The pauses between tries are counted here and not by what
-clients ask of the log meanwhile: the controller gives a replica whose storage refuses nothing to
-do, so that nobody may ask anything of it until it is known to work.
+There are three kinds. Logs found at the start that did not open are left unchanged. Logs whose disk
+failed while they were open may have files in doubt. Logs that are complete may not accept writes (a
+full disk). The pauses are independent of client requests: the controller gives no role to a replica
+whose storage fails, so no client uses it until it is known to work.
 """
 
 import logging
@@ -21,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
-#: Longest pause between probes of a full disk: replicas are to be in sync soon after it has space.
+#: Longest pause between probes of a full disk: replicas should be in sync soon after it has space.
 _LONGEST_PROBE_PAUSE_S = 4.0
 
 
 class Repairs:
-    """The loop thread owns it; ``logs`` is asked in threads."""
+    """Retries, owned by the loop thread; ``logs`` is used in threads."""
 
     def __init__(self, context: ReplicaContext, logs: LogDirectory) -> None:
         self._context = context
@@ -40,8 +39,9 @@ class Repairs:
         return pause is None or pause.ready(self._context.monotonic())
 
     def _pause(self, tp: TopicPartition) -> None:
-        """Each try makes the next pause longer, also a successful one: where the disk goes on
-        failing, a log that opens would only fail again."""
+        """Lengthen the pause with each attempt, even a successful one: while the disk keeps
+        failing, a reopened log would only fail again.
+        """
         pause = self._pauses.get(tp) or Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         self._pauses[tp] = pause.failed(self._context.monotonic())
 
@@ -50,17 +50,17 @@ class Repairs:
         self._context.failures.failed(tp, error, self._context.monotonic())
 
     def _forget_pauses(self) -> None:
-        """Of logs that have worked for a while."""
+        """Drop the pauses of logs that have worked for a while."""
         since_s = self._context.monotonic() - 2 * _LONGEST_PAUSE_S
         for tp in [tp for tp, pause in self._pauses.items() if pause.until_s < since_s]:
             del self._pauses[tp]
 
     def due(self) -> list[TopicPartition]:
-        """The logs that did not open and may be tried now."""
+        """Return the unopened logs that are due for a retry."""
         return [each.tp for each in self._logs.unopened() if self._is_due(each.tp)]
 
     async def open_again(self, tp: TopicPartition) -> FoundLog | None:
-        """One of them, if it opens now."""
+        """Retry an unopened log; return it if it opens."""
         try:
             found = await in_thread(self._logs.open_again, tp)
         except StorageError as error:
@@ -71,8 +71,11 @@ class Repairs:
         return found
 
     async def probe_room(self, partitions: Sequence[Partition]) -> None:
-        """Probe once, for all replicas, whether the disk accepts writes again. If it does, replicas
-        that could not be written count as working, and logs that did not open are retried."""
+        """Probe once, for all replicas, whether the disk accepts writes again.
+
+        If it does, replicas that could not be written count as working, and logs that did not open
+        are retried.
+        """
         if not self._context.failures.count:
             self._probe = self._probe.succeeded()
             return

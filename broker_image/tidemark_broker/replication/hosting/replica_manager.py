@@ -1,9 +1,9 @@
-"""All replicas of this broker: the states the controller pushes become logs and roles.
+"""All replicas of this broker: turns the states that the controller sends into logs and roles.
 
-*Absence never deletes*: a replica goes only for a tombstone of its topic id or a newer partition
-epoch without this broker; what a snapshot does not name is kept as it is and logged. How one
-replica comes to be here is :mod:`placement`'s, how it goes :mod:`remover`'s, how its storage is
-tried again :mod:`repair`'s.
+*Absence never deletes*: a replica is removed only by a tombstone of its topic id or a newer
+partition epoch without this broker. A replica that a snapshot does not name stays unchanged and is
+logged. Replicas are created by :mod:`placement`, removed by :mod:`remover`, and their storage is
+retried by :mod:`repair`.
 """
 
 import asyncio
@@ -45,9 +45,12 @@ _LOCKS_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HeldReplica:
-    """A replica that is on the disk, with what its broker was told last; None: nothing, or what was
-    told cannot be read. ``is_whole``: nothing of its log was lost since. ``partition_count``:
-    number of partitions of its topic, as far as this process knows."""
+    """Replica on the disk with its last state from the controller; None if there is none or it is
+    unreadable.
+
+    ``is_whole``: nothing of its log was lost since. ``partition_count``: partitions of its topic,
+    as far as this process knows.
+    """
 
     topic: str
     topic_id: uuid.UUID
@@ -58,12 +61,12 @@ class HeldReplica:
     partition_count: int = -1
 
 
-#: One replica's part of a message; gives what went wrong with it.
+#: Processing of one replica's part of a message; returns its error.
 Change = Awaitable[control.PartitionError | None]
 
 
 class ReplicaManager:
-    """The loop thread owns it. ``logs`` creates and deletes on disk."""
+    """Replicas of a broker, owned by the loop thread. ``logs`` creates and deletes on disk."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class ReplicaManager:
         self._logs = logs
         self._fetchers = fetchers
         self._hosted = Hosted()
-        #: By their ids the topics of each message that is being applied.
+        #: Topic ids of each message that is being applied.
         self._applied: list[Container[uuid.UUID]] = []
         self._take_overs = TakeOvers()
         self._placement = Placement(
@@ -96,21 +99,22 @@ class ReplicaManager:
 
     @property
     def remote(self) -> RemoteLog[Partition] | None:
-        """The remote log manager, None for a broker without a tier."""
+        """Remote log manager, None for a broker without a tier."""
         return self.context.remote
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """Every hosted replica."""
         return tuple(self._hosted.by_key.values())
 
     @property
     def offline_count(self) -> int:
-        """Replicas that should be here and whose storage does not open."""
+        """Number of assigned replicas whose storage does not open."""
         return len(self._placement.offline)
 
     def failed_replicas(self) -> tuple[control.TopicPartitions, ...]:
-        """Those whose storage refuses at present: that failed when last tried, or are not open."""
+        """Return the replicas whose storage fails now: the last attempt failed, or they are not
+        open.
+        """
         hosted = (self._hosted.by_name.get(tp) for tp in self.context.failures.partitions)
         failed = {(each.topic_id, each.partition) for each in hosted if each is not None}
         failed.update(self._placement.offline)
@@ -128,15 +132,15 @@ class ReplicaManager:
         )
 
     def get(self, topic: str, partition: int) -> Partition | None:
-        """A hosted replica by name."""
+        """Return a hosted replica by name, or None."""
         return self._hosted.by_name.get(TopicPartition(topic, partition))
 
     def by_id(self, topic_id: uuid.UUID, partition: int) -> Partition | None:
-        """A hosted replica by topic id."""
+        """Return a hosted replica by topic id, or None."""
         return self._hosted.by_key.get((topic_id, partition))
 
     def held(self) -> list[HeldReplica]:
-        """Every replica that is open."""
+        """Return every open replica."""
         return [
             replace(
                 _held(partition.tp, partition.topic_id, partition.stored),
@@ -147,7 +151,7 @@ class ReplicaManager:
         ]
 
     def held_unopened(self) -> list[HeldReplica]:
-        """Those that were found at the start and do not open (blocks)."""
+        """Return the replicas that were found at the start and do not open (blocking)."""
         return [
             _held(each.tp, each.topic_id, self._logs.state_of(each))
             for each in self._logs.unopened()
@@ -155,15 +159,20 @@ class ReplicaManager:
         ]
 
     def is_led(self, topic_id: uuid.UUID, row: control.PartitionState) -> bool:
-        """Does the broker lead that the row names? This one knows whether it does itself: what the
-        controller has decided is in the metadata before the log is open."""
+        """Return whether the broker that the row names leads.
+
+        For itself this broker knows: the metadata has the controller's decision before the log is
+        open.
+        """
         if row.leader != self.context.node_id:
             return row.leader >= 0
         hosted = self.by_id(topic_id, row.partition)
         return hosted is not None and hosted.role is Role.LEADER
 
     def is_opening(self, topic: TopicMetadata) -> bool:
-        """Is a partition of it about to be led here? It will be once CHANGED is told."""
+        """Return whether a partition of the topic is about to be led here, before CHANGED is
+        notified.
+        """
         me = self.context.node_id
         return any(topic.topic_id in each for each in self._applied) and not all(
             row.leader != me or self.is_led(topic.topic_id, row)
@@ -171,11 +180,11 @@ class ReplicaManager:
         )
 
     def is_offline(self, topic_id: uuid.UUID, partition: int) -> bool:
-        """Whether a replica should be here and its storage does not open."""
+        """Whether a replica is assigned here and its storage does not open."""
         return (topic_id, partition) in self._placement.offline
 
     def error_of(self, topic: str, partition: int) -> ErrorCode:
-        """Why :meth:`get` found nothing."""
+        """Return the reason why :meth:`get` found nothing."""
         view = self.metadata.topics.get(topic)
         if view is None or partition not in view.partitions:
             return ErrorCode.unknown_topic_or_partition
@@ -186,7 +195,7 @@ class ReplicaManager:
     # ------------------------------------------------------------ start
 
     def load(self, logs: Iterable[FoundLog]) -> None:
-        """Take over what was found on disk; nothing has a role until a snapshot gives it one."""
+        """Host the logs that were found on disk; none has a role until a snapshot assigns one."""
         for found in logs:
             self._placement.host(found)
 
@@ -194,6 +203,7 @@ class ReplicaManager:
 
     async def apply(self, request: control.PartitionStatesRequest) -> list[control.PartitionError]:
         """Apply a snapshot or a delta whose controller epoch was accepted already."""
+        # Remember the former state: only changes are passed on below.
         brokers, cluster_config = self.metadata.brokers, self.metadata.cluster_config
         views = {each.topic_id: self.metadata.by_id(each.topic_id) for each in request.topics}
         self.metadata.apply(request)
@@ -201,12 +211,14 @@ class ReplicaManager:
             self.context.remote.configure(
                 request.remote_storage, request.store_id, request.cluster_id
             )
+        # Removals first: a topic that was recreated needs the name of its predecessor.
         moved_away = self._moved_away(request) if request.full else ()
         removals = Removals((*request.removals, *moved_away), self.context.node_id)
         going = self._remove_all(removals)
         if request.full or self.metadata.cluster_config != cluster_config:
             self._placement.reconfigure(self.partitions)
         changes = [*going, *self._place_all(request, views, removals)]
+        # While this message is applied, is_opening reports its partitions.
         self._applied.append(views)
         try:
             errors = await self._gather(changes)
@@ -214,12 +226,13 @@ class ReplicaManager:
             self._applied.remove(views)
         if request.full:
             self._log_unknown(request)
+        # Fenced or new brokers affect partitions that the message does not name.
         self._brokers_changed(brokers)
         self.context.purgatory.notify(CHANGED)
         return errors
 
     def _brokers_changed(self, before: Mapping[int, control.BrokerState]) -> None:
-        """Leaders look again at what the brokers that came, went or were fenced have to do with."""
+        """Recompute the ISR of partitions with followers that joined, left or were fenced."""
         now = self.metadata.brokers
         if now is before:
             return
@@ -234,7 +247,10 @@ class ReplicaManager:
         before: Mapping[uuid.UUID, TopicMetadata | None],
         removals: Removals,
     ) -> list[Change]:
-        """``before``: the topics as they were known until now."""
+        """Return the placements of a message.
+
+        ``before``: the topics as they were known until now.
+        """
         assignments = []
         for topic in request.topics:
             view = self.metadata.by_id(topic.topic_id)
@@ -248,15 +264,16 @@ class ReplicaManager:
         return [self._placement.place(each) for each in assignments]
 
     def _goes(self, removals: Removals, key: TopicIdPartition) -> bool:
-        """Is it removed by the same message?"""
+        """Return whether the same message removes the replica."""
         hosted = self._hosted.by_key.get(key)
         return hosted is not None and removals.take(key, hosted.row)
 
     def _rows_for(
         self, view: TopicMetadata, topic: control.TopicState, *, whole: bool
     ) -> list[control.PartitionState]:
-        """Rows that concern this broker: those that the message names; and with ``whole`` (the
-        topic's tiering or configuration is another) every hosted one."""
+        """Return the rows that concern this broker: those that the message names, and with
+        ``whole`` (the topic's tiering or configuration changed) every hosted one.
+        """
         numbers = {row.partition for row in topic.partitions}
         if whole:
             numbers |= self._hosted.by_topic.get(view.topic_id, {}).keys()
@@ -271,8 +288,9 @@ class ReplicaManager:
         ]
 
     def _moved_away(self, request: control.PartitionStatesRequest) -> list[control.Removal]:
-        """Replicas that a reassignment has taken from this broker while it was away: their newest
-        row has no place for it."""
+        """Return removals for replicas that a reassignment moved away while this broker was down:
+        their newest row does not name it.
+        """
         rows = ((topic.topic_id, row) for topic in request.topics for row in topic.partitions)
         return [
             control.Removal(
@@ -288,12 +306,12 @@ class ReplicaManager:
         known = None if hosted is None else hosted.row
         if known is None or known.partition_epoch >= row.partition_epoch:
             return False
+        # A controller that rebuilt the partition from reports may have missed this replica.
         if not same_generation(known.leader_epoch, row.leader_epoch):
             logger.warning(
-                "%s-%d is no replica any more since its partition was rebuilt: kept as it is",
-                *key,
+                "%s-%d: this broker is no replica in the rebuilt partition; its log is kept", *key
             )
-            return False  # whoever rebuilt it may not have heard of this one
+            return False
         return True
 
     def _log_unknown(self, request: control.PartitionStatesRequest) -> None:
@@ -301,7 +319,7 @@ class ReplicaManager:
         for partition in self.partitions:
             if partition.topic_id not in named:
                 logger.warning(
-                    "%s (topic id %s) is not in the controller's snapshot: kept as it is",
+                    "%s (topic id %s) is not in the controller's snapshot; its log is kept",
                     partition.tp,
                     partition.topic_id,
                 )
@@ -315,7 +333,7 @@ class ReplicaManager:
     # ------------------------------------------------------------ now and then
 
     async def retry(self) -> None:
-        """Try again what could not be done: logs that did not open, take-overs from the tier."""
+        """Retry logs that did not open, offline replicas, and takeovers from the tier."""
         for tp in self._repairs.due():
             await self._open_again(tp)
         now_s = self.context.monotonic()
@@ -329,8 +347,9 @@ class ReplicaManager:
             self._take_overs.begin(partition)
 
     async def _copy_anew(self, partition: Partition, reason: str) -> None:
-        """Replace a log that lacks records by a new one that copies them from the leader, if the
-        leader has them."""
+        """Replace a log that lacks records by a new one that copies them from the leader, if
+        the leader has them.
+        """
         row, stored = partition.row, partition.stored
         view = self.metadata.by_id(partition.topic_id)
         if row is None or stored is None or view is None or not self._placement.may_copy(row):
@@ -353,25 +372,32 @@ class ReplicaManager:
         )
 
     async def _open_again(self, tp: TopicPartition) -> None:
-        """Its role comes with the next try to place it, if the controller wants it here."""
+        """Retry one log.
+
+        Its role comes with the next attempt to place it, if it is assigned here.
+        """
         async with self._hosted.lock(tp), self._hosted.at_work:
             found = await self._repairs.open_again(tp)
             if found is not None:
                 self._placement.reconfigure((self._placement.host(found),))
 
     def registered_anew(self) -> None:
-        """The controller knows that this broker's disk lost records: it leads what it lost them of
-        again in a later epoch, if it is told to."""
+        """Note that the controller knows of this broker's lost records: it may lead again in a
+        later epoch.
+        """
         for partition in self.partitions:
             roles.loss_is_known(partition)
 
     def shrink_isrs(self) -> None:
-        """Every lag/2: leaders drop followers that fell behind."""
+        """Drop lagging followers from the ISR; called every lag/2."""
         for partition in self.partitions:
             isr_maintenance.shrink_isr(partition)
 
     async def close(self) -> None:
-        """Stop fetching and every role, of all at once; logs stay open for the storage to close."""
+        """Stop fetching and every role, in all replicas at once.
+
+        Logs stay open; the storage closes them.
+        """
         await self.context.states.close()
         take_overs = self._take_overs.cancel()
         if self.context.remote is not None:
@@ -385,13 +411,13 @@ class ReplicaManager:
         )
 
     async def _retire_all(self) -> None:
-        """Not in the middle of a change of role, if that ends in time."""
+        """Retire all replicas, after a role change in progress if it ends in time."""
         retired = [asyncio.create_task(self._retire(each)) for each in self.partitions]
         if retired:
             await asyncio.wait(retired, timeout=_LOCKS_TIMEOUT_S)
         for partition in self.partitions:
             if not partition.removed:
-                logger.warning("%s: stops in the middle of a change", partition.tp)
+                logger.warning("%s: stops in the middle of a role change", partition.tp)
                 roles.retire(partition)
 
     async def _retire(self, partition: Partition) -> None:

@@ -1,4 +1,4 @@
-"""Elected leaders that ask the tier first, each in a task of its own: nobody waits for the tier."""
+"""Tasks of elected leaders that query the tier first; nothing else waits for the tier."""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,14 +10,17 @@ AT_ONCE = 8
 
 
 class TakeOvers:
-    """The loop thread owns it. At most :data:`AT_ONCE` replicas ask the store at a time."""
+    """Takeovers in progress, owned by the loop thread.
+
+    At most :data:`AT_ONCE` replicas query the store at a time.
+    """
 
     def __init__(self) -> None:
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._limit = asyncio.Semaphore(AT_ONCE)
 
     def begin(self, partition: Partition) -> None:
-        """One try, where the replica waits for the tier and none is under way."""
+        """Start an attempt, if the replica waits for the tier and none is in progress."""
         if partition.role is Role.TAKING_OVER and partition.tp not in self._tasks:
             task = asyncio.create_task(self._once(partition))
             self._tasks[partition.tp] = task
@@ -28,7 +31,7 @@ class TakeOvers:
             await takeover.take_over(partition)
 
     def cancel(self) -> Iterable[asyncio.Task[None]]:
-        """End all of them; what is to be awaited."""
+        """Cancel all attempts; return the tasks to await."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""One hosted replica: its state, and in modules of their own what is done with it."""
+"""One hosted replica: its state, and one module for each kind of operation on it."""
 
 from tidemark_broker.replication.partition.partition import Partition, ReplicaContext, Role
 

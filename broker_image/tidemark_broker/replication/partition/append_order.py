@@ -1,16 +1,16 @@
-"""Batches that are looked into before they are appended keep their place, and nobody else's.
+"""Order of batches whose records are read before the append.
 
-A producer's batches are appended in the order in which they came. Where one has to be looked into
-first, in a thread, those that come behind it from the same client wait for it; those of others do
-not, or whoever sends such batches would hold up all who write to the partition. A place is taken
-at once, without waiting for anything, so that the order of places is the order of the calls.
+A producer's batches are appended in the order of their arrival. If one must be read first, in a
+thread, later batches of the same client wait for it. Batches of other clients do not wait, since
+otherwise one client could delay all writers of the partition. A place in the order is taken at
+once, without an await, so the order of places is the order of the calls.
 """
 
 import asyncio
 
 
 class Turn:
-    """One place in the line of a peer; :meth:`end` must follow."""
+    """One place in the queue of a peer; the caller must call :meth:`end`."""
 
     __slots__ = ("_before", "_over", "_peer", "_turns")
 
@@ -22,23 +22,23 @@ class Turn:
 
     @property
     def over(self) -> asyncio.Future[None]:
-        """Done when the next one may go."""
+        """Future that is done when the next turn may proceed."""
         return self._over
 
     async def come(self) -> None:
-        """Wait for those in front."""
+        """Wait for the turns before this one."""
         if self._before is not None:
             await asyncio.wait([self._before])
 
     def end(self) -> None:
-        """Let the next one go. Once is enough, more does no harm."""
+        """Let the next turn proceed. Repeated calls are harmless."""
         if not self._over.done():
             self._over.set_result(None)
             self._turns.ended(self._peer, self)
 
 
 class Turns:
-    """The lines of one partition, by peer; there is one only while it has somebody in it."""
+    """Queues of one partition by peer; a queue exists only while it is not empty."""
 
     def __init__(self) -> None:
         self._last: dict[str, Turn] = {}
@@ -50,12 +50,12 @@ class Turns:
         return peer in self._last
 
     def take(self, peer: str) -> Turn:
-        """The place behind all that this peer has in line."""
+        """Take the place after all others of this peer."""
         last = self._last.get(peer)
         turn = self._last[peer] = Turn(self, peer, None if last is None else last.over)
         return turn
 
     def ended(self, peer: str, turn: Turn) -> None:
-        """Called by the turn."""
+        """Remove a queue whose last turn ended."""
         if self._last.get(peer) is turn:
             del self._last[peer]

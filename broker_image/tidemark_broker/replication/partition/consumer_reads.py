@@ -1,8 +1,8 @@
-"""What a leader answers to consumers: fetches and offset look-ups; and a follower, to fetches, and
-to who asks for its own log's offsets.
+"""Consumer reads: fetches and offset look-ups on the leader, and fetches on a follower (KIP-392).
 
-Consumers see committed data only. Offsets between the log start and the local log start of a
-tiered partition lie in the tier: the answer says so and the caller reads there.
+A replica also answers offset queries about its own log. Consumers see committed data only. Offsets
+between the log start and the local log start of a tiered partition are in the tier; the result says
+so and the caller reads there.
 """
 
 from collections.abc import Sequence
@@ -39,20 +39,22 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-#: So many aborted transactions are looked at on the loop; more of them in a thread.
+#: Aborted transactions that are searched on the loop; a longer search is done in a thread.
 _ABORTED_MAX = 1_000
-#: Look-ups by time that are begun anew because segments went to the tier meanwhile.
+#: Attempts of a look-up by time that restarts because segments were moved to the tier meanwhile.
 _LOOK_UPS_MAX = 5
 
 
 def epoch_end(log: PartitionLog, epoch: int) -> EpochEnd:
-    """Where an epoch ended in this log."""
+    """Return the end of an epoch in this log."""
     return log.epochs.end_offset_for(epoch, log.next_offset)
 
 
 def diverging_end(log: PartitionLog, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-    """Where the log of who asks for ``offset`` parts from this one (KIP-595), None where it does
-    not or where its epoch is not known."""
+    """Return where the log of a client that fetches at ``offset`` diverges from this one (KIP-595).
+
+    None if it does not, or if the client's epoch is unknown.
+    """
     if last_fetched_epoch == divergence.UNKNOWN:
         return None
     return divergence.diverging(
@@ -65,7 +67,7 @@ def diverging_end(log: PartitionLog, offset: int, last_fetched_epoch: int) -> Ep
 def offset_for_leader_epoch(
     partition: Partition, current_leader_epoch: int, epoch: int
 ) -> tuple[ErrorCode, int, int]:
-    """(error, epoch, end offset) of the largest epoch not above ``epoch``."""
+    """Return error, epoch and end offset of the largest epoch not above ``epoch``."""
     error = partition.check_leader(current_leader_epoch)
     if error is not ErrorCode.none:
         return error, -1, -1
@@ -74,7 +76,7 @@ def offset_for_leader_epoch(
 
 
 def empty_answer(partition: Partition) -> FetchResult:
-    """An answer without records that still carries the offsets a client learns from."""
+    """Return a result without records that still has the offsets for the client."""
     log = partition.log
     return FetchResult(
         error=ErrorCode.none,
@@ -97,28 +99,31 @@ def fetch(
     leader_only: bool = True,
     read_committed: bool = False,
 ) -> FetchResult:
-    """One partition of a consumer's Fetch; reads the page cache, never waits. An error comes
-    without offsets (Kafka's ``ReplicaManager.createLogReadResult``).
+    """Fetch one partition for a consumer from the page cache, without waiting.
 
-    With ``min_one`` the first batch comes whole whatever its size. ``remote`` is set where the
-    tier holds what was asked for, ``from_disk`` where :func:`read_from_disk` must read it. With
-    ``read_committed`` the last stable offset is the end (KIP-98).
+    A result with an error has no offsets (Kafka's ``ReplicaManager.createLogReadResult``). With
+    ``min_one`` the first batch is returned whatever its size. ``remote`` is set if the tier has the
+    requested offset, ``from_disk`` if :func:`read_from_disk` must read it. With ``read_committed``
+    the last stable offset is the end (KIP-98).
     """
     check = partition.check_leader if leader_only else partition.check_replica
     error = check(current_leader_epoch)
     if error is not ErrorCode.none:
         return _not_led(partition, error)
     log = partition.log
+    # A client that names its last epoch is notified of a divergence before it gets data (KIP-595).
     if last_fetched_epoch != divergence.UNKNOWN:
         if epoch_end(log, last_fetched_epoch).end_offset < 0 or offset < log.log_start_offset:
             return FetchResult(error=ErrorCode.offset_out_of_range)
         diverging = diverging_end(log, offset, last_fetched_epoch)
         if diverging is not None:
             return _with(empty_answer(partition), diverging=diverging)
+    # A follower cannot know whether an offset outside its log is invalid, so the leader decides.
     if not partition.is_leader and not log.local_log_start_offset <= offset <= log.next_offset:
         return _ask_the_leader(partition, offset)
     if not log.log_start_offset <= offset <= log.next_offset:
         return FetchResult(error=ErrorCode.offset_out_of_range)
+    # Local retention deleted it, but the tier may have it.
     if offset < log.local_log_start_offset:
         return _not_here(partition, offset, max_bytes)
     if offset >= readable_end(log, read_committed=read_committed):
@@ -128,7 +133,7 @@ def fetch(
 
 
 def readable_end(log: PartitionLog, *, read_committed: bool) -> int:
-    """Exclusive end of what a consumer may read."""
+    """Return the exclusive end of the records that a consumer may read."""
     return log.last_stable_offset if read_committed else log.high_watermark
 
 
@@ -139,16 +144,21 @@ def _not_led(partition: Partition, error: ErrorCode) -> FetchResult:
 
 
 def _ask_the_leader(partition: Partition, offset: int) -> FetchResult:
-    """A follower may not have yet, or not have any more, what the leader has, and does not read
-    the tier. (Kafka's answers OFFSET_OUT_OF_RANGE above its end, at which a client that took it for
-    the leader begins anew.)"""
+    """Direct a consumer to the leader for records that a follower does not have and the tier may
+    have.
+
+    Kafka's follower returns OFFSET_OUT_OF_RANGE above its end, at which a client that took it for
+    the leader resets its position.
+    """
     if offset < partition.log_start_offset:
         return FetchResult(error=ErrorCode.offset_out_of_range)
     return _not_led(partition, ErrorCode.not_leader_or_follower)
 
 
 def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
-    """What lies below the local log start is in the tier, as far as the log goes down there."""
+    """Return the result for an offset below the local log start: a tier read, if the log still
+    contains it.
+    """
     if not partition.is_leader:
         return _ask_the_leader(partition, offset)
     if not partition.log.log_start_offset <= offset or not partition.tiering.reads_tier:
@@ -159,6 +169,7 @@ def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
 
 def _read(partition: Partition, answer: FetchResult, need: DiskReadNeed) -> FetchResult:
     context, log = partition.context, partition.log
+    # A partition whose disk fails is retried after a pause, not with every fetch.
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return FetchResult(error=ErrorCode.kafka_storage_error)
     aborted = log.aborted_count(need.offset) if need.read_committed else 0
@@ -168,7 +179,7 @@ def _read(partition: Partition, answer: FetchResult, need: DiskReadNeed) -> Fetc
         data, found = _read_with(log, need, log.read_cached, with_aborted=aborted > 0)
     except NotCached:
         return _with(answer, from_disk=need)
-    except OffsetOutOfRange:  # retention, in a thread, has just let go of it
+    except OffsetOutOfRange:  # retention, in a thread, has just deleted the segment
         return _not_here(partition, need.offset, need.max_bytes)
     except StorageError as error:
         partition.storage_failed(error)
@@ -185,7 +196,7 @@ class _ReadLog(Protocol):
 def _read_with(
     log: PartitionLog, need: DiskReadNeed, read: _ReadLog, *, with_aborted: bool
 ) -> tuple[bytes, Sequence[AbortedTransaction]]:
-    """The records, and the aborted transactions that they may be of."""
+    """Return the records, and the aborted transactions that they may be part of."""
     found = read(
         need.offset,
         max_bytes=need.max_bytes,
@@ -198,8 +209,10 @@ def _read_with(
 
 
 async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchResult:
-    """``fetched`` with the records that it lacked because they were not in memory. Who leads may be
-    another by then: the caller asks once more."""
+    """Return ``fetched`` with the records that were not in memory.
+
+    The leader may have changed by then: the caller checks again.
+    """
     need = fetched.from_disk
     if need is None:
         return fetched
@@ -211,7 +224,7 @@ async def read_from_disk(partition: Partition, fetched: FetchResult) -> FetchRes
             partition.log.read,
             with_aborted=need.read_committed,
         )
-    except OffsetOutOfRange:  # retention has let go of it meanwhile
+    except OffsetOutOfRange:  # retention has deleted the segment meanwhile
         return _not_here(partition, need.offset, need.max_bytes)
     except StorageError as error:
         partition.storage_failed(error)
@@ -250,14 +263,16 @@ async def list_offset(
     current_leader_epoch: int = -1,
     read_committed: bool = False,
 ) -> OffsetResult:
-    """ListOffsets: a special value below zero, or the first record at or after a time in ms. With
-    ``read_committed`` nothing is there from the last stable offset on."""
+    """Answer ListOffsets: a special value below zero, or the first record at or after a time in ms.
+
+    With ``read_committed`` nothing exists from the last stable offset.
+    """
     error = partition.check_leader(current_leader_epoch)
     if error is not ErrorCode.none:
         return OffsetResult(error=error)
     if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
         found = await _by_time(partition, timestamp, read_committed=read_committed)
-        error = partition.check_leader(current_leader_epoch)  # as it is by now
+        error = partition.check_leader(current_leader_epoch)  # the role may have changed
         return found if error is ErrorCode.none else OffsetResult(error=error)
     return _special(partition, timestamp, read_committed=read_committed)
 
@@ -265,9 +280,12 @@ async def list_offset(
 def replica_offset(
     partition: Partition, timestamp: int, *, current_leader_epoch: int = -1
 ) -> OffsetResult:
-    """A special value of this replica's own log, whoever leads: what Kafka tells the debugging
-    replica id (``ReplicaManager.fetchOffset``). The latest offset is the end of the log, beyond the
-    high watermark; beside the leader's it is how far a follower lags."""
+    """Return a special offset of this replica's own log, leader or not (Kafka's
+    ``ReplicaManager.fetchOffset`` for the debugging replica id).
+
+    The latest offset is the log end, beyond the high watermark; compared to the leader's it is a
+    follower's lag.
+    """
     error = partition.check_replica(current_leader_epoch)
     if error is not ErrorCode.none:
         return OffsetResult(error=error)
@@ -281,9 +299,10 @@ def replica_offset(
 
 
 def _not_beyond(partition: Partition) -> ErrorCode:
-    """What to say of offsets from the high watermark on: nothing is there, or, while the high
-    watermark lags behind the start of the leader's epoch, that it is not known yet what is
-    (Kafka's Partition.fetchOffsetForTimestamp; KIP-207)."""
+    """Return the error for offsets from the high watermark: none, or OFFSET_NOT_AVAILABLE while the
+    high watermark is below the start of the leader's epoch (KIP-207; Kafka's
+    ``Partition.fetchOffsetForTimestamp``).
+    """
     leader, log = partition.leader, partition.log
     if leader is not None and log.high_watermark < min(leader.epoch_start_offset, log.next_offset):
         return ErrorCode.offset_not_available
@@ -313,8 +332,11 @@ def _special(partition: Partition, timestamp: int, *, read_committed: bool) -> O
 
 
 def _earliest_pending_upload(partition: Partition) -> OffsetResult:
-    """The first offset that is not in the tier (KIP-1023); -1 where there is no tier, or nothing is
-    known of it though the local log begins later than the log."""
+    """Return the first offset that is not in the tier (KIP-1023).
+
+    The result is -1 without a tier, or if its end is unknown while the local log starts above the
+    log start.
+    """
     log, end = partition.log, partition.remote_end
     if not partition.tiering.reads_tier:
         return OffsetResult(error=ErrorCode.none)
@@ -340,15 +362,15 @@ async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool
             if timestamp == MAX_TIMESTAMP:
                 found = await in_lookup_thread(_newest, log)
             elif remote is not None:
-                return remote  # records that only the tier has come first
+                return remote  # records that only the tier has are older
             else:
                 found = await in_lookup_thread(log.offset_by_timestamp, timestamp)
             if log.local_log_start_offset == local_start:
-                break  # otherwise records moved to the tier unseen by both look-ups
+                break  # otherwise records moved to the tier between both look-ups
         else:
             return OffsetResult(error=ErrorCode.request_timed_out)
         if remote is not None and (found is None or found.timestamp_ms <= remote.timestamp_ms):
-            return remote  # of equal timestamps the first one, as within a log
+            return remote  # of equal timestamps the first record, as within a log
     except StorageError as error:
         partition.storage_failed(error)
         return OffsetResult(error=ErrorCode.kafka_storage_error)
@@ -356,6 +378,7 @@ async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool
         return OffsetResult(error=ErrorCode.request_timed_out)
     if found is None:
         return OffsetResult(error=ErrorCode.none)
+    # The record exists but is not committed, so the client must not see its offset.
     if found.offset >= readable_end(log, read_committed=read_committed):
         return OffsetResult(error=_not_beyond(partition))
     return OffsetResult(
@@ -373,8 +396,11 @@ def _newest(log: PartitionLog) -> TimestampOffset | None:
 
 
 async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult | None:
-    """Query the tier, if it alone has a part of the log. For the largest timestamp Kafka queries
-    the local log only, so its answer may be another record or none."""
+    """Query the tier, if only the tier has a part of the log.
+
+    For the largest timestamp Kafka queries the local log only, so its answer may be another record
+    or none.
+    """
     log = partition.log
     remote = partition.context.remote
     if (

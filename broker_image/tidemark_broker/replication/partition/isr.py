@@ -1,12 +1,12 @@
-"""Which followers are in sync, and how far the log is committed.
+"""ISR membership and the high watermark, as pure decisions of a leader (Kafka's ``Partition`` and
+``Replica``).
 
-Pure decisions of a leader (Kafka's ``Partition``/``Replica``): time and offsets come in, an
-answer goes out. While an AlterPartition is under way the *maximal* ISR (committed plus being
-added) bounds the high watermark and the *committed* one counts for ``min.insync.replicas``, so
-that whichever of the two the controller has persisted, no acknowledged record lacks in an
-electable replica (invariant 1). The high watermark never goes back (invariant 2) and stands
-still while the committed ISR is below its minimum, or the row has eligible leaders (KIP-966): the
-controller may count with another minimum than we for a moment, and elects by what the row says.
+While an AlterPartition is in flight, the *maximal* ISR (committed members plus added ones) bounds
+the high watermark, and the *committed* one counts for ``min.insync.replicas``. So no electable
+replica lacks an acknowledged record, whichever of the two the controller has persisted (invariant
+1). The high watermark never falls (invariant 2). It does not advance while the committed ISR is
+below its minimum, or while the row has eligible leaders (KIP-966). The reason is that the
+controller may briefly use another minimum, and elects by the row.
 """
 
 import enum
@@ -19,7 +19,7 @@ UNKNOWN = -1
 
 
 class FollowerProgress(NamedTuple):
-    """What the leader knows of one follower since it became leader. Times: monotonic seconds."""
+    """State of one follower since this broker became leader. Times are monotonic seconds."""
 
     next_offset: int = UNKNOWN
     log_start_offset: int = UNKNOWN
@@ -32,7 +32,7 @@ class FollowerProgress(NamedTuple):
 
 
 class FollowerFetch(NamedTuple):
-    """One fetch of a follower as the leader saw it."""
+    """One fetch of a follower, with the leader's state at that time."""
 
     fetch_offset: int
     log_start_offset: int
@@ -40,15 +40,15 @@ class FollowerFetch(NamedTuple):
     broker_epoch: int
     leader_next_offset: int
     now_s: float
-    #: The tiered epoch that the follower has stored.
+    #: Tiered epoch in the follower's state file.
     tiered_epoch: int = UNKNOWN
 
 
 def after_fetch(progress: FollowerProgress, fetch: FollowerFetch) -> FollowerProgress:
-    """The follower has everything below its fetch offset: note it, and when it last had all.
+    """Update a follower's progress: it has everything below its fetch offset.
 
-    It is caught up *now* if it asks for the leader's end, and was caught up at its previous fetch
-    if it has by now what was the end then.
+    It is caught up *now* if it fetches at the leader's end. It was caught up at its previous fetch
+    if it now has the end of that time.
     """
     caught_up_s = progress.last_caught_up_s
     if fetch.fetch_offset >= fetch.leader_next_offset:
@@ -68,9 +68,12 @@ def after_fetch(progress: FollowerProgress, fetch: FollowerFetch) -> FollowerPro
 
 
 def at_rest(progress: FollowerProgress, last_round_s: float) -> FollowerProgress:
-    """What fetches of a session (KIP-227) have made of it that did not name the partition, the last
-    of them at ``last_round_s``: each asked for the same offset again while the leader's end stood
-    still, as :func:`after_fetch` would have noted one by one."""
+    """Apply rounds of a fetch session (KIP-227) that did not name the partition, up to
+    ``last_round_s``.
+
+    Each round fetched at the same offset while the leader's end did not move, so the result is that
+    of :func:`after_fetch` for each of them.
+    """
     if last_round_s <= progress.last_fetch_s:
         return progress
     caught_up_s = progress.last_caught_up_s
@@ -82,7 +85,10 @@ def at_rest(progress: FollowerProgress, last_round_s: float) -> FollowerProgress
 def at_new_epoch(
     previous: FollowerProgress | None, *, in_isr: bool, now_s: float
 ) -> FollowerProgress:
-    """A leader epoch begins: offsets are unknown again; who is in the ISR has a fresh lag clock."""
+    """Reset a follower's progress for a new leader epoch.
+
+    Offsets are unknown; an ISR member gets a new lag clock.
+    """
     fresh = FollowerProgress(last_caught_up_s=now_s if in_isr else float("-inf"))
     if previous is None:
         return fresh
@@ -93,8 +99,11 @@ def at_new_epoch(
 
 
 def after_leaving(progress: FollowerProgress) -> FollowerProgress:
-    """The controller has taken it out of the ISR: not waited for before it has caught up again.
-    That it had all at its last fetch, as its next one may prove, does not count any more."""
+    """Reset the lag clock of a follower that the controller removed from the ISR.
+
+    It does not hold back the high watermark until it has caught up again. That its next fetch may
+    prove it caught up at its previous one no longer counts.
+    """
     return progress._replace(
         last_caught_up_s=float("-inf"), leader_next_offset_at_last_fetch=UNKNOWN
     )
@@ -103,20 +112,25 @@ def after_leaving(progress: FollowerProgress) -> FollowerProgress:
 def is_caught_up(
     progress: FollowerProgress, *, leader_next_offset: int, now_s: float, lag_max_s: float
 ) -> bool:
-    """Kafka's rule: the same log end, or it had the leader's end within ``lag_max_s``."""
+    """Return whether a follower is caught up by Kafka's rule: the same log end, or the leader's end
+    within ``lag_max_s``.
+    """
     if progress.next_offset == leader_next_offset:
         return True
     return now_s - progress.last_caught_up_s <= lag_max_s
 
 
 def effective_min_isr(min_insync_replicas: int, replication_factor: int) -> int:
-    """``min.insync.replicas`` never asks for more replicas than the partition is meant to have."""
+    """Limit ``min.insync.replicas`` to the partition's replication factor."""
     return min(min_insync_replicas, replication_factor)
 
 
 class LeaderView(NamedTuple):
-    """What the decisions below look at. ``maximal_isr`` includes replicas that an AlterPartition
-    under way adds; ``eligible`` are the followers that are unfenced and of the current epoch."""
+    """Input of the decisions below.
+
+    ``maximal_isr`` includes replicas that an AlterPartition in flight adds. ``eligible`` are the
+    followers that are unfenced and registered with the current broker epoch.
+    """
 
     leader: int
     next_offset: int
@@ -129,13 +143,13 @@ class LeaderView(NamedTuple):
     min_isr: int
     now_s: float
     lag_max_s: float
-    #: The controller keeps replicas outside the ISR as holders of all that is committed (KIP-966).
+    #: Whether replicas outside the ISR are eligible leaders with all committed data (KIP-966).
     has_eligible_leaders: bool = False
     log_start_offset: int = 0
 
 
 def high_watermark(view: LeaderView) -> int:
-    """The end of what is committed: the smallest log end that counts, never lower than before."""
+    """Return the high watermark: the smallest log end that counts, never lower than before."""
     if len(view.isr) < view.min_isr or view.has_eligible_leaders:
         return view.high_watermark
     smallest = view.next_offset
@@ -146,7 +160,9 @@ def high_watermark(view: LeaderView) -> int:
 
 
 def _holds_back(view: LeaderView, node: int, progress: FollowerProgress) -> bool:
-    """A follower outside the ISR that is about to join it is waited for too."""
+    """Return whether a follower outside the ISR is caught up and about to join, so that it
+    counts too.
+    """
     return (
         node in view.eligible
         and progress.next_offset != UNKNOWN
@@ -160,9 +176,12 @@ def _holds_back(view: LeaderView, node: int, progress: FollowerProgress) -> bool
 
 
 def may_join(view: LeaderView, node: int) -> bool:
-    """May this follower enter the ISR: committed data complete, in this leader epoch, unfenced.
-    It must also have told a (durable) log start as high as the leader's: who is elected must not
-    show an earlier one than a DeleteRecords has acknowledged (invariant 2)."""
+    """Return whether a follower may join the ISR: complete up to the high watermark, in this leader
+    epoch, unfenced.
+
+    It must also have reported a (durable) log start as high as the leader's. An elected leader must
+    not show an earlier one than a DeleteRecords has acknowledged (invariant 2).
+    """
     progress = view.followers.get(node)
     return (
         progress is not None
@@ -175,7 +194,7 @@ def may_join(view: LeaderView, node: int) -> bool:
 
 
 def out_of_sync(view: LeaderView) -> frozenset[int]:
-    """ISR members that fell behind for longer than ``lag_max_s``; the leader is never one."""
+    """Return ISR members that are behind for longer than ``lag_max_s``, never the leader."""
     members = (node for node in view.isr if node != view.leader)
     return frozenset(node for node in members if not _in_time(view, node))
 
@@ -191,23 +210,23 @@ def _in_time(view: LeaderView, node: int) -> bool:
 
 
 def expanded(isr: Iterable[int], node: int) -> tuple[int, ...]:
-    """The ISR with one more member, in order of ids."""
+    """Return the ISR with one more member, in order of ids."""
     return tuple(sorted({*isr, node}))
 
 
 def shrunk(isr: Iterable[int], gone: Collection[int]) -> tuple[int, ...]:
-    """The ISR without some members, in order of ids."""
+    """Return the ISR without some members, in order of ids."""
     return tuple(node for node in sorted(set(isr)) if node not in gone)
 
 
 class Answer(enum.Enum):
-    """What an answer to AlterPartition is to the leader that gets it."""
+    """Meaning of an answer to AlterPartition for the leader."""
 
-    #: It brings a newer row of this leader's epoch.
+    #: It has a newer row of this leader's epoch.
     ADOPT = enum.auto()
-    #: The proposal that is pending was decided, and the row is the one that the leader has.
+    #: The pending proposal was decided, and the row is the leader's current one.
     SETTLED = enum.auto()
-    #: It belongs to another proposal, or to another epoch: a push will tell.
+    #: It belongs to another proposal or epoch: the controller's next push decides.
     NOTHING = enum.auto()
 
 
@@ -217,11 +236,11 @@ def meaning(
     change: control.IsrChange,
     result: control.IsrResult,
 ) -> Answer:
-    """What the answer ``result`` to the proposal ``change`` means to the leader of ``row``.
+    """Return the meaning of ``result``, the answer to ``change``, for the leader of ``row``.
 
-    A newer row is adopted even with an error: an earlier try may have been committed. Only the
-    answer to the very proposal that is pending (the same partition epoch and the same ISR) may end
-    it: until then any of its members may be in the ISR already, whatever was said of an older one.
+    A newer row is adopted even with an error, because an earlier attempt may have been committed.
+    Only the answer to exactly the pending proposal (the same partition epoch and ISR) may end it.
+    Until then any of its members may be in the ISR already.
     """
     if result.leader_epoch != row.leader_epoch:
         return Answer.NOTHING

@@ -1,9 +1,9 @@
-"""The leader and its ISR: what commits, who may join, who must leave, what the controller said.
+"""Maintenance of the ISR by the leader: commits, proposals, and the controller's answers.
 
-Decisions are :mod:`isr`'s; here they are applied to a partition. One proposal is in flight at a
-time. It is settled by a newer row of the same leader epoch or by an answer that shows the row we
-have; until then the maximal ISR bounds the high watermark. Nobody is taken in before the slice
-knows that an uncleanly elected leader has recovered (KIP-704).
+:mod:`isr` decides; this module applies the decisions to a partition. One proposal is in flight at a
+time. A newer row of the same leader epoch settles it, or an answer with the current row. Until then
+the maximal ISR bounds the high watermark. No follower is added before the controller has stored
+that an uncleanly elected leader has recovered (KIP-704).
 """
 
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def leader_view(partition: Partition, leader: LeaderRole) -> LeaderView:
-    """What :mod:`isr` decides upon."""
+    """Collect the input of :mod:`isr` for a partition."""
     metadata = partition.context.metadata
     return LeaderView(
         leader=partition.context.node_id,
@@ -56,21 +56,25 @@ def advance_high_watermark(partition: Partition) -> None:
 
 
 def after_change(partition: Partition) -> None:
-    """ISR, replicas or brokers changed: the high watermark and the low watermark may move. Who
-    waits for records or for the high watermark is woken only if that has moved."""
+    """Recompute high and low watermark after a change of ISR, replicas or brokers.
+
+    Operations that wait for the high watermark are woken only if it has moved.
+    """
     advance_high_watermark(partition)
     partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
 
 
 def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> None:
-    """A follower has everything below its fetch offset: commit, and let it into the ISR."""
+    """Record a follower's fetch: advance the high watermark and let the follower join the ISR."""
     leader = partition.leader
     if leader is None:
         return
     before = leader.record_fetch(node, fetch)
+    # DeleteRecords requests wait for the followers' log starts.
     if before.log_start_offset != fetch.log_start_offset:
         partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
     advance_high_watermark(partition)
+    # One proposal at a time: a second one would carry an outdated partition epoch.
     if leader.pending is None and node not in leader.row.isr:
         view = leader_view(partition, leader)
         if not partition.recovering and isr.may_join(view, node):
@@ -80,10 +84,13 @@ def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> N
 def must_fetch_again(
     partition: Partition, leader: LeaderRole, node: int, local_log_start_offset: int
 ) -> bool:
-    """Does a follower begin behind what a disablement with Delete has left, so that nothing but
-    this log has what it lacks? It fetches all of it again before it is let into the ISR. Decided
-    here, where its joining is decided: who may be in the ISR by now, or is an eligible leader
-    (KIP-966), holds what was committed and gives up nothing."""
+    """Return whether a follower starts above the range that a disablement with Delete has left, so
+    that only this log has what it lacks.
+
+    It then fetches everything again before it joins the ISR. The check is here, where joining is
+    decided: a replica that may be in the ISR, or is an eligible leader (KIP-966), has all committed
+    data and discards none.
+    """
     log = partition.log
     return (
         log.local_log_start_offset <= log.log_start_offset < local_log_start_offset
@@ -94,8 +101,10 @@ def must_fetch_again(
 
 
 def shrink_isr(partition: Partition) -> None:
-    """Called every lag/2: propose an ISR without those who fell behind; repeat a proposal that
-    was never settled (the same epochs: it cannot take effect twice)."""
+    """Propose an ISR without lagging followers; called every lag/2.
+
+    An unsettled proposal is repeated. Its epochs are the same, so it cannot take effect twice.
+    """
     leader = partition.leader
     if leader is None:
         return
@@ -133,11 +142,13 @@ def _change(
 
 
 def answered(partition: Partition, change: control.IsrChange, result: control.IsrResult) -> None:
-    """The controller answered a proposal: in force at once, as it is in the slices already; the
-    file follows. See :func:`isr.meaning`."""
+    """Apply the controller's answer to a proposal; see :func:`isr.meaning`.
+
+    It takes effect at once, because the controller has persisted it. The state file follows.
+    """
     leader, row = partition.leader, partition.row
     if leader is None or row is None or row.leader_epoch != leader.epoch:
-        return  # it leads no more, or is just being made the leader of a later epoch
+        return  # it leads no more, or is about to lead in a later epoch
     meaning = isr.meaning(row, leader.pending, change, result)
     if meaning is isr.Answer.NOTHING:
         return
@@ -147,10 +158,14 @@ def answered(partition: Partition, change: control.IsrChange, result: control.Is
         leader.pending = None
     if result.error_code:
         logger.warning(
-            "%s: ISR %s was refused: %s", partition.tp, change.new_isr, error_name(result)
+            "%s: the controller refused ISR %s: %s",
+            partition.tp,
+            change.new_isr,
+            error_name(result),
         )
     if not result.error_code or meaning is isr.Answer.ADOPT:
-        propose_news(partition)  # else :func:`shrink_isr` does: the answer would be the same now
+        # After a plain refusal shrink_isr retries later: the answer would be the same now.
+        propose_news(partition)
     after_change(partition)
 
 
@@ -159,6 +174,7 @@ def _adopt_answer(
 ) -> None:
     if partition.stored is None:
         return
+    # The answer has no manifest flag: an accepted proposal has set the one it carried.
     manifest = leader.row.manifest or (not result.error_code and change.remote_manifest)
     row = replace(
         leader.row,
@@ -177,14 +193,19 @@ def _adopt_answer(
 
 
 def report_manifest_created(partition: Partition) -> None:
-    """The leader made the partition's head object: the slice must remember it."""
+    """Report that the leader created the partition's head object, so that the controller stores
+    it.
+    """
     partition.manifest_created = True
     propose_news(partition)
 
 
 def propose_news(partition: Partition) -> None:
-    """Have the slice remember what it does not know yet: that the head object was created, that a
-    leader which was elected uncleanly has recovered (only then does it lead, see :mod:`roles`)."""
+    """Report facts that the controller does not have yet.
+
+    These are that the head object was created, and that an uncleanly elected leader has recovered
+    (which it reports only as leader, see :mod:`roles`).
+    """
     leader = partition.leader
     if leader is None or leader.pending is not None:
         return
@@ -193,7 +214,7 @@ def propose_news(partition: Partition) -> None:
 
 
 def error_name(result: control.IsrResult) -> str:
-    """Kafka's name of an answer's error."""
+    """Return Kafka's name of an answer's error."""
     try:
         return ErrorCode(result.error_code).name
     except ValueError:

@@ -1,11 +1,11 @@
-"""The leader's book-keeping of one partition: followers, ISR under change, epoch start.
+"""Leader's bookkeeping of one partition: followers, ISR under change, epoch start.
 
-State only; every decision is in :mod:`isr`. One AlterPartition is in flight at a time: while
-``pending`` is set, the maximal ISR is the committed one plus whatever it adds.
+It is state only; :mod:`isr` makes every decision. One AlterPartition is in flight at a time: while
+``pending`` is set, the maximal ISR is the committed one plus the members it adds.
 
-A follower's fetch session (KIP-227) fetches every partition of it in each round, though it names
-only those that changed. What that says of the others is worked out when somebody asks, so that a
-round costs nothing for a partition at rest.
+A follower's fetch session (KIP-227) fetches all its partitions in each round, though a request
+names only those that changed. The effect on the others is computed on demand, so a round costs
+nothing for an idle partition.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,9 @@ from tidemark_broker.replication.partition.isr import FollowerFetch, FollowerPro
 
 
 class FetchRounds:
-    """When a follower's session last fetched, monotonic seconds; shared by all its partitions."""
+    """Time of a follower session's last fetch, in monotonic seconds; shared by all its
+    partitions.
+    """
 
     __slots__ = ("last_s",)
 
@@ -25,7 +27,7 @@ class FetchRounds:
 
 
 class LeaderRole:
-    """Exists for one leader epoch. ``row`` is the committed state of the partition."""
+    """State of one leader epoch. ``row`` is the committed state of the partition."""
 
     __slots__ = ("_rounds", "epoch", "epoch_start_offset", "followers", "node_id", "pending", "row")
 
@@ -54,10 +56,10 @@ class LeaderRole:
         return [node for node in row.replicas if node >= 0 and node != self.node_id]
 
     def adopt(self, row: control.PartitionState, now_s: float) -> None:
-        """The same epoch with another ISR or replica set.
+        """Adopt another ISR or replica set of the same epoch.
 
-        A newer partition epoch settles a change under way: it is that change, or has made it
-        stale. The same one leaves it pending: it may be committed at this moment.
+        A newer partition epoch settles a pending change: it is that change, or has made it stale.
+        The same epoch leaves it pending, because it may be committed at this moment.
         """
         if row.partition_epoch != self.row.partition_epoch:
             self.pending = None
@@ -79,23 +81,23 @@ class LeaderRole:
         return isr.after_leaving(known) if known is not None and left else known
 
     def record_fetch(self, node: int, fetch: FollowerFetch) -> FollowerProgress:
-        """A follower fetched; gives what was known of it before."""
+        """Record a follower's fetch; return its former progress."""
         before = self._progress_of(node)
         self.followers[node] = isr.after_fetch(before, fetch)
         return before
 
     def rests_in(self, node: int, rounds: FetchRounds) -> None:
-        """From now on every round of that session fetches what the follower has just asked for."""
+        """Count every later round of that session as a fetch at the follower's current offset."""
         self._rounds[node] = rounds
 
     def left_session(self, node: int) -> None:
-        """Rounds after the last one say nothing of this partition any more."""
+        """End the effect of a session's rounds on this partition, up to the last one."""
         if node in self._rounds and node in self.followers:
             self.followers[node] = self._progress_of(node)
         self._rounds.pop(node, None)
 
     def progress(self) -> Mapping[int, FollowerProgress]:
-        """What is known of each follower, up to the last round of its session."""
+        """Return each follower's progress, up to the last round of its session."""
         for node, rounds in self._rounds.items():
             if rounds.last_s > self.followers[node].last_fetch_s:
                 return {node: self._progress_of(node) for node in self.followers}
@@ -109,13 +111,15 @@ class LeaderRole:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Committed members and those that a change under way adds."""
+        """Committed members and those that a pending change adds."""
         return frozenset(self.row.isr) | frozenset(self.pending or ())
 
     @property
     def electable(self) -> frozenset[int]:
-        """Who may lead next by a clean election: whoever may be in the ISR and, as the row does not
-        name its eligible leaders (KIP-966), everybody while it has any."""
+        """Replicas that may win a clean election: possible ISR members.
+
+        While the row has eligible leaders (KIP-966), which it does not name, all followers count.
+        """
         if self.row.has_eligible_leaders:
             return self.maximal_isr.union(self.followers)
         return self.maximal_isr

@@ -1,11 +1,11 @@
-"""How a log start moves: DeleteRecords (KIP-107) on the leader, and what waits for it.
+"""Log start changes by DeleteRecords (KIP-107) on the leader, and the low watermark.
 
-The *low watermark*: below it no live replica holds a visible record. It is the smallest log start
-offset of the leader and of every *assigned, alive* follower, not only of the ISR; and of everyone
-who may be elected, alive or not: the ISR, and eligible leaders (KIP-966) while there are any. A
-replica's log start counts only once its checkpoint is durable, so every value here is one that
-survives a crash of its replica, and no leader that is elected cleanly has a lower one (invariant
-2). A replica that joins the ISR later has it already (:func:`isr.may_join`).
+Below the *low watermark* no live replica has a visible record. It is the smallest log start offset
+of three groups: the leader; every *assigned, live* follower, not only the ISR; and every replica
+that may be elected, live or not (the ISR, and eligible leaders (KIP-966) if there are any). A
+replica's log start counts only once its checkpoint is durable. So every value here survives a crash
+of its replica, and no cleanly elected leader has a lower one (invariant 2). A replica that joins
+the ISR later has it already (:func:`isr.may_join`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ UNKNOWN = -1
 
 
 def delete_records(partition: Partition, offset: int) -> DeleteResult:
-    """KIP-107 on the leader: raise the log start to exactly ``offset`` (-1: the high watermark).
+    """Raise the log start to exactly ``offset`` on the leader (KIP-107; -1: the high watermark).
 
     The caller waits for ``(Change.LOW_WATERMARK, tp)`` until the low watermark has reached
     ``result.offset``.
@@ -43,9 +43,11 @@ def delete_records(partition: Partition, offset: int) -> DeleteResult:
 
 
 def last_epoch_below(partition: Partition, offset: int) -> int:
-    """The leader epoch of the last record below ``offset``, by which any log can be asked whether
-    it has the records that are meant. Where there is none any more, the leader's own: of it no
-    record is there, either."""
+    """Return the leader epoch of the last record below ``offset``.
+
+    Together with the offset it identifies the records in any log. If no record is left, the
+    leader's own epoch is returned, which has no record below ``offset`` either.
+    """
     epoch = partition.log.epochs.epoch_for_offset(offset - 1)
     return partition.leader_epoch if epoch < 0 else epoch
 
@@ -53,15 +55,19 @@ def last_epoch_below(partition: Partition, offset: int) -> int:
 def delete_meant(
     partition: Partition, offset: int, *, leader_epoch: int, last_epoch: int
 ) -> DeleteResult:
-    """:func:`delete_records` by the leader of ``leader_epoch``, if its log holds the records that
-    were meant, the last of which was written in ``last_epoch``, or has let go of them already. An
-    unclean election may have put others in their place (OFFSET_OUT_OF_RANGE); a leader that was
-    just elected may not know yet that they are committed (OFFSET_NOT_AVAILABLE)."""
+    """Call :func:`delete_records` for the leader of ``leader_epoch``, if its log has the intended
+    records or has deleted them.
+
+    The last intended record was written in ``last_epoch``. After an unclean election other records
+    may have their offsets (OFFSET_OUT_OF_RANGE). A newly elected leader may not know yet that they
+    are committed (OFFSET_NOT_AVAILABLE).
+    """
     error = partition.check_leader(leader_epoch)
     if error is not ErrorCode.none:
         return DeleteResult(error, offset, UNKNOWN)
     log = partition.log
-    epochs = log.epochs  # before the log start: retention, in a thread, moves that first
+    # Read before the log start: retention, in a thread, moves the log start first.
+    epochs = log.epochs
     if log.log_start_offset < offset and (
         log.next_offset < offset or epochs.epoch_for_offset(offset - 1) != last_epoch
     ):
@@ -69,25 +75,28 @@ def delete_meant(
         lost_from = end.end_offset if end.epoch == last_epoch else UNKNOWN
         return DeleteResult(ErrorCode.offset_out_of_range, offset, UNKNOWN, lost_from=lost_from)
     result = delete_records(partition, offset)
-    if result.error is ErrorCode.offset_out_of_range:  # they are here, only not known as committed
+    # The records are present, but not known as committed yet.
+    if result.error is ErrorCode.offset_out_of_range:
         return replace(result, error=ErrorCode.offset_not_available)
     return result
 
 
 def raise_to(partition: Partition, offset: int) -> "asyncio.Future[None] | None":
-    """Have the log start raised (never back, never above the high watermark) as soon as it is
-    durable; the future is done then. None: it is there, or on its way, already."""
+    """Raise the log start once it is durable; the future is done then.
+
+    It never falls, nor exceeds the high watermark. None: it is at ``offset`` or on its way already.
+    """
     if not partition.log.announce_log_start(offset):
         return None
     return partition.context.checkpoint_log_start(partition)
 
 
 def after_checkpoint(partition: Partition) -> None:
-    """Checkpoints were written: a log start may have become durable, and so be shown."""
+    """Put log starts into effect that a checkpoint has made durable."""
     log = partition.log
     durable, notified = log.durable_log_start_offset, partition.durable_log_start_notified
     if notified == durable == log.log_start_offset == log.announced_log_start_offset:
-        return  # as nearly every log is, and there may be thousands
+        return  # the common case, for thousands of logs
     if log.adopt_checkpointed_log_start():
         logger.info("%s: log start offset raised to %d", partition.tp, partition.log_start_offset)
     if log.durable_log_start_offset != partition.durable_log_start_notified:
@@ -96,8 +105,9 @@ def after_checkpoint(partition: Partition) -> None:
 
 
 def low_watermark(partition: Partition) -> int:
-    """The smallest durable log start of the leader, its alive followers and whoever may be
-    elected; -1 elsewhere."""
+    """Return the smallest durable log start of the leader, its live followers and all electable
+    replicas; -1 if this is not the leader.
+    """
     leader = partition.leader
     if leader is None:
         return UNKNOWN
@@ -107,7 +117,7 @@ def low_watermark(partition: Partition) -> int:
 
 
 def _alive_followers(partition: Partition) -> frozenset[int]:
-    """Assigned followers that are registered and unfenced."""
+    """Return the assigned followers that are registered and unfenced."""
     node_id, row = partition.context.node_id, partition.row
     if row is None:
         return frozenset()
@@ -118,6 +128,9 @@ def _alive_followers(partition: Partition) -> frozenset[int]:
 def smallest(
     leader_log_start_offset: int, reported: Mapping[int, int], others: Collection[int]
 ) -> int:
-    """``reported``: the log start last reported by each follower (-1: it never fetched)."""
+    """Return the minimum.
+
+    ``reported`` is the last log start of each follower (-1: it never fetched).
+    """
     followers = [reported.get(node, UNKNOWN) for node in others]
     return min([leader_log_start_offset, *followers])

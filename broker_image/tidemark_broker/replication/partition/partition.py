@@ -1,11 +1,10 @@
-"""What one hosted replica is: its log, the state it was given, its role. No decisions here.
+"""State of one hosted replica: its log, its row from the controller, and its role.
 
-What is done with it stands in modules that import this one: roles are taken in :mod:`roles`,
-records are appended in :mod:`produce` and read in :mod:`consumer_reads`, the ISR is
-:mod:`isr_maintenance`'s, the log start :mod:`log_start`'s. The loop thread owns it. Everything that
-changes the log's end or the role holds ``lock``: a role change never overtakes a truncation that is
-still under way in a thread. State is written to the replica's folder before it is in force (persist
-before acting).
+The operations are in modules that import this one: roles in :mod:`roles`, appends in
+:mod:`produce`, reads in :mod:`consumer_reads`, the ISR in :mod:`isr_maintenance`, and the log start
+in :mod:`log_start`. The loop thread owns it. Everything that changes the log end or the role holds
+``lock``, so a role change never overtakes a truncation in a thread. State is written to the
+replica's directory before it takes effect (persist before acting).
 """
 
 import asyncio
@@ -40,8 +39,11 @@ from tidemark_broker.replication.types import TopicPartition
 
 
 class Role(enum.Enum):
-    """``IDLE``: no role was given (just started, offline, removed); ``TAKING_OVER``: elected, but
-    it may lack what is in the tier: it asks the tier, and starts from it if so."""
+    """Role of a replica.
+
+    ``IDLE``: no role (just started, offline, removed). ``TAKING_OVER``: elected, but its log may
+    lack records of the tier, so it queries the tier first and starts from there if necessary.
+    """
 
     IDLE = enum.auto()
     FOLLOWER = enum.auto()
@@ -51,9 +53,11 @@ class Role(enum.Enum):
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaContext:
-    """What the replicas of a broker share. ``monotonic`` in seconds, ``wall_ms`` in milliseconds
-    since the epoch; ``persist`` returns once the file is durable; ``checkpoint_log_start`` asks for
-    a durable log start soon."""
+    """Services shared by a broker's replicas.
+
+    ``monotonic`` is in seconds, ``wall_ms`` in milliseconds since the epoch. ``persist`` returns
+    once the file is durable. ``checkpoint_log_start`` requests a durable log start soon.
+    """
 
     node_id: int
     metadata: MetadataCache
@@ -69,14 +73,14 @@ class ReplicaContext:
     stall: Stall = field(default_factory=Stall)
     refused: RefusedBatches = field(default_factory=RefusedBatches)
     remote: "RemoteLog[Partition] | None" = None
-    #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
+    #: Called when a disk lost appended records: the broker must give up its ISR memberships.
     records_lost: Callable[[], None] | None = None
-    #: Told on the loop when a replica has begun to lead, in an epoch of its own, or leads no more.
+    #: Called on the loop when a replica starts to lead, in its own epoch, or stops leading.
     role_changed: "list[Callable[[Partition], None]]" = field(default_factory=list)
 
 
 class Partition:
-    """State and figures of one hosted replica."""
+    """State and figures of one hosted replica, for the loop thread."""
 
     def __init__(
         self,
@@ -88,8 +92,11 @@ class Partition:
         on_disk: StoredState | None = None,
         doubt: Doubt | None = None,
     ) -> None:
-        """``stored`` is what a former life was told; ``on_disk`` what the file of a new log holds
-        already, though no role was taken from it yet; ``doubt``: why its log proves nothing."""
+        """Create the replica of an open log.
+
+        ``stored``: state of a former run. ``on_disk``: state in the file of a new log, from which
+        no role was taken yet. ``doubt``: reason why its log proves nothing.
+        """
         self.context = context
         self.log = log
         self.tp = TopicPartition(log.topic, log.partition)
@@ -101,11 +108,11 @@ class Partition:
         self.manifest_created = False
         self.view = view
         self.leader: LeaderRole | None = None
-        #: Why nothing proves that its log holds all that was committed (the prefix rule).
+        #: Reason why nothing proves that its log has all committed records (the prefix rule).
         self.doubt = doubt
-        #: It leads in no epoch up to this one: the disk lost records of this log in it.
+        #: The disk lost records up to this leader epoch, so the replica must not lead in it.
         self.lost_in_epoch = -1
-        #: What TAKING_OVER waits for: a reason in CamelCase and a message for people.
+        #: Reason that TAKING_OVER waits for: CamelCase, with a message.
         self.offline_reason = self.offline_message = ""
         #: The durable log start that the purgatory was last notified of.
         self.durable_log_start_notified = log.durable_log_start_offset
@@ -113,14 +120,14 @@ class Partition:
         self.head_tiered_epoch = -1 if stored is None else stored.head_tiered_epoch
         #: Position of the newest known head of the manifest; an older head is damage.
         self.tier_position = None if stored is None else stored.tier_position
-        #: The head went back and is not repaired: the tier's contents are not certain.
+        #: Whether the head went back and is not repaired: the tier's content is not certain.
         self.tier_damaged = stored is not None and stored.tier_damaged
-        #: On a follower: its leader's log start when that last told the head's tiered epoch.
+        #: On a follower: the leader's log start when it last sent the head's tiered epoch.
         self.head_log_start_offset = -1
-        #: Held while local retention runs: a change of tiering waits for what began before it.
+        #: Held while local retention runs: a change of tiering waits for a run in progress.
         self.retention_lock = ordered_async_lock(LockRank.RETENTION)
         self.removed = False
-        #: Batches that must be looked into before they are appended, and those behind them.
+        #: Batches that must be read before the append, and those that wait for them.
         self.turns = Turns()
         if self.remote_end is not None:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
@@ -128,8 +135,11 @@ class Partition:
             self.settle_log_start()
 
     def settle_log_start(self) -> None:
-        """After a start: where nothing is in the tier, nothing below the local start can be read,
-        though a log start that was not checkpointed in time may say so."""
+        """Correct the log start after opening: without a tier nothing below the local start is
+        readable.
+
+        The log start in the checkpoint may be older.
+        """
         if self.local_retention() is None:
             self.log.drop_remote_part()
 
@@ -137,53 +147,53 @@ class Partition:
 
     @property
     def topic(self) -> str:
-        """The topic's name."""
+        """Name of the topic."""
         return self.tp.topic
 
     @property
     def partition(self) -> int:
-        """The partition's number."""
+        """Number of the partition."""
         return self.tp.partition
 
     @property
     def topic_id(self) -> uuid.UUID:
-        """The topic's id as it stands in partition.metadata."""
+        """Id of the topic, as stored in partition.metadata."""
         return self.log.topic_id
 
     @property
     def row(self) -> control.PartitionState | None:
-        """The state last given by the controller, in this life or an earlier one."""
+        """State last sent by the controller, in this run or an earlier one."""
         return None if self.stored is None else self.stored.row
 
     @property
     def is_leader(self) -> bool:
-        """Does it serve as leader now?"""
+        """Whether the replica serves as leader now."""
         return self.role is Role.LEADER
 
     @property
     def leader_id(self) -> int:
-        """The broker that leads, -1 when offline or unknown."""
+        """Broker id of the leader, -1 if offline or unknown."""
         return -1 if self.row is None else self.row.leader
 
     @property
     def recovering(self) -> bool:
-        """Was the leader elected uncleanly, and has not reported yet that it has recovered?"""
+        """Whether the leader was elected uncleanly and has not reported its recovery yet."""
         state = control.LeaderRecoveryState.RECOVERED
         return self.row is not None and self.row.leader_recovery_state != state
 
     @property
     def leader_epoch(self) -> int:
-        """The current leader epoch, -1 when unknown."""
+        """Current leader epoch, -1 if unknown."""
         return -1 if self.row is None else self.row.leader_epoch
 
     @property
     def partition_epoch(self) -> int:
-        """The current partition epoch, -1 when unknown."""
+        """Current partition epoch, -1 if unknown."""
         return -1 if self.row is None else self.row.partition_epoch
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """The committed ISR."""
+        """Committed ISR, as broker ids."""
         return () if self.row is None else self.row.isr
 
     @property
@@ -198,22 +208,23 @@ class Partition:
 
     @property
     def durable_log_start_offset(self) -> int:
-        """The log start that a crash cannot take back; only this counts for the low watermark."""
+        """Log start that a crash cannot undo; only this one counts for the low watermark."""
         return self.log.durable_log_start_offset
 
     @property
     def next_offset(self) -> int:
-        """The log end offset."""
         return self.log.next_offset
 
     @property
     def tiering(self) -> Tiering:
-        """The topic's tiering as it is stored in the replica's folder: what was told is in force
-        once it is there."""
+        """Tiering of the topic as persisted in the replica's directory.
+
+        A change takes effect once it is there.
+        """
         return NEVER_TIERED if self.stored is None else self.stored.tiering
 
     def standing(self) -> Standing:
-        """What the prefix rule looks at before it leads."""
+        """Return the input of the prefix rule before this replica leads."""
         return Standing(
             has_manifest=self.row is not None and self.row.manifest,
             recovering=self.recovering,
@@ -226,9 +237,11 @@ class Partition:
 
     @property
     def min_isr(self) -> int:
-        """Effective ``min.insync.replicas``, as the controller counts: replicas that are being
-        added are not asked for yet, and of an internal topic no more than those that are
-        brokers."""
+        """Effective ``min.insync.replicas``, computed as the controller does.
+
+        Replicas being added do not count yet. For an internal topic only replicas on existing
+        brokers count.
+        """
         row = self.row
         places = () if row is None else tuple(n for n in row.replicas if n not in row.adding)
         if self.topic in COORDINATORS_TOPICS:
@@ -238,18 +251,22 @@ class Partition:
 
     @property
     def under_min_isr(self) -> bool:
-        """Is the committed ISR too small to accept acks=all?"""
+        """Whether the committed ISR is too small for acks=all."""
         return len(self.isr) < self.min_isr
 
     def check_leader(self, current_leader_epoch: int = -1) -> ErrorCode:
-        """Why a request for the leader cannot be served here; ``none`` if it can."""
+        """Return the error for a request to the leader, or ``none`` if this replica can serve
+        it.
+        """
         context = self.context
         if self.role is not Role.LEADER or context.stall.must_be_silent(context.monotonic()):
             return ErrorCode.not_leader_or_follower
         return self._check_epoch(current_leader_epoch)
 
     def check_replica(self, current_leader_epoch: int = -1) -> ErrorCode:
-        """Why a consumer cannot be served here that may read from followers, too (KIP-392)."""
+        """Return the error for a consumer that may read from followers too (KIP-392), or
+        ``none``.
+        """
         if self.role is Role.FOLLOWER:
             return self._check_epoch(current_leader_epoch)
         return self.check_leader(current_leader_epoch)
@@ -262,16 +279,22 @@ class Partition:
         return ErrorCode.unknown_leader_epoch
 
     def storage_failed(self, error: BaseException) -> None:
-        """Its storage refused something. Of a replica that was removed meanwhile that says nothing:
-        failures go by name, and another may have its name by now."""
+        """Record a storage failure.
+
+        Failures are stored by name, so a removed replica's are ignored: another replica may have
+        its name by now.
+        """
         if not self.removed:
             self.context.failures.failed(self.tp, error, self.context.monotonic())
 
     # ------------------------------------------------------------ the tier
 
     def local_retention(self, *, tier_available: bool = True) -> TieredRetention | None:
-        """What local retention may do now; None: as for a log without a tier. An end that was told
-        under an older tiered epoch may be of what a Delete has removed since."""
+        """Return what local retention may do now; None for a log without a tier.
+
+        An end that was reported under an older tiered epoch is ignored, because a Delete may have
+        removed its records since.
+        """
         current = self.durable_head_tiered_epoch >= self.tiering.epoch
         end, log = self.durable_remote_end if current else None, self.log
         return retention_mode(
@@ -286,8 +309,10 @@ class Partition:
 
     @property
     def durable_remote_end(self) -> RemoteEnd | None:
-        """The tier's end as this replica's file has it: what a crash does not take back. Followers
-        are told this one, and local retention trusts no other."""
+        """End of the tier in this replica's state file, which a crash does not undo.
+
+        Followers receive this one, and local retention trusts no other.
+        """
         return None if self._on_disk is None else self._on_disk.remote_end
 
     @property
@@ -297,36 +322,39 @@ class Partition:
 
     @property
     def durable_head_tiered_epoch(self) -> int:
-        """The tiered epoch of the head that told :attr:`durable_remote_end`."""
+        """Tiered epoch of the head that :attr:`durable_remote_end` is from."""
         return -1 if self._on_disk is None else self._on_disk.head_tiered_epoch
 
     # ------------------------------------------------------------ its file, and who waits for it
 
     async def write_state(self, stored: StoredState) -> None:
-        """Durable first, then in force; a newer row that came into force meanwhile stays."""
+        """Write the state durably, then put it into effect.
+
+        A newer row that took effect meanwhile stays.
+        """
         async with self._file_lock:
             await self._write(stored)
             row = self.row
             if row is not None and stored.row is not None and is_newer(row, stored.row):
                 stored = stored.with_row(row)
             self.stored = stored
+        # The tier's end may have advanced during the write: write it again soon.
         if self._content(stored) != self._on_disk:
             self.context.states.soon(self)
 
     def remember(self, stored: StoredState) -> None:
-        """In force at once; the file follows soon."""
+        """Put the state into effect at once; the file follows soon."""
         self.stored = stored
         self.context.states.soon(self)
 
     async def write_changes(self) -> None:
-        """Have the file say what is in force, the end of the tier included."""
+        """Write the current state, the end of the tier included."""
         async with self._file_lock:
             if self.stored is not None and not self.removed:
                 await self._write(self.stored)
 
     async def file_at_rest(self) -> None:
-        """Of a replica that was retired: until the write that had begun has ended. No other
-        begins."""
+        """Wait for the last write of a retired replica to end; no other starts."""
         async with self._file_lock:
             return
 
@@ -346,7 +374,7 @@ class Partition:
         )
 
     def tell_role(self) -> None:
-        """Tell those who do something where a partition is led."""
+        """Notify the subscribers of role changes."""
         for tell in self.context.role_changed:
             tell(self)
 

@@ -1,14 +1,14 @@
-"""The prefix rule: what is in the tier is a prefix of every leader's log.
+"""Prefix rule: the content of the tier is a prefix of every leader's log.
 
-Every replica keeps the last known end of the manifest, (offset, epoch). A replica whose own log
-ends below it, or holds another epoch there, must not lead: it first takes the log over from the
-tier (docs/explanation/architecture.md, invariants 3 and 4). What it last heard may be out of date,
-so an
-elected leader asks the tier for its end where nothing proves that its log holds all that was
-committed: it was elected uncleanly (the row is RECOVERING), or its log was opened after a crash
-that may have taken bytes and no leader has taken it into the ISR since. Who has proof, or never
-stopped, must not depend on the tier. Should a claim show otherwise all the same, its leadership
-ends at once. Local retention trusts an end only as far as the log is of the tier's own history.
+Every replica stores the last known end of the manifest, (offset, epoch). A replica whose own log
+ends below it, or has another epoch there, must not lead. It first takes over from the tier
+(docs/explanation/architecture.md, invariants 3 and 4). The stored end may be outdated. So an
+elected leader queries the tier for its end if nothing proves that its log has all committed
+records. That is the case if it was elected uncleanly (the row is RECOVERING). It is also the case
+if its log was opened after a crash that may have lost bytes, and no leader has added it to the ISR
+since. A replica with proof must not depend on the tier. If its claim contradicts the proof, its
+leadership ends at once. Local retention trusts an end only as far as the log shares the tier's
+history.
 """
 
 from dataclasses import dataclass
@@ -21,22 +21,26 @@ from tidemark_broker.replication.remote import NOTHING, RemoteEnd, TierEnd
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why nothing proves that a log holds all that was committed. ``refuted``: the tier has shown
-    that it does not."""
+    """Reason why nothing proves that a log has all committed records.
+
+    ``refuted``: the tier has shown that records are missing.
+    """
 
     reason: str
     refuted: bool = False
 
 
-UNCLEAN_SHUTDOWN = Doubt("its log was opened without a clean shutdown before")
+UNCLEAN_SHUTDOWN = Doubt("its log was opened after an unclean shutdown")
 RECORDS_LOST = Doubt("its disk lost records")
-BEGUN_ANEW = Doubt("its log was begun anew")
+BEGUN_ANEW = Doubt("its log was restarted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What an elected replica knows of its log and of the tier before it leads. ``epochs`` and
-    ``next_offset`` are its log's, ``end`` is the tier's as it last heard."""
+    """State of an elected replica before it leads.
+
+    ``epochs`` and ``next_offset`` are its log's; ``end`` is the last known end of the tier.
+    """
 
     has_manifest: bool
     recovering: bool
@@ -48,9 +52,10 @@ class Standing:
 
 
 def question(replica: Standing) -> str:
-    """Why the replica must ask the tier before it leads; empty where it need not."""
+    """Return the reason why the replica must query the tier before it leads, or ""."""
     if replica.doubt is not None and replica.doubt.refuted:
         return replica.doubt.reason
+    # Without a tier, or without anything copied, the tier has nothing to add.
     if not replica.has_manifest or not replica.tiering.reads_tier:
         return ""
     if replica.recovering:
@@ -63,9 +68,11 @@ def question(replica: Standing) -> str:
 
 
 def taken_in(before: PartitionState | None, after: PartitionState, node_id: int) -> bool:
-    """Has the leader that a replica follows under ``before`` taken it into the ISR since? Only a
-    row of the same leader epoch says so: one that names it from the start may be older than its
-    crash."""
+    """Return whether the leader of ``before`` has added the replica to the ISR since.
+
+    Only a row of the same leader epoch proves it: a row that has the replica in the ISR from the
+    start may be older than its crash.
+    """
     return (
         before is not None
         and before.leader_epoch == after.leader_epoch
@@ -76,28 +83,30 @@ def taken_in(before: PartitionState | None, after: PartitionState, node_id: int)
 
 
 def lacks(tier: TierEnd, epochs: LeaderEpochs, *, next_offset: int) -> bool:
-    """Does a log that ends at ``next_offset`` lack or contradict what is, or was, in the tier? If
-    it does, it would give out offsets a second time."""
+    """Return whether a log that ends at ``next_offset`` lacks or contradicts the tier's content.
+
+    If so, its leader would assign offsets a second time.
+    """
     return next_offset < tier.log_start_offset or contradicts(
         tier.end, epochs, next_offset=next_offset
     )
 
 
 def lacking(tier: TierEnd, *, next_offset: int) -> str:
-    """That in words."""
+    """Describe a log for which :func:`lacks` is true."""
     if next_offset < tier.log_start_offset:
         return f"its log ends at {next_offset}, below the tier's log start {tier.log_start_offset}"
     return (
-        f"its log ends at {next_offset} and does not hold the tier's record at {tier.end.offset} "
-        f"of epoch {tier.end.epoch}"
+        f"its log ends at {next_offset} and does not contain the tier's record at "
+        f"{tier.end.offset} of epoch {tier.end.epoch}"
     )
 
 
 def contradicts(end: RemoteEnd | None, epochs: LeaderEpochs, *, next_offset: int) -> bool:
-    """Does a log that ends at ``next_offset`` lack or contradict the tier's last record?
+    """Return whether a log that ends at ``next_offset`` lacks or contradicts the tier's last
+    record.
 
-    Where the log knows no epoch (what lies below its start may be known by the tier only), nothing
-    contradicts.
+    If the log knows no epoch (below its start only the tier may know it), nothing contradicts.
     """
     if end is None or end.offset < 0:
         return False
@@ -108,12 +117,12 @@ def contradicts(end: RemoteEnd | None, epochs: LeaderEpochs, *, next_offset: int
 
 
 def trusted_offset(end: RemoteEnd | None, epochs: LeaderEpochs, *, next_offset: int) -> int:
-    """The last offset (inclusive, -1: none) up to which the log is of the history that the tier
-    holds, so that local segments up to it may go.
+    """Return the last offset (inclusive, -1: none) up to which the log shares the tier's history,
+    so that local segments up to it may be deleted.
 
-    KIP-405 (RemoteLogManager.findHighestRemoteOffset) bounds what the tier has of an epoch by where
-    that epoch ends in the log's own leader-epoch cache; where the cache does not know the epoch of
-    the tier's last record at all, the records below may merely share their offsets with it.
+    KIP-405 (``RemoteLogManager.findHighestRemoteOffset``) bounds the tier's part of an epoch by the
+    end of that epoch in the log's own leader-epoch cache. If the cache does not know the epoch of
+    the tier's last record, the records below may merely have the same offsets.
     """
     if end is None or end.offset < 0:
         return -1
@@ -124,9 +133,9 @@ def trusted_offset(end: RemoteEnd | None, epochs: LeaderEpochs, *, next_offset: 
 
 
 def later(known: RemoteEnd | None, offset: int, epoch: int) -> RemoteEnd:
-    """The end to remember: it only grows (a deletion of old segments does not lower it).
+    """Return the end to store: it only grows (a deletion of old segments does not lower it).
 
-    (-1, -1) is a tier known to be empty, which is more than to know nothing (None).
+    (-1, -1) is a tier known to be empty, unlike None, which is unknown.
     """
     if known is not None and offset <= known.offset:
         return known

@@ -1,8 +1,8 @@
-"""Appending as leader: acks 0, 1 and all.
+"""Appends on the leader, with acks 0, 1 and all.
 
-acks=all is refused before the append while the committed ISR is too small, and waits in the
-purgatory until the high watermark has passed what was appended. If the ISR became too small
-meanwhile the data stays and the answer says so.
+acks=all is rejected before the append while the committed ISR is too small. Otherwise it waits in
+the purgatory until the high watermark has passed the batch. If the ISR became too small meanwhile,
+the data stays and the answer says so.
 """
 
 from collections.abc import Callable, Hashable
@@ -47,9 +47,9 @@ async def append(
     origin: AppendOrigin = AppendOrigin.CLIENT,
     guard: VerificationGuard | None = None,
 ) -> ProduceResult:
-    """Append batches as leader; with acks -1 wait until they are committed.
+    """Append a batch as leader; with acks -1 wait until it is committed.
 
-    Nothing is awaited before the append or its place in the line, so calls made in order append in
+    Nothing is awaited before the append or its place in the order, so calls made in order append in
     order.
     """
     begun = begin(partition, data, acks=acks, peer=peer, origin=origin, guard=guard)
@@ -66,11 +66,13 @@ def begin(
     guard: VerificationGuard | None = None,
     is_early: bool | None = None,
 ) -> "ProduceResult | DelayedAppend":
-    """Append, where nothing has to be read for long first: neither this batch nor one that came
-    from the same ``peer`` (a connection) before it. ``guard``: see
-    :meth:`PartitionLog.append_as_leader`; ``is_early``: see :func:`is_to_be_read`; None
-    for batches that were made here, which are not read. Nothing is read on suspicion while many
-    batches wait to be: who sends what takes long would hold up everybody's first ones."""
+    """Append the batch now if neither it nor an earlier one of the same ``peer`` (a connection)
+    needs a long read first.
+
+    ``guard``: see :meth:`PartitionLog.append_as_leader`. ``is_early``: see :func:`is_to_be_read`;
+    None for batches of the broker itself, which are not read. No batch is read on suspicion while
+    many wait for it, since a client with slow batches would delay everyone's first ones.
+    """
     reads = is_early is not None and (
         partition.log.config.compacts
         or is_quickly_read(data)
@@ -93,6 +95,7 @@ def begin(
             ),
         )
 
+    # A batch of a peer with earlier waiting batches must queue after them.
     if peer not in partition.turns:
         try:
             return append(None)
@@ -120,8 +123,10 @@ def begin_marker(
     producer_epoch: int,
     transaction_version: int,
 ) -> ProduceResult:
-    """As leader: end a producer's transaction here (KIP-98). It is appended, and
-    :func:`acknowledged` once it is committed."""
+    """Append the marker that ends a producer's transaction here (KIP-98), as leader.
+
+    :func:`acknowledged` waits until it is committed.
+    """
     return _append(
         partition,
         ACKS_ALL,
@@ -145,8 +150,10 @@ async def acknowledged(
     timeout_ms: int,
     who: Hashable = None,
 ) -> ProduceResult:
-    """The end of what was begun: with acks -1 once it is committed. ``who``: whose it is, None for
-    a broker's."""
+    """Return the final result of :func:`begin`: with acks -1 once the batch is committed.
+
+    ``who``: the client for the purgatory, None for a broker.
+    """
     appended = await begun.finish() if isinstance(begun, DelayedAppend) else begun
     if acks != ACKS_ALL or appended.error is not ErrorCode.none:
         return appended
@@ -154,8 +161,10 @@ async def acknowledged(
 
 
 class DelayedAppend:
-    """A batch whose records must be looked at first, in a thread, or one that came behind such a
-    batch. :meth:`finish` it, or :meth:`give_up`."""
+    """Batch whose records must be read first, in a thread, or one that waits for such a batch.
+
+    :meth:`finish` or :meth:`give_up` it.
+    """
 
     def __init__(
         self,
@@ -170,11 +179,11 @@ class DelayedAppend:
         self._turn = turn
 
     def give_up(self) -> None:
-        """It is not appended, unless it was."""
+        """Drop the batch, unless it was appended."""
         self._turn.end()
 
     async def finish(self) -> ProduceResult:
-        """Append it when its turn comes."""
+        """Append the batch when its turn comes."""
         try:
             await self._turn.come()
             try:
@@ -197,12 +206,15 @@ def _refusal(partition: Partition, acks: int) -> ProduceResult | None:
     if acks == ACKS_ALL and partition.under_min_isr:
         return ProduceResult(
             error=ErrorCode.not_enough_replicas,
-            message=f"the ISR {list(partition.isr)} is smaller than {partition.min_isr}",
+            message=(
+                f"the ISR {list(partition.isr)} is smaller than the effective min.insync.replicas, "
+                f"{partition.min_isr}"
+            ),
         )
     return None
 
 
-#: Errors without a log start, as Kafka's ``ReplicaManager`` and ``KafkaApis`` answer them.
+#: Errors whose answers have no log start, as in Kafka's ``ReplicaManager`` and ``KafkaApis``.
 _WITHOUT_LOG_START = (BatchTooLarge, CorruptRecords, NoBatch, RecordTooLarge, StorageError)
 
 
@@ -220,12 +232,14 @@ def _append(
     partition: Partition, acks: int, data: bytes, append: Callable[[], AppendInfo]
 ) -> ProduceResult:
     context = partition.context
+    # Retryable refusals come first: the batch itself is not examined for them.
     refusal = _refusal(partition, acks)
     if refusal is not None:
         return _to_come_again(partition, data, refusal)
     if not context.failures.may_try(partition.tp, context.monotonic()):
         refusal = ProduceResult(error=ErrorCode.kafka_storage_error)
         return _to_come_again(partition, data, refusal)
+    # Checked only if any batch was refused lately, which is rare.
     if len(context.refused):
         refusal = _overtaking(partition, data)
         if refusal is not None:
@@ -242,6 +256,7 @@ def _append(
         return _to_come_again(partition, data, _refused(partition, error))
     except LogError as error:
         return _refused(partition, error)
+    # Wake fetches before the high watermark is recomputed: followers may proceed.
     context.failures.succeeded(partition.tp)
     context.purgatory.notify((Change.LOG_END, partition.tp))
     if info.rolled:
@@ -258,15 +273,19 @@ def _append(
 
 
 def _to_come_again(partition: Partition, data: bytes, refusal: ProduceResult) -> ProduceResult:
-    """Nothing of it was looked at. What the log knows of a producer tells by itself that a batch is
-    missing."""
+    """Note a refused batch that was not examined.
+
+    If the log knows the producer, a gap in its sequence numbers shows that the batch is missing.
+    """
     refused, context = partition.context.refused, partition.context
     refused.note(partition.tp, data, context.monotonic(), partition.log.knows_producer)
     return refusal
 
 
 def _overtaking(partition: Partition, data: bytes) -> ProduceResult | None:
-    """What to answer where an earlier batch of the producer was refused, and is still to come."""
+    """Return the answer for a batch whose predecessor was refused and has not been retried, or
+    None.
+    """
     context = partition.context
     missing = context.refused.before(
         partition.tp, data, context.monotonic(), partition.log.knows_producer
@@ -289,6 +308,7 @@ async def _committed(
     def satisfied() -> bool:
         return not led() or partition.log.high_watermark >= appended.end_offset
 
+    # A lost leadership also ends the wait: the new leader may have truncated the batch.
     in_time = await partition.context.purgatory.wait(
         [(Change.HIGH_WATERMARK, partition.tp)], satisfied, timeout_ms / 1000, who=who
     )
@@ -296,6 +316,7 @@ async def _committed(
         return appended._replace(error=ErrorCode.not_leader_or_follower, base_offset=-1)
     if not in_time:
         return appended._replace(error=ErrorCode.request_timed_out, base_offset=-1)
+    # The batch was committed, but by fewer replicas than the client requires.
     if partition.leader is not None and len(partition.leader.maximal_isr) < partition.min_isr:
         return appended._replace(error=ErrorCode.not_enough_replicas_after_append, base_offset=-1)
     return appended

@@ -1,12 +1,12 @@
-"""What producers that a log does not know were refused lately, so that nothing overtakes it.
+"""Recently refused batches of producers unknown to the log, so that no later batch overtakes them.
 
-A client has several batches of one partition under way. Where the first one is refused, because
-the replica does not lead yet or its ISR is too small, and that changes before the next one is read,
-the next one must not be taken: the client takes its success for that of the first one too
-(librdkafka's ``rd_kafka_dr_implicit_ack``), which is nowhere. Of a producer that the log knows the
-sequence number tells (OUT_OF_ORDER_SEQUENCE_NUMBER); of one that it does not know any sequence
-number is taken (KIP-360). So the lowest one that was refused is remembered until it comes again,
-as KIP-890 does with batches that wait for a verification.
+A client has several batches of one partition in flight. The first may be refused because the
+replica does not lead yet or its ISR is too small. If that changes before the next one is read, the
+next one must be refused too. Otherwise the client would take its success for that of the first one
+(librdkafka's ``rd_kafka_dr_implicit_ack``), which was never written. For a producer that the log
+knows, the sequence number shows the gap (OUT_OF_ORDER_SEQUENCE_NUMBER). For an unknown one any
+sequence number is accepted (KIP-360). So the lowest refused one is remembered until it is retried,
+as KIP-890 does for batches that wait for a verification.
 """
 
 import logging
@@ -19,13 +19,13 @@ from tidemark_broker.replication.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-#: Of all producers and partitions of a broker; beyond it the oldest are forgotten.
+#: Limit for all producers and partitions of a broker; beyond it the oldest are forgotten.
 REFUSED_MAX = 4096
-#: A client sends again within a second or so. One that has given the batch up, and goes on behind
-#: it all the same, is taken after this.
+#: Clients retry within about a second. A client that gave the batch up and continues after it is
+#: accepted after this time.
 KEPT_S = 60.0
 
-#: Of a producer id: has the log something of it?
+#: Predicate of a producer id: whether the log has state of it.
 Knows = Callable[[int], bool]
 
 
@@ -41,7 +41,7 @@ class _Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """Of one broker. Times are monotonic, in seconds."""
+    """Refused batches of one broker. Times are monotonic, in seconds."""
 
     def __init__(self) -> None:
         self._lowest: dict[_Key, _Refused] = {}
@@ -53,8 +53,7 @@ class RefusedBatches:
         return len(self._lowest)
 
     def note(self, tp: TopicPartition, data: Buffer, now_s: float, knows: Knows) -> None:
-        """A batch was refused, and may come again; nothing is remembered of a producer that the log
-        ``knows``."""
+        """Remember a refused batch that may be retried, unless the log ``knows`` its producer."""
         found = _produced(tp, data)
         if found is None or knows(found[0].producer_id):
             return
@@ -67,16 +66,20 @@ class RefusedBatches:
             del self._lowest[next(iter(self._lowest))]
 
     def note_new_producer(self, tp: TopicPartition, message: str, now_s: float) -> None:
-        """Count a batch that was refused because its new producer would exceed the limit. Log that
-        at most once a minute."""
+        """Count a batch that was refused because its new producer would exceed the limit.
+
+        Log it at most once a minute.
+        """
         self.of_new_producers += 1
         if now_s - self._warned_at_s >= KEPT_S:
             self._warned_at_s = now_s
             logger.warning("%s-%s: %s", *tp, message)
 
     def before(self, tp: TopicPartition, data: Buffer, now_s: float, knows: Knows) -> int | None:
-        """The sequence number that has to come before this batch; None where nothing has to, or
-        this is it, or the log ``knows`` the producer by now."""
+        """Return the sequence number that must arrive before this batch.
+
+        None if there is none, if this is it, or if the log ``knows`` the producer by now.
+        """
         found = _produced(tp, data)
         if found is None:
             return None
@@ -92,7 +95,7 @@ class RefusedBatches:
 
 
 def _produced(tp: TopicPartition, data: Buffer) -> tuple[_Key, int] | None:
-    """Whose batch that is, and its first sequence number; None where it has none."""
+    """Return the batch's producer and first sequence number, or None if it has none."""
     try:
         header: BatchHeader = read_header(data)
     except CorruptBatch:
@@ -103,5 +106,5 @@ def _produced(tp: TopicPartition, data: Buffer) -> tuple[_Key, int] | None:
 
 
 def _is_behind(sequence: int, other: int) -> bool:
-    """They go on with 0 behind 2^31 - 1."""
+    """Return whether ``sequence`` is after ``other``; numbers wrap to 0 after 2^31 - 1."""
     return 0 < (sequence - other) & INT32_MAX <= INT32_MAX // 2

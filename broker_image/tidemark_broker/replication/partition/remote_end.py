@@ -1,8 +1,8 @@
-"""What a replica learns of the end of the tier, from its leader, a head or the tier itself.
+"""Known end of the tier on a replica, from its leader, a head or the tier itself.
 
-Kafka's ``highestOffsetInRemoteStorage``, with the epoch of the record there. Under one tiered epoch
-it only grows; a head of a newer one replaces it, since after a Delete nothing of the older ones
-counts.
+This is Kafka's ``highestOffsetInRemoteStorage``, with the epoch of that record. Within one tiered
+epoch it only grows. A head of a newer one replaces it, because after a Delete nothing of older
+epochs counts.
 """
 
 from tidemark.tier.head import HeadPosition
@@ -12,8 +12,9 @@ from tidemark_broker.replication.remote import RemoteEnd
 
 
 def note(partition: Partition, offset: int, epoch: int) -> None:
-    """The tier reaches at least to ``offset`` (inclusive), or is known to be empty (-1, -1);
-    durable soon."""
+    """Record that the tier reaches at least ``offset`` (inclusive), or is empty (-1, -1);
+    durable soon.
+    """
     end = prefix_rule.later(partition.remote_end, offset, epoch)
     log = partition.log
     log.highest_remote_offset = max(log.highest_remote_offset, offset)
@@ -24,7 +25,9 @@ def note(partition: Partition, offset: int, epoch: int) -> None:
 
 def note_position(partition: Partition, position: HeadPosition | None) -> None:
     """Record the position of a head that was read, written or reported by the leader; durable soon.
-    An older position is ignored."""
+
+    An older position is ignored.
+    """
     known = partition.tier_position
     if position is not None and (known is None or position.version > known.version):
         partition.tier_position = position
@@ -32,24 +35,29 @@ def note_position(partition: Partition, position: HeadPosition | None) -> None:
 
 
 def note_damage(partition: Partition, *, is_damaged: bool) -> None:
-    """Record whether the head went back and is not repaired; durable soon. So after a start, local
-    retention does not trust the tier before the head was checked again."""
+    """Record whether the head went back and is not repaired; durable soon.
+
+    So after a start, local retention does not trust the tier before the head was checked again.
+    """
     if partition.tier_damaged != is_damaged:
         partition.tier_damaged = is_damaged
         partition.context.states.soon(partition)
 
 
 def replace(partition: Partition, end: RemoteEnd, position: HeadPosition | None = None) -> None:
-    """What the tier itself said: nothing that was heard before holds against it; durable with the
-    next :meth:`Partition.write_state`."""
+    """Replace the known end by what the tier itself returned; durable with the next
+    :meth:`Partition.write_state`.
+    """
     note_position(partition, position)
     partition.remote_end = end
     partition.log.highest_remote_offset = end.offset
 
 
 def learn(partition: Partition, tiered_epoch: int, offset: int, epoch: int) -> None:
-    """What a head claimed under ``tiered_epoch`` says of the tier's end (-1, -1: it is empty). A
-    head of an older one than is known is out of date."""
+    """Record the tier's end from a head claimed under ``tiered_epoch`` (-1, -1: it is empty).
+
+    A head of an older epoch is ignored.
+    """
     if tiered_epoch < partition.head_tiered_epoch:
         return
     if tiered_epoch > partition.head_tiered_epoch:

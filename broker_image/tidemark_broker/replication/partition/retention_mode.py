@@ -1,5 +1,6 @@
-"""What local retention may do, as the log understands it: the state of a topic's tiering (KIP-950)
-together with what this replica knows of the tier. Pure."""
+"""Permissions of local retention, derived from a topic's tiering state (KIP-950) and this
+replica's knowledge of the tier. Pure.
+"""
 
 from tidemark.tiering import LocalRetention, Tiering
 from tidemark_broker.log import TieredRetention
@@ -13,11 +14,13 @@ def retention_mode(
     log_start_offset: int,
     tier_available: bool = True,
 ) -> TieredRetention | None:
-    """None: retention of a topic without a tier. ``highest_remote_offset`` inclusive, -1: the
-    tier is empty; None: nothing is known of it, so that it is not taken for empty.
-    ``trusted_remote_offset``: as far as the log is of the tier's history
-    (:func:`prefix.trusted_offset`); only up to there may local segments go. While the tier is not
-    available (or is another one) nothing local goes."""
+    """Return the input of the log's retention; None for a topic without a tier.
+
+    ``highest_remote_offset``: inclusive, -1 for an empty tier, None for unknown, which does not
+    count as empty. ``trusted_remote_offset``: end of the history that the log shares with the tier
+    (:func:`prefix_rule.trusted_offset`); only segments up to it may be deleted. While the tier is
+    unavailable (or another one) nothing local is deleted.
+    """
     tier_is_empty = highest_remote_offset is not None and highest_remote_offset < log_start_offset
     allowed = tiering.local_retention(tier_is_empty=tier_is_empty)
     if allowed is LocalRetention.WHOLE:

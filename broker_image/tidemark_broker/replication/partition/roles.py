@@ -1,8 +1,8 @@
-"""How a replica takes a role, and gives one up.
+"""Role changes of a replica.
 
 The state comes from the controller and is on disk before the role is taken. A leader whose log may
-lack what is in the tier asks the tier first (:mod:`takeover`); one whose disk lost records leads
-no more in that epoch, since others may hold what it acknowledged.
+lack records of the tier queries the tier first (:mod:`takeover`). One whose disk lost records does
+not lead any more in that epoch, because others may have what it acknowledged.
 """
 
 import logging
@@ -21,23 +21,24 @@ from tidemark_broker.replication.threads import in_role_thread, in_thread
 
 logger = logging.getLogger(__name__)
 
-#: A loss that the controller does not know of yet: it may not lead in any.
+#: A loss that the controller does not know yet: the replica may not lead in any epoch.
 _EVERY_EPOCH = 2**31 - 1
 
 
 async def apply(
     partition: Partition, view: TopicMetadata, row: control.PartitionState, controller_epoch: int
 ) -> bool:
-    """Take over a state from the controller; gives False if it must not be obeyed.
+    """Apply a state from the controller; return False if it must be ignored.
 
-    Applying the same state again is how a role is taken after a start. A row that is older
-    than a known one changes nothing but the topic's own settings; after a start it is not
-    even that: a report ahead of the controller's state is for the controller to resolve.
+    After a start, applying the same state again takes the role. A row that is older than the known
+    one changes only the topic's settings. After a start it is ignored completely: the controller
+    must resolve a report that is ahead of its own state.
     """
     async with partition.lock:
         known = partition.row
         if partition.removed:
             return False
+        # An older row never replaces a newer one; Kafka's leaders compare epochs the same way.
         if known is not None and is_newer(known, row):
             if partition.role is Role.IDLE:
                 logger.warning(
@@ -52,6 +53,7 @@ async def apply(
                 return False
             row = known
         begun_blind = partition.stored is None
+        # Membership granted by the current leader proves the log complete again.
         if partition.role is Role.FOLLOWER and prefix_rule.taken_in(
             known, row, partition.context.node_id
         ):
@@ -59,6 +61,7 @@ async def apply(
         tiering_changed = _tiering_differs(partition, view)
         try:
             if tiering_changed:
+                # Local retention must not delete under the old tiering while the new one is stored.
                 async with partition.retention_lock:
                     await _persist(partition, view, row, controller_epoch)
                     partition.view = view
@@ -78,8 +81,11 @@ async def apply(
 
 
 def _give_up_former_role(partition: Partition, row: control.PartitionState) -> None:
-    """A state that cannot be kept gives no role, but leadership that it takes away is gone: another
-    leads now, or nobody, and who waits here must hear it."""
+    """Give up leadership that an unpersistable state takes away.
+
+    The state gives no new role. But another broker may lead now, and waiting operations must be
+    notified.
+    """
     leads = partition.role in (Role.LEADER, Role.TAKING_OVER)
     same = (row.leader, row.leader_epoch) == (partition.context.node_id, partition.leader_epoch)
     if leads and not same:
@@ -115,8 +121,10 @@ async def _take_role(partition: Partition, row: control.PartitionState) -> None:
 
 
 async def become_leader(partition: Partition) -> None:
-    """Lead in the epoch of the current row, unless the log may lack what is in the tier: then
-    :mod:`takeover` asks the tier. The caller holds ``lock``.
+    """Lead in the epoch of the current row, unless the log may lack records of the tier: then
+    :mod:`takeover` queries the tier.
+
+    The caller holds ``lock``.
     """
     row = partition.row
     if row is None:
@@ -129,8 +137,10 @@ async def become_leader(partition: Partition) -> None:
 
 
 def found_lacking(partition: Partition, tier: TierEnd) -> bool:
-    """Does the log of a leader lack what its own claim shows to be in the tier? Then it leads no
-    more, at once: it takes nothing more before it has taken over from there."""
+    """Return whether the leader's log lacks records that its own claim shows to be in the tier.
+
+    If so, it stops leading at once and accepts nothing before it has taken over from the tier.
+    """
     log = partition.log
     if not prefix_rule.lacks(tier, log.epochs, next_offset=log.next_offset):
         return False
@@ -144,14 +154,14 @@ def _wait_for_tier(partition: Partition, doubt: str) -> None:
     if partition.role is not Role.TAKING_OVER:
         partition.offline_reason = Reason.TAKING_OVER_FROM_TIER
         logger.warning(
-            "%s: elected in epoch %d, but %s: asking the tier first",
+            "%s: elected in epoch %d, but %s: querying the tier first",
             partition.tp,
             partition.leader_epoch,
             doubt,
         )
     partition.offline_message = (
-        f"broker {partition.context.node_id} is to lead, but {doubt}; it first learns from the "
-        "tier what it must hold"
+        f"broker {partition.context.node_id} is to lead, but {doubt}; it first reads "
+        "the end of the tier"
     )
     stop_leading(partition, Role.TAKING_OVER)
     if partition.context.remote is not None:
@@ -162,7 +172,8 @@ async def lead(partition: Partition, row: control.PartitionState) -> None:
     """Lead in the epoch of that row. The caller holds ``lock``."""
     await in_role_thread(partition.log.assign_leader_epoch, row.leader_epoch)
     doubt = partition.doubt
-    if doubt is not None and doubt.refuted:  # a claim of the epoch before has shown it meanwhile
+    # A claim of the epoch before may have refuted the log during the wait above.
+    if doubt is not None and doubt.refuted:
         _wait_for_tier(partition, doubt.reason)
         return
     start = _epoch_start(partition, row.leader_epoch)
@@ -182,6 +193,7 @@ async def lead(partition: Partition, row: control.PartitionState) -> None:
         start,
         row.isr,
     )
+    # Single-replica partitions commit at once; then report and start the leader's tasks.
     isr_maintenance.after_change(partition)
     isr_maintenance.propose_news(partition)
     partition.tell_role()
@@ -190,7 +202,7 @@ async def lead(partition: Partition, row: control.PartitionState) -> None:
 
 
 def _epoch_start(partition: Partition, epoch: int) -> int:
-    """Where an epoch that this log knows begins."""
+    """Return the start of an epoch that this log knows."""
     for entry in reversed(partition.log.epochs.entries):
         if entry.epoch == epoch:
             return entry.start_offset
@@ -214,7 +226,7 @@ def _step_down(partition: Partition, role: Role) -> None:
 
 
 def stop_leading(partition: Partition, role: Role) -> None:
-    """Serve as leader no more; whoever waits is woken."""
+    """Stop serving as leader and wake all waiting operations."""
     was_leader = partition.leader is not None
     partition.leader = None
     partition.role = role
@@ -224,21 +236,22 @@ def stop_leading(partition: Partition, role: Role) -> None:
 
 
 def retire(partition: Partition) -> None:
-    """The replica goes: no role any more, whoever waits is woken."""
+    """Take the role from a replica that is being removed, and wake all waiting operations."""
     partition.removed = True
     stop_leading(partition, Role.IDLE)
 
 
 async def reopen(partition: Partition) -> None:
-    """Open the log again after its disk failed; raises :class:`StorageError` if it still fails.
+    """Open the log again after its disk failed. Raises :class:`StorageError` if it still fails.
 
-    Where records are gone the replica must leave the ISR, and as leader it must not go on as if
-    nothing had happened: the broker registers anew, without proof that its logs are whole.
+    If records are lost, the replica must leave the ISR, and as leader it must not continue: the
+    broker registers again, without proof that its logs are complete.
     """
     async with partition.lock:
         if partition.removed or partition.log.failure is None:
             return
         whole = await in_thread(partition.log.reopen)
+        # The controller must not elect this replica by an ISR from before the loss.
         if not whole:
             logger.error(
                 "%s: the disk lost records, the log ends at %d now: this broker leaves its ISR",
@@ -255,6 +268,8 @@ async def reopen(partition: Partition) -> None:
 
 
 def loss_is_known(partition: Partition) -> None:
-    """Whatever the controller says of a later epoch, it says knowing of the loss."""
+    """Limit a loss to the current epoch: the controller decides about later epochs knowing of the
+    loss.
+    """
     if partition.lost_in_epoch == _EVERY_EPOCH:
         partition.lost_in_epoch = partition.leader_epoch

@@ -1,8 +1,8 @@
-"""What a replica remembers of the partition state it was given, as JSON in its folder.
+"""State file of a replica: the controller's last row for it, as JSON in the replica's directory.
 
-Persist before acting: the file is written before a role is taken. It survives the broker, so
-that a controller without slices could learn from reports who led under which epoch, and a leader
-knows the last end of the tier that it was told (prefix rule) without asking the store.
+It is written before a role is taken (persist before acting). It survives the broker. So a
+controller that lost its slices can restore leaders and epochs from reports, and a leader knows the
+last reported end of the tier (prefix rule) without a query to the store.
 """
 
 import uuid
@@ -21,9 +21,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """One replica's file. ``row`` is None where no controller ever spoke of the replica;
-    ``head_tiered_epoch``: of the head that named ``remote_end``, -1 for none. ``tier_position``:
-    the newest head that was seen. ``tier_damaged``: the head went back and was not repaired."""
+    """Content of one replica's state file.
+
+    ``row`` is None if no controller ever sent one. ``head_tiered_epoch``: of the head that named
+    ``remote_end``, -1 for none. ``tier_position``: the newest head that was seen. ``tier_damaged``:
+    the head went back and was not repaired.
+    """
 
     topic: str
     topic_id: uuid.UUID
@@ -39,7 +42,7 @@ class StoredState:
     def of(
         cls, view: TopicMetadata, row: control.PartitionState, controller_epoch: int
     ) -> "StoredState":
-        """What a controller of that epoch said."""
+        """Return the state sent by a controller of that epoch."""
         return cls(
             topic=view.name,
             topic_id=view.topic_id,
@@ -49,12 +52,12 @@ class StoredState:
         )
 
     def with_row(self, row: control.PartitionState) -> "StoredState":
-        """The same with another row."""
+        """Return a copy with another row."""
         return replace(self, row=row)
 
 
 def to_json(state: StoredState) -> dict[str, object]:
-    """The file's content."""
+    """Return the file's content."""
     return {
         "version": VERSION,
         "topic": state.topic,
@@ -80,7 +83,7 @@ def to_json(state: StoredState) -> dict[str, object]:
 
 
 def from_json(data: Mapping[str, object]) -> StoredState:
-    """Read a file's content; raises ValueError naming what is wrong."""
+    """Parse a file's content. Raises ValueError with the cause."""
     if data.get("version") != VERSION:
         raise ValueError(f"partition.state has version {data.get('version')!r}, not {VERSION}")
     row = data.get("row")
@@ -122,7 +125,7 @@ def _row_to_json(row: control.PartitionState) -> dict[str, object]:
 
 
 def _places(row: control.PartitionState) -> dict[str, tuple[int, ...]]:
-    """What most rows have nothing of."""
+    """Return the replica lists that are empty in most rows."""
     return {
         "adding": row.adding,
         "removing": row.removing,
@@ -150,7 +153,7 @@ def _row_from_json(data: Mapping[str, object]) -> control.PartitionState:
 
 
 def _recovery_state(value: object) -> int:
-    """Files of before it existed read as RECOVERED."""
+    """Return the recovery state; files written without it mean RECOVERED."""
     if value is None:
         return int(control.LeaderRecoveryState.RECOVERED)
     return int(control.LeaderRecoveryState(_integer(value)))

@@ -1,11 +1,10 @@
-"""State files that follow what is in force: written soon, a few at a time, nobody waits for them.
+"""Background writer of state files that follow the state in effect, a few at a time.
 
-Most of what a replica remembers is durable before it is in force (persist before acting). Two
-things are not: the row that an AlterPartition answer brings, which is in the slices already, and
-the end of the tier as it advances. Their file follows in the background, so that no fetch and no
-other answer stands behind an fsync; whatever must not rely on more than the disk has asks for what
-is durable. However often a replica changes, it waits here once, so the writes are bounded by what
-the disk takes.
+Most of a replica's state is durable before it takes effect (persist before acting). Two parts are
+not: the row of an AlterPartition answer, which the controller has persisted already, and the end of
+the tier as it advances. Their file follows in the background, so that no fetch and no other answer
+waits for an fsync. Code that must rely on the disk uses the durable values. However often a replica
+changes, it is queued once, so the disk's speed bounds the writes.
 """
 
 import asyncio
@@ -22,19 +21,22 @@ _RETRY_S = 1.0
 
 
 class Replica(Protocol):
-    """Whose file follows."""
+    """Replica with a state file."""
 
     tp: TopicPartition
 
     async def write_changes(self) -> None:
-        """Have the file say what is in force; raises :class:`StorageError`."""
+        """Write the current state. Raises :class:`StorageError`."""
 
     def storage_failed(self, error: BaseException) -> None:
-        """Its disk refused."""
+        """Record a failure of the replica's disk."""
 
 
 class StateWriter:
-    """The loop thread owns it. ``retry_s``: pause before a write that failed is tried again."""
+    """Queue of replicas, owned by the loop thread.
+
+    ``retry_s``: pause before a failed write is retried.
+    """
 
     def __init__(self, retry_s: float = _RETRY_S) -> None:
         self._retry_s = retry_s
@@ -44,7 +46,7 @@ class StateWriter:
         self._closed = False
 
     def soon(self, replica: Replica) -> None:
-        """Have the file say what is in force."""
+        """Queue a write of the replica's current state."""
         if self._closed:
             return
         self._waiting[replica] = None
@@ -54,12 +56,12 @@ class StateWriter:
             task.add_done_callback(self._workers.discard)
 
     async def written(self) -> None:
-        """Until every file was written, or has failed and is tried again later."""
+        """Wait until every file was written, or has failed and will be retried."""
         while self._workers:
             await asyncio.wait(self._workers)
 
     async def close(self) -> None:
-        """Write what waits, then nothing more."""
+        """Write the queued states, then nothing more."""
         self._closed = True
         for timer in self._retries.values():
             timer.cancel()

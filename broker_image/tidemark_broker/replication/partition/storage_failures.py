@@ -1,7 +1,7 @@
-"""Which replicas' storage refuses, and when each may be tried again.
+"""Replicas whose storage fails, and the time of each one's next attempt.
 
-A full disk or an unwritable folder is no reason to stop: the replica answers KAFKA_STORAGE_ERROR
-and is tried again after a growing pause.
+A full disk or an unwritable directory does not stop the broker: the replica returns
+KAFKA_STORAGE_ERROR and is retried after a growing pause.
 """
 
 import logging
@@ -17,8 +17,11 @@ _LONGEST_PAUSE_S = 30.0
 
 
 class StorageFailures:
-    """``changed`` is called whenever another partition has failed, or one works again: the
-    controller is to hear of it at once."""
+    """Storage failures by partition.
+
+    ``changed`` is called when another partition fails or one works again, because the controller is
+    notified at once.
+    """
 
     def __init__(self) -> None:
         self._backoffs: dict[TopicPartition, Backoff] = {}
@@ -27,33 +30,36 @@ class StorageFailures:
         self.changed: Callable[[], None] = lambda: None
 
     def failed(self, tp: TopicPartition, error: BaseException, now_s: float) -> None:
-        """Note a failure; one log line each time."""
+        """Record a failure and log it."""
         known = self._backoffs.get(tp)
         backoff = known or Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         self._backoffs[tp] = backoff = backoff.failed(now_s)
         self._messages[tp] = str(error)
         self.total += 1
         logger.error(
-            "storage of %s failed (%s); trying again in %.1f s", tp, error, backoff.until_s - now_s
+            "storage of %s failed (%s); the next attempt is in %.1f s",
+            tp,
+            error,
+            backoff.until_s - now_s,
         )
         if known is None:
             self.changed()
 
     def succeeded(self, tp: TopicPartition) -> None:
-        """The partition's storage works."""
+        """Clear the failure of a partition whose storage works."""
         if self._backoffs.pop(tp, None) is not None:
             self._messages.pop(tp, None)
             logger.info("storage of %s works again", tp)
             self.changed()
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is no more of this broker's: what its storage refused concerns nobody."""
+        """Drop the failure of a partition that this broker no longer hosts."""
         if self._backoffs.pop(tp, None) is not None:
             self._messages.pop(tp, None)
             self.changed()
 
     def may_try(self, tp: TopicPartition, now_s: float) -> bool:
-        """False while the pause after a failure lasts."""
+        """Return False during the pause after a failure."""
         backoff = self._backoffs.get(tp)
         return backoff is None or backoff.ready(now_s)
 
@@ -63,24 +69,26 @@ class StorageFailures:
 
     @property
     def count(self) -> int:
-        """How many partitions' last attempt failed."""
+        """Number of partitions whose last attempt failed."""
         return len(self._backoffs)
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Those whose last attempt failed."""
+        """Partitions whose last attempt failed."""
         return tuple(self._backoffs)
 
     def has_failed(self, tp: TopicPartition) -> bool:
-        """Did the last attempt fail?"""
+        """Return whether the last attempt failed."""
         return tp in self._backoffs
 
     def message(self, tp: TopicPartition) -> str:
-        """Why the last attempt failed."""
+        """Return the cause of the last failure, or ""."""
         return self._messages.get(tp, "")
 
     def summary(self) -> str:
-        """For BrokerStatus: empty when all is well, else the first failure and how many more."""
+        """Return the first failure and the number of others for BrokerStatus; empty without
+        failures.
+        """
         if not self._messages:
             return ""
         tp, message = min(self._messages.items())

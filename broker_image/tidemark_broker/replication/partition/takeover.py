@@ -1,9 +1,9 @@
-"""How an elected leader whose log may lack what is in the tier takes over from there.
+"""Takeover from the tier by an elected leader whose log may lack records of the tier.
 
-The prefix rule (:mod:`prefix_rule`; KIP-704's recovery of a leader elected uncleanly): it claims
-the head, asks for the tier's end, and starts its log from the tier where it lacks or contradicts
-that; only then does it lead. While the tier does not answer, the partition stays offline and says
-why.
+It follows the prefix rule (:mod:`prefix_rule`; KIP-704's recovery of an uncleanly elected leader).
+The replica claims the head, queries the tier's end, and restarts its log from the tier if it lacks
+or contradicts it. Only then does it lead. While the tier does not answer, the partition stays
+offline with a reason.
 """
 
 import asyncio
@@ -25,10 +25,11 @@ _TIER_SAYS = "; the tier: "
 
 
 async def take_over(partition: Partition) -> None:
-    """The prefix rule, one try: an elected leader asks the tier for its end, under a claim of its
-    own epoch, and starts its log from the tier where it lacks or contradicts that; then it leads.
+    """Make one attempt to lead by the prefix rule.
 
-    The tier is asked without ``lock``: a newer state never waits for it, and voids the answer.
+    The replica queries the tier's end under a claim of its own epoch, and restarts its log from the
+    tier if it lacks or contradicts that. The tier is queried without ``lock``: a newer state never
+    waits for it, and voids the answer.
     """
     term = _term(partition)
     if partition.role is not Role.TAKING_OVER:
@@ -36,10 +37,11 @@ async def take_over(partition: Partition) -> None:
     try:
         async with asyncio.timeout(_TIER_TIMEOUT_S):
             tier, point = await _claimed_tier(partition)
+        # A role or tiering change during the query voids the answer.
         async with partition.lock:
             if partition.role is Role.TAKING_OVER and term == _term(partition):
                 await _lead_from(partition, tier, point)
-    except Exception as error:  # noqa: BLE001  whatever fails, it stays offline and is tried again
+    except Exception as error:  # noqa: BLE001  whatever fails, it stays offline and is retried
         _stay_offline(partition, error)
 
 
@@ -48,7 +50,7 @@ def _term(partition: Partition) -> tuple[int, Tiering]:
 
 
 async def _claimed_tier(partition: Partition) -> tuple[TierEnd, BootstrapPoint | None]:
-    """The tier's end, and where the log must start if it lacks that."""
+    """Return the tier's end, and the start for a log that lacks it."""
     remote = partition.context.remote
     if remote is None:
         raise RemoteUnavailable("this broker has no remote storage")
@@ -63,14 +65,17 @@ def _lacks(partition: Partition, tier: TierEnd) -> bool:
 
 
 async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint | None) -> None:
-    """The caller holds ``lock``; nothing has changed since the tier was asked."""
+    """Start from ``point`` if necessary, and lead.
+
+    The caller holds ``lock``, and nothing has changed since the query.
+    """
     row, log = partition.row, partition.log
     if row is None or partition.stored is None or (point is None and _lacks(partition, tier)):
         return
     if point is not None:
         logger.warning(
-            "%s: the log (end %d) does not hold what is in the tier (to %d, log start %d): it "
-            "starts anew at %d",
+            "%s: the log (end %d) does not contain what is in the tier (to %d, log start %d): it "
+            "restarts at %d",
             partition.tp,
             partition.next_offset,
             tier.end.offset,
@@ -87,6 +92,7 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
             producer_snapshot=_snapshot(point),
             recent_batches=point.recent_batches,
         )
+    # The log agrees with the tier now, which the state file must say before it leads.
     partition.doubt = None
     remote_end.replace(partition, tier.end, tier.position)
     await partition.write_state(partition.stored)
@@ -94,15 +100,18 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
 
 
 def _snapshot(point: BootstrapPoint) -> bytes | None:
-    """Producers at the end of the tier. What is in the tier was stable when it was copied, so their
-    transactions have ended, if by markers that this log lacks; how, the tier tells itself."""
+    """Return the producers at the end of the tier, without their transactions.
+
+    The tier's records were stable when they were copied, so their transactions have ended, possibly
+    by markers that this log lacks. The tier has their outcomes.
+    """
     data = point.producer_snapshot
     return None if data is None else without_transactions(data)
 
 
 def _stay_offline(partition: Partition, error: Exception) -> None:
     answer = str(error) or f"no answer within {_TIER_TIMEOUT_S:g} s"
-    logger.warning("%s: taking over from the tier failed: %s", partition.tp, answer)
+    logger.warning("%s: the takeover from the tier failed: %s", partition.tp, answer)
     if partition.role is not Role.TAKING_OVER:
         return
     disk = isinstance(error, StorageError)
