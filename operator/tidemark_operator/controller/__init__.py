@@ -1,6 +1,6 @@
-"""The controller core: state in, decisions out.
+"""Core of the controller: decisions as pure functions of the state.
 
 Plain synchronous deterministic Python. No clock, no randomness, no I/O: times are arguments, and
-what is to be written or sent comes back as data. The shell around it commits the writes, tells the
-state what succeeded (:func:`commit.apply`), and only then sends requests (*persist before acting*).
+writes and requests are returned as data. The caller commits the writes, applies those that
+succeeded (:func:`commit.apply`), and only then sends requests (*persist before acting*).
 """

@@ -1,18 +1,17 @@
-"""Losses that a person accepts, by name: nothing is ever given up by a switch that stays on.
+"""Losses that a person accepts by name: no permanent switch ever gives up records.
 
-Where every complete copy of a partition was lost, or those that may be complete cannot be
-compared, nobody is elected (:mod:`elections`). ``tidemark.dev/accept-copy`` on the Topic then names
-whose copy is to lead: ``<topic id>/<partition>=<broker>@<leader epoch>:<log end>``, several with
-commas between. It counts while exactly this stands: a topic that is made again has another id, the
-leader epoch moves with each election, the log end is what the broker reports
-(:mod:`replica_logs`). A partition that no broker has a replica of any
-more begins anew: the copy is an empty one, and ends at 0.
+If every complete copy of a partition was lost, or the copies that may be complete cannot be
+compared, no leader is elected (:mod:`elections`). ``tidemark.dev/accept-copy`` on the Topic then
+names the copy that is to lead: ``<topic id>/<partition>=<broker>@<leader epoch>:<log end>``,
+several separated by commas. It counts only while it matches exactly: a topic that is created again
+has another id, the leader epoch changes with each election, and the broker reports the log end
+(:mod:`replica_logs`). A partition without any replica left restarts empty: its copy ends at 0.
 
-What is accepted stands in the Topic's status before it is acted upon; a partition is left
-RECOVERING, as by any unclean election, so that its leader asks the tier for what it lacks.
+A consent is recorded in the Topic's status before it is acted on. The partition is RECOVERING
+afterwards, as after any unclean election, so that its leader restores from the tier what it lacks.
 
 ``tidemark.dev/accept-lost-directory`` on a Broker that is being deleted names the log directory and
-the registration that will not come back: ``<directory id>@<broker epoch>``.
+the registration that are lost: ``<directory id>@<broker epoch>``.
 """
 
 import bisect
@@ -43,9 +42,9 @@ from tidemark_operator.controller.model import (
 )
 
 _COPY = re.compile(r"([0-9]{1,9})=([0-9]{1,9})@([0-9]{1,9}):([0-9]{1,18})")
-#: Copies that a message offers; the next ones are offered once these were accepted.
+#: Copies that one message offers; the next ones are offered after these were accepted.
 OFFERED_MAX = 10
-#: And their characters: a value that is cut off with its message could not be copied.
+#: Characters of these copies: a value truncated with its message could not be copied.
 _OFFERED_CHARS_MAX = 250
 #: Topics that an Event names; the rest are counted.
 NAMED_MAX = 3
@@ -65,8 +64,7 @@ class Copy:
 
 
 def offers(state: ControllerState, rows: Iterable[PartitionRow]) -> list[Copy]:
-    """Of each partition that waits, the copy that loses least; none while no broker has
-    answered."""
+    """Return the best copy of each waiting partition; none before a broker has reported."""
     found = (_best(state, row) for row in rows if awaits_logs(row))
     return sorted(copy for copy in found if copy is not None)
 
@@ -76,8 +74,8 @@ def _best(state: ControllerState, row: PartitionRow) -> Copy | None:
     best = longest(row, ends)
     if best != NO_LEADER:
         return Copy(row.partition, best, row.leader_epoch, ends[best].next_offset)
-    anew = _anew(state, row)
-    return None if anew is None else Copy(row.partition, anew, row.leader_epoch, 0)
+    empty_host = _empty_host(state, row)
+    return None if empty_host is None else Copy(row.partition, empty_host, row.leader_epoch, 0)
 
 
 def _live_ends(state: ControllerState, row: PartitionRow) -> dict[int, LogEnd]:
@@ -86,8 +84,8 @@ def _live_ends(state: ControllerState, row: PartitionRow) -> dict[int, LogEnd]:
     return {node_id: end for node_id, end in ends if end is not None}
 
 
-def _anew(state: ControllerState, row: PartitionRow) -> int | None:
-    """Where a partition begins anew of which no broker has anything."""
+def _empty_host(state: ControllerState, row: PartitionRow) -> int | None:
+    """Return the broker on which a partition without any replica would restart empty."""
     if row.hosts or not row.placeholders:
         return None
     takers = [broker.node_id for broker in state.live_brokers() if not broker.leaving]
@@ -95,7 +93,7 @@ def _anew(state: ControllerState, row: PartitionRow) -> int | None:
 
 
 def offer_text(state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]) -> str:
-    """The end of a condition's message: what can be accepted, and why what was named is not."""
+    """Return the end of a condition's message: the offers, and why an annotation does not match."""
     copies = offers(state, rows)
     refused = _refused(ACCEPT_COPY, topic.asked.get(ACCEPT_COPY, ""))
     if not copies:
@@ -111,23 +109,21 @@ def offer_text(state: ControllerState, topic: TopicInfo, rows: Sequence[Partitio
 
 
 def _shown(copies: Sequence[Copy]) -> Sequence[Copy]:
-    """As many as one message holds."""
+    """Return as many copies as one message has room for."""
     chars = list(itertools.accumulate(len(f"{_offer(copy)}{copy}") for copy in copies))
     return copies[: min(OFFERED_MAX, max(1, bisect.bisect_right(chars, _OFFERED_CHARS_MAX)))]
 
 
-def _refused(annotation: str, asked: str) -> str:
-    """Why what was named is not acted upon; "" if nothing was."""
-    if len(asked) > ACCEPTED_CHARS_MAX:
+def _refused(annotation: str, value: str) -> str:
+    """Return why an annotation is not acted on; "" if there is none."""
+    if len(value) > ACCEPTED_CHARS_MAX:
         return (
-            f". {annotation} has {len(asked)} characters, the limit is "
+            f". {annotation} has {len(value)} characters, the limit is "
             f"{ACCEPTED_CHARS_MAX}. Name fewer copies at a time"
         )
-    return (
-        (f". {annotation} names {quoted(asked)}, which does not match the current state")
-        if asked
-        else ""
-    )
+    if not value:
+        return ""
+    return f". {annotation} names {quoted(value)}, which does not match the current state"
 
 
 def _offer(copy: Copy) -> str:
@@ -140,8 +136,11 @@ def _offer(copy: Copy) -> str:
 
 
 def parse_copies(text: str, topic_id: uuid.UUID) -> list[Copy]:
-    """What an annotation names of this topic; what is not written so counts for nothing. (A
-    semicolon ends a command in a shell: commas are what is offered.)"""
+    """Return the copies that an annotation names for this topic; malformed ones are ignored.
+
+    Semicolons are accepted too, but messages offer commas, because a semicolon ends a shell
+    command.
+    """
     named, _, copies = text.strip().partition("/")
     if named != id_text(topic_id):
         return []
@@ -150,33 +149,37 @@ def parse_copies(text: str, topic_id: uuid.UUID) -> list[Copy]:
 
 
 def settle(draft: Draft, topic: TopicInfo) -> tuple[Acceptance, ...]:
-    """What is to be recorded now; what is recorded already is drafted."""
-    asked = topic.asked.get(ACCEPT_COPY, "")
-    if len(asked) > ACCEPTED_CHARS_MAX:
-        return ()  # it could not be recorded as it is
-    copies = [copy for copy in parse_copies(asked, topic.id) if _stands(draft, topic, copy)]
+    """Return the consent to record now; draft the leaders of one that is recorded already."""
+    annotation = topic.asked.get(ACCEPT_COPY, "")
+    # The status has no room for a longer value, and what is not recorded is not acted on.
+    if len(annotation) > ACCEPTED_CHARS_MAX:
+        return ()
+    copies = [copy for copy in parse_copies(annotation, topic.id) if _stands(draft, topic, copy)]
     if not copies:
         return ()
-    if not is_recorded(topic.status, ACCEPT_COPY, asked):
+    if not is_recorded(topic.status, ACCEPT_COPY, annotation):
         effect = f"accepted: {', '.join(map(_offer, copies))}. Later records are lost"
-        return (Acceptance(ACCEPT_COPY, asked, effect),)
+        return (Acceptance(ACCEPT_COPY, annotation, effect),)
     for copy in copies:
         _lead(draft, topic, copy)
     return ()
 
 
 def _stands(draft: Draft, topic: TopicInfo, copy: Copy) -> bool:
-    """Is it exactly what is there? Any replica that reported may be named, not only the best."""
+    """Return whether a copy still matches.
+
+    Any reporting replica may be named, not only the best.
+    """
     row = draft.row((topic.id, copy.partition))
     if row is None or not awaits_logs(row) or row.leader_epoch != copy.leader_epoch:
         return False
     end = _live_ends(draft.state, row).get(copy.node_id)
     if end is not None:
         return end.next_offset == copy.log_end
-    return copy.log_end == 0 and _can_begin_anew(draft, row, copy.node_id)
+    return copy.log_end == 0 and _can_restart_empty(draft, row, copy.node_id)
 
 
-def _can_begin_anew(draft: Draft, row: PartitionRow, node_id: int) -> bool:
+def _can_restart_empty(draft: Draft, row: PartitionRow, node_id: int) -> bool:
     broker = draft.broker(node_id)
     free = broker is not None and broker.live and not broker.leaving
     return free and not row.hosts and bool(row.placeholders)
@@ -187,9 +190,11 @@ def _lead(draft: Draft, topic: TopicInfo, copy: Copy) -> None:
     if row is None:
         return
     replicas = row.replicas
+    # An empty copy takes the place of the first placeholder.
     if copy.node_id not in replicas:
         place = next(index for index, replica in enumerate(replicas) if replica < 0)
         replicas = (*replicas[:place], copy.node_id, *replicas[place + 1 :])
+    # RECOVERING makes the leader look into the tier for records that its log lacks (KIP-704).
     led = dataclasses.replace(
         row,
         replicas=replicas,
@@ -203,7 +208,7 @@ def _lead(draft: Draft, topic: TopicInfo, copy: Copy) -> None:
 
 
 def is_recorded(status: Json, annotation: str, value: str) -> bool:
-    """Does the status say already that this was accepted?"""
+    """Return whether the status already records a consent."""
     records = status.get("accepted")
     return any(
         record.get("annotation") == annotation and record.get("value") == value
@@ -216,18 +221,20 @@ def is_recorded(status: Json, annotation: str, value: str) -> bool:
 
 
 def lost_directory(broker: BrokerInfo) -> str:
-    """What the annotation of a Broker has to say, to be about this directory and registration."""
+    """Return the annotation's value for a Broker's present directory and registration."""
     return f"{broker.directory_id or 'unknown'}@{broker.broker_epoch}"
 
 
 def gives_up(broker: BrokerInfo) -> bool:
-    """Whether a person gives up what a Broker that is being deleted has, though it is the last."""
+    """Return whether a person gives up a deleted Broker's log directory, even as the last copy."""
     return not broker.live and broker.asked.get(ACCEPT_LOST_DIRECTORY) == lost_directory(broker)
 
 
 def give_up_text(broker: BrokerInfo) -> str:
-    """The end of the message of a Broker that cannot go: how a person gives it up, and why what
-    was said so far does not."""
+    """Return the end of a blocked Broker's message:
+
+    how to give it up, and why a value does not match.
+    """
     if broker.live:
         return ""
     refused = _refused(ACCEPT_LOST_DIRECTORY, broker.asked.get(ACCEPT_LOST_DIRECTORY, ""))
@@ -238,8 +245,10 @@ def give_up_text(broker: BrokerInfo) -> str:
 
 
 def removed(state: ControllerState, broker: BrokerInfo, given_up: Sequence[RowKey]) -> Event:
-    """What people are told of a Broker that went; with ``given_up``, the partitions of which it had
-    the last live copy."""
+    """Return the Event of a removed Broker.
+
+    ``given_up`` are the partitions of which it had the last live copy.
+    """
     text = f"broker {broker.node_id} is removed"
     if not given_up:
         return normal("Broker", broker.key, "BrokerRemoved", text)

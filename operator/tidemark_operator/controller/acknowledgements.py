@@ -1,10 +1,10 @@
-"""What brokers have acknowledged of the rows that concern them: a row that is written is a plan.
+"""Acknowledgements of brokers: which written rows they have received and applied.
 
-A partition is led once its leader has taken in a row of the present leader epoch; a replica is one
-once its broker has been told of it, and did not answer that its storage refuses. Only what is still
-outstanding is kept, by topic: where nothing is under way this is empty. It is memory, and begins
-anew with each term: of a row that was loaded nobody knows here whether its leader had heard of it
-before, until that broker has applied a snapshot of this term (:meth:`Acknowledgements.has_told`).
+A partition is led once its leader has applied a row of the present leader epoch. A replica exists
+once its broker has received it and did not answer that its storage fails. Only outstanding
+acknowledgements are stored, by topic, so this is empty while nothing changes. It is in memory and
+starts empty with each term: a loaded row may or may not have reached its leader, until that broker
+has applied a snapshot of this term (:meth:`Acknowledgements.has_told`).
 """
 
 import uuid
@@ -16,17 +16,19 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire.control import PartitionError, PartitionStatesRequest, PartitionStatesResponse
 from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, PartitionRow, RowKey
 
-#: So long nothing is said against brokers that have not answered yet.
+#: Time without an answer before a broker counts as overdue.
 PATIENCE_MS = 5_000
 
 
 @dataclass(slots=True)
 class _Outstanding:
-    """Of one topic: partitions whose leader has not taken over, replicas that were never told.
-    ``since_ms`` None: nobody has looked at the clock yet."""
+    """Outstanding acknowledgements of one topic: new leaders and new replicas.
+
+    ``since_ms`` is None before the first :meth:`Acknowledgements.tick`.
+    """
 
     leaders: set[int] = field(default_factory=set)
-    #: By partition, the brokers.
+    #: Brokers by partition.
     replicas: dict[int, set[int]] = field(default_factory=dict)
     since_ms: int | None = None
     overdue: bool = False
@@ -35,11 +37,11 @@ class _Outstanding:
         return bool(self.leaders or self.replicas)
 
     def is_new(self, partition: int, node_id: int) -> bool:
-        """Whether a broker was never told of its replica of a partition."""
+        """Return whether a broker has not acknowledged its replica of a partition."""
         return node_id in self.replicas.get(partition, ())
 
     def told(self, partition: int, node_id: int) -> None:
-        """A broker knows of its replica now."""
+        """Note that a broker has received its replica."""
         waiting = self.replicas.get(partition)
         if waiting is not None:
             waiting.discard(node_id)
@@ -48,81 +50,84 @@ class _Outstanding:
 
 
 class Acknowledgements:
-    """Belongs to the state; changed by commits that took effect and by what brokers answer."""
+    """Part of the state, changed by stored commits and by brokers' answers."""
 
     def __init__(self) -> None:
         self._outstanding: dict[uuid.UUID, _Outstanding] = {}
         #: The broker epoch under which a broker has applied a snapshot of this term.
         self._told: dict[int, int] = {}
-        #: By node id and row: why the broker could not do as it was told.
+        #: By node id and row: the error with which the broker answered.
         self._refused: dict[int, dict[RowKey, PartitionError]] = {}
 
-    # ------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------ queries
 
     def has_told(self, broker: BrokerInfo | None) -> bool:
-        """Whether this process of a broker has applied a snapshot of this term."""
+        """Return whether this process of a broker has applied a snapshot of this term."""
         return broker is not None and self._told.get(broker.node_id) == broker.broker_epoch
 
     @property
     def has_told_any(self) -> bool:
-        """Whether any broker has reached this controller."""
+        """Return whether any broker has reached this controller."""
         return bool(self._told)
 
     def awaits_leader(self, row: PartitionRow) -> bool:
-        """Whether a new leader has not acknowledged yet that it leads."""
+        """Return whether a new leader has not acknowledged its leadership yet."""
         found = self._outstanding.get(row.topic_id)
         return found is not None and row.partition in found.leaders
 
     def awaits_anything(self, topic_id: uuid.UUID) -> bool:
-        """Whether a broker has not answered yet to what concerns a topic."""
+        """Return whether an answer about a topic is outstanding."""
         return topic_id in self._outstanding
 
     def is_overdue(self, topic_id: uuid.UUID) -> bool:
-        """Whether brokers have been waited for longer than they should be (:meth:`tick`)."""
+        """Return whether a topic's answers are late (:meth:`tick`)."""
         found = self._outstanding.get(topic_id)
         return found is not None and found.overdue
 
     def has_replica(self, row: PartitionRow, node_id: int) -> bool:
-        """Whether a broker knows of a replica that the row gives it, and did not refuse it."""
+        """Return whether a broker has received its replica of a row and did not refuse it."""
         found = self._outstanding.get(row.topic_id)
         is_new = found is not None and found.is_new(row.partition, node_id)
         return not is_new and row.key not in self._refused.get(node_id, ())
 
     def doubted(self) -> Iterator[RowKey]:
-        """Partitions with a replica that was never told of it, or refused."""
+        """Yield the partitions with a replica that is not acknowledged, or refused."""
         for topic_id, found in self._outstanding.items():
             yield from ((topic_id, partition) for partition in found.replicas)
         for refused in self._refused.values():
             yield from refused
 
     def refusal(self, row: PartitionRow, node_id: int) -> PartitionError | None:
-        """Why a broker could not do as a row told it; None: it could, or has not answered."""
+        """Return the error of a broker's answer to a row; None if there is none, or no answer
+        yet.
+        """
         return self._refused.get(node_id, {}).get(row.key)
 
     def storage_refuses(self, row: PartitionRow, node_id: int) -> bool:
-        """Whether it is the broker's storage that could not."""
+        """Return whether a broker answered that its storage fails."""
         found = self.refusal(row, node_id)
         return found is not None and found.error_code == ErrorCode.kafka_storage_error.value
 
-    # ------------------------------------------------------------ what becomes outstanding
+    # ------------------------------------------------------------ outstanding
 
     def landed(self, old: PartitionRow | None, new: PartitionRow) -> None:
-        """A row was written: those whom it gives something new have not heard of it yet."""
+        """Note a stored row: its new leader and its new replicas have to acknowledge it."""
         fresh = set(new.hosts).difference(old.hosts if old is not None else ())
-        led_anew = old is None or new.leader_epoch != old.leader_epoch
-        if not fresh and not led_anew:
+        is_newly_led = old is None or new.leader_epoch != old.leader_epoch
+        if not fresh and not is_newly_led:
             return
         found = self._outstanding.setdefault(new.topic_id, _Outstanding())
         if fresh:
             found.replicas.setdefault(new.partition, set()).update(fresh)
+        # Nothing is outstanding from a leader that does not exist.
         if new.leader == NO_LEADER:
             found.leaders.discard(new.partition)
-        elif led_anew:
+        elif is_newly_led:
             found.leaders.add(new.partition)
         self._settle(new.topic_id)
 
     def row_gone(self, row: PartitionRow) -> None:
-        """A row was taken away, with all that was outstanding of it."""
+        """Forget a removed row with everything outstanding."""
         for refused in self._refused.values():
             refused.pop(row.key, None)
         found = self._outstanding.get(row.topic_id)
@@ -132,19 +137,21 @@ class Acknowledgements:
             self._settle(row.topic_id)
 
     def broker_gone(self, node_id: int) -> None:
-        """A broker's object is gone, or another process of it has registered: what the former one
-        answered counts no more."""
+        """Forget a former process's answers:
+
+        its object has disappeared, or another has registered.
+        """
         self._told.pop(node_id, None)
         self._refused.pop(node_id, None)
 
     def _settle(self, topic_id: uuid.UUID) -> bool:
-        """Forget a topic of which nothing is outstanding; whether that is so."""
+        """Forget a topic without outstanding answers; return whether it was forgotten."""
         settled = not self._outstanding.get(topic_id)
         if settled:
             self._outstanding.pop(topic_id, None)
         return settled
 
-    # ------------------------------------------------------------ what is heard
+    # ------------------------------------------------------------ answers
 
     def take(
         self,
@@ -153,13 +160,17 @@ class Acknowledgements:
         request: PartitionStatesRequest,
         response: PartitionStatesResponse,
     ) -> set[uuid.UUID]:
-        """A broker's answer to partition states; ``present`` are those rows that the request named,
-        as they are by now. The topics of which something else is true since."""
+        """Take a broker's answer to partition states.
+
+        ``present`` are the rows that the request named, as they are now. Return the topics whose
+        status may change.
+        """
+        # An answer of a former process says nothing about the present one.
         if response.error_code or response.broker_epoch != broker.broker_epoch:
             return set()
         node_id, news = broker.node_id, set[uuid.UUID]()
         errors = {(error.topic_id, error.partition): error for error in response.errors}
-        told = {
+        sent = {
             (topic.topic_id, state.partition): state.leader_epoch
             for topic in request.topics
             for state in topic.partitions
@@ -167,8 +178,9 @@ class Acknowledgements:
         for row in present:
             if self._note_refusal(node_id, row.key, errors.get(row.key)):
                 news.add(row.topic_id)
-            if row.key not in errors and self._acknowledged(node_id, row, told[row.key]):
+            if row.key not in errors and self._acknowledged(node_id, row, sent[row.key]):
                 news.add(row.topic_id)
+        # Only a full snapshot shows that the broker has everything of this term.
         if request.full:
             self._told[node_id] = response.broker_epoch
         return news
@@ -184,23 +196,30 @@ class Acknowledgements:
         return before != after
 
     def _acknowledged(self, node_id: int, row: PartitionRow, leader_epoch: int) -> bool:
-        """One row; whether all leaders, or all replicas, of its topic are known now to be told."""
+        """Note one acknowledged row; return whether its topic's status may change.
+
+        That is so when all leaders, or all replicas, of the topic have acknowledged.
+        """
         found = self._outstanding.get(row.topic_id)
         if found is None:
             return False
         before = bool(found.leaders), bool(found.replicas)
         found.told(row.partition, node_id)
+        # An acknowledgement of an older leader epoch does not show that it leads in the present
+        # one.
         if node_id == row.leader and leader_epoch == row.leader_epoch:
             found.leaders.discard(row.partition)
         after = bool(found.leaders), bool(found.replicas)
         self._settle(row.topic_id)
         return before != after or (found.overdue and bool(found))
 
-    # ------------------------------------------------------------ the clock
+    # ------------------------------------------------------------ time
 
     def tick(self, *, now_ms: int) -> list[uuid.UUID]:
-        """Called every second or so: the topics for which brokers have not answered in
-        :data:`PATIENCE_MS`, each told once."""
+        """Return the topics whose brokers have not answered for :data:`PATIENCE_MS`, each once.
+
+        Called about once a second. The time of an entry starts with the first call after it.
+        """
         late = []
         for topic_id, found in self._outstanding.items():
             if found.since_ms is None:
@@ -212,8 +231,10 @@ class Acknowledgements:
 
 
 class NobodyIsTold(Acknowledgements):
-    """Of an engine whose brokers hear of everything from their own controller: what its metadata
-    say of a partition is so."""
+    """Acknowledgements for an engine whose brokers follow their own controller.
+
+    The state comes from its metadata, so every row counts as acknowledged.
+    """
 
     def has_told(self, broker: BrokerInfo | None) -> bool:
         return broker is not None

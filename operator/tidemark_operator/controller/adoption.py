@@ -1,11 +1,11 @@
-"""Taking over a topic that is there and has no Topic: rule *Identity*.
+"""Adoption of an existing topic that has no Topic object: rule *Identity*.
 
-A name that is known under an id which no Topic has is not made again. A new Topic of that name
-either takes the id over, which ``tidemark.dev/adopt-topic-id`` names, or waits. What can be adopted
-is what the slices still hold, or brokers have; what is only listed in ``leftBehind`` (its
-partitions were being deleted when it was released) can be forgotten. The claim is the write of
-``status.topicId``: nothing is decided about the rows before it stands. A Topic whose status was
-lost, and whose own uid is the id that brokers know, is that topic.
+A name that is known under an id without a Topic is not created again. A new Topic of that name
+either takes over the id, which ``tidemark.dev/adopt-topic-id`` names, or waits. An id can be
+adopted while slices or brokers still have its partitions. An id that is only listed in
+``leftBehind`` (its partitions were being deleted when it was released) can be forgotten. The claim
+is the write of ``status.topicId``: nothing is decided about the rows before it is stored. A Topic
+whose status was lost, and whose own uid is the id that brokers report, is that topic.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from tidemark_operator.controller.events import count, quoted
 from tidemark_operator.controller.model import TieringStatus, TopicInfo
 
 _LISTED_MAX = 5
-#: topicName is immutable.
+#: Advice for a name in use, because topicName is immutable.
 _ANOTHER_NAME = "delete this Topic and create it with another topicName"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """A Topic becomes the topic of this id, with what was on record of it."""
+    """Decision that a Topic takes over an existing topic, with the recorded facts about it."""
 
     topic_id: uuid.UUID
     partitions: int
@@ -36,16 +36,17 @@ class Adoption:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a Topic of this name is neither made nor adopted."""
+    """Reason why a Topic of this name is neither created nor adopted."""
 
     reason: Reason
     message: str
 
 
 def look(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
-    """What its name's past means for a Topic that is to be made; None: nothing."""
+    """Return the effect of its name's history on a Topic to be created; None if there is none."""
     if topic.topic_id is not None:
         return None
+    # Its own uid first: brokers that know it prove the identity without an annotation.
     if (found := its_own(state, topic)) is not None:
         return found
     if state.rows_of(topic.id):
@@ -54,16 +55,18 @@ def look(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
     strays = _strays(state, topic.name)
     if asked:
         return _asked(state, topic, asked, strays)
+    # Coordinators' topics are created by brokers, so no person could annotate them in time.
     if topic.is_internal and (found := _only_stray(state, strays)) is not None:
         return found
     return _required(state, topic, strays) if strays else _restored(state, topic)
 
 
 def _only_stray(state: ControllerState, strays: list[uuid.UUID]) -> Adoption | None:
-    """Return the adoption of a coordinators' topic whose Topic was lost, for example by a restored
-    backup. Brokers have the Topic created again, and without the adoption no group and no
-    transaction is served. None if there are several, or if one was released on purpose: then a
-    person decides."""
+    """Return the adoption of a coordinators' topic whose Topic was lost, for example in a restore.
+
+    Brokers have the Topic created again, and without the adoption no group and no transaction is
+    served. None if there are several, or if one was released on purpose: then a person decides.
+    """
     if len(strays) != 1 or strays != _with_rows(state, strays):
         return None
     (topic_id,) = strays
@@ -78,25 +81,27 @@ def _only_stray(state: ControllerState, strays: list[uuid.UUID]) -> Adoption | N
 
 
 def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
-    """Its status is lost, or is older than the topic: brokers have this very one. None: they know
-    of nothing that is not on record."""
+    """Return the adoption of a topic under the Topic's own uid, whose status was lost or is old.
+
+    None if brokers report no partitions beyond the recorded ones.
+    """
     rows = state.rows_of(topic.id)
     if topic.topic_id is not None or all(part in rows for part in state.held.numbers(topic.id)):
         return None
     partitions = max(_partitions(state, topic.id), topic.partitions)
-    # The manifest may be older than the last partitions, which are served all the same.
+    # The spec may be older than the last partitions, which are served all the same.
     known = dataclasses.replace(topic, partitions=partitions)
     return _as_known(state, known, topic.id, partitions, annotation="")
 
 
 def _partitions(state: ControllerState, topic_id: uuid.UUID) -> int:
-    """As many as slices and brokers know of together."""
+    """Return the number of partitions that slices and brokers report together."""
     in_slices = max(state.rows_of(topic_id), default=-1) + 1
     return max(in_slices, state.held.partitions(topic_id))
 
 
 def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
-    """A Topic that begins with what is in the tier has the id that this has."""
+    """Return the adoption of the id of a topic to be restored from the tier."""
     try:
         origin = topic_restore.checked(state, topic)
     except topic_restore.NotRestorable as error:
@@ -104,7 +109,7 @@ def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | 
     if origin is None:
         return None
     tiering_status = TieringStatus(tiering=origin.tiering, since_ms=topic.created_ms)
-    # Its partitions are yet to be placed.
+    # Its partitions are not placed yet.
     return Adoption(
         topic_id=origin.topic_id,
         partitions=0,
@@ -114,7 +119,7 @@ def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | 
 
 
 def parse_topic_id(text: str) -> uuid.UUID | None:
-    """An id as people have it: Kafka's form or that of a Kubernetes UID; None: it is neither."""
+    """Parse an id in Kafka's form or as a Kubernetes UID; None if it is neither."""
     text = text.strip()
     try:
         return parse_id(text) if len(text) == 22 else uuid.UUID(text)
@@ -123,19 +128,19 @@ def parse_topic_id(text: str) -> uuid.UUID | None:
 
 
 def _strays(state: ControllerState, name: str) -> list[uuid.UUID]:
-    """Ids that this name is known under, by whomever, and that no Topic has."""
+    """Return the ids without a Topic under which slices, brokers or ``leftBehind`` have a name."""
     known = {*state.row_ids_named(name), *state.held.ids_named(name)}
     known.update(orphan.topic_id for orphan in state.cluster.orphans if orphan.name == name)
     return sorted(id_ for id_ in known if state.topic_by_id(id_) is None)
 
 
 def too_late(topic: TopicInfo) -> Refusal | None:
-    """Of a Topic that has its id: one that it was given by adoption is as it should be."""
-    asked = topic.asked.get(ADOPT_TOPIC_ID, "")
-    if not asked or parse_topic_id(asked) == topic.id:
+    """Return the refusal of an adoption annotation for a Topic that already has another id."""
+    value = topic.asked.get(ADOPT_TOPIC_ID, "")
+    if not value or parse_topic_id(value) == topic.id:
         return None
     text = (
-        f"{ADOPT_TOPIC_ID} names {quoted(asked)}, but topic {topic.name} has "
+        f"{ADOPT_TOPIC_ID} names {quoted(value)}, but topic {topic.name} has "
         f"the id {id_text(topic.id)}, which never changes. Remove the "
         "annotation"
     )
@@ -160,7 +165,7 @@ def _as_known(
     *,
     annotation: str,
 ) -> Adoption | Refusal:
-    """The Topic becomes the topic of that id, if it has room for its partitions."""
+    """Return the adoption of an id, or its refusal if spec.partitions is too low."""
     if partitions > topic.partitions:
         text = (
             f"topic {topic.name} ({id_text(topic_id)}) has "
@@ -168,20 +173,24 @@ def _as_known(
             f"spec.partitions to {partitions} or more to adopt it"
         )
         return Refusal(reason=Reason.ADOPTION_REFUSED, message=text)
-    on_record = _tiering_on_record(state, topic_id)
+    recorded = _tiering_on_record(state, topic_id)
+    # Rows say that there is data in the tier; without the epoch its heads could not be written.
     tiered = any(row.manifest for row in state.rows_of(topic_id).values())
-    if tiered and not on_record.tiering.ever_tiered:
+    if tiered and not recorded.tiering.ever_tiered:
         return _tiering_unknown(state, topic, topic_id)
     return Adoption(
         topic_id=topic_id,
         partitions=partitions,
-        tiering_status=on_record,
+        tiering_status=recorded,
         annotation=annotation,
     )
 
 
 def _tiering_unknown(state: ControllerState, topic: TopicInfo, topic_id: uuid.UUID) -> Refusal:
-    """An epoch that is too low would be refused by every head of the tier."""
+    """Return the refusal of a tiered topic whose epoch is unknown.
+
+    Every head of the tier would reject an epoch that is too low.
+    """
     text = (
         f"topic {topic.name} ({id_text(topic_id)}) has data in the tier, but "
         "its tiered epoch is not recorded. To adopt it, add its entry with "
@@ -226,17 +235,16 @@ def _forget(state: ControllerState, ids: list[uuid.UUID]) -> str:
 
 
 def _with_rows(state: ControllerState, ids: list[uuid.UUID]) -> list[uuid.UUID]:
-    """Those whose partitions are there, in slices or on brokers: nothing of them is being
-    deleted."""
+    """Return the ids whose partitions are in slices or on brokers and are not being deleted."""
     known = [id_ for id_ in ids if state.rows_of(id_) or state.held.numbers(id_)]
     return [id_ for id_ in known if not state.tombstones_of(id_)]
 
 
 def _tiering_on_record(state: ControllerState, topic_id: uuid.UUID) -> TieringStatus:
-    """The furthest that the Cluster's status, or any broker, knows of."""
+    """Return the tiering with the highest epoch in the Cluster's status and brokers' reports."""
     entries = [left.tiering_status for left in state.cluster.orphans if left.topic_id == topic_id]
     entries.append(TieringStatus(tiering=state.held.tiering(topic_id)))
-    return max(entries, key=lambda each: each.tiering.epoch)
+    return max(entries, key=lambda status: status.tiering.epoch)
 
 
 def _listed(ids: list[uuid.UUID]) -> str:

@@ -1,6 +1,6 @@
-"""What brokers are asked for the sake of a decision, and what they answer, in the core's values.
+"""Requests to brokers that decisions need, and their answers, in the core's values.
 
-How a question reaches a broker is the engine's business. Error codes are Kafka's; an answer counts
+The engine decides how a request reaches a broker. Error codes are Kafka's. An answer counts only
 under the epochs that it carries.
 """
 
@@ -23,7 +23,7 @@ class Disablement:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DisabledReplica:
-    """One replica's part: done, or why not (REQUEST_TIMED_OUT: still at work)."""
+    """One replica's part: done, or the error (REQUEST_TIMED_OUT: still in progress)."""
 
     partition: int
     error_code: int
@@ -34,7 +34,7 @@ class DisabledReplica:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DisablementAnswer:
-    """How far one broker is."""
+    """Progress of one broker."""
 
     broker_epoch: int
     tiered_epoch: int
@@ -43,7 +43,7 @@ class DisablementAnswer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TierDeletion:
-    """Remove what a deleted topic left in the tier; ``tiered_epoch`` -1: it never was tiered."""
+    """Request to remove a deleted topic's data from the tier; ``tiered_epoch`` -1: never tiered."""
 
     topic_id: uuid.UUID
     name: str
@@ -53,7 +53,7 @@ class TierDeletion:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TierDeletionAnswer:
-    """REQUEST_TIMED_OUT: the broker is still at work."""
+    """Answer to a TierDeletion; REQUEST_TIMED_OUT: the broker is still working on it."""
 
     error_code: int
     message: str = ""
@@ -61,7 +61,7 @@ class TierDeletionAnswer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLogAnswer:
-    """Where a replica's log ends (KIP-966), and the committed offsets that it has lost."""
+    """End of a replica's log (KIP-966), and the committed offsets that it has lost."""
 
     key: RowKey
     error_code: int
@@ -72,7 +72,7 @@ class ReplicaLogAnswer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLogsAnswer:
-    """What one broker says of the replicas that it was asked about."""
+    """One broker's answer about the logs of its replicas."""
 
     broker_epoch: int
     logs: tuple[ReplicaLogAnswer, ...]

@@ -1,12 +1,12 @@
-"""Replicas that catch up: how many may at once, and with how many bytes.
+"""Limits of catch-up: how many replicas may catch up at once, and with how many bytes.
 
-A replica that is new on a broker, or back after an absence, reads all that it lacks from its
-leader, beside what clients and the other replicas read. So whoever gives replicas to brokers
-(placeholders that are filled, moves of :mod:`draining` and :mod:`replication_factor_changes`) asks
-for room first: on the broker that takes one, by number and by bytes, and in the whole cluster, by
-number. What catches up counts whoever began it, and nothing but the rows and the leaders' reports
-is asked, so a new controller goes on with the same room. A replica that is larger than the limit by
-itself goes alone.
+A new replica, or one that returns after an absence, reads all that it lacks from its leader, in
+addition to the reads of clients and other replicas. Every feature that gives replicas to brokers
+(filled placeholders, moves of :mod:`draining` and :mod:`replication_factor_changes`) therefore
+requests room first. The limits are by number and bytes on the receiving broker, and by number in
+the whole cluster. All replicas that catch up count, whatever the cause. Only the rows and the
+leaders' reports are read, so a new controller continues with the same room. A replica that is
+larger than the limit goes alone.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from tidemark_operator.controller.model import (
 
 
 class Room:
-    """What is left of the limits, in one draft."""
+    """Room that the limits leave in one draft."""
 
     def __init__(self, draft: Draft) -> None:
         cluster = draft.state.cluster
@@ -39,6 +39,7 @@ class Room:
         self._all = 0
         self._replicas: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()
+        # Only partitions behind, or changed in this draft, can have a replica that catches up.
         for key in {*draft.state.behind, *draft.rows}:
             row = draft.row(key)
             for node_id in () if row is None else catching_up(draft, row):
@@ -46,36 +47,36 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """Nobody is admitted, wherever."""
+        """Return whether no replica is admitted on any broker."""
         return self._all >= self._most
 
     @cached_property
     def takers(self) -> list[BrokerInfo]:
-        """Brokers that may be given a replica that catches up, if there is room."""
+        """Return the brokers that may take a replica that catches up, if there is room."""
         return takers(self._draft)
 
     def admits(self, node_id: int, key: RowKey) -> bool:
-        """Whether a broker may begin with a replica of a partition now."""
+        """Return whether a broker may start to catch up a replica of a partition now."""
         if self.is_full or self._replicas[node_id] >= self._most_on_broker:
             return False
+        # A replica above the byte limit is admitted only when nothing else catches up there.
         fits = self._bytes[node_id] + self._size(key) <= self._most_bytes_on_broker
         return fits or not self._replicas[node_id]
 
     def take(self, node_id: int, key: RowKey) -> None:
-        """It begins."""
+        """Count a replica that starts to catch up."""
         self._all += 1
         self._replicas[node_id] += 1
         self._bytes[node_id] += self._size(key)
 
     def _size(self, key: RowKey) -> int:
-        """Of the leader's local log; 0 until it has reported."""
+        """Return the size of the leader's local log in bytes; 0 before it has reported."""
         report = self._draft.state.reports.get(key)
         return 0 if report is None else report.local_bytes
 
 
 def takers(draft: Draft) -> list[BrokerInfo]:
-    """Live brokers that may take a replica of others: none that is to give up those it has, none
-    whose log directory takes nothing."""
+    """Return the live brokers that may take replicas: staying, with a working log directory."""
     health, unknown = draft.state.health, BrokerHealth()
     return [
         broker
@@ -85,8 +86,7 @@ def takers(draft: Draft) -> list[BrokerInfo]:
 
 
 def catching_up(draft: Draft, row: PartitionRow) -> tuple[int, ...]:
-    """The replicas of a partition that are about to: their brokers live and their storage works,
-    and there is a leader to read from."""
+    """Return the replicas that catch up: on a live broker with working storage, with a leader."""
     if row.leader == NO_LEADER:
         return ()
     return tuple(

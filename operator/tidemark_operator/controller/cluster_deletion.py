@@ -1,20 +1,23 @@
-"""The end of a Cluster: it waits for its Topics and Brokers, and says for which.
+"""Deletion of a Cluster: it waits for its Topics and Brokers, and names them.
 
-They need the controller to go in order (replicas, what lies in the tier, registrations), and the
-controller needs the Cluster. So the Cluster's finalizer goes after theirs, and the PartitionSlices
-between the two: whoever finds a Cluster without Topics and Brokers may remove all that is left.
+They need the controller for their own deletion (replicas, data in the tier, registrations), and the
+controller needs the Cluster. So the Cluster's finalizer is removed after theirs, and the
+PartitionSlices in between: once a Cluster has neither Topics nor Brokers, everything else may be
+removed.
 """
 
 from collections.abc import Iterable
 
 from tidemark_operator.controller.events import count
 
-#: Names of each kind that a condition shows; the rest are counted.
+#: Names of each kind in a condition; the rest are counted.
 _SHOWN = 5
 
 
 def waiting_text(topics: Iterable[str], brokers: Iterable[str]) -> str:
-    """For what a Cluster that is being deleted waits, and what helps; "" when for nothing."""
+    """Return the objects that a Cluster's deletion waits for, and what to do; "" if there are
+    none.
+    """
     waits = [
         _named(sorted(names), kind)
         for kind, names in (("Topic", list(topics)), ("Broker", list(brokers)))

@@ -1,11 +1,11 @@
-"""Group commit: decisions are collected in a draft, written per slice, and only then believed.
+"""Group commit: decisions are drafted, written per slice, and applied only once they are stored.
 
-A :class:`Draft` lies over the state: decisions read through it and see each other, the state does
-not move. :func:`plan` turns it into one write per touched slice; the shell writes them with
+A :class:`Draft` overlays the state: decisions read through it and see each other, and the state
+does not change. :func:`plan` turns it into one write per touched slice. The caller writes them with
 resourceVersion checks and calls :func:`apply` for each that is known to have succeeded. A conflict
-is never forced: the draft is thrown away, the slice read again, and the decision taken again. After
-a time-out the slice is read: :func:`landed` says from its commit number whether it was ours.
-Each slice's write is whole by itself, so no order between slices matters.
+is never forced: the draft is discarded, the slice is read again, and the decision is made again.
+After a time-out the slice is read, and :func:`landed` compares its commit number. Each slice's
+write is complete by itself, so the order of slices does not matter.
 """
 
 import dataclasses
@@ -29,9 +29,9 @@ from tidemark_operator.controller.rows import (
     encode_tombstone,
 )
 
-#: A slice refuses to grow beyond this.
+#: Bytes beyond which a slice is not written (etcd's default limit of a request is 1.5 MiB).
 SLICE_BYTES_MAX = 1024 * 1024
-#: New partitions leave this much room, so that rows that exist can always change.
+#: Bytes that new partitions leave free, so that existing rows can always change.
 SLICE_BYTES_RESERVE = 64 * 1024
 
 
@@ -48,14 +48,17 @@ class SliceFull(Exception):
 
 
 class BadSlice(ValueError):
-    """A slice's content cannot be understood; nothing may be decided from it."""
+    """A slice's content is invalid, and nothing may be decided from it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SliceWrite:
-    """One slice's new content. ``payload`` has the object's fields ``controllerEpoch``, ``commit``,
-    ``partitions``, ``directories``, ``tombstones`` and ``placed``; the rest says what changes
-    against the state, or (``directories``, ``records``) what then stands there."""
+    """New content of one slice.
+
+    ``payload`` has the object's fields ``controllerEpoch``, ``commit``, ``partitions``,
+    ``directories``, ``tombstones`` and ``placed``. ``rows``, ``removed`` and ``tombstones`` are the
+    changes against the state; ``directories`` and ``records`` are the new values as a whole.
+    """
 
     index: int
     commit: int
@@ -69,8 +72,11 @@ class SliceWrite:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What one group commit writes: slices first, then the registrations in ``brokers`` (a
-    registration that is persisted says that its broker has left the ISRs it had to leave)."""
+    """Writes of one group commit: slices first, then the registrations in ``brokers``.
+
+    The order matters: a persisted registration implies that its broker has left the ISRs that it
+    had to leave.
+    """
 
     number: int
     writes: tuple[SliceWrite, ...]
@@ -83,7 +89,7 @@ class Commit:
 
 
 class Draft:
-    """Decisions not yet persisted, over a state that does not move meanwhile."""
+    """Decisions not yet persisted, over a state that does not change meanwhile."""
 
     def __init__(self, state: ControllerState) -> None:
         self.state = state
@@ -108,13 +114,13 @@ class Draft:
         return self.rows.get(key) or self.state.row(key)
 
     def rows_of(self, topic_id: uuid.UUID) -> dict[int, PartitionRow]:
-        """The rows of a topic by partition, in order."""
+        """Return the rows of a topic by partition, in order."""
         partitions = {*self.state.rows_of(topic_id), *self._partitions.get(topic_id, ())}
         rows = (self.row((topic_id, partition)) for partition in sorted(partitions))
         return {row.partition: row for row in rows if row is not None}
 
     def rows_on(self, node_id: int) -> list[PartitionRow]:
-        """Rows with a replica on a broker, ordered by key."""
+        """Return the rows with a replica on a broker, ordered by key."""
         keys = set(self.state.keys_on(node_id))
         keys.update(key for key, row in self.rows.items() if node_id in row.replicas)
         rows = (self.row(key) for key in sorted(keys))
@@ -128,28 +134,31 @@ class Draft:
         return broker is not None and broker.live
 
     def can_serve(self, node_id: int, key: RowKey) -> bool:
-        """Whether a broker may lead this partition or join its ISR."""
+        """Return whether a broker may lead this partition or join its ISR."""
         return self.is_live(node_id) and key not in self.state.failed_on(node_id)
 
     def is_in_doubt(self, key: RowKey) -> bool:
-        """Whether a row may be older than what brokers were told, and nothing was drafted in its
-        place."""
+        """Return whether a row may be older than brokers' state and the draft does not replace
+        it.
+        """
         return key in self.state.doubted and key not in self.rows
 
     def min_isr(self, row: PartitionRow) -> int:
-        """The effective min.insync.replicas of a partition."""
+        """Return the effective min.insync.replicas of a partition."""
         return self.state.min_isr(row)
 
     def directory_of(self, node_id: int, index: int) -> uuid.UUID | None:
-        """The log directory that holds a broker's replicas of one slice, this draft's registration
-        included; None: not known."""
+        """Return the log directory with a broker's replicas of one slice; None if it is not known.
+
+        A registration in this draft counts before the state.
+        """
         drafted = self.brokers.get(node_id)
         if drafted is not None and drafted.directory_id is not None:
             return drafted.directory_id
         return self.state.directory_of(node_id, index)
 
     def live_brokers(self) -> list[BrokerInfo]:
-        """By node id."""
+        """Return the live brokers by node id."""
         merged = {**self.state.brokers, **self.brokers}
         return [broker for _, broker in sorted(merged.items()) if broker.live]
 
@@ -162,12 +171,12 @@ class Draft:
     # ---- deciding
 
     def put_row(self, row: PartitionRow) -> None:
-        """Nothing is built on a row that may be out of date (:mod:`rebuilding`)."""
+        """Draft a row, unless the stored one may be out of date (:mod:`rebuilding`)."""
         if row.key not in self.state.doubted:
             self.settle_row(row)
 
     def settle_row(self, row: PartitionRow) -> None:
-        """The same for a row that takes the place of one that was in doubt."""
+        """Draft a row, also in place of one that is in doubt."""
         self._count(self.row(row.key), -1)
         self._count(row, 1)
         self.removed.discard(row.key)
@@ -191,18 +200,19 @@ class Draft:
         self.brokers[broker.node_id] = broker
 
     def put_record(self, topic_id: uuid.UUID, partitions: int) -> None:
-        """So many partitions of a topic are placed (:mod:`placement_records`)."""
+        """Record how many partitions of a topic are placed (:mod:`placement_records`)."""
         self.records[topic_id] = partitions
 
     def emit(self, event: Event) -> None:
         self.events.append(event)
 
     def retract(self, key: str, reason: str) -> None:
-        """Take back what was to be told about an object, with the decision it was about."""
+        """Drop a drafted event about an object, together with the decision that it was about."""
         self.events = [e for e in self.events if (e.key, e.reason) != (key, reason)]
 
     def _touch(self, key: RowKey, text: str) -> None:
         index = self.state.slice_index(key)
+        # The size grows relative to what this draft had drafted before, not to what is persisted.
         persisted = self.state.encoded[index].get(key, "")
         before = self._texts.get(key, persisted)
         self._grown[index] = self._grown.get(index, 0) + _json_bytes(text) - _json_bytes(before)
@@ -210,7 +220,8 @@ class Draft:
         self._texts[key] = text
         touched = self._keys_in.setdefault(index, set())
         if text == persisted:
-            touched.discard(key)  # back to what is persisted: nothing to write
+            # Back to the persisted text: there is nothing to write.
+            touched.discard(key)
         else:
             touched.add(key)
 
@@ -231,18 +242,17 @@ class Draft:
         return sorted(touched.union(map(self.state.record_home, self.records)))
 
     def keys_in(self, index: int) -> list[RowKey]:
-        """Keys of the rows put or removed in one slice."""
+        """Return the keys of the rows put or removed in one slice."""
         return sorted(self._keys_in.get(index, ()))
 
     def texts_in(self, index: int) -> dict[RowKey, str]:
-        """Rows of one slice as they are to be written."""
+        """Return the rows of one slice as they will be written."""
         texts = dict(self.state.encoded[index])
         texts.update((key, self._texts[key]) for key in self._keys_in.get(index, ()))
         return {key: text for key, text in texts.items() if text}
 
     def check_room(self, keys: Iterable[RowKey]) -> None:
-        """Raise :class:`SliceFull` where new rows would make a slice outgrow what creation may
-        use."""
+        """Raise :class:`SliceFull` if new rows leave less than the reserve in a slice."""
         for index in {self.state.slice_index(key) for key in keys}:
             size = self.state.row_bytes[index] + self._grown.get(index, 0)
             if size > SLICE_BYTES_MAX - SLICE_BYTES_RESERVE:
@@ -250,8 +260,11 @@ class Draft:
 
 
 def plan(draft: Draft) -> Commit:
-    """The writes of a draft under a commit number that no other plan has, whatever becomes of it
-    (a time-out is settled by that number). Raises :class:`SliceFull`."""
+    """Return the writes of a draft under a commit number that no other plan has.
+
+    The number is never reused, so that it settles the outcome of a time-out. Raises
+    :class:`SliceFull`.
+    """
     number = draft.state.next_commit()
     writes = tuple(_slice_write(draft, index, number) for index in draft.slices_touched())
     brokers = tuple(broker for _, broker in sorted(draft.brokers.items()))
@@ -259,22 +272,28 @@ def plan(draft: Draft) -> Commit:
 
 
 def take_over(state: ControllerState) -> tuple[SliceWrite, ...]:
-    """Taking over is a write: every slice as it was read, under this controller's epoch."""
+    """Return writes of all slices as read, under this controller's epoch.
+
+    They fence the previous controller: its resourceVersions are outdated afterwards.
+    """
     draft = Draft(state)
     number = state.next_commit()
     return tuple(_slice_write(draft, index, number) for index in range(state.cluster.slices))
 
 
 def apply(state: ControllerState, write: SliceWrite) -> None:
-    """Believe one slice's write, which is known to have succeeded."""
+    """Apply one slice's write, which is known to be stored."""
+    # Acknowledgements compare the old row with the new one, so they come before the state changes.
     for key in write.removed:
-        gone = state.row(key)
-        if gone is not None:
-            state.acknowledgements.row_gone(gone)
+        removed = state.row(key)
+        if removed is not None:
+            state.acknowledgements.row_gone(removed)
         state.remove_row(key)
     for row in write.rows:
         old = state.row(row.key)
         state.acknowledgements.landed(old, row)
+        # The term's first version of a row is the one to compare with brokers' reports
+        # (rebuilding).
         if old is not None and row.key not in state.doubted:
             state.at_first.setdefault(row.key, old)
         state.doubted.discard(row.key)
@@ -288,27 +307,29 @@ def apply(state: ControllerState, write: SliceWrite) -> None:
 
 
 def apply_broker(state: ControllerState, broker: BrokerInfo) -> None:
-    """Believe one broker's registration, once its status is persisted (or needs no write)."""
+    """Apply one broker's registration, once its status is persisted (or needs no write)."""
     state.put_broker(broker)
 
 
 def landed(write: SliceWrite, payload: Json) -> bool:
-    """Whether a write of unknown outcome is what a slice now holds."""
+    """Return whether a write of unknown outcome is the present content of a slice."""
     ours = write.payload
     return all(payload.get(name) == ours[name] for name in ("controllerEpoch", "commit"))
 
 
 def load_slice(state: ControllerState, index: int, payload: Json) -> None:
-    """Take a slice as read from the API server, in place of what the state held of it.
+    """Take a slice as read from the API server, in place of what the state had of it.
 
-    Raises :class:`BadSlice` when anything in it is not understood or not at home in this slice, or
-    when it was written by a later controller."""
+    Raises :class:`BadSlice` if any part of it is invalid or belongs to another slice, or if a later
+    controller wrote it.
+    """
     epoch, number = _int(payload, "controllerEpoch"), _int(payload, "commit")
     if epoch > state.controller_epoch:
         raise BadSlice(
             f"slice {index} was written at controller epoch {epoch}, above "
             f"{state.controller_epoch}. Another controller has taken over"
         )
+    # Decode everything before the state changes: a slice is taken as a whole or not at all.
     try:
         rows = [decode_row(text) for text in _strings(payload, "partitions")]
         tombs = [decode_tombstone(text) for text in _strings(payload, "tombstones")]
@@ -316,11 +337,14 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
         records = dict(map(decode_record, _strings(payload, "placed")))
     except BadRow as error:
         raise BadSlice(f"slice {index}: {error}") from error
+    # A row in the wrong slice means that the slice was copied or edited, or the number of slices
+    # changed.
     strays = [row.key for row in rows if state.slice_index(row.key) != index]
     if strays:
         raise BadSlice(
             f"slice {index} contains partition {strays[0]}, which belongs to another slice"
         )
+    # Rows and tombstones that the slice no longer has are removed from the indexes first.
     present = {row.key for row in rows}
     for key in [key for key in state.encoded[index] if key not in present]:
         state.remove_row(key)
@@ -330,6 +354,7 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
         state.put_row(row)
     for tomb in tombs:
         state.put_tombstone(tomb.topic_id, index, tomb)
+    # The numbers only grow: an old slice must not let a commit number be used again.
     state.directories[index] = directories
     state.landed = max(state.landed, number)
     state.put_records(index, records)
@@ -337,8 +362,11 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
 
 
 def goes_back(state: ControllerState, index: int, payload: Json) -> bool:
-    """Whether rows that are known to be stored are missing in a slice as it is now, or older: it
-    was put back, or edited. Raises :class:`BadSlice`."""
+    """Return whether a slice, as it is now, lacks rows that are known to be stored, or has older
+    ones.
+
+    That is so after a restored backup or an edit. Raises :class:`BadSlice`.
+    """
     try:
         rows = {row.key: row for row in map(decode_row, _strings(payload, "partitions"))}
     except BadRow as error:
@@ -357,10 +385,12 @@ def goes_back(state: ControllerState, index: int, payload: Json) -> bool:
 def _slice_write(draft: Draft, index: int, number: int) -> SliceWrite:
     partitions, tombs = _content(draft, index)
     directories = _directories(draft, index)
+    # Sorted lists keep the text of an unchanged slice the same, whatever the order of decisions.
     lines = [encode_directory(node_id, where) for node_id, where in sorted(directories.items())]
     records = kept(draft.state, index, draft.records)
     placed = sorted(encode_record(topic_id, number) for topic_id, number in records.items())
     size = _size(partitions, tombs, lines, placed)
+    # The API server would reject a larger object, and with it every later change of the slice.
     if size > SLICE_BYTES_MAX:
         raise SliceFull(index, size)
     keys = draft.keys_in(index)
@@ -394,7 +424,7 @@ def _content(draft: Draft, index: int) -> tuple[list[str], list[str]]:
 
 
 def _directories(draft: Draft, index: int) -> dict[int, uuid.UUID]:
-    """Of every broker that a row of the slice names, as far as it is known."""
+    """Return the known log directory of every broker that a row of the slice names."""
     rows = Counter(draft.state.hosted[index])
     for key in draft.keys_in(index):
         old, new = draft.state.row(key), draft.row(key)

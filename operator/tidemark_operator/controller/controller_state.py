@@ -1,9 +1,9 @@
-"""The controller's picture of the world, with the look-ups that decisions need.
+"""In-memory state of the controller, with the indexes that its decisions need.
 
-Rows, tombstones and broker registrations advance only by commits known to have succeeded
-(:mod:`commit`); topics and the cluster are what the API server last said. Everything else here
-(health, leaders' reports, ends of logs) is memory that a take-over may lose. All look-ups are
-O(answer), so that thousands of topics cost nothing until they change.
+Rows, tombstones and broker registrations change only by commits that are known to be stored
+(:mod:`commit`). Topics and the cluster are as last read from the API server. Everything else here
+(health, leaders' reports, ends of logs) may be lost in a takeover. Every look-up costs O(result),
+so thousands of unchanged topics cost nothing.
 """
 
 import dataclasses
@@ -42,27 +42,30 @@ from tidemark_operator.controller.replica_state_reports import HeldStates
 from tidemark_operator.controller.rows import encode_row, slice_of
 from tidemark_operator.controller.users import Users
 
-#: JSON around a string of a list: two quotes and a comma.
+#: Bytes that JSON adds to a string in a list: two quotes and a comma.
 JSON_BYTES = 3
 _NO_ROWS: Mapping[int, PartitionRow] = {}
 _NO_TOMBSTONES: Mapping[int, Tombstone] = {}
 
 
 def collision_key(topic: str) -> str:
-    """Names with the same one cannot be told apart in names of metrics (Kafka's
-    ``Topic.unifyCollisionChars``)."""
+    """Return the key of names that collide in names of metrics (Kafka's
+    ``Topic.unifyCollisionChars``).
+    """
     return topic.replace(".", "_")
 
 
 class ControllerState:
-    """Everything the core knows. ``controller_epoch`` is this leader's own; ``commit`` the number
-    of the last commit that any slice carries."""
+    """State from which the controller decides.
 
-    #: Whether every live broker has had time to report. One that has not reported is down.
+    ``controller_epoch`` is this leader's own. ``commit`` is the highest commit number in any slice.
+    """
+
+    #: Every live broker has had time to report: one that has not reported is down.
     had_time_to_report = True
-    #: Definitions of our kinds that are being deleted or do not exist.
+    #: CustomResourceDefinitions of Tidemark that are being deleted or do not exist.
     leaving_definitions: frozenset[str] = frozenset()
-    #: Why this process cannot renew its certificate for the control listener; "": it can.
+    #: Why this process cannot renew its certificate for the control listener; "" if it can.
     own_certificate_problem = ""
 
     def __init__(self, *, controller_id: str, controller_epoch: int, cluster: ClusterInfo) -> None:
@@ -72,7 +75,7 @@ class ControllerState:
         self.commit = 0
         #: The last commit that is known to be stored.
         self.landed = 0
-        #: The epoch of the controller before, and the last commit that the take-over found.
+        #: The previous controller's epoch, and the last commit that the takeover found.
         self.found = (0, 0)
         self._planned = 0
         self.brokers: dict[int, BrokerInfo] = {}
@@ -81,52 +84,51 @@ class ControllerState:
         self.ways_in = WaysIn()
         self.reports: dict[RowKey, PartitionStatus] = {}
         self.topics: dict[str, TopicInfo] = {}
-        #: How many topics are in each state of tiering, and which are being disabled.
+        #: Number of topics in each tiering state, and the topics that are being disabled.
         self.tierings: Counter[TieringState] = Counter()
         self.disabling: set[str] = set()
         self.encoded: list[dict[RowKey, str]] = [{} for _ in range(cluster.slices)]
         self.row_bytes = [0] * cluster.slices
         self._tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
         self._tombstones_in: list[dict[uuid.UUID, Tombstone]] = [{} for _ in range(cluster.slices)]
-        #: The log directory of each broker as a slice has it, and how many rows of the slice name
-        #: it.
+        #: By slice: the log directory of each broker as stored, and how many rows name the broker.
         self.directories: list[dict[int, uuid.UUID]] = [{} for _ in range(cluster.slices)]
         self.hosted: list[Counter[int]] = [Counter() for _ in range(cluster.slices)]
-        #: By slice: placements that no status counts yet (:mod:`placement_records`).
+        #: By slice: placements that no Topic's status counts yet (:mod:`placement_records`).
         self.records: list[dict[uuid.UUID, int]] = [{} for _ in range(cluster.slices)]
         self.with_placeholders: set[RowKey] = set()
-        #: Partitions that nobody leads.
+        #: Partitions without a leader.
         self.offline: set[RowKey] = set()
-        #: Partitions of which a reassignment is under way.
+        #: Partitions with a reassignment in progress.
         self.moving: set[RowKey] = set()
-        #: Partitions of which a replica is on a broker and not in the ISR.
+        #: Partitions with a replica on a broker that is not in the ISR.
         self.behind: set[RowKey] = set()
-        #: Partitions that are led, and not by their preferred leader.
+        #: Partitions whose leader is not the preferred one.
         self.unbalanced: set[RowKey] = set()
-        #: Topics whose partitions are to have another number of replicas, by their manifests.
+        #: Topics whose partitions have another number of replicas than the spec.
         self.resizing: set[uuid.UUID] = set()
-        #: Offline partitions whose replicas are asked how far their logs reach.
+        #: Offline partitions whose replicas must report the ends of their logs.
         self.awaiting_logs: set[RowKey] = set()
         self.log_reports: dict[RowKey, dict[int, LogReport]] = {}
-        #: What brokers said of their replicas as they registered.
+        #: Replica states that brokers reported when they registered.
         self.held = HeldStates()
-        #: Rows that may be older than what brokers were told (:mod:`rebuilding`): nothing is
-        #: written on them, and nobody is told of them.
+        #: Rows that may be older than the states that brokers received (:mod:`rebuilding`).
+        #: They are neither changed nor sent to brokers.
         self.doubted: set[RowKey] = set()
-        #: Rows that this term has changed, as they were before.
+        #: Rows that this term has changed, as they were at its start.
         self.at_first: dict[RowKey, PartitionRow] = {}
-        #: Topics that the tier was asked for, to begin with them, and why that cannot be.
+        #: Topics to restore from the tier that are not in it, with the reason.
         self.not_in_tier: dict[uuid.UUID, str] = {}
         self._failed: dict[int, frozenset[RowKey]] = {}
         self.acknowledgements = Acknowledgements()
-        #: No broker has reached this controller, though it has led for a while.
+        #: No broker has connected to this controller, though it has led for a while.
         self.unreached = False
-        #: Why brokers are not made, or what they have in common is not kept; "": they are.
+        #: Why Broker objects or their shared objects cannot be managed; "" if they can.
         self.brokers_problem = ""
         self.broker_epoch_max = 0
         self.users, self.exports = Users(), Exports()
         self.engine = EngineNotes()
-        #: By which brokers answer names that nobody has; no part of what is compared or shown.
+        #: Key with which brokers answer unknown user names; never compared nor shown.
         self.strangers_key = b""
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
         self._by_broker: dict[int, set[RowKey]] = {}
@@ -134,42 +136,49 @@ class ControllerState:
         self._led: Counter[int] = Counter()
         self._key_by_id: dict[uuid.UUID, str] = {}
         self._keys_by_name: dict[str, set[str]] = {}
-        #: Names with a character that another may be taken for.
+        #: By collision key: names that contain ``.`` or ``_``.
         self._alike: dict[str, set[str]] = {}
         self._ids_by_row_name: dict[str, set[uuid.UUID]] = {}
 
     def next_commit(self) -> int:
-        """A number above every commit that any slice carries and every one planned before."""
+        """Return a number above those of all stored and all planned commits."""
         self._planned = max(self.commit, self._planned) + 1
         return self._planned
 
     # ---- topics
 
     def put_topic(self, topic: TopicInfo) -> None:
-        """Take a Topic as the API server now has it (also after each own status write). What is on
-        record of its placement counts as if its status said so; and so does what brokers were told
-        of its tiering, where that is more than an old status says."""
+        """Take a Topic as the API server now has it, also after each own status write.
+
+        A stored record of its placement counts as if the status said so. The tiering that brokers
+        received counts if its epoch is above that of an old status.
+        """
         self.drop_topic(topic.key)
-        on_record = self.records[self.record_home(topic.id)].get(topic.id, 0)
-        if on_record > topic.partitions_placed:
-            topic = dataclasses.replace(topic, partitions_placed=on_record)
-        told = self.held.tiering(topic.id)
-        if told.epoch > topic.tiering.epoch:
-            tiering_status = TieringStatus(tiering=told, since_ms=topic.tiering_status.since_ms)
+        recorded = self.records[self.record_home(topic.id)].get(topic.id, 0)
+        if recorded > topic.partitions_placed:
+            topic = dataclasses.replace(topic, partitions_placed=recorded)
+        # A restored backup may have an older tiering than the one that brokers already obey.
+        reported = self.held.tiering(topic.id)
+        if reported.epoch > topic.tiering.epoch:
+            tiering_status = TieringStatus(tiering=reported, since_ms=topic.tiering_status.since_ms)
             topic = dataclasses.replace(topic, tiering_status=tiering_status)
         self.topics[topic.key] = topic
         self.tierings[topic.tiering.state] += 1
         if topic.tiering.is_disabling:
             self.disabling.add(topic.key)
+        # The first object keeps the id: two Topics share one only by mistake, and one must decide.
         self._key_by_id.setdefault(topic.id, topic.key)
         self._keys_by_name.setdefault(topic.name, set()).add(topic.key)
         if "." in topic.name or "_" in topic.name:
             self._alike.setdefault(collision_key(topic.name), set()).add(topic.name)
 
-    def take_held(self, node_id: int, told: Iterable[TopicState]) -> None:
-        """A broker says what it was told of its replicas. Those of deleted topics it is told to
-        delete: nothing that is said of them outlives the tombstone."""
-        self.held.take(node_id, told)
+    def take_held(self, node_id: int, states: Iterable[TopicState]) -> None:
+        """Take a broker's report of the replica states that it has received.
+
+        Reports of deleted topics are dropped: the tombstone decides, and the broker receives a
+        removal.
+        """
+        self.held.take(node_id, states)
         for topic_id in {topic_id for topic_id, _ in self.held.keys_on(node_id)}:
             if topic_id in self._tombstones:
                 self.held.forget_topic(topic_id)
@@ -179,7 +188,10 @@ class ControllerState:
                 self.put_topic(topic)
 
     def drop_topic(self, key: str) -> None:
-        """The Topic object is gone. Its rows stay: absence never deletes."""
+        """Drop a Topic object that has disappeared.
+
+        Its rows stay, because absence never deletes.
+        """
         old = self.topics.pop(key, None)
         if old is None:
             return
@@ -209,15 +221,17 @@ class ControllerState:
         return self._key_by_id.keys()
 
     def topics_named(self, name: str) -> list[TopicInfo]:
-        """Every Topic object that claims this Kafka name."""
+        """Return every Topic object that claims a Kafka name."""
         return [self.topics[key] for key in sorted(self._keys_by_name.get(name, ()))]
 
     def names_like(self, name: str) -> list[str]:
-        """Names of Topics that differ from this one in ``.`` and ``_`` alone, itself included."""
+        """Return the names of Topics that differ from a name only in ``.`` and ``_``, itself
+        included.
+        """
         return sorted(self._alike.get(collision_key(name), ()))
 
     def row_ids_named(self, name: str) -> frozenset[uuid.UUID]:
-        """Topic ids under which rows know this name, with or without a Topic object."""
+        """Return the topic ids of rows with a name, with or without a Topic object."""
         return frozenset(self._ids_by_row_name.get(name, ()))
 
     def row_name(self, topic_id: uuid.UUID) -> str:
@@ -231,7 +245,7 @@ class ControllerState:
         return self._rows.get(key[0], _NO_ROWS).get(key[1])
 
     def rows_of(self, topic_id: uuid.UUID) -> Mapping[int, PartitionRow]:
-        """The rows of a topic by partition."""
+        """Return the rows of a topic by partition."""
         return self._rows.get(topic_id, _NO_ROWS)
 
     def row_topic_ids(self) -> KeysView[uuid.UUID]:
@@ -239,16 +253,18 @@ class ControllerState:
         return self._rows.keys()
 
     def partitions_of(self, topic: TopicInfo) -> int:
-        """Return the number of a topic's partitions, those in doubt included: the highest number
-        in its status, its record and the brokers' reports. Partitions are never removed, so the
-        highest number is right even after a restored backup."""
+        """Return the number of a topic's partitions, those in doubt included.
+
+        It is the highest number in its status, its record and the brokers' reports. Partitions are
+        never removed, so the highest number is right even after a restored backup.
+        """
         reported = 0
         if topic.id not in self._tombstones:
             reported = self.held.partitions(topic.id)
         return max(topic.partitions_placed, reported)
 
     def keys_on(self, node_id: int) -> frozenset[RowKey]:
-        """Keys of the rows that have a replica on a broker."""
+        """Return the keys of the rows that have a replica on a broker."""
         return frozenset(self._by_broker.get(node_id, ()))
 
     def has_unknown_hosts(self) -> bool:
@@ -258,7 +274,7 @@ class ControllerState:
         )
 
     def all_rows(self) -> Iterator[PartitionRow]:
-        """Nothing that comes again looks at all of them."""
+        """Yield all rows. This is O(partitions): periodic work must not call it."""
         for rows in self._rows.values():
             yield from rows.values()
 
@@ -266,7 +282,9 @@ class ControllerState:
         return len(self._by_broker.get(node_id, ()))
 
     def leader_count(self, node_id: int) -> int:
-        """Partitions that a broker leads; of :data:`NO_LEADER`, those that nobody does."""
+        """Return how many partitions a broker leads; for :data:`NO_LEADER`, how many are
+        offline.
+        """
         return self._led[node_id]
 
     @property
@@ -274,9 +292,9 @@ class ControllerState:
         return self._led.total()
 
     def short_of_replicas(self) -> int:
-        """Partitions whose members in sync, as far as anybody can count on them, are fewer than
-        their replicas."""
+        """Return how many partitions have fewer reliable in-sync members than replicas."""
         short = self.offline | self.behind | self.with_placeholders
+        # The indexes do not see storage that fails or replicas that no broker has acknowledged.
         doubted = {key for _, key in self.failed()}.union(self.acknowledgements.doubted())
         rows = (self.row(key) for key in doubted - short)
         return len(short) + sum(
@@ -284,23 +302,27 @@ class ControllerState:
         )
 
     def preferred_count(self, node_id: int) -> int:
-        """Partitions whose preferred leader is this broker."""
+        """Return how many partitions have this broker as their preferred leader."""
         return self._preferred.get(node_id, 0)
 
     def min_isr(self, row: PartitionRow) -> int:
-        """The effective min.insync.replicas of a partition; 1 for one without a Topic. Replicas
-        that are being added do not count before they are there, or a move would stop producers. Of
-        an internal topic no more than the replicas that are brokers: one broker alone serves groups
-        and transactions, too."""
+        """Return the effective min.insync.replicas of a partition; 1 without a Topic."""
         topic = self.topic_by_id(row.topic_id)
         if topic is None:
             return 1
+        # Placeholders of an internal topic do not count: one broker alone serves groups and
+        # transactions.
         places = row.hosts if topic.is_internal else row.replicas
-        there = sum(replica not in row.adding for replica in places)
-        return min_insync_replicas(topic, self.cluster, there)
+        # Replicas being added do not count before they are in place, or a move would stop
+        # producers.
+        present = sum(replica not in row.adding for replica in places)
+        return min_insync_replicas(topic, self.cluster, present)
 
     def logs_of(self, row: PartitionRow) -> dict[int, LogEnd | None]:
-        """What the present brokers said of their logs of this row as it is; None: it refuses."""
+        """Return the log ends that registered brokers reported for the row's leader epoch.
+
+        The end is None if the broker's storage fails.
+        """
         reports = self.log_reports.get(row.key, {})
         return {
             node_id: report.end
@@ -314,12 +336,15 @@ class ControllerState:
         return slice_of(key[0], key[1], self.cluster.slices)
 
     def record_home(self, topic_id: uuid.UUID) -> int:
-        """The slice with the record of a topic's placement: one for all, so that many share a
-        write; for those whose rows begin in it, another."""
+        """Return the slice with the record of a topic's placement.
+
+        It is slice 0 for almost all topics, so that many records share a write, and another slice
+        for those whose own rows start in slice 0.
+        """
         return int(self.slice_index((topic_id, 0)) == 0) % self.cluster.slices
 
     def put_records(self, index: int, records: Mapping[uuid.UUID, int]) -> None:
-        """Take the records of one slice that are known to be persisted."""
+        """Take the records of one slice, which are known to be persisted."""
         fresh = [id_ for id_ in records if records[id_] != self.records[index].get(id_)]
         self.records[index] = dict(records)
         for topic_id in fresh:
@@ -328,9 +353,13 @@ class ControllerState:
                 self.put_topic(topic)
 
     def put_row(self, row: PartitionRow) -> None:
+        # First remove the old row from every index, so that a counter never counts a partition
+        # twice.
         """Index a row that is known to be persisted. Callers: loading, and :mod:`commit`."""
         self._unindex(row.key)
         self._rows.setdefault(row.topic_id, {})[row.partition] = row
+        # The encoded text is cached: a slice's write joins these texts and its size is known at
+        # once.
         index, text = self.slice_index(row.key), encode_row(row)
         self.encoded[index][row.key] = text
         self.row_bytes[index] += len(text) + JSON_BYTES
@@ -338,6 +367,7 @@ class ControllerState:
             self._by_broker.setdefault(node_id, set()).add(row.key)
             self.hosted[index][node_id] += 1
         if row.hosts:
+            # Each set below answers a periodic question without a scan of all rows.
             self._preferred[row.hosts[0]] = self._preferred.get(row.hosts[0], 0) + 1
         self._led[row.leader] += 1
         if row.leader == NO_LEADER:
@@ -348,6 +378,7 @@ class ControllerState:
             self.moving.add(row.key)
         if len(row.isr) < len(row.hosts):
             self.behind.add(row.key)
+        # Reports of log ends are only useful while the partition waits for them.
         if row.leader not in (NO_LEADER, *row.hosts[:1]):
             self.unbalanced.add(row.key)
         if awaits_logs(row):
@@ -358,7 +389,7 @@ class ControllerState:
             self._ids_by_row_name.setdefault(row.name, set()).add(row.topic_id)
 
     def remove_row(self, key: RowKey) -> None:
-        """Forget a row that is known to be persisted as gone, and all that was reported of it."""
+        """Forget a row whose removal is known to be persisted, and everything reported about it."""
         for node_id, failed in list(self._failed.items()):
             if key in failed:
                 self.put_failed(node_id, failed - {key})
@@ -369,7 +400,10 @@ class ControllerState:
         self._unindex(key)
 
     def forget_reports(self, topic_id: uuid.UUID) -> None:
-        """A Topic is gone, and its rows stay: what leaders reported of them is not renewed."""
+        """Forget what leaders reported of a topic whose Topic object has disappeared.
+
+        Its rows stay, but the reports are not renewed.
+        """
         for partition in self.rows_of(topic_id):
             self.reports.pop((topic_id, partition), None)
 
@@ -377,6 +411,7 @@ class ControllerState:
         row = self.row(key)
         if row is None:
             return
+        # Each step mirrors one of put_row, by the row as indexed, not by the one that replaces it.
         rows = self._rows[key[0]]
         del rows[key[1]]
         if not rows:
@@ -409,13 +444,16 @@ class ControllerState:
     def put_broker(self, broker: BrokerInfo) -> None:
         former = self.brokers.get(broker.node_id)
         if former is not None and former.broker_epoch != broker.broker_epoch:
-            self._failed.pop(broker.node_id, None)  # another process: it reports for itself
+            # Another process: it reports for itself.
+            self._failed.pop(broker.node_id, None)
             self.acknowledgements.broker_gone(broker.node_id)
         self.brokers[broker.node_id] = broker
         self.broker_epoch_max = max(self.broker_epoch_max, broker.broker_epoch)
 
     def drop_broker(self, node_id: int) -> None:
-        """The Broker object is gone (its rows were changed before, see :mod:`registration`)."""
+        """Forget a Broker object that has disappeared; :mod:`registration` has changed its rows
+        before.
+        """
         self.brokers.pop(node_id, None)
         self.held.forget_broker(node_id)
         self.health.pop(node_id, None)
@@ -425,12 +463,14 @@ class ControllerState:
         self.acknowledgements.broker_gone(node_id)
 
     def directory_of(self, node_id: int, index: int) -> uuid.UUID | None:
-        """The log directory that held a broker's replicas of one slice; None: not known."""
+        """Return the log directory with a broker's replicas of one slice; None if it is not
+        known.
+        """
         broker = self.brokers.get(node_id)
         return self.directories[index].get(node_id) or (broker and broker.directory_id) or None
 
     def put_failed(self, node_id: int, keys: frozenset[RowKey]) -> frozenset[RowKey]:
-        """Take a broker's report of the replicas whose storage refuses; those that are news."""
+        """Take a broker's report of the replicas whose storage fails; return those that changed."""
         former = self.failed_on(node_id)
         if keys:
             self._failed[node_id] = keys
@@ -439,27 +479,30 @@ class ControllerState:
         return former ^ keys
 
     def failed_on(self, node_id: int) -> frozenset[RowKey]:
-        """Replicas of a broker whose storage refuses, as it last said."""
+        """Return the replicas of a broker whose storage fails, by its last report."""
         return self._failed.get(node_id, frozenset())
 
     def failed(self) -> Iterator[tuple[int, RowKey]]:
-        """Every replica whose storage refuses: its broker and its partition."""
+        """Yield every replica whose storage fails: its broker and its partition."""
         return ((node_id, key) for node_id, keys in self._failed.items() for key in keys)
 
     def has_failed_replica(self, key: RowKey) -> bool:
-        """Whether the storage of any replica of a partition refuses."""
+        """Return whether the storage of any replica of a partition fails."""
         return any(key in keys for keys in self._failed.values())
 
     def refuses(self, row: PartitionRow, node_id: int) -> bool:
-        """Whether the storage of one replica refuses, by its broker's report or by its answer to
-        what it was told."""
+        """Return whether the storage of one replica fails, by its broker's report or
+        acknowledgement.
+        """
         return row.key in self.failed_on(node_id) or self.acknowledgements.storage_refuses(
             row, node_id
         )
 
     def in_sync(self, row: PartitionRow) -> tuple[int, ...]:
-        """The members of an ISR that anybody can count on: of a partition that is led, and not
-        those that were never told of it, or whose storage refuses."""
+        """Return the reliable members of an ISR; none without a leader.
+
+        A member does not count if it has not acknowledged the partition, or its storage fails.
+        """
         if row.leader == NO_LEADER:
             return ()
         known = self.acknowledgements
@@ -472,15 +515,19 @@ class ControllerState:
     def take_states(
         self, node_id: int, request: PartitionStatesRequest, response: PartitionStatesResponse
     ) -> set[uuid.UUID]:
-        """A broker's answer to partition states; the topics of which something else is true since.
-        With the first snapshot of a term that is so of what it leads and nobody knew of."""
+        """Take a broker's answer to partition states; return the topics whose status may change.
+
+        With a broker's first snapshot of a term these include the topics it leads that are not
+        Ready.
+        """
         broker = self.brokers.get(node_id)
         if broker is None:
             return set()
         keys = (
-            (each.topic_id, row.partition) for each in request.topics for row in each.partitions
+            (topic.topic_id, row.partition) for topic in request.topics for row in topic.partitions
         )
         present = [row for row in map(self.row, keys) if row is not None]
+        # Before a broker's first answer of this term its partitions could not be reported Ready.
         was_told = self.acknowledgements.has_told(broker)
         news = self.acknowledgements.take(broker, present, request, response)
         if not was_told and self.acknowledgements.has_told(broker):
@@ -490,7 +537,7 @@ class ControllerState:
         return news
 
     def live_brokers(self) -> list[BrokerInfo]:
-        """By node id; those that may lead and take replicas."""
+        """Return the brokers that may lead and take replicas, by node id."""
         return [broker for _, broker in sorted(self.brokers.items()) if broker.live]
 
     def is_live(self, node_id: int) -> bool:
@@ -498,14 +545,14 @@ class ControllerState:
         return broker is not None and broker.live
 
     def tombstones_of(self, topic_id: uuid.UUID) -> Mapping[int, Tombstone]:
-        """The tombstones of a deleted topic by slice."""
+        """Return the tombstones of a deleted topic by slice."""
         return self._tombstones.get(topic_id, _NO_TOMBSTONES)
 
     def tombstoned_ids(self) -> list[uuid.UUID]:
         return sorted(self._tombstones)
 
     def tombstones_in(self, index: int) -> list[Tombstone]:
-        """The tombstones of one slice."""
+        """Return the tombstones of one slice."""
         return list(self._tombstones_in[index].values())
 
     def put_tombstone(self, topic_id: uuid.UUID, index: int, tombstone: Tombstone | None) -> None:

@@ -1,7 +1,7 @@
-"""RecordDeletion (KIP-107): resolve once, freeze into numbers, delete, wait for the low watermark.
+"""RecordDeletion (KIP-107): resolve once, freeze the offsets, delete, wait for the low watermark.
 
-What is to go is frozen by :mod:`deletion_offsets`. A partition is done when its low watermark has
-reached its number (a log start already beyond is success; idempotent, invariants 12 to 14).
+:mod:`deletion_offsets` freezes the offsets. A partition is done when its low watermark has reached
+its offset. A log start that is already beyond it is success (idempotent, invariants 12 to 14).
 """
 
 import dataclasses
@@ -29,23 +29,25 @@ from tidemark_operator.controller.deletion_values import (
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 
-#: Where some replicas need longer, the low watermark says how far they are.
+#: A time-out is no error: some replicas need longer, and the low watermark shows their progress.
 _NO_ERROR = frozenset({ErrorCode.none.value, ErrorCode.request_timed_out.value})
 
 
 def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Step:
-    """What a RecordDeletion needs next. Not to be called for one that has finished."""
+    """Return the next step of a RecordDeletion that has not finished."""
     if view.paused:
         text = (
             "nothing is deleted while it is paused. To continue, remove the "
             "annotation tidemark.dev/paused"
         )
         return Waiting(reason=Reason.PAUSED, message=text)
+    # With frozen offsets, completion comes first: it needs no Topic any more.
     topic = state.topics.get(view.topic_key)
     if view.resolved is not None:
         outcome = _outcome(state, view)
         if outcome is not None:
             return outcome
+        # A topic of the same name with another id has other records at these offsets.
         if topic is None or topic.id != view.topic_id:
             text = (
                 f"{view.topic_key} is no longer the topic that was resolved. "
@@ -53,6 +55,7 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
             )
             return Finished(succeeded=False, reason=Reason.TOPIC_REPLACED, message=text)
         return _late(view, topic, now_ms) or _commands(state, topic, view)
+    # Nothing is frozen yet, so a late request has deleted nothing.
     late = _late(view, topic, now_ms)
     if late is not None:
         return late
@@ -60,6 +63,7 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
         return Waiting(
             reason=Reason.TOPIC_NOT_FOUND, message=f"Topic {view.topic_key} does not exist"
         )
+    # spec.topicId protects a topic that was created again under the same name.
     if view.meant not in (None, topic.id):
         if topic.topic_id is None:
             text = f"the id of topic {topic.name} is not known yet"
@@ -70,6 +74,7 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
 
 
 def _late(view: DeletionInfo, topic: TopicInfo | None, now_ms: int) -> Finished | None:
+    # The time-out starts with the frozen offsets, or before that with the object.
     begun_ms = view.created_ms if view.started_ms is None else view.started_ms
     timeout_ms = view.timeout_ms
     if timeout_ms is None and topic is None and view.resolved is None:
@@ -91,7 +96,7 @@ def _done(view: DeletionInfo, partition: int) -> bool:
 
 
 def _open(view: DeletionInfo) -> tuple[int, ...]:
-    """Partitions that are neither done nor beyond help."""
+    """Return the partitions that are neither done nor failed for good."""
     return tuple(
         partition
         for partition in sorted(view.resolved or {})
@@ -121,6 +126,7 @@ def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> S
     waiting = _open(view)
     rows, resolved = state.rows_of(topic.id), view.resolved or {}
     by_leader: dict[int, list[PartitionRow]] = {}
+    # A partition without a leader stays pending; the others are deleted meanwhile.
     for part in waiting:
         row = rows.get(part)
         if row is not None and row.leader != NO_LEADER:
@@ -149,21 +155,26 @@ def _command(
 def command_for(
     state: ControllerState, view: DeletionInfo, node_id: int, *, now_ms: int
 ) -> DeleteCommand | None:
-    """What that broker is to be sent by now: an answer of another one may have taken its time."""
+    """Return the command for a broker as of now, because another broker's answer may have taken
+    long.
+    """
     step = next_step(state, view, now_ms=now_ms)
     commands = step.commands if isinstance(step, Delete) else ()
-    return next((each for each in commands if each.node_id == node_id), None)
+    return next((command for command in commands if command.node_id == node_id), None)
 
 
 def record(view: DeletionInfo, answers: Mapping[int, DeletionAnswer]) -> DeletionInfo:
-    """Take the leaders' answers by partition. A low watermark never goes back here; errors that
-    repeating cures are kept only until the next answer. A leader that is behind what was resolved
-    (just elected) is one of those; one that has other records in the place of those that were meant
-    deletes nothing."""
+    """Take the leaders' answers by partition.
+
+    A low watermark never decreases here. Errors that a retry can fix are stored until the next
+    answer. One is a newly elected leader that is behind the resolved offset. A leader that has
+    other records in the place of the resolved ones deletes nothing.
+    """
     progress = dict(view.progress)
     for part, answer in answers.items():
         if view.resolved is None or part not in view.resolved or _done(view, part):
             continue
+        # Answers may overtake each other, so the highest low watermark counts.
         old = progress.get(part, Progress())
         reached = max(answer.low_watermark, -1 if old.low_watermark is None else old.low_watermark)
         error = _error_text(answer, view.resolved[part].offset)
@@ -172,16 +183,19 @@ def record(view: DeletionInfo, answers: Mapping[int, DeletionAnswer]) -> Deletio
 
 
 def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
-    """Take from the leaders' reports what has been reached, which need not be asked for (after a
-    restart, or when another request deleted more), and what never can be: a log that ends below
-    the frozen offset lost those records to an unclean election, and others will take their
-    place."""
+    """Take progress and losses from the leaders' reports.
+
+    A low watermark may be reached without a request, after a restart or by another request. A log
+    that ends below the frozen offset lost those records in an unclean election, and other records
+    will take their place.
+    """
     if view.resolved is None or view.topic_id is None:
         return view
     low_watermarks: dict[int, DeletionAnswer] = {}
     progress = dict(view.progress)
     for part in _open(view):
         report, row = state.reports.get((view.topic_id, part)), state.row((view.topic_id, part))
+        # A report of a former leader says nothing about the present log.
         if report is None or row is None or report.leader_epoch != row.leader_epoch:
             continue
         frozen = view.resolved[part]
@@ -202,7 +216,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
 
 
 def _lost(lost_from: int | None, offset: int) -> str:
-    """``lost_from`` None: it is not known from where on."""
+    """Return the error of lost records; ``lost_from`` None: the first lost offset is not known."""
     return (
         f"{ErrorCode.offset_out_of_range.name.upper()}: records below {offset} "
         "were lost in an unclean "
@@ -212,12 +226,12 @@ def _lost(lost_from: int | None, offset: int) -> str:
 
 
 def finish(view: DeletionInfo, *, now_ms: int) -> DeletionInfo:
-    """The view with its end."""
+    """Return the view with its end time."""
     return dataclasses.replace(view, finished_ms=now_ms)
 
 
 def expires_ms(view: DeletionInfo) -> int | None:
-    """When the finished object is to be removed; None: never, or not finished."""
+    """Return when the finished object is removed; None: never, or not finished."""
     if view.finished_ms is None or view.ttl_after_finished_ms is None:
         return None
     return view.finished_ms + view.ttl_after_finished_ms

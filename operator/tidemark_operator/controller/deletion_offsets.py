@@ -1,7 +1,8 @@
-"""Which offsets a RecordDeletion (KIP-107) means: asked of the leaders once, then frozen.
+"""Offsets of a RecordDeletion (KIP-107): queried from the leaders once, then frozen.
 
 "-1" and "no record that late" become the high watermark of that moment. The numbers are persisted
-before anything is deleted, so a re-apply, a restart or a topic made again never deletes more.
+before anything is deleted, so a re-apply, a restart or a topic that is created again never deletes
+more.
 """
 
 import dataclasses
@@ -28,15 +29,18 @@ from tidemark_operator.controller.deletion_values import (
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 
-#: By partition.
+#: Leaders' answers by partition.
 Answers: TypeAlias = Mapping[int, PointAnswer]
 
 
 def _points(
     state: ControllerState, topic: TopicInfo, view: DeletionInfo
 ) -> dict[int, DeletionTarget]:
-    """The point of each partition that the spec names. A time that had not come when the object was
-    made is that of its making: what is written later was never meant."""
+    """Return the target of each partition that the spec names.
+
+    A time later than the object's creation counts as the creation time: later records are not
+    meant.
+    """
     points: dict[int, DeletionTarget] = {}
     for target in view.targets:
         every = range(state.partitions_of(topic))
@@ -49,7 +53,7 @@ def _points(
 
 
 def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
-    """What the leaders are asked first; Waiting or Finished where that cannot be."""
+    """Return the queries for the leaders, or Waiting or Finished if there can be none."""
     points, present = _points(state, topic, view), max(topic.partitions, state.partitions_of(topic))
     unknown = [partition for partition in points if partition >= present]
     if unknown:
@@ -58,6 +62,7 @@ def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Ste
             f"{numbers(unknown)}. Nothing was deleted"
         )
         return Finished(succeeded=False, reason=Reason.PARTITION_UNKNOWN, message=text)
+    # All partitions are resolved at one time, so every one of them needs a leader first.
     rows = state.rows_of(topic.id)
     absent = [partition for partition in points if partition not in rows]
     if absent or not points:
@@ -68,8 +73,8 @@ def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Ste
     if offline:
         text = f"partitions {numbers(offline)} of topic {topic.name} have no leader"
         return Waiting(reason=Reason.PARTITIONS_OFFLINE, message=text)
-    asked = tuple(_query(rows[part], points[part]) for part in sorted(points))
-    return Resolve(topic_id=topic.id, queries=asked)
+    leader_queries = tuple(_query(rows[part], points[part]) for part in sorted(points))
+    return Resolve(topic_id=topic.id, queries=leader_queries)
 
 
 def _query(row: PartitionRow, target: DeletionTarget) -> PointQuery:
@@ -86,9 +91,12 @@ def _query(row: PartitionRow, target: DeletionTarget) -> PointQuery:
 def freeze(
     state: ControllerState, view: DeletionInfo, step: Resolve, answers: Answers, *, now_ms: int
 ) -> DeletionInfo | Waiting | Finished:
-    """The view with its numbers, to be persisted before anything is deleted. Waiting if a leader
-    did not answer, or another was elected meanwhile, or it is another topic by now: everything is
-    asked again. Finished if leaders would refuse it: so a dry run fails where the real one does."""
+    """Return the view with its offsets, to be persisted before anything is deleted.
+
+    Waiting if a leader did not answer, another was elected meanwhile, or the Topic is another one
+    by now: everything is queried again. Finished if leaders would refuse the deletion, so that a
+    dry run fails where the real run does.
+    """
     topic = state.topics.get(view.topic_key)
     if topic is None:
         return Waiting(
@@ -96,15 +104,17 @@ def freeze(
         )
     if view.resolved is not None:
         return view
+    # The Topic may have been deleted and created again while the leaders were queried.
     if topic.id != step.topic_id:
         return Waiting(reason=Reason.RESOLVING, message=f"{view.topic_key} was recreated")
     rows, points = state.rows_of(topic.id), _points(state, topic, view)
-    asked = {(query.partition, query.leader_epoch) for query in step.queries}
+    queried = {(query.partition, query.leader_epoch) for query in step.queries}
+    # An answer counts only if its leader still leads in the same epoch.
     late = [
         part
         for part in points
         if part not in rows
-        or (part, rows[part].leader_epoch) not in asked
+        or (part, rows[part].leader_epoch) not in queried
         or part not in answers
         or answers[part].error_code
     ]
@@ -120,6 +130,7 @@ def freeze(
             text += f" ({', '.join(sorted(map(error_name, codes)))})"
         return Waiting(reason=Reason.RESOLVING, message=text)
     resolved = {part: _resolved(answers[part], points[part]) for part in sorted(points)}
+    # The size is only shown if it is known for every partition.
     sizes = [point.size_bytes for point in resolved.values() if point.size_bytes is not None]
     return dataclasses.replace(
         view,
@@ -150,7 +161,7 @@ def _resolved(answer: PointAnswer, target: DeletionTarget) -> ResolvedOffset:
 
 
 def _refused(answer: PointAnswer, target: DeletionTarget) -> str:
-    """Return why nothing of a partition is deleted, "" if its records are."""
+    """Return why no record of a partition is deleted, "" if they are."""
     if answer.offset > answer.high_watermark:
         beyond = f"{answer.offset} is beyond the high watermark {answer.high_watermark}"
         return f"OFFSET_OUT_OF_RANGE: {beyond}"

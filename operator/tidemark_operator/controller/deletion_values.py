@@ -1,4 +1,4 @@
-"""What a RecordDeletion (KIP-107) is to the core, and the steps that carry it out."""
+"""Values of a RecordDeletion (KIP-107) in the core, and its steps."""
 
 import dataclasses
 import uuid
@@ -10,10 +10,10 @@ from kio.schema.errors import ErrorCode
 from tidemark.reasons import Reason
 from tidemark_operator.controller.model import Json
 
-#: ``before_offset``: all that is committed at the moment of asking.
+#: ``before_offset`` of everything that is committed at the time of the query.
 HIGH_WATERMARK = -1
 
-#: Errors of DeleteRecords that repeating does not cure; any other is tried again.
+#: Errors of DeleteRecords that a retry cannot fix; any other is retried.
 _FATAL = frozenset(
     {
         ErrorCode.offset_out_of_range,
@@ -25,18 +25,18 @@ _FATAL = frozenset(
 _FATAL_NAMES = frozenset(code.name.upper() for code in _FATAL)
 
 
-#: So long a Topic that is not there is waited for where no time-out is given: what is applied at
-#: once arrives in any order.
+#: Time to wait for a missing Topic without a time-out in the spec: objects that are applied
+#: together arrive in any order.
 TOPIC_TIMEOUT_MS = 5 * 60 * 1000
 
 
 def is_fatal(code: int) -> bool:
-    """Whether an error is not cured by repeating."""
-    return code in {each.value for each in _FATAL}
+    """Return whether a retry cannot fix an error."""
+    return code in {error.value for error in _FATAL}
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code."""
+    """Return Kafka's name of an error code."""
     try:
         return ErrorCode(code).name.upper()
     except ValueError:
@@ -45,8 +45,11 @@ def error_name(code: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionTarget:
-    """An entry of the spec. ``partition``: None for all. One of the two points is set.
-    ``leader_epoch``: the records to delete have this epoch or an earlier one."""
+    """An entry of the spec.
+
+    ``partition`` None stands for all. One of the two points is set. ``leader_epoch``: the records
+    to delete have this epoch or an earlier one.
+    """
 
     partition: int | None
     before_offset: int | None = None
@@ -56,9 +59,12 @@ class DeletionTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedOffset:
-    """The frozen meaning of the spec for one partition: records below ``offset`` go. The last of
-    them was written in ``leader_epoch``: a log that has it has all before it, too. ``records`` are
-    offsets, ``size_bytes`` the segments that lie wholly below; None where that is not known."""
+    """Frozen offset of one partition: records below ``offset`` are deleted.
+
+    The last of them was written in ``leader_epoch``: a log that has it has all before it, too.
+    ``records`` counts offsets, ``size_bytes`` counts segments entirely below the offset; None if
+    unknown.
+    """
 
     offset: int
     leader_epoch: int
@@ -68,7 +74,7 @@ class ResolvedOffset:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """``error`` begins with Kafka's name of the error; empty while all is well."""
+    """Progress of one partition; ``error`` starts with Kafka's error name, "" for none."""
 
     low_watermark: int | None = None
     error: str = ""
@@ -80,8 +86,11 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionInfo:
-    """A ``RecordDeletion`` object. ``meant``: the only topic that is to lose records; None:
-    whichever has the name. ``resolved`` None: not frozen yet; with it ``topic_id``."""
+    """A ``RecordDeletion`` object.
+
+    ``meant`` is the only topic that may lose records; None: whichever has the name. ``resolved`` is
+    None before the offsets are frozen; ``topic_id`` is set with it.
+    """
 
     key: str
     uid: uuid.UUID
@@ -106,7 +115,7 @@ class DeletionInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Nothing can be asked now; look again when the topic changes, or in a few seconds."""
+    """Nothing can be sent now; look again when the topic changes, or in a few seconds."""
 
     reason: Reason
     message: str
@@ -114,8 +123,10 @@ class Waiting:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PointQuery:
-    """What the leader of a partition is asked, in the epoch in which it leads: which offset
-    ``before_time_ms`` means, or where that is None ``before_offset``."""
+    """Query to a partition's leader in its leader epoch.
+
+    It requests the offset of ``before_time_ms``, or where that is None of ``before_offset``.
+    """
 
     partition: int
     node_id: int
@@ -126,8 +137,11 @@ class PointQuery:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PointAnswer:
-    """Where a partition stands, and the offset that is meant; offsets are -1 with an error.
-    ``last_epoch``: of the last record below it. ``size_bytes``: -1 where that is not known."""
+    """Answer to a PointQuery; offsets are -1 with an error.
+
+    ``last_epoch`` is the leader epoch of the last record below ``offset``. ``size_bytes`` is -1 if
+    unknown.
+    """
 
     error_code: int
     log_start_offset: int = -1
@@ -139,8 +153,9 @@ class PointAnswer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Resolve:
-    """Ask these, then have :func:`deletion_offsets.freeze` take the answers, and persist the
-    result."""
+    """Send the queries, pass the answers to :func:`deletion_offsets.freeze`, and persist the
+    result.
+    """
 
     topic_id: uuid.UUID
     queries: tuple[PointQuery, ...]
@@ -148,8 +163,10 @@ class Resolve:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletePoint:
-    """What one leader is to delete: the records below ``offset``, if it leads in ``leader_epoch``
-    and the last of them was written in ``last_epoch``."""
+    """Deletion point for one leader: delete the records below ``offset``.
+
+    Only if it leads in ``leader_epoch`` and the last of them was written in ``last_epoch``.
+    """
 
     offset: int
     leader_epoch: int
@@ -158,7 +175,7 @@ class DeletePoint:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteCommand:
-    """For the partitions of a topic that one broker leads."""
+    """Command for the partitions of a topic that one broker leads."""
 
     node_id: int
     topic_id: uuid.UUID
@@ -167,8 +184,10 @@ class DeleteCommand:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionAnswer:
-    """A partition's answer: its low watermark, -1 when unknown. ``lost_from``: from where on the
-    records that were meant are missing in the leader's log, -1 when unknown."""
+    """A partition's answer: its low watermark, -1 if unknown.
+
+    ``lost_from`` is the first of the resolved records missing in the leader's log, -1 if unknown.
+    """
 
     error_code: int = 0
     low_watermark: int = -1
@@ -177,8 +196,11 @@ class DeletionAnswer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """Send these, have :func:`deletion.record` take the answers; ``pending``: partitions that are
-    not done. ``problem``: why a broker could not be told."""
+    """Send the commands and pass the answers to :func:`deletion.record`.
+
+    ``pending`` are the partitions that are not done. ``problem`` says why a broker could not be
+    reached.
+    """
 
     commands: tuple[DeleteCommand, ...]
     pending: tuple[int, ...]
@@ -187,7 +209,7 @@ class Delete:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Nothing is left to do; the condition ``Succeeded`` says how it went."""
+    """Nothing is left to do; the condition ``Succeeded`` has the result."""
 
     succeeded: bool
     reason: Reason

@@ -1,12 +1,12 @@
 """KIP-950's state machine: Enabled -> Disabling -> Disabled, and never backwards (invariant 7).
 
-What follows what is :mod:`tidemark.tiering`'s; here it is driven. A Disabling is persisted before
-the first ``DisableRemoteTopic`` goes out. Disabled needs, for every partition, an acknowledgement
-of each present replica under its broker's present epoch, the leader's under the present leader
-epoch. The only exits of Disabling are acknowledgements, removal of a Broker (its replicas leave the
-set) and deletion of the Topic.
+:mod:`tidemark.tiering` defines the transitions; this module drives them. Disabling is persisted
+before the first ``DisableRemoteTopic`` is sent. Disabled needs, for every partition, an
+acknowledgement of each present replica under its broker's present epoch, the leader's under the
+present leader epoch. The only exits of Disabling are acknowledgements, removal of a Broker (its
+replicas leave the set) and deletion of the Topic.
 
-Acknowledgements live in memory: after a take-over every request is sent again, and brokers answer
+Acknowledgements are in memory: after a takeover every request is sent again, and brokers answer
 again (KIP-950's failure modes).
 """
 
@@ -29,14 +29,14 @@ from tidemark_operator.controller.model import (
     TopicInfo,
 )
 
-#: A disablement without any progress for this long is reported as stalled.
+#: Time without progress after which a disablement is reported as stalled.
 STALL_MS = 10 * 60 * 1000
 
 
 def step_by_spec(
     status: TieringStatus, spec: TieringSpec, cluster: ClusterInfo, *, now_ms: int
 ) -> TieringStatus:
-    """The state that the spec asks for next; the same object when there is nothing to do."""
+    """Return the state that the spec requires next; the same object if there is nothing to do."""
     tiering = status.tiering.successor(
         enabled=spec.enabled, policy=spec.policy, default_policy=cluster.disable_policy
     )
@@ -50,7 +50,7 @@ def step_by_spec(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """One replica's part done, under these epochs."""
+    """Acknowledgement of one replica, under these epochs."""
 
     broker_epoch: int
     tiered_epoch: int
@@ -58,7 +58,7 @@ class Ack:
     is_leader: bool
 
     def is_older_than(self, other: "Ack | None") -> bool:
-        """It was overtaken: the same process has acknowledged under a later leader epoch."""
+        """Return whether the same process has acknowledged under a later leader epoch."""
         if other is None:
             return False
         same = (self.broker_epoch, self.tiered_epoch) == (other.broker_epoch, other.tiered_epoch)
@@ -66,9 +66,11 @@ class Ack:
 
 
 class DisablementProgress:
-    """What brokers have acknowledged of every disablement under way, and when that last moved. Each
-    disablement has a clock of its own, by tiered epoch, that begins with ``status.tiering.since``:
-    so a new controller does not set it back, nor does what is acknowledged to it once more."""
+    """Acknowledgements of all disablements in progress, with the time of the last one.
+
+    The clock of each disablement, by tiered epoch, starts with ``status.tiering.since``. A new
+    controller does not reset it, and neither do acknowledgements that are repeated to it.
+    """
 
     def __init__(self) -> None:
         self._acks: dict[uuid.UUID, dict[tuple[int, int], Ack]] = {}
@@ -85,8 +87,11 @@ class DisablementProgress:
         *,
         now_ms: int,
     ) -> bool:
-        """Record a broker's answer; whether anything new was acknowledged. An answer under another
-        tiered epoch than the topic's, or of a former registration, counts for nothing."""
+        """Record a broker's answer; return whether it acknowledged anything new.
+
+        An answer under another tiered epoch than the topic's, or of a former registration, is
+        ignored.
+        """
         topic, broker = state.topic_by_id(topic_id), state.brokers.get(node_id)
         if topic is None or broker is None:
             return False
@@ -95,6 +100,8 @@ class DisablementProgress:
             return False
         acks = self._acks.setdefault(topic_id, {})
         before = dict(acks)
+        # Answers may be delivered out of order, so an older leader epoch never replaces a later
+        # one.
         for replica in answer.replicas:
             if replica.error_code == ErrorCode.none.value:
                 ack = Ack(
@@ -107,6 +114,7 @@ class DisablementProgress:
                 if not ack.is_older_than(acks.get(key)):
                     acks[key] = ack
         self._note_error(topic_id, node_id, answer)
+        # A repeated acknowledgement after a takeover is not progress.
         if acks != before and _is_awaited(topic, node_id):
             self._moved_ms[topic_id] = topic.tiering.epoch, now_ms
         return acks != before
@@ -121,7 +129,10 @@ class DisablementProgress:
             self.errors.pop(topic_id, None)
 
     def note_remaining(self, topic: TopicInfo, remaining_segments: int, *, now_ms: int) -> None:
-        """What is left in the tier, by the leaders' reports: falling counts as progress."""
+        """Take the number of segments left in the tier by the leaders' reports:
+
+        a decrease is progress.
+        """
         epoch = topic.tiering.epoch
         known_epoch, former = self._remaining.get(topic.id, (-1, 0))
         if known_epoch == epoch and remaining_segments < former:
@@ -129,12 +140,12 @@ class DisablementProgress:
         self._remaining[topic.id] = epoch, remaining_segments
 
     def forget(self, topic_id: uuid.UUID) -> None:
-        """The disablement is over, or its topic is."""
+        """Forget a disablement that is done, or whose topic is deleted."""
         for table in (self._acks, self._moved_ms, self._remaining, self.errors):
             table.pop(topic_id, None)
 
     def forget_gone(self, state: ControllerState) -> None:
-        """What is kept of topics that have no Topic any more."""
+        """Forget topics that have no Topic any more."""
         known = {*self._acks, *self._moved_ms, *self._remaining, *self.errors}
         for topic_id in known:
             if state.topic_by_id(topic_id) is None:
@@ -144,7 +155,7 @@ class DisablementProgress:
         return self._acks.get(topic_id, {}).get((partition, node_id))
 
     def stalled(self, topic_id: uuid.UUID, status: TieringStatus, *, now_ms: int) -> bool:
-        """Whether nothing of the present disablement moved for :data:`STALL_MS`."""
+        """Return whether the present disablement had no progress for :data:`STALL_MS`."""
         epoch, moved_ms = self._moved_ms.get(topic_id, (-1, 0))
         since_ms = status.since_ms
         if epoch == status.tiering.epoch:
@@ -153,8 +164,10 @@ class DisablementProgress:
 
 
 def _is_awaited(topic: TopicInfo, node_id: int) -> bool:
-    """Whether a broker's acknowledgement is news by what the status says: it may have been given
-    to an earlier controller."""
+    """Return whether the status still waits for a broker's acknowledgement.
+
+    An earlier controller may have received it already.
+    """
     waiting = topic.tiering_status.pending_brokers
     return not waiting or node_id in waiting
 
@@ -162,7 +175,7 @@ def _is_awaited(topic: TopicInfo, node_id: int) -> bool:
 def pending(
     state: ControllerState, topic: TopicInfo, disablements: DisablementProgress
 ) -> dict[int, tuple[int, ...]]:
-    """Partitions that each broker still has to acknowledge, by node id; empty: all have."""
+    """Return the partitions that each broker still has to acknowledge, by node id."""
     waiting: dict[int, list[int]] = {}
     for row in state.rows_of(topic.id).values():
         for node_id in _missing(state, topic, row, disablements):
@@ -173,8 +186,10 @@ def pending(
 def _missing(
     state: ControllerState, topic: TopicInfo, row: PartitionRow, disablements: DisablementProgress
 ) -> Iterable[int]:
-    """Brokers whose part of one partition is not done. Without a leader the leader's part is not
-    done: those who may lead are waited for."""
+    """Return the brokers that have not acknowledged one partition.
+
+    Without a leader, the brokers that may lead count as well: the leader's part is not done.
+    """
     late = {host for host in row.hosts if not _done(state, topic, row, host, disablements)}
     if row.leader == NO_LEADER:
         late.update(row.isr or row.hosts)
@@ -193,6 +208,7 @@ def _done(
         return False
     if ack.broker_epoch != broker.broker_epoch or ack.tiered_epoch != topic.tiering.epoch:
         return False
+    # Followers acknowledge under any leader epoch; only the leader's part belongs to its epoch.
     if node_id != row.leader:
         return True
     return ack.is_leader and ack.leader_epoch == row.leader_epoch
@@ -201,8 +217,10 @@ def _done(
 def requests(
     state: ControllerState, topic: TopicInfo, disablements: DisablementProgress
 ) -> dict[int, Disablement]:
-    """What to send now, by node id, for a topic whose Disabling is persisted. Level-based: call
-    again after each answer; skip brokers that have no command connection."""
+    """Return the requests to send now, by node id, for a topic whose Disabling is persisted.
+
+    Level-based: call it again after each answer, and skip brokers without a command connection.
+    """
     if not topic.tiering.is_disabling or topic.deletion_ms is not None:
         return {}
     return {
@@ -219,14 +237,17 @@ def requests(
 def step(
     state: ControllerState, topic: TopicInfo, disablements: DisablementProgress, *, now_ms: int
 ) -> tuple[TieringStatus, Event | None]:
-    """The next ``status.tiering`` of a topic, to be persisted, and what to tell about it."""
+    """Return the next ``status.tiering`` of a topic, to be persisted, with its Event."""
     old = topic.tiering_status
     if topic.paused or topic.deletion_ms is not None:
         return old, None
+    # Outside Disabling only the spec matters.
     if not old.tiering.is_disabling:
         new = step_by_spec(old, topic.tiering_spec, state.cluster, now_ms=now_ms)
         return new, _event_of(topic, new.tiering)
+    # Inside it the spec is ignored until every replica has acknowledged.
     waiting = tuple(pending(state, topic, disablements))
+    # A missing row has replicas that were not even sent the request.
     complete = len(state.rows_of(topic.id)) >= state.partitions_of(topic)
     if waiting or not complete:
         return dataclasses.replace(old, pending_brokers=waiting), None
@@ -250,17 +271,18 @@ def _event_of(topic: TopicInfo, new: Tiering) -> Event | None:
 
 
 def policy_name(policy: DisablePolicy) -> str:
-    """``Retain`` or ``Delete`` as the resources spell it."""
+    """Return ``Retain`` or ``Delete`` as in the resources."""
     return policy.name.capitalize()
 
 
 def state_name(state: TieringState) -> str:
-    """``Enabled``, ``Disabling`` or ``Disabled``; ``None`` is in no resource, but in the
-    metrics."""
+    """Return ``Enabled``, ``Disabling`` or ``Disabled``; ``None`` appears only in metrics."""
     return state.name.capitalize()
 
 
 def changed_while_disabling(topic: TopicInfo) -> bool:
-    """A change that slipped past admission (tiering switched on again while Disabling): it is not
-    acted on until Disabled, and the condition says so."""
+    """Return whether tiering was switched on again while Disabling, past admission.
+
+    It is not acted on until Disabled, and the condition says so.
+    """
     return topic.tiering.is_disabling and topic.tiering_spec.enabled

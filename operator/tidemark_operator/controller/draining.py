@@ -1,11 +1,11 @@
-"""Draining: what a broker holds moves to others, since its ``Broker`` says ``drain`` or is deleted.
+"""Draining: replicas move away from a broker whose ``Broker`` has ``drain`` or is being deleted.
 
-Each replica moves by a reassignment of its own (:mod:`reassignment`): its successor takes its place
-among the replicas, catches up, and only then the drained broker leaves row and ISR. It serves and
-leads until then. Moves begin as :mod:`catch_up_limits` has room. There is no plan that could be
-lost: what is on such a broker and not on its way is what is left to do, so a new controller goes on
-from the rows, and a successor that died or is to be drained itself is replaced by another one.
-Where ``drain`` is taken back, moves under way end as they were begun.
+Each replica moves by a reassignment of its own (:mod:`reassignment`). Its successor takes its place
+among the replicas and catches up. Only then does the drained broker leave row and ISR; it serves
+and leads until then. Moves start as :mod:`catch_up_limits` has room. There is no plan to lose:
+every replica on such a broker that is not moving is left to do, so a new controller continues from
+the rows. A successor that died, or is to be drained itself, is replaced. If ``drain`` is withdrawn,
+moves in progress still finish.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, PartitionRow, RowKey
 from tidemark_operator.controller.placement import Spreads, newcomer
 
-#: Moves that one decision begins: more of them wait for the next one.
+#: Moves that one decision starts; the others wait for the next one.
 BEGUN_MAX = 100
 
 
 class Obstacle(enum.Enum):
-    """Why a replica cannot move, and what helps."""
+    """Reason why a replica cannot move, with what to do."""
 
     NO_BROKER = (
         "every live broker that accepts replicas and has a working log "
@@ -41,8 +41,11 @@ class Obstacle(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a broker is: the replicas that it still has, those of them that are on their way, and
-    those that cannot move. The others wait for room."""
+    """Progress of a broker that drains.
+
+    ``remaining`` counts its replicas, ``moving`` those that move, and ``stuck`` has those that
+    cannot. The others wait for room.
+    """
 
     remaining: int
     moving: int
@@ -54,37 +57,43 @@ class Progress:
 
     @property
     def goes_on(self) -> bool:
-        """Something moves, or will by itself."""
+        """Return whether something moves, or will without help."""
         return bool(self.moving or self.waiting)
 
 
 def progress(draft: Draft, node_id: int) -> Progress:
-    """Of a broker that is leaving."""
-    able, under_way = takers(draft), 0
+    """Return the progress of a broker that is leaving."""
+    able, moving = takers(draft), 0
     stuck: dict[Obstacle, list[RowKey]] = {}
     rows = draft.rows_on(node_id)
     for row in rows:
         obstacle = _obstacle(draft, row, able)
         if obstacle is not None:
             stuck.setdefault(obstacle, []).append(row.key)
+        # A move in progress has a successor for this broker, so the row has no unfit replica.
         elif not _unfit(draft, row):
-            under_way += 1
+            moving += 1
+    # Lost rows do not name the broker, but its copy may be needed to rebuild them.
     reported = rebuilding.only_reported(draft.state, node_id)
     if reported:
         stuck[Obstacle.REBUILDING] = [*reported]
     return Progress(
         remaining=len(rows) + len(reported),
-        moving=under_way,
+        moving=moving,
         stuck={obstacle: tuple(keys) for obstacle, keys in stuck.items()},
     )
 
 
 def may_go(draft: Draft, broker: BrokerInfo) -> bool:
-    """Whether a Broker that is being deleted need not be waited for: its replicas are elsewhere; or
-    none of them can move, it was stopped, and others have what it had, or a person gives it up."""
+    """Return whether a deleted Broker may be removed.
+
+    Either its replicas are elsewhere; or none of them can move, it is stopped, and others have its
+    records or a person gives them up.
+    """
     left = progress(draft, broker.node_id)
     if not left.remaining:
         return True
+    # A live broker waits; it is only removed with replicas if it cannot reach this controller.
     if left.goes_on or (broker.live and not draft.state.unreached):
         return False
     gives_up = accepted_losses.gives_up(broker)
@@ -93,8 +102,10 @@ def may_go(draft: Draft, broker: BrokerInfo) -> bool:
 
 
 def step(draft: Draft) -> int:
-    """Begin moves away from brokers that are leaving; how many. Called now and then: a row of one
-    slice after another, so that one write holds many."""
+    """Start moves away from leaving brokers; return how many.
+
+    Called periodically. The order is by slice, so that one write has many rows.
+    """
     state = draft.state
     leaving = [node_id for node_id, broker in state.brokers.items() if broker.leaving]
     keys = {key for node_id in leaving for key in state.keys_on(node_id)}
@@ -109,7 +120,9 @@ def step(draft: Draft) -> int:
 
 
 def _move_on(draft: Draft, key: RowKey, room: Room, spreads: Spreads) -> bool:
-    """Give one row's unfit replicas successors, as far as there is room; whether it changed."""
+    """Give one row's unfit replicas successors, as far as there is room; return whether it
+    changed.
+    """
     before = draft.row(key)
     if before is None or _obstacle(draft, before, room.takers) is not None:
         return False
@@ -124,24 +137,27 @@ def _replace(draft: Draft, row: PartitionRow, replica: int, room: Room, spreads:
     goal = reassignment.target(row)
     kept = [other for other in goal if other >= 0 and other != replica]
     successor = newcomer(draft, row, kept, spreads.of(row.topic_id), room)
-    comes = successor is not None
-    if not comes and not _has_taker(row, room.takers):
+    # Without any candidate, a replica that a former move removes may stay instead.
+    is_new = successor is not None
+    if not is_new and not _has_taker(row, room.takers):
         successor = _returning(draft, row, replica)
     if successor is None:
         return
-    wanted = tuple(successor if other == replica else other for other in goal)
-    new = reassignment.redirected(draft, row, wanted)
+    replicas = tuple(successor if other == replica else other for other in goal)
+    new = reassignment.redirected(draft, row, replicas)
     if new is not None and reassignment.keeps_minimum(draft, row, new):
         draft.put_row(new)
         spreads.moved(row, new)
-        if comes:
+        if is_new:
             room.take(successor, row.key)
 
 
 def _unfit(draft: Draft, row: PartitionRow) -> list[int]:
-    """Replicas that are to be there once the row has moved, and should not: of brokers that are
-    leaving, and newcomers whose broker has died, or whose storage refuses, before they had caught
-    up."""
+    """Return the replicas of the move's target that have to be replaced.
+
+    They are on leaving brokers, or were being added on a broker that has died, or whose storage
+    fails, before they had caught up.
+    """
     return [
         replica
         for replica in reassignment.target(row)
@@ -156,8 +172,10 @@ def _fails_to_come(draft: Draft, row: PartitionRow, replica: int) -> bool:
 
 
 def _returning(draft: Draft, row: PartitionRow, replica: int) -> int | None:
-    """In the place of one that was to come, where nobody else is there: one that was to go, need
-    not any more, and has all."""
+    """Return a replica being removed that can stay in place of one that cannot be added.
+
+    It is in sync, live and not leaving, and is used only if no other broker can take the replica.
+    """
     if replica not in row.adding:
         return None
     stays = (
@@ -174,13 +192,16 @@ def _is_leaving(draft: Draft, node_id: int) -> bool:
 
 
 def _obstacle(draft: Draft, row: PartitionRow, able: Sequence[BrokerInfo]) -> Obstacle | None:
-    """Why a row cannot move at present, whatever room there is. What is being deleted goes by
-    itself."""
+    """Return why a row cannot move at present, apart from room.
+
+    None for a topic that is being deleted, whose replicas disappear by themselves.
+    """
     topic = draft.state.topic_by_id(row.topic_id)
     if topic is None:
         return Obstacle.NO_TOPIC
     if topic.deletion_ms is not None:
         return None
+    # A RECOVERING leader is not known to have everything that the new replica would need.
     if row.leader == NO_LEADER or row.recovering:
         return Obstacle.NO_LEADER
     unfit = _unfit(draft, row)

@@ -1,15 +1,15 @@
-"""Who leads: from the ISR, else from the eligible leaders (KIP-966, :mod:`eligible_leaders`),
-unclean only where the topic allows it.
+"""Leader elections: from the ISR, else from the eligible leaders (KIP-966,
+:mod:`eligible_leaders`), else unclean if the topic allows it.
 
-A fenced broker leaves every ISR that has a live member; where none is live the ISR stays as it is
-(each of its members has every acknowledged record) and, unless an eligible replica can lead, the
-partition is offline, leader -1, until one can. Each change of leader raises the leader epoch, each
+A fenced broker leaves every ISR that has a live member. If no member is live, the ISR stays as it
+is, because each member has every acknowledged record. Unless an eligible replica can lead, the
+partition is offline (leader -1) until one can. Each change of leader raises the leader epoch, each
 change of a row its partition epoch. A placeholder never leads and is never in the ISR (invariant
-19). A replica whose storage refuses counts as one that is not live as long as there is another.
+19). A replica whose storage fails counts as not live while there is another one.
 
 An unclean election leaves the partition RECOVERING (KIP-704), and so do all elections after it,
-until a leader has reported that its log is in order (:mod:`isr`): whoever leads meanwhile must look
-whether it lacks what is in the tier (the prefix rule).
+until a leader reports that its log is in order (:mod:`isr`). A leader of a RECOVERING partition
+must check whether it lacks records that are in the tier (the prefix rule).
 """
 
 import dataclasses
@@ -34,13 +34,14 @@ _NO_LOGS: Mapping[int, LogEnd | None] = {}
 
 
 def changed(old: PartitionRow, new: PartitionRow, min_isr: int) -> PartitionRow:
-    """``new`` with the eligible leaders (see :func:`eligible.carried`) and the epochs that its
-    difference from ``old`` demands."""
+    """Return ``new`` with its eligible leaders (:func:`eligible_leaders.carried`) and epochs
+    updated.
+    """
     return raised(old, eligible_leaders.carried(old, new, min_isr))
 
 
 def raised(old: PartitionRow, new: PartitionRow) -> PartitionRow:
-    """``new`` with its epochs one above those of ``old`` where they have to be."""
+    """Return ``new`` with its epochs raised above those of ``old`` where they differ."""
     as_before = dataclasses.replace(
         new, leader_epoch=old.leader_epoch, partition_epoch=old.partition_epoch
     )
@@ -61,20 +62,26 @@ def elect(
     min_isr: int,
     logs: Mapping[int, LogEnd | None] = _NO_LOGS,
 ) -> PartitionRow:
-    """The row under the best leader it can have now: the present one if it is live and in the ISR,
-    else the first replica of the ISR that is live, else an eligible one, else (unclean, and no
-    clean one is in sight) a live one, else none. The ISR shrinks to its live members where a leader
-    is found there. Where every copy was lost no election is an answer, not even an unclean one: a
-    person decides. ``logs``: what live brokers said of replicas that may have lost a tail."""
+    """Return the row under the best leader that it can have now.
+
+    In order of preference: the present leader if it is live and in the ISR, the first live replica
+    of the ISR, an eligible replica, and (``unclean``, if no clean one is in sight) a live replica.
+    The ISR shrinks to its live members if one of them leads. If every copy was lost there is no
+    election, not even an unclean one: a person decides. ``logs`` are the log ends that live brokers
+    reported for replicas that may have lost a tail.
+    """
+    # A live leader in the ISR stays: every change of leader interrupts clients.
     live_isr = tuple(replica for replica in row.isr if is_live(replica))
     leader = row.leader
     if leader not in live_isr:
         leader = next((replica for replica in row.hosts if replica in live_isr), NO_LEADER)
     if leader != NO_LEADER:
         return changed(row, dataclasses.replace(row, leader=leader, isr=live_isr), min_isr)
+    # A replica outside the ISR leads alone: the others have to fetch from it first.
     leader = eligible_leaders.elected(row, is_live, min_isr, logs)
     if leader != NO_LEADER:
         return changed(row, dataclasses.replace(row, leader=leader, isr=(leader,)), min_isr)
+    # As long as a replica with all committed records may return, an unclean one would lose data.
     if unclean and row.holders and not eligible_leaders.in_sight(row, is_live, min_isr, logs):
         leader = _best_unclean(row, is_live, logs)
         if leader != NO_LEADER:
@@ -85,9 +92,12 @@ def elect(
 def _best_unclean(
     row: PartitionRow, is_live: Callable[[int], bool], logs: Mapping[int, LogEnd | None]
 ) -> int:
-    """The least bad: of those that may have everything the longest, else any of them, else any. Not
-    one that is on its way to become a replica: it may have nothing at all yet, and with it in the
-    ISR the move would be done, and the others would delete what they have."""
+    """Return the replica that loses the least in an unclean election.
+
+    Of those that may have everything, the one with the longest log; else any of them, else any live
+    one. A replica that is being added is never chosen: it may have nothing yet, and with it in the
+    ISR the move would finish and the others would delete their logs.
+    """
     longest = eligible_leaders.longest(row, eligible_leaders.reported(row, is_live, logs))
     if longest != NO_LEADER:
         return longest
@@ -102,13 +112,16 @@ def _led_uncleanly(row: PartitionRow, leader: int) -> PartitionRow:
 
 
 def best(draft: Draft, row: PartitionRow, *, unclean: bool) -> PartitionRow:
-    """The row under the best leader that it can have by all that the draft knows. A replica whose
-    storage refuses leads, or is in the ISR, only while there is nobody to take over from it."""
+    """Return the row under the best leader by everything the draft knows.
+
+    A replica whose storage fails leads, or is in the ISR, only while no other can take over.
+    """
     min_isr, logs = draft.min_isr(row), draft.state.logs_of(row)
 
     def served(replica: int) -> bool:
         return draft.can_serve(replica, row.key)
 
+    # First try without the failed replicas; they are better than no leader at all.
     if draft.state.has_failed_replica(row.key):
         new = elect(row, served, unclean=False, min_isr=min_isr, logs=logs)
         if new.leader != NO_LEADER:
@@ -117,7 +130,10 @@ def best(draft: Draft, row: PartitionRow, *, unclean: bool) -> PartitionRow:
 
 
 def fence(draft: Draft, node_ids: Collection[int], *, reason: str) -> None:
-    """Brokers whose session ended (all of one moment together): they leave ISRs and leadership."""
+    """Fence brokers whose sessions have ended: they leave ISRs and leadership.
+
+    All of one moment are fenced together, so that leadership does not move to another of them.
+    """
     known = [
         broker for node_id in sorted(node_ids) if (broker := draft.broker(node_id)) is not None
     ]
@@ -126,7 +142,7 @@ def fence(draft: Draft, node_ids: Collection[int], *, reason: str) -> None:
     for broker in known:
         moved, offline = _settle(draft, draft.rows_on(broker.node_id))
         if broker.shutting_down:
-            continue  # it said so, and that was told
+            continue  # its shutdown has already emitted an event
         text = (
             f"broker {broker.node_id} is fenced ({reason}): {count(moved, 'leader')} moved, "
             f"{count(offline, 'partition')} offline"
@@ -135,7 +151,7 @@ def fence(draft: Draft, node_ids: Collection[int], *, reason: str) -> None:
 
 
 def shut_down(draft: Draft, node_id: int) -> None:
-    """A broker asked to stop: as fencing, but it may answer until it is gone."""
+    """Start a controlled shutdown: the broker loses leadership and ISRs, but still answers."""
     broker = draft.broker(node_id)
     if broker is None or broker.shutting_down:
         return
@@ -149,7 +165,7 @@ def shut_down(draft: Draft, node_id: int) -> None:
 
 
 def stay(draft: Draft, node_id: int) -> None:
-    """A broker that asked to stop asks for it no more: as unfencing, once it is not fenced."""
+    """Withdraw a broker's shutdown: it may lead again if it is not fenced."""
     broker = draft.broker(node_id)
     if broker is None or not broker.shutting_down:
         return
@@ -159,7 +175,7 @@ def stay(draft: Draft, node_id: int) -> None:
 
 
 def unfence(draft: Draft, node_id: int) -> None:
-    """A broker may lead again: offline partitions that it can lead elect it."""
+    """Unfence a broker and elect it in offline partitions that it can lead."""
     broker = draft.broker(node_id)
     if broker is None or not broker.fenced:
         return
@@ -178,22 +194,29 @@ def _lead_again(draft: Draft, broker: BrokerInfo) -> None:
 
 
 def settle_topic(draft: Draft, topic: TopicInfo) -> None:
-    """Elect again where a topic's partitions are offline (its configuration may allow more now),
-    and give up the eligible leaders where a smaller min.insync.replicas has no need of them."""
+    """Elect again in a topic's partitions that are offline, or have eligible leaders.
+
+    Its configuration may now allow an unclean election, or a smaller min.insync.replicas that needs
+    no eligible leaders.
+    """
     rows = draft.rows_of(topic.id).values()
     _settle(draft, [row for row in rows if row.leader == NO_LEADER or row.holders != row.isr])
 
 
 def settle_rows(draft: Draft, keys: Iterable[RowKey]) -> tuple[int, int]:
-    """Elect again in some partitions, about which something else is known now; (leaders moved,
-    partitions that lost theirs)."""
+    """Elect again in partitions whose facts have changed.
+
+    Return the leaders moved and the partitions that lost theirs.
+    """
     rows = (draft.row(key) for key in sorted(keys))
     return _settle(draft, [row for row in rows if row is not None])
 
 
 def storage_changed(draft: Draft, node_id: int, keys: Collection[RowKey]) -> None:
-    """A broker reported that the storage of some replicas refuses, or works again: they leave
-    leadership and ISRs where another can take over, and come back as any follower does."""
+    """Take replicas whose storage fails out of leadership and ISRs where another can take over.
+
+    Replicas whose storage works again come back as any follower does.
+    """
     broker = draft.broker(node_id)
     moved, _ = settle_rows(draft, keys)
     failed = draft.state.failed_on(node_id).intersection(keys)
@@ -209,8 +232,11 @@ def storage_changed(draft: Draft, node_id: int, keys: Collection[RowKey]) -> Non
 
 
 def leave_failed(draft: Draft) -> int:
-    """Have replicas whose storage refuses leave the ISRs in which others can go on by now; leaders
-    moved. Called now and then: those others may have come later."""
+    """Remove replicas with failed storage from ISRs that no longer depend on them; return leaders
+    moved.
+
+    Called periodically, because the other replicas may have caught up later.
+    """
     rows = {key: draft.row(key) for _, key in draft.state.failed()}
     due = {
         key
@@ -221,20 +247,26 @@ def leave_failed(draft: Draft) -> int:
 
 
 def broker_gone(draft: Draft, node_id: int) -> None:
-    """A ``Broker`` object vanished though partitions name it (its finalizer was taken off by hand,
-    or it comes again from a backup): it leads nothing until it has registered again."""
+    """Stop the leadership of a ``Broker`` object that disappeared while partitions name it.
+
+    Its finalizer was removed by hand, or it returns with a backup. It leads nothing until it
+    registers.
+    """
     _settle(draft, draft.rows_on(node_id))
 
 
 def _settle(
     draft: Draft, rows: Iterable[PartitionRow], *, unclean: bool = False
 ) -> tuple[int, int]:
-    """Elect in each row, ``unclean`` whatever its topic says; (leaders moved, partitions left
-    without one)."""
+    """Elect in each row; return (leaders moved, partitions left without a leader).
+
+    ``unclean`` allows unclean elections whatever the topic's configuration says.
+    """
     moved = offline = 0
     for row in rows:
         if row.key in draft.state.doubted:
             continue
+        # A row without a Topic never elects uncleanly: no configuration allows it.
         topic = draft.state.topic_by_id(row.topic_id)
         allowed = unclean or unclean_election(topic, draft.state.cluster)
         new = best(draft, row, unclean=allowed)
@@ -243,13 +275,14 @@ def _settle(
         if new.leader != row.leader:
             moved += new.leader != NO_LEADER
             offline += new.leader == NO_LEADER
+        # A leader from outside ISR and ELR may mean lost records, so it is always reported.
         if new.leader not in (NO_LEADER, *row.isr, *row.elr):
             _emit_elected(draft, row, new)
     return moved, offline
 
 
 def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
-    """A leader from outside the ISR is told, with what it means for acknowledged records."""
+    """Emit an event for a leader from outside the ISR, with the effect on acknowledged records."""
     topic = draft.state.topic_by_id(row.topic_id)
     if topic is None:
         return
@@ -267,10 +300,12 @@ def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
 
 
 def balance_leaders(draft: Draft, *, limit: int, held_back: Collection[int] = frozenset()) -> int:
-    """Give up to ``limit`` partitions back to their preferred leader (the first replica), where it
-    is live and in the ISR, and is not to leave, nor one of those that are ``held_back``
-    (:mod:`flapping_brokers`); not those of a paused topic. Slice by slice, so that one write holds
-    many. A step of its own, called now and then; returns how many moved."""
+    """Move up to ``limit`` partitions back to their preferred leader; return how many moved.
+
+    The preferred leader (the first replica) must be live, in the ISR and staying, and not be
+    ``held_back`` (:mod:`flapping_brokers`). Paused topics are left alone. The order is by slice, so
+    that one write has many rows. Called periodically.
+    """
     state, moved = draft.state, 0
     for key in sorted(state.unbalanced, key=lambda key: (state.slice_index(key), key)):
         if moved >= limit:
@@ -282,13 +317,15 @@ def balance_leaders(draft: Draft, *, limit: int, held_back: Collection[int] = fr
 
 
 def lead_uncleanly(draft: Draft, row: PartitionRow) -> bool:
-    """Have somebody lead a partition that nobody leads, though records may be lost by it, whatever
-    the topic's configuration says: a person wants it."""
+    """Elect a leader of an offline partition uncleanly, with a person's consent.
+
+    The topic's configuration does not matter. Records may be lost.
+    """
     return _settle(draft, [row], unclean=True)[0] > 0
 
 
 def prefer(draft: Draft, persisted: PartitionRow) -> bool:
-    """Give a partition to its preferred leader, if that does not lead it and can."""
+    """Give a partition to its preferred leader, if another leads and the preferred one can."""
     row, topic = draft.row(persisted.key), draft.state.topic_by_id(persisted.topic_id)
     if row is None or not row.hosts or (topic is not None and topic.paused):
         return False

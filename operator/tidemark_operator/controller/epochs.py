@@ -1,25 +1,25 @@
-"""The numbers that fence controllers: how far they reach, and whose word raises them.
+"""Epochs that fence controllers: their range, and which broker may raise them.
 
-A controller epoch is 32 bits wide and never goes back, so whoever could name a number to be raised
-above could use them all up with one message. A broker's word counts if it has proven to be a broker
-of this cluster and is one of its Brokers, and only so far: a Cluster that was restored from a
-backup is behind by the take-overs since then, which are never many.
+A controller epoch has 32 bits and never decreases, so a sender that could name any number could use
+up the whole range with one message. A broker's number counts only if it has proven to be a Broker
+of this cluster, and only up to a limit. A Cluster that was restored from a backup is behind by the
+takeovers since then, which are never many.
 """
 
 from tidemark.wire.control import BrokerRegistrationRequest
 from tidemark_operator.controller.controller_state import ControllerState
 
 EPOCH_MAX = 2**31 - 1
-#: A broker that is further ahead has another history.
+#: Epochs by which a broker may be ahead; beyond that its log directory has another history.
 AHEAD_MAX = 1_000_000
-#: A broker epoch has that of the controller which gave it above so many bits of its own.
+#: Bits of a broker epoch below the epoch of the controller that assigned it.
 BROKER_EPOCH_BITS = 24
-#: Fewer than these left: the Cluster says so, years before it cannot be taken over any more.
+#: Epochs left when the Cluster starts to warn, years before takeovers become impossible.
 RUNNING_OUT = 2**24
 
 
 def is_ahead(state: ControllerState, request: BrokerRegistrationRequest) -> bool:
-    """Has this broker of ours obeyed a later controller than us?"""
+    """Return whether a Broker of this cluster has obeyed a later controller than this one."""
     return (
         request.cluster_id == state.cluster.cluster_id
         and request.broker_id in state.brokers
@@ -29,8 +29,11 @@ def is_ahead(state: ControllerState, request: BrokerRegistrationRequest) -> bool
 
 
 def too_far_ahead(state: ControllerState, request: BrokerRegistrationRequest) -> str | None:
-    """Why a broker's numbers are not believed: neither the epoch that it has obeyed, nor that of
-    the controller which must have given it its own."""
+    """Return why a broker's epochs are not believed, None if they are.
+
+    Checked are the epoch that it has obeyed, and that of the controller that assigned its broker
+    epoch.
+    """
     seen = max(request.highest_controller_epoch, request.previous_broker_epoch >> BROKER_EPOCH_BITS)
     if seen - state.controller_epoch <= AHEAD_MAX:
         return None
@@ -43,11 +46,13 @@ def too_far_ahead(state: ControllerState, request: BrokerRegistrationRequest) ->
 
 
 def knows_more(state: ControllerState, request: BrokerRegistrationRequest) -> bool:
-    """Whether a broker, which this controller has not admitted yet, was told of more than the
-    take-over found: then that was older (it was restored from a backup)."""
+    """Return whether a broker that is not admitted yet knows of more than the takeover found.
+
+    Then the takeover read older objects, restored from a backup.
+    """
     return (request.highest_controller_epoch, request.highest_commit) > state.found
 
 
 def left(epoch: int) -> int:
-    """How many take-overs there can still be."""
+    """Return the number of takeovers that are still possible."""
     return EPOCH_MAX - epoch

@@ -1,6 +1,6 @@
-"""What a person would want to know, as data; the shell turns it into Kubernetes Events.
+"""Events for people, as data; the caller creates the Kubernetes Events.
 
-One event per decision, never one per partition: what touches many partitions is counted.
+One event per decision, never one per partition: partitions are counted.
 """
 
 import dataclasses
@@ -15,8 +15,11 @@ class EventType(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """``kind`` and ``key`` ("namespace/name") name the object it is about; ``reason`` is CamelCase,
-    ``message`` one sentence."""
+    """Event about one object.
+
+    ``kind`` and ``key`` ("namespace/name") name it. ``reason`` is CamelCase, ``message`` is one
+    sentence.
+    """
 
     kind: str
     key: str
@@ -34,7 +37,7 @@ def warning(kind: str, key: str, reason: str, message: str) -> Event:
 
 
 def numbers(values: Iterable[int], *, shown: int = 8) -> str:
-    """``1, 2, 3 and 4 more``: a list that stays short however long it is."""
+    """Format numbers as ``1, 2, 3 and 4 more``, short however many there are."""
     ordered = sorted(values)
     head = ", ".join(map(str, ordered[:shown]))
     rest = len(ordered) - shown
@@ -42,10 +45,10 @@ def numbers(values: Iterable[int], *, shown: int = 8) -> str:
 
 
 def quoted(text: str, *, shown: int = 80) -> str:
-    """What a person has written, short enough for a message that has more to say."""
+    """Return a person's text, short enough to be part of a message."""
     return text if len(text) <= shown else f"{text[:shown]}… ({len(text)} characters)"
 
 
 def count(number: int, noun: str) -> str:
-    """``1 partition``, ``2 partitions``."""
+    """Format ``1 partition``, ``2 partitions``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

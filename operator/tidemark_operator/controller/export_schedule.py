@@ -1,7 +1,7 @@
-"""When a scheduled export runs: cron's five fields in a time zone, as a CronJob's.
+"""Schedule of an export: cron's five fields in a time zone, as in a CronJob.
 
-A time that comes while a run is under way is not made up for by more than one run: what counts is
-the last time of the schedule that has come, and whether a run was begun for it.
+If several scheduled times pass during one run, only one run follows. The decision needs the last
+scheduled time that has passed, and whether a run was started for it.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from cronsim import CronSim, CronSimError
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SECOND = dt.timedelta(seconds=1)
-#: As Vixie's cron has them.
+#: Macros as in Vixie cron.
 _MACROS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -25,24 +25,25 @@ _MACROS = {
 
 
 class ScheduleError(ValueError):
-    """A schedule that does not say when; the message says why."""
+    """A schedule is invalid or never occurs; the message has the cause."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schedule:
-    """To be made by :meth:`of`."""
+    """Parsed schedule; create it with :meth:`of`."""
 
     expression: str
     zone: dt.tzinfo
 
     @classmethod
     def of(cls, text: str, zone: str = "") -> "Schedule":
-        """``zone`` "": UTC. Raises :class:`ScheduleError`."""
+        """Parse a schedule; ``zone`` "" is UTC. Raises :class:`ScheduleError`."""
         expression = _MACROS.get(text, text)
         try:
             found: dt.tzinfo = zoneinfo.ZoneInfo(zone) if zone else dt.UTC
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ScheduleError(f"unknown time zone {zone}") from error
+        # Some valid expressions never occur, such as 30 February; the first time shows that.
         try:
             next(CronSim(expression, _EPOCH))
         except (CronSimError, StopIteration) as error:
@@ -51,15 +52,16 @@ class Schedule:
         return cls(expression, found)
 
     def next_ms(self, after_ms: int) -> int:
-        """The first time after that one (Unix time in milliseconds)."""
+        """Return the first scheduled time after one, as Unix time in milliseconds."""
         return _ms(next(CronSim(self.expression, self._at(after_ms))))
 
     def last_ms(self, until_ms: int) -> int:
-        """The last time that has come by then."""
+        """Return the last scheduled time up to and including one, in milliseconds."""
+        # One second more, because the iterator excludes its start.
         return _ms(next(CronSim(self.expression, self._at(until_ms) + _SECOND, reverse=True)))
 
     def _at(self, ms: int) -> dt.datetime:
-        """In whole seconds."""
+        """Convert to the schedule's zone, in whole seconds."""
         return (_EPOCH + dt.timedelta(seconds=ms // 1000)).astimezone(self.zone)
 
 

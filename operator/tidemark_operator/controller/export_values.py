@@ -1,4 +1,4 @@
-"""What an ``Export`` is to the core, what is seen of its job, and the steps that keep it going."""
+"""Values of an ``Export`` in the core: the object, its job as observed, and its steps."""
 
 import dataclasses
 import enum
@@ -12,14 +12,17 @@ from tidemark.reasons import Reason
 from tidemark_operator.controller.export_schedule import Schedule
 from tidemark_operator.controller.model import Json
 
-#: (catalog, name) of a table: two Exports that have one in common would take it from each other.
+#: (catalog, name) of a table: two Exports must not write the same one.
 TableId: TypeAlias = tuple[str, str]
 DIGEST_CHARS = 16
 
 
 class Outcome(enum.StrEnum):
-    """How a run ended, as the status has it. REFUSED: trying again mends nothing by itself.
-    SUPERSEDED: another job has taken the table over; whoever takes it back fights with that."""
+    """Result of a run, as in the status.
+
+    REFUSED: a retry without a change fails again. SUPERSEDED: another job has taken over the table,
+    and taking it back would start a fight.
+    """
 
     SUCCEEDED = "Succeeded"
     STOPPED = "Stopped"
@@ -30,8 +33,11 @@ class Outcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The newest run, as the status remembers it. ``order``: a digest of what the job was told;
-    ``end_ms`` None: it is under way, and ``outcome`` unknown."""
+    """Newest run, as in the status.
+
+    ``order`` is a digest of the job's order. ``end_ms`` None: it is in progress and has no
+    ``outcome``.
+    """
 
     number: int
     generation: int
@@ -42,15 +48,18 @@ class Run:
 
     @property
     def under_way(self) -> bool:
-        """Whether a job is to be there."""
+        """Return whether the run's job should exist."""
         return self.end_ms is None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExportInfo:
-    """An ``Export`` object. ``schedule`` None: it runs all the time, a commit every
-    ``interval_ms``. ``failures``: in a row, without a commit. ``topic_id``: Kafka's text, "" before
-    the first run."""
+    """An ``Export`` object.
+
+    ``schedule`` None: it runs continuously, with a commit every ``interval_ms``. ``failures``
+    counts failures in a row without a commit. ``topic_id`` is in Kafka's text form, "" before the
+    first run.
+    """
 
     key: str
     uid: str
@@ -72,13 +81,13 @@ class ExportInfo:
 
     @property
     def name(self) -> str:
-        """Of the object."""
+        """Return the object's name without its namespace."""
         return self.key.rpartition("/")[2]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SecretVariable:
-    """An environment variable whose value is that of a key of a Secret."""
+    """An environment variable with the value of a key of a Secret."""
 
     variable: str
     secret: str
@@ -87,7 +96,7 @@ class SecretVariable:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SecretFile:
-    """An option that names a file: that of a key of a Secret."""
+    """An option that names a file with the content of a key of a Secret."""
 
     place: Place
     option: str
@@ -97,9 +106,11 @@ class SecretFile:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobWanted:
-    """What a job is told, and how it runs: ``job`` and ``source`` are those of the spec as they
-    stand. ``changing``: options that follow the cluster's life, for which no job that runs is begun
-    anew."""
+    """Desired job: its order, and how it runs.
+
+    ``job`` and ``source`` are copied from the spec. ``changing`` are options that follow the
+    cluster's state, such as addresses; a running job is not restarted for them.
+    """
 
     order: Order
     variables: tuple[SecretVariable, ...] = ()
@@ -110,21 +121,21 @@ class JobWanted:
 
     @property
     def digest(self) -> str:
-        """Another one where another job is wanted."""
+        """Return a digest that differs if another job is needed."""
         kept = {name: text for name, text in self.order.source.items() if name not in self.changing}
-        told = dataclasses.replace(self.order, source=kept).to_json()
-        variables = [dataclasses.astuple(each) for each in self.variables]
-        files = [dataclasses.astuple(each) for each in self.files]
-        text = json.dumps([told, variables, files, self.job, self.source], sort_keys=True)
+        order = dataclasses.replace(self.order, source=kept).to_json()
+        variables = [dataclasses.astuple(variable) for variable in self.variables]
+        files = [dataclasses.astuple(file) for file in self.files]
+        text = json.dumps([order, variables, files, self.job, self.source], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
 
     def ordered(self, paths: Mapping[SecretFile, str]) -> Order:
-        """The order, with where its files are."""
-        return self.order.put({(each.place, each.option): path for each, path in paths.items()})
+        """Return the order with the paths of its files."""
+        return self.order.put({(file.place, file.option): path for file, path in paths.items()})
 
 
 class JobPhase(enum.Enum):
-    """What there is of a run's job. ENDING: it was asked to end, and is not gone."""
+    """State of a run's job. ENDING: it was stopped and still exists."""
 
     ABSENT = enum.auto()
     STARTING = enum.auto()
@@ -135,8 +146,11 @@ class JobPhase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobSeen:
-    """``report`` None: none was to be had. ``why``: what else is said of it, as by a node that
-    cannot fetch the image; ``well``: of one that has ended."""
+    """A run's job as observed.
+
+    ``report`` is None if there is none. ``why`` is another cause, such as an image that cannot be
+    pulled. ``well`` says whether a job that has ended succeeded.
+    """
 
     phase: JobPhase
     report: Report | None = None
@@ -149,8 +163,11 @@ ABSENT = JobSeen(phase=JobPhase.ABSENT)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why no run can begin. ``waits``: it may pass by itself; else a person is asked. ``stops``: a
-    run that is under way has to end, too."""
+    """Reason why no run can start.
+
+    ``waits``: it may resolve by itself, otherwise a person has to act. ``stops``: a run in progress
+    has to end as well.
+    """
 
     reason: Reason
     message: str
@@ -160,7 +177,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Begin:
-    """The status says that this run is under way, before there is a job."""
+    """Record a new run in the status before its job is created."""
 
     run: Run
     schedule_ms: int | None = None
@@ -168,17 +185,17 @@ class Begin:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launch:
-    """The job of the run that is under way is to be there."""
+    """Create the job of the run in progress."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stop:
-    """The job is to end."""
+    """Stop the job."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class End:
-    """The status says how the run ended."""
+    """Record the result of the run in the status."""
 
     outcome: Outcome
     message: str = ""
@@ -187,7 +204,7 @@ class End:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rest:
-    """Nothing is to be done; ``until_ms``: when something is, None: when something changes."""
+    """Do nothing until ``until_ms``; None: until something changes."""
 
     until_ms: int | None = None
 

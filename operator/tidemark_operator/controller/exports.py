@@ -1,14 +1,14 @@
-"""What is done next for an ``Export``, given its status and what is seen of its job.
+"""Next step of an ``Export``, from its status and its job as observed.
 
-Level-based: whatever is seen, one step follows, and after a crash between any two calls the same
-one follows again. A run is in the status before its job is made, under a number that names the job,
-so it is never made twice; its end is in the status before another begins. One job at a time: the
-next begins when the one before is gone.
+Level-based: the observation decides the step, and after a crash between any two calls the same step
+follows. A run is in the status before its job is created, under a number that names the job, so no
+job is created twice. Its end is in the status before another run starts. One job at a time: the
+next starts when the one before no longer exists.
 
-What fails is begun again, after a pause that doubles with each failure in a row, for as long as it
-takes: the cause may be mended at any time. One exception: a job whose table another job has taken
-over is not begun again before its spec is changed, or two operators would take it from each other
-for ever.
+A failed run is restarted after a pause that doubles with each failure in a row, without a limit:
+the cause may be fixed at any time. One exception: a job whose table another job has taken over is
+not restarted before its spec changes, or two operators would take the table from each other
+forever.
 """
 
 from collections.abc import Iterator
@@ -38,9 +38,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 RETRY = Backoff(first_s=10.0, most_s=600.0)
-#: A job that runs is looked at so often.
+#: Time between two looks at a running job.
 LOOK_MS = 10_000
-#: And one that is to start or to end.
+#: Time between two looks at a job that starts or ends.
 SOON_MS = 2_000
 _OUTCOMES = {
     Phase.DONE: Outcome.SUCCEEDED,
@@ -54,15 +54,20 @@ _FAILED = (Outcome.FAILED, Outcome.REFUSED, Outcome.SUPERSEDED)
 def next_step(
     export: ExportInfo, job: JobSeen, problem: Problem | None, order: str, *, now_ms: int
 ) -> Step:
-    """``job``: of the newest run; ``order``: a digest of what a job would be told now, "" where
-    there is a problem."""
+    """Return the next step of an Export.
+
+    ``job`` is that of the newest run. ``order`` is the digest of the desired job, "" if there is a
+    problem.
+    """
     if export.run is not None and export.run.under_way:
         return _under_way(export, export.run, job, problem, order, now_ms)
     if problem is not None or export.suspended:
         return Rest()
+    # No run is in progress: wait for the time of the next one.
     due_ms = _due_ms(export, now_ms)
     if due_ms is None or due_ms > now_ms:
         return Rest(due_ms)
+    # The run is recorded under its number first, so that a crash cannot create two jobs.
     number = 1 if export.run is None else export.run.number + 1
     begun = Run(number=number, generation=export.generation, order=order, start_ms=now_ms)
     schedule_ms = None if export.schedule is None else export.schedule.last_ms(now_ms)
@@ -72,8 +77,12 @@ def next_step(
 def _under_way(
     export: ExportInfo, run: Run, job: JobSeen, problem: Problem | None, order: str, now_ms: int
 ) -> Step:
-    """What is not known to have ended has not: a job that is away, and is wanted, is made again
-    under its number."""
+    """Return the next step of a run in progress.
+
+    A run ends only when its end is observed. A needed job that does not exist is created again
+    under its number.
+    """
+    # Absence never counts as the end of a run: the operator may have crashed before the launch.
     unwanted = _is_unwanted(export, run, problem, order)
     match job.phase:
         case JobPhase.ENDED:
@@ -91,8 +100,10 @@ def _under_way(
 
 
 def _is_unwanted(export: ExportInfo, run: Run, problem: Problem | None, order: str) -> bool:
-    """A scheduled run that is under way is let end, as a CronJob's; one without an end is begun
-    anew with what is to be done now."""
+    """Return whether a run in progress has to stop.
+
+    A scheduled run may finish, as a CronJob's. A continuous one is restarted with the new order.
+    """
     if export.suspended or (problem is not None and problem.stops):
         return True
     return export.schedule is None and bool(order) and run.order != order
@@ -102,17 +113,19 @@ def _end(job: JobSeen) -> End:
     report = job.report
     phase = None if report is None else report.phase
     outcome = _OUTCOMES.get(phase) if phase is not None else None
+    # The exit status overrules a report that was written before the process failed.
     if outcome is None or (outcome is Outcome.SUCCEEDED and not job.well):
         outcome = Outcome.SUCCEEDED if job.well else Outcome.FAILED
-    said = "" if report is None else report.message
-    return End(outcome, said or job.why, report)
+    message = "" if report is None else report.message
+    return End(outcome, message or job.why, report)
 
 
 def _due_ms(export: ExportInfo, now_ms: int) -> int | None:
-    """When the next run is to begin; None: when something changes."""
+    """Return when the next run starts; None: when something changes."""
     run = export.run
     if run is None or run.end_ms is None or run.outcome is None:
         return now_ms if export.schedule is None else _scheduled_ms(export, now_ms)
+    # A changed spec may have fixed the cause, so it is tried without a pause.
     if run.generation != export.generation and run.outcome is not Outcome.SUCCEEDED:
         return now_ms
     match run.outcome:
@@ -123,16 +136,16 @@ def _due_ms(export: ExportInfo, now_ms: int) -> int | None:
             if export.schedule is None:
                 return again_ms
             return min(again_ms, _scheduled_ms(export, now_ms))
-        case Outcome.STOPPED:  # by whoever, in the middle of it
+        case Outcome.STOPPED:  # a client stopped it in the middle
             return run.end_ms + pause_ms(1)
         case Outcome.SUCCEEDED:
-            if export.schedule is None:  # it was continuous then, and should not have
+            if export.schedule is None:  # a continuous run should not end by itself
                 return run.end_ms + pause_ms(1)
             return _scheduled_ms(export, now_ms)
 
 
 def _scheduled_ms(export: ExportInfo, now_ms: int) -> int:
-    """The first time of the schedule for which no run was begun, or a later one that has come."""
+    """Return the last scheduled time without a run, or the next one."""
     assert export.schedule is not None
     since_ms = export.created_ms if export.last_schedule_ms is None else export.last_schedule_ms
     last_ms = export.schedule.last_ms(now_ms)
@@ -140,19 +153,19 @@ def _scheduled_ms(export: ExportInfo, now_ms: int) -> int:
 
 
 def pause_ms(failures: int) -> int:
-    """After so many failures in a row."""
+    """Return the pause after a number of failures in a row."""
     return int(RETRY.pause_s(failures) * 1000)
 
 
 def failures_after(export: ExportInfo, end: End) -> int:
-    """In a row: a run that has committed something is the first to fail."""
+    """Return the failures in a row after a run: a commit resets the count."""
     if end.outcome not in _FAILED:
         return 0 if end.outcome is Outcome.SUCCEEDED else export.failures
     return 1 if end.report is not None and end.report.commits else export.failures + 1
 
 
 def applied(export: ExportInfo, step: Step, *, now_ms: int) -> ExportInfo:
-    """The Export as the status has it after a step."""
+    """Return the Export as in the status after a step."""
     match step:
         case Begin(run, schedule_ms):
             return replace(
@@ -175,18 +188,19 @@ def applied(export: ExportInfo, step: Step, *, now_ms: int) -> ExportInfo:
 
 
 def recovered(export: ExportInfo, report: Report | None) -> ExportInfo:
-    """A run that has committed something, or has nothing to commit, has not failed; nor has one
-    that ended well."""
+    """Reset the failures of a run that has succeeded, committed something, or has nothing to
+    commit.
+    """
     run = export.run
     well = run is not None and run.outcome is Outcome.SUCCEEDED
-    goes_on = run is not None and run.under_way and report is not None
-    if well or (goes_on and report is not None and (report.commits > 0 or report.lag == 0)):
+    is_running = run is not None and run.under_way and report is not None
+    if well or (is_running and report is not None and (report.commits > 0 or report.lag == 0)):
         return replace(export, failures=0, last_failure="")
     return export
 
 
 def state_of(export: ExportInfo, job: JobSeen) -> str:
-    """In a word, as the metric ``tidemark_exports`` has it."""
+    """Return the state as in the metric ``tidemark_exports``."""
     if export.suspended:
         return "suspended"
     if export.run is not None and export.run.under_way:
@@ -199,9 +213,11 @@ def state_of(export: ExportInfo, job: JobSeen) -> str:
 
 
 class Exports:
-    """All of them by their keys: who wants which table, and what was last seen of their jobs. Who
-    came first has a table; the clock of the API server tells whole seconds, so of two of one second
-    the name decides."""
+    """All Exports by key: their claims on tables, and their jobs as last observed.
+
+    The oldest Export owns a table. The API server's clock has whole seconds, so of two of one
+    second the name decides.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, ExportInfo] = {}
@@ -210,7 +226,7 @@ class Exports:
         self._jobs: dict[str, JobSeen] = {}
 
     def put(self, export: ExportInfo) -> None:
-        """As it is now."""
+        """Take an Export as it is now."""
         job = self._jobs.get(export.key)
         self.drop(export.key)
         if job is not None:
@@ -221,7 +237,7 @@ class Exports:
             self._by_table.setdefault(table, set()).add(_age(export))
 
     def drop(self, key: str) -> frozenset[str]:
-        """It is gone; the keys of those that want one of its tables, too."""
+        """Drop a deleted Export; return the keys of others that claim one of its tables."""
         export = self._known.pop(key, None)
         self._jobs.pop(key, None)
         if export is None:
@@ -230,12 +246,14 @@ class Exports:
         others: set[str] = set()
         for table in export.tables:
             _discard(self._by_table, table, _age(export))
-            others.update(each for _, each in self._by_table.get(table, ()))
+            others.update(other for _, other in self._by_table.get(table, ()))
         return frozenset(others)
 
     def holder(self, export: ExportInfo) -> tuple[str, str] | None:
-        """The key of the oldest Export that wants a table of this one, and the table; None: that is
-        this one."""
+        """Return the oldest Export that claims a table of this one, with the table; None:
+
+        itself.
+        """
         older = [
             (min(claims), table)
             for table in export.tables
@@ -247,16 +265,16 @@ class Exports:
         return key, name
 
     def of_topic(self, topic_key: str) -> frozenset[str]:
-        """The keys of those that export a topic."""
+        """Return the keys of the Exports of a topic."""
         return frozenset(self._by_topic.get(topic_key, ()))
 
     def saw(self, export: ExportInfo, job: JobSeen) -> None:
-        """What there is of its job."""
+        """Take the observation of an Export's job."""
         if export.key in self._known:
             self._jobs[export.key] = job
 
     def all(self) -> Iterator[tuple[ExportInfo, JobSeen]]:
-        """With what was last seen of their jobs."""
+        """Yield all Exports with their jobs as last observed."""
         for key, export in self._known.items():
             yield export, self._jobs.get(key, ABSENT)
 
@@ -266,7 +284,7 @@ def _age(export: ExportInfo) -> tuple[int, str]:
 
 
 def _discard(index: dict[K, set[V]], at: K, value: V) -> None:
-    held = index.get(at, set())
-    held.discard(value)
-    if not held:
+    values = index.get(at, set())
+    values.discard(value)
+    if not values:
         index.pop(at, None)

@@ -1,4 +1,4 @@
-"""Where a Service leads from, as it was last seen: memory, which the next controller fills anew."""
+"""Addresses of Services as last observed: in memory, and filled again by each controller."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WayIn:
-    """How clients outside reach one listener of one broker, or of any. ``host`` "": the address of
-    the node, by ``by_external_ip`` its ExternalIP; ``port`` 0: there is no way. ``problem``: why
-    not, or why it is not as wanted; ``refused``: it takes a person."""
+    """External address of one listener of one broker, or of any broker.
+
+    ``host`` "" stands for the node's address, with ``by_external_ip`` its ExternalIP. ``port`` 0:
+    there is no address. ``problem`` says why there is none, or why it differs from the spec; with
+    ``refused`` a person has to act.
+    """
 
     host: str = ""
     port: int = 0
@@ -19,10 +22,12 @@ class WayIn:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class WaysIn:
-    """All of them. ``brokers``: by node id and listener; ``bootstraps``: those that lead to any
-    broker, by listener; what is not there, or None, was not looked at yet. ``external_ips``: of
-    Nodes by InternalIP, of one without an ExternalIP that itself; ``nodes_problem``: why Nodes are
-    not read."""
+    """All external addresses.
+
+    ``brokers`` are by node id and listener, ``bootstraps`` (any broker) by listener. A missing
+    entry, or None, was not read yet. ``external_ips`` maps InternalIPs of Nodes to ExternalIPs (to
+    itself without one). ``nodes_problem`` says why Nodes are not read.
+    """
 
     brokers: dict[int, Mapping[str, WayIn]] = dataclasses.field(default_factory=dict)
     bootstraps: Mapping[str, WayIn] | None = None

@@ -1,12 +1,11 @@
-"""What brokers and clients are told of listeners that are reached from outside the Kubernetes
-cluster.
+"""Advertised addresses of listeners that clients reach from outside the Kubernetes cluster.
 
-A broker cannot know where a load balancer or a port of a node leads to it. It registers with the
-address of its node at best; where the ways lead is found out by whoever keeps the Services. So what
-is told is put together here, each time anew: a pod that comes back on another node, or an address
-that changes, is another row for all brokers, and no restart of any. A client is told of brokers on
-its own listener only (KIP-103). One that nothing leads to yet is left out: clients would wait for a
-connection that never comes, where a broker that is not there has them ask again.
+A broker cannot know the address of its load balancer or node port. It registers with the address of
+its node at best; the reconciler of the Services finds the external address. The advertised
+endpoints are therefore computed here, each time: a pod on another node, or a changed address, is
+another row for all brokers, and no restart of any. A client receives brokers on its own listener
+only (KIP-103). A listener without an address is left out: clients would wait for a connection,
+whereas for a missing broker they refresh their metadata.
 """
 
 import dataclasses
@@ -18,32 +17,32 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.external_addresses import WayIn
 from tidemark_operator.controller.model import BrokerInfo
 
-#: Of a bootstrap Service on the ports of nodes: any of them would do, and one may be away.
+#: Hosts of a bootstrap Service on node ports: any one is enough, and some may be down.
 BOOTSTRAP_HOSTS_MAX = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Missing:
-    """Why there is no address; ``refused``: until somebody does something about it."""
+    """Reason why there is no address; ``refused``: a person has to act."""
 
     why: str
     refused: bool = False
 
 
 def endpoints(state: ControllerState, broker: BrokerInfo) -> tuple[Endpoint, ...]:
-    """All listeners of a broker, as others are told."""
-    told = (advertised(state, broker, each) for each in broker.listeners)
-    return tuple(each for each in told if isinstance(each, Endpoint))
+    """Return all listeners of a broker with their advertised addresses."""
+    found = (advertised(state, broker, listener) for listener in broker.listeners)
+    return tuple(endpoint for endpoint in found if isinstance(endpoint, Endpoint))
 
 
 def told_outside(state: ControllerState, broker: BrokerInfo) -> list[Endpoint]:
-    """What others are told of those that are reached from outside."""
-    return [each for each in endpoints(state, broker) if each.name in broker.external]
+    """Return the advertised external listeners of a broker."""
+    return [endpoint for endpoint in endpoints(state, broker) if endpoint.name in broker.external]
 
 
 def external(state: ControllerState, broker: BrokerInfo) -> dict[str, Endpoint | Missing]:
-    """Those that are reached from outside, by name, as far as each is as wanted."""
-    registered = {each.name: each for each in broker.listeners}
+    """Return each external listener by name: its address, or why it does not match the spec."""
+    registered = {listener.name: listener for listener in broker.listeners}
     ways = state.ways_in.brokers.get(broker.node_id) or {}
     found: dict[str, Endpoint | Missing] = {}
     for name in broker.external:
@@ -59,8 +58,11 @@ def external(state: ControllerState, broker: BrokerInfo) -> dict[str, Endpoint |
 def advertised(
     state: ControllerState, broker: BrokerInfo, registered: Endpoint
 ) -> Endpoint | Missing:
-    """What stands for one listener as it was registered. Before a new controller has looked at the
-    Services, what was told before."""
+    """Return the advertised address of a registered listener.
+
+    Before a new controller has read the Services, it is the address in the status.
+    """
+    # An internal listener is advertised as registered.
     if registered.name not in broker.external:
         return registered
     ways = state.ways_in.brokers.get(broker.node_id)
@@ -72,6 +74,7 @@ def advertised(
         return Missing("its Service is not observed yet")
     if not way.port:
         return problem_of(way)
+    # A load balancer has its own host; a node port is on the host of the pod's node.
     host = way.host or _node(state, way, registered.host)
     return (
         host
@@ -81,17 +84,18 @@ def advertised(
 
 
 def problem_of(way: WayIn) -> Missing:
-    """Of a way that leads nowhere."""
+    """Return the problem of an address as Missing."""
     return Missing(way.problem or "", refused=way.refused)
 
 
 def _node(state: ControllerState, way: WayIn, registered: str) -> str | Missing:
-    """The address of the node that the process said it is on."""
+    """Return the address of the node on which the process registered."""
     if not _is_address(registered):
         return Missing(
             "its pod must be replaced by one that knows its node's address. "
             "See the condition PodUpToDate"
         )
+    # Nodes without an external address are reached by the one that the process registered.
     if not way.by_external_ip:
         return registered
     if state.ways_in.nodes_problem:
@@ -101,14 +105,14 @@ def _node(state: ControllerState, way: WayIn, registered: str) -> str | Missing:
 
 
 def needs_node(state: ControllerState, broker: BrokerInfo) -> bool:
-    """Whether the address of a broker depends on a Node that nobody has looked at."""
+    """Return whether a broker's address needs a Node that has not been read."""
     ways = state.ways_in.brokers.get(broker.node_id) or {}
     return any(
-        each.name in ways
-        and ways[each.name].by_external_ip
-        and _is_address(each.host)
-        and each.host not in state.ways_in.external_ips
-        for each in broker.listeners
+        listener.name in ways
+        and ways[listener.name].by_external_ip
+        and _is_address(listener.host)
+        and listener.host not in state.ways_in.external_ips
+        for listener in broker.listeners
     )
 
 
@@ -121,28 +125,31 @@ def _is_address(host: str) -> bool:
 
 
 def told_before(broker: BrokerInfo) -> dict[str, Endpoint]:
-    """By the status as it was last read or written."""
+    """Return the external addresses in the status as last read or written."""
     stored = broker.status.get("externalEndpoints")
     if not isinstance(stored, list | tuple):
         return {}
     return {
-        str(each["name"]): Endpoint(
-            name=str(each["name"]), host=str(each["host"]), port=int(each["port"])
+        str(entry["name"]): Endpoint(
+            name=str(entry["name"]), host=str(entry["host"]), port=int(entry["port"])
         )
-        for each in stored
+        for entry in stored
     }
 
 
 def bootstrap_servers(state: ControllerState) -> dict[str, str | Missing] | None:
-    """Where clients from outside begin, by listener, as Kafka's ``bootstrap.servers``. None: a new
-    controller has not looked yet. What is refused of a Service that leads in leaves it as it is."""
+    """Return the external ``bootstrap.servers`` by listener; None before a new controller has read
+    them.
+
+    A refused change of a Service leaves its present address as it is.
+    """
     if state.ways_in.bootstraps is None:
         return None
     return {name: _servers(state, name, way) for name, way in state.ways_in.bootstraps.items()}
 
 
 def refused_bootstraps(state: ControllerState) -> dict[str, Missing]:
-    """What is refused of where clients from outside begin, by listener."""
+    """Return the refusals of bootstrap addresses by listener."""
     ways = state.ways_in.bootstraps or {}
     return {name: problem_of(way) for name, way in ways.items() if way.problem is not None}
 
@@ -157,23 +164,28 @@ def _servers(state: ControllerState, name: str, way: WayIn) -> str | Missing:
             host
             for broker in state.brokers.values()
             if broker.live
-            for each in broker.listeners
-            if each.name == name and name in broker.external
-            if isinstance(host := _node(state, way, each.host), str)
+            for listener in broker.listeners
+            if listener.name == name and name in broker.external
+            if isinstance(host := _node(state, way, listener.host), str)
         }
     )
     if not hosts:
         return Missing("no live broker's node has an address")
-    told = (Endpoint(name=name, host=host, port=way.port) for host in hosts[:BOOTSTRAP_HOSTS_MAX])
-    return ",".join(map(text_of, told))
+    servers = (
+        Endpoint(name=name, host=host, port=way.port) for host in hosts[:BOOTSTRAP_HOSTS_MAX]
+    )
+    return ",".join(map(text_of, servers))
 
 
 def text_of(endpoint: Endpoint) -> str:
-    """``host:port``, as clients write it."""
+    """Format ``host:port`` as in clients' configurations, with brackets for IPv6."""
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     return f"{host}:{endpoint.port}"
 
 
-def rendered(told: Iterable[Endpoint]) -> list[dict[str, object]]:
-    """``status.externalEndpoints``."""
-    return [{"name": each.name, "host": each.host, "port": each.port} for each in told]
+def rendered(endpoints_: Iterable[Endpoint]) -> list[dict[str, object]]:
+    """Return the entries of ``status.externalEndpoints``."""
+    return [
+        {"name": endpoint.name, "host": endpoint.host, "port": endpoint.port}
+        for endpoint in endpoints_
+    ]

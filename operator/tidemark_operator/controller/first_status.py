@@ -1,9 +1,9 @@
-"""When the first status of new partitions is written: at once, or with their brokers' answers.
+"""First status of new partitions: written at once, or later with their brokers' answers.
 
-A Topic that is made, or grows, is not Ready before its brokers have answered, which takes them a
-moment. Where much is to be done that moment is not told: the placement goes on record with those of
-others (:mod:`placement_records`), and a status that would say nothing but that it waits is put off,
-no longer than :data:`PUT_OFF_MS`. So one of a thousand new Topics costs one write of its status.
+A new or growing Topic is not Ready before its brokers have answered, a moment later. Under load
+that moment is not shown. The placement is recorded together with others (:mod:`placement_records`),
+and a status that would only say that it waits is delayed, by at most :data:`PUT_OFF_MS`. So each of
+a thousand new Topics costs one write of its status.
 """
 
 from tidemark_operator.controller.commit import Draft
@@ -13,13 +13,14 @@ from tidemark_operator.controller.placement_records import counted, partitions_i
 from tidemark_operator.controller.topics import TopicDecision
 
 PUT_OFF_MS = 2_000
-#: So many may be on record; the others' status is written first.
+#: Records in all slices; for further topics the status is written at once.
 RECORDS_MAX = 2_000
 
 
 def says_nothing_yet(state: ControllerState, topic: TopicInfo, decision: TopicDecision) -> bool:
-    """Whether all that could be told of a Topic is that partitions of it are placed, and that
-    their brokers have not answered."""
+    """Return whether a status could only say that partitions are placed and brokers have not
+    answered.
+    """
     return (
         decision == TopicDecision(tiering_status=topic.tiering_status)
         and counted(topic) < topic.partitions == partitions_in_rows(state, topic)
@@ -28,7 +29,7 @@ def says_nothing_yet(state: ControllerState, topic: TopicInfo, decision: TopicDe
 
 
 def put_on_record(draft: Draft, key: str) -> bool:
-    """Record what is placed of a Topic and stored by now; False: there is no room."""
+    """Record the placement of a Topic that is stored by now; False if there is no room."""
     topic, state = draft.state.topics.get(key), draft.state
     if topic is None or sum(map(len, state.records)) + len(draft.records) >= RECORDS_MAX:
         return False
@@ -39,16 +40,16 @@ def put_on_record(draft: Draft, key: str) -> bool:
 
 
 class FirstStatuses:
-    """Since when each status is put off, by object key; no more than there are Topics."""
+    """Start of each delayed status by object key; at most one per Topic."""
 
     def __init__(self) -> None:
         self._since_ms: dict[str, int] = {}
 
     def put_off_ms(self, key: str, *, now_ms: int) -> int:
-        """How much longer a status waits that says nothing yet; 0: it is written now."""
+        """Return how much longer a status is delayed; 0: write it now."""
         since_ms = self._since_ms.setdefault(key, now_ms)
         return max(0, since_ms + PUT_OFF_MS - now_ms)
 
     def forget(self, key: str) -> None:
-        """Something can be told, or the Topic is gone."""
+        """Forget a Topic whose status is written, or that is deleted."""
         self._since_ms.pop(key, None)

@@ -1,13 +1,12 @@
-"""Which brokers are not given their leaders back yet: those that keep coming back.
+"""Brokers that restart repeatedly and do not get their leaders back yet.
 
-A broker that was away is given its leaders back as soon as it is in sync. One that ends and starts
-again in a loop would have each of its partitions change leaders twice in every round, and each time
-producers and consumers would notice. So whoever has come back more than once lately has to stay for
-a while first, twice as long each time; a single restart costs no wait. Only giving back is put off:
-where nobody else can lead, such a broker is elected as any other, and so it is where somebody asks
-for it (ElectLeaders).
+A broker that was down gets its leaders back as soon as it is in sync. One that restarts in a loop
+would have each of its partitions change leaders twice in every round, which producers and consumers
+would notice. A broker that has returned more than once recently must therefore first stay for a
+while, twice as long each time. A single restart costs no wait. Only the return of leaders is
+delayed: such a broker is elected like any other if no other can lead, or on request (ElectLeaders).
 
-In memory: another controller counts anew. The clock is an argument.
+In memory: another controller starts counting from zero. The clock is an argument.
 """
 
 from collections.abc import Iterable
@@ -15,36 +14,39 @@ from collections.abc import Iterable
 from tidemark_operator.controller.events import Event, warning
 from tidemark_operator.controller.model import BrokerInfo
 
-#: For so long a coming back is remembered; longer than anybody waits.
+#: Time for which a return counts; it is longer than the longest wait.
 REMEMBERED_S = 900
-#: The wait after the second one, and the longest.
+#: Wait after the second return, and the longest wait.
 FIRST_S = 60
 MOST_S = 600
-#: More than are ever told apart.
+#: Returns that are counted; more of them make no difference.
 _COUNTED_MAX = 16
 
 
 def wait_s(times: int) -> int:
-    """How long a broker that has come back so often lately has to stay."""
+    """Return how long a broker has to stay after a number of recent returns."""
     return 0 if times < 2 else min(FIRST_S << min(times - 2, _COUNTED_MAX), MOST_S)
 
 
 class Comebacks:
-    """Of one term. To be told of all brokers about once a second."""
+    """Returns of brokers in one term; :meth:`look` needs all brokers about once a second."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, bool]] = {}
         self._at_s: dict[int, list[int]] = {}
 
     def look(self, brokers: Iterable[BrokerInfo], *, now_s: int) -> list[Event]:
-        """Take in which brokers are live, under which registrations; what people are told of those
-        that have to wait. What is seen first is no coming back: it may have been there for long."""
+        """Take the live brokers with their registrations; return Events of those that have to wait.
+
+        The first observation of a broker is no return: it may have been live for long.
+        """
         before, self._seen = self._seen, {}
         events = []
         for broker in brokers:
             seen = self._seen[broker.node_id] = (broker.broker_epoch, broker.live)
             if broker.live and before.get(broker.node_id, seen) != seen:
                 events += self._came(broker, now_s)
+        # A deleted Broker is forgotten.
         self._at_s = {
             node_id: at_s for node_id, at_s in self._at_s.items() if node_id in self._seen
         }
@@ -65,7 +67,7 @@ class Comebacks:
         return [warning("Broker", broker.key, "LeadersHeldBack", text)]
 
     def held_back(self, *, now_s: int) -> frozenset[int]:
-        """The brokers that have not stayed for long enough."""
+        """Return the brokers that have not stayed long enough."""
         return frozenset(
             node_id for node_id, at_s in self._at_s.items() if now_s - at_s[-1] < wait_s(len(at_s))
         )

@@ -1,15 +1,15 @@
 """AlterPartition: a leader proposes the ISR of its partitions, the controller decides.
 
-Kafka's rules (KIP-497, KIP-841): only the leader under the present epochs may propose, a broker
-that is fenced, shutting down or unknown is not taken in, nor a replica whose storage refuses. The
-answer is sent only after the commit (persist before acting), and every result carries the row as it
-then is, so that a leader that was refused catches up from the answer. A former leader that comes
-back, still fenced, is refused row by row, too: a stale broker epoch is an answer to another
-registration (ClusterControlManager.checkBrokerEpoch), and ends the session.
+Kafka's rules (KIP-497, KIP-841): only the leader under the present epochs may propose. A broker
+that is fenced, shutting down or unknown is not admitted, nor a replica whose storage fails. The
+answer is sent only after the commit (persist before acting). Every result carries the row as it
+then is, so that a refused leader catches up from the answer. A former leader that returns and is
+still fenced is refused row by row, too: a stale broker epoch is an answer to another registration
+(ClusterControlManager.checkBrokerEpoch), and ends the session.
 
 A partition that is RECOVERING (KIP-704) keeps its leader as the only member of its ISR until that
-leader proposes RECOVERED; replicas that caught up are taken in by later proposals. With the last
-replica that a reassignment brings into the ISR the move is done (:mod:`reassignment`).
+leader proposes RECOVERED; replicas that caught up are admitted by later proposals. When the last
+added replica of a reassignment enters the ISR, the move is done (:mod:`reassignment`).
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, PartitionRow
 
 
 def alter_partition(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Decide every change of a request; the response is to be sent after the draft's commit."""
+    """Decide every change of a request; send the response after the draft's commit."""
     broker = draft.broker(request.broker_id)
     if broker is None or broker.broker_epoch != request.broker_epoch:
         return AlterPartitionResponse(error_code=ErrorCode.stale_broker_epoch.value, results=())
@@ -39,8 +39,7 @@ def alter_partition(draft: Draft, request: AlterPartitionRequest) -> AlterPartit
 
 
 def put_off(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """The answer while nothing may be decided: a leader asks for the same again, or for what it
-    needs by then."""
+    """Return the answer while nothing may be decided: the leader repeats its request."""
     error = ErrorCode.operation_not_attempted
     rows = ((change, draft.row((change.topic_id, change.partition))) for change in request.changes)
     results = (
@@ -58,6 +57,7 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
     error = _refusal(draft, row, leader, change)
     if error is not ErrorCode.none:
         return _result(row, error)
+    # The ISR is stored in the order of the replicas; an equal set must not change the row.
     isr = tuple(sorted(change.new_isr, key=row.replicas.index))
     same = set(isr) == set(row.isr)
     new = dataclasses.replace(
@@ -66,6 +66,7 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
         manifest=row.manifest or change.remote_manifest,
         leader_recovery_state=LeaderRecoveryState(change.leader_recovery_state),
     )
+    # A finished reassignment changes the replicas in the same commit as the ISR.
     new = changed(row, reassignment.settled(draft, new), draft.min_isr(row))
     if new != row:
         draft.put_row(new)
@@ -73,8 +74,10 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
 
 
 def _refusal(draft: Draft, row: PartitionRow, leader: int, change: IsrChange) -> ErrorCode:
-    """Why a change is refused, in Kafka's order of checks; ``none`` if it is not. Where the row may
-    be older than what the leader was told, nobody's word counts before it is rebuilt."""
+    """Return the error of a refused change, in Kafka's order of checks; ``none`` if it is accepted.
+
+    While the row may be older than the leader's own, no proposal counts before it is rebuilt.
+    """
     if row.key in draft.state.doubted:
         return ErrorCode.operation_not_attempted
     if change.leader_epoch != row.leader_epoch or row.leader != leader:
@@ -87,13 +90,17 @@ def _refusal(draft: Draft, row: PartitionRow, leader: int, change: IsrChange) ->
         return ErrorCode.invalid_request
     if not _recovery_allowed(row, change):
         return ErrorCode.invalid_request
+    # Only new members have to be live: a present one may be removed in a later proposal.
     if not all(draft.can_serve(node_id, row.key) for node_id in proposed - set(row.isr)):
         return ErrorCode.ineligible_replica
     return ErrorCode.none
 
 
 def _recovery_allowed(row: PartitionRow, change: IsrChange) -> bool:
-    """Recovery ends and never begins by a proposal; while it lasts nobody is taken in."""
+    """Return whether a change respects recovery.
+
+    A proposal can end recovery, not start it, and no replica is admitted during it.
+    """
     if not row.recovering:
         return change.leader_recovery_state == LeaderRecoveryState.RECOVERED
     known = change.leader_recovery_state in tuple(LeaderRecoveryState)

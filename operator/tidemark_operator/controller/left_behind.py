@@ -1,8 +1,8 @@
 """``leftBehind`` of a Cluster's status: topics that ``deletionPolicy: Orphan`` released.
 
-The list has a limit, and two exits: a Topic that adopts an id takes its entry away, and
-``tidemark.dev/forget-left-behind`` names ids that are to be left out. An id that was named and is
-not there changes nothing, now or later: an id is never used twice.
+The list has a limit and two exits: a Topic that adopts an id removes its entry, and
+``tidemark.dev/forget-left-behind`` names ids to remove. A named id that is not in the list changes
+nothing, now or later, because an id is never used twice.
 """
 
 import dataclasses
@@ -16,30 +16,32 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event, count, normal
 from tidemark_operator.controller.model import ClusterInfo, OrphanedTopic
 
-#: As many as the schema takes.
+#: Maximum of the schema.
 LEFT_BEHIND_MAX = 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehindChange:
-    """What stays in the list, and what is to be told of what does not."""
+    """New list, with the Events of the removed entries."""
 
     kept: tuple[OrphanedTopic, ...]
     events: tuple[Event, ...] = ()
 
 
 def settle(state: ControllerState) -> LeftBehindChange:
-    """The list without what was adopted and what is to be forgotten."""
+    """Return the list without adopted and forgotten topics."""
     cluster = state.cluster
     forgotten = _to_forget(cluster)
     kept = [left for left in cluster.orphans if not _adopted(state, left.topic_id)]
     stays = tuple(left for left in kept if left.topic_id not in forgotten)
-    gone = [left for left in kept if left.topic_id in forgotten]
-    return LeftBehindChange(kept=stays, events=_told(cluster, gone))
+    dropped = [left for left in kept if left.topic_id in forgotten]
+    return LeftBehindChange(kept=stays, events=_told(cluster, dropped))
 
 
 def _adopted(state: ControllerState, topic_id: uuid.UUID) -> bool:
-    """A Topic that is being released has its entry written before it goes."""
+    """Return whether a Topic has the id; one that is being released has its entry before it is
+    deleted.
+    """
     topic = state.topic_by_id(topic_id)
     return topic is not None and topic.deletion_ms is None
 
@@ -49,20 +51,20 @@ def _to_forget(cluster: ClusterInfo) -> set[uuid.UUID]:
     return {topic_id for text in named if (topic_id := parse_topic_id(text)) is not None}
 
 
-def _told(cluster: ClusterInfo, gone: Sequence[OrphanedTopic]) -> tuple[Event, ...]:
-    if not gone:
+def _told(cluster: ClusterInfo, dropped: Sequence[OrphanedTopic]) -> tuple[Event, ...]:
+    if not dropped:
         return ()
-    named = ", ".join(f"{left.name} ({id_text(left.topic_id)})" for left in gone[:5])
-    more = f" and {len(gone) - 5} more" if len(gone) > 5 else ""
+    named = ", ".join(f"{left.name} ({id_text(left.topic_id)})" for left in dropped[:5])
+    more = f" and {len(dropped) - 5} more" if len(dropped) > 5 else ""
     text = (
-        f"{count(len(gone), 'orphaned topic')} forgotten by "
+        f"{count(len(dropped), 'orphaned topic')} forgotten by "
         f"{FORGET_LEFT_BEHIND}: {named}{more}. Their data is not deleted"
     )
     return (normal("Cluster", cluster.key, "LeftBehindForgotten", text),)
 
 
 def added(cluster: ClusterInfo, orphan: OrphanedTopic) -> tuple[OrphanedTopic, ...] | None:
-    """The list with one more; None: it is full."""
+    """Return the list with one more entry; None if it is full."""
     if any(left.topic_id == orphan.topic_id for left in cluster.orphans):
         return cluster.orphans
     if len(cluster.orphans) >= LEFT_BEHIND_MAX:
@@ -71,7 +73,7 @@ def added(cluster: ClusterInfo, orphan: OrphanedTopic) -> tuple[OrphanedTopic, .
 
 
 def full_message(cluster: ClusterInfo) -> str:
-    """What a Topic is told that cannot be released, and both exits."""
+    """Return the message of a Topic that cannot be released, with both exits."""
     first = id_text(cluster.orphans[0].topic_id)
     return (
         f"status.leftBehind of Cluster {cluster.key} has reached its limit of "

@@ -1,7 +1,7 @@
-"""What the controller knows: rows of partitions, brokers, topics, the cluster.
+"""Values of the controller's state: rows of partitions, brokers, topics and the cluster.
 
-Frozen values; :class:`~tidemark_operator.controller.controller_state.ControllerState` indexes them.
-The shell converts Kubernetes objects into these (pydantic stays outside). Words are Kafka's; a
+All are frozen; :class:`~tidemark_operator.controller.controller_state.ControllerState` indexes
+them. The reconcilers convert Kubernetes objects into them, so that pydantic stays outside. A
 replica id below zero is a placeholder (KIP-409). Times are milliseconds since the epoch.
 """
 
@@ -35,13 +35,15 @@ RowKey: TypeAlias = tuple[uuid.UUID, int]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """One partition as the slices hold it. ``name`` is the topic's name and stands only in the row
-    of partition 0: it is how a name stays known when its Topic object is gone (rule *Identity*).
-    ``elr`` and ``last_known_elr`` (KIP-966, :mod:`eligible_leaders`) are replicas outside the ISR
-    that still hold, or may hold, all that is committed. None in the three of them means that every
-    copy was lost: the partition waits for a person. ``leader_recovery_state`` (KIP-704) is
-    RECOVERING from an unclean election until a leader says that its log is in order; the ISR is
-    then that leader alone."""
+    """One partition as a PartitionSlice stores it.
+
+    ``name`` is the topic's name and is set only in the row of partition 0. It keeps the name known
+    after the Topic object has disappeared. ``elr`` and ``last_known_elr`` (KIP-966,
+    :mod:`eligible_leaders`) are replicas outside the ISR that have, or may have, all committed
+    records. If the ISR and both lists are empty, every copy was lost and a person must decide.
+    ``leader_recovery_state`` (KIP-704) is RECOVERING from an unclean election until a leader
+    reports that its log is in order. Meanwhile the ISR is that leader alone.
+    """
 
     topic_id: uuid.UUID
     partition: int
@@ -64,12 +66,14 @@ class PartitionRow:
 
     @property
     def hosts(self) -> tuple[int, ...]:
-        """The replicas that are brokers, in order of preference."""
+        """Return the replicas that are brokers, in order of preference."""
         return tuple(replica for replica in self.replicas if replica >= 0)
 
     @property
     def holders(self) -> tuple[int, ...]:
-        """Replicas that hold all that is committed, or may: none is a lost partition."""
+        """Return the replicas that have, or may have, all committed records; empty for a lost
+        partition.
+        """
         return self.isr + self.elr + self.last_known_elr
 
     @property
@@ -83,8 +87,10 @@ class PartitionRow:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class LogEnd:
-    """How far a log reaches: the leader epoch of its last record (-1: none), then its LEO. Of two
-    logs the larger holds all that the smaller does of what is committed (KIP-101)."""
+    """End of a log: leader epoch of its last record (-1: none), then its log end offset.
+
+    Of two logs, the larger has every committed record of the smaller (KIP-101).
+    """
 
     last_epoch: int
     next_offset: int
@@ -92,8 +98,11 @@ class LogEnd:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
-    """A broker's answer about one replica, for as long as ``broker_epoch`` and ``leader_epoch``
-    (what it had been told) stand. ``end`` None: its storage refuses. In memory only."""
+    """A broker's report of the end of one replica's log, kept in memory only.
+
+    It is valid while ``broker_epoch`` and ``leader_epoch`` (the one that the broker had received)
+    are current. ``end`` is None if the broker's storage fails.
+    """
 
     broker_epoch: int
     leader_epoch: int
@@ -102,10 +111,12 @@ class LogReport:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone:
-    """What stands in a slice for the rows of a deleted topic. One per slice in which the topic had
-    rows, so that each slice's write is whole by itself. ``pending`` are the brokers that hosted a
-    replica of those rows and may still have it; ``partitions`` counts the whole topic;
-    ``tiered_epoch`` is -1 for a topic that never was tiered."""
+    """Record of a deleted topic in a slice, in place of its rows.
+
+    Each slice that had rows of the topic has one, so that each slice's write is complete by itself.
+    ``pending`` are the brokers that hosted a replica of those rows and may still have it.
+    ``partitions`` counts the whole topic. ``tiered_epoch`` is -1 for a topic that was never tiered.
+    """
 
     topic_id: uuid.UUID
     name: str
@@ -116,8 +127,11 @@ class Tombstone:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHealth:
-    """A broker's own report (BrokerStatus); kept in memory only. ``storage_error``: of replicas, or
-    of the log directory as a whole; ``directory_error``: of that only."""
+    """A broker's own report (BrokerStatus), kept in memory only.
+
+    ``storage_error`` is about replicas or the log directory; ``directory_error`` is about the log
+    directory only.
+    """
 
     log_bytes: int = 0
     replicas: int = 0
@@ -125,18 +139,21 @@ class BrokerHealth:
     directory_error: str = ""
     remote_error: str = ""
     store_id: str = ""
-    #: Replicas whose whole log the broker copies, with what the former log lacked.
+    #: Replicas whose whole log the broker copies again, each with what the former log lacked.
     set_aside: tuple[tuple[RowKey, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerInfo:
-    """A ``Broker`` object and its registration. ``broker_epoch`` -1: never registered.
-    ``directory_id`` outlives the process; ``incarnation_id`` is one process. ``reported_rack`` is
-    what the latest registration said, and is persisted with it: racks count also while a broker is
-    away, and for a new controller. A broker that is fenced or shutting down leads nothing and joins
-    no ISR. ``asked``, ``deletion_held``: as a Topic's. ``status`` is the object's status as last
-    read or written."""
+    """A ``Broker`` object and its registration.
+
+    ``broker_epoch`` is -1 if the broker has never registered. ``directory_id`` outlives the
+    process, ``incarnation_id`` identifies one process. ``reported_rack`` is from the latest
+    registration and is persisted with it, because racks count while a broker is down and for a new
+    controller. A fenced broker, or one that is shutting down, leads nothing and joins no ISR.
+    ``asked`` and ``deletion_held`` are as in :class:`TopicInfo`. ``status`` is the object's status
+    as last read or written.
+    """
 
     node_id: int
     key: str
@@ -147,13 +164,13 @@ class BrokerInfo:
     directory_id: uuid.UUID | None = None
     listeners: tuple[Endpoint, ...] = ()
     fenced: bool = True
-    #: Its last start brought proof of a clean end (or was before this controller's term).
+    #: Its last start proved a clean shutdown, or was before this controller's term.
     proven: bool = True
     shutting_down: bool = False
     deleting: bool = False
     drain: bool = False
     deletion_held: bool = False
-    #: Names of the listeners that are reached from outside, by the manifest.
+    #: Names of the listeners that have external addresses, by the spec.
     external: tuple[str, ...] = ()
     asked: Mapping[str, str] = dataclasses.field(default_factory=dict)
     generation: int = 1
@@ -161,7 +178,7 @@ class BrokerInfo:
 
     @property
     def live(self) -> bool:
-        """May lead, join an ISR and take replicas."""
+        """Return whether the broker may lead, join an ISR and take replicas."""
         return self.broker_epoch >= 0 and not self.fenced and not self.shutting_down
 
     @property
@@ -170,12 +187,12 @@ class BrokerInfo:
 
     @property
     def leaving(self) -> bool:
-        """Its replicas are to go elsewhere, and it is given none."""
+        """Return whether the broker must give up its replicas and takes no new ones."""
         return self.deleting or self.drain
 
     @property
     def rack(self) -> str | None:
-        """What the manifest says goes before what the broker says itself."""
+        """Return the rack of the spec, else the one that the broker reported."""
         return self.spec_rack if self.spec_rack is not None else self.reported_rack
 
 
@@ -186,8 +203,10 @@ class DeletionPolicy(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TieringSpec:
-    """``spec.tiering``; an absent block is ``TieringSpec()``. ``policy`` None: the Cluster's
-    ``remote.log.disable.policy``."""
+    """``spec.tiering``; ``TieringSpec()`` if the block is absent.
+
+    ``policy`` None stands for the Cluster's ``remote.log.disable.policy``.
+    """
 
     enabled: bool = False
     policy: DisablePolicy | None = None
@@ -195,8 +214,11 @@ class TieringSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TieringStatus:
-    """``status.tiering`` as persisted: the tiering, since when it stands, and the brokers whose
-    acknowledgement is awaited. A topic that never was tiered has no such block."""
+    """``status.tiering`` as persisted: the tiering, its start, and the brokers yet to acknowledge
+    it.
+
+    A topic that was never tiered has no such block.
+    """
 
     tiering: Tiering = NEVER_TIERED
     since_ms: int = 0
@@ -205,16 +227,22 @@ class TieringStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """A ``Topic`` object. ``key`` is "namespace/name", ``name`` Kafka's topic name, ``topic_id``
-    ``status.topicId`` (None until written: then it will be ``uid``). ``config`` holds every Kafka
-    key that is set for the topic, typed fields (``local.retention.*``) included; of a paused topic
-    what held when it was paused. ``config_problem`` says what in it cannot be had ("": nothing),
-    ``config_reason`` is the condition's reason then.
-    ``partitions_placed`` and ``tiering_status`` are what ``status`` persists; ``status`` is the
-    object's whole status as last read or written. ``assignments``: the brokers that partitions
-    are to be placed on, where somebody has said so; ``asked``: what a person accepts, by annotation
-    (:mod:`tidemark.annotations`). ``deletion_held``: it is being deleted though it is
-    ``protected``, and is served on as if it were not; ``deletion_ms`` is None."""
+    """A ``Topic`` object.
+
+    - ``key`` is "namespace/name", ``name`` is Kafka's topic name.
+    - ``topic_id`` is ``status.topicId``. Until that is written it is None, and ``uid`` becomes
+      the id.
+    - ``config`` has every Kafka key that is set for the topic, typed fields (``local.retention.*``)
+      included. For a paused topic it is the configuration at the time of the pause.
+    - ``config_problem`` says which part of it is refused ("" for none), with ``config_reason`` as
+      the condition's reason.
+    - ``partitions_placed`` and ``tiering_status`` are persisted in ``status``, which is the
+      object's whole status as last read or written.
+    - ``assignments`` are the brokers on which a client's request wants partitions.
+    - ``asked`` is what a person accepts by annotation (:mod:`tidemark.annotations`).
+    - ``deletion_held`` is set if the Topic is being deleted although it is ``protected``. It is
+      still served, and ``deletion_ms`` is None.
+    """
 
     key: str
     uid: uuid.UUID
@@ -241,39 +269,39 @@ class TopicInfo:
 
     @property
     def id(self) -> uuid.UUID:
-        """The topic's id: data once persisted, until then the UID of the object."""
+        """Return the persisted topic id; before it is persisted, the UID of the object."""
         return self.topic_id or self.uid
 
     @property
     def is_internal(self) -> bool:
-        """Brokers keep their own state in it: it is created however few there are."""
+        """Return whether the topic has brokers' own state, so one broker is enough to create it."""
         return self.name in COORDINATORS_TOPICS
 
     @property
     def was_ready(self) -> bool:
-        """Whether its status says that this generation is Ready."""
+        """Return whether its status says that this generation is Ready."""
         conditions = self.status.get("conditions")
         listed = conditions if isinstance(conditions, list | tuple) else ()
         return any(
-            isinstance(each, Mapping)
-            and (each.get("type"), each.get("status")) == ("Ready", "True")
-            and each.get("observedGeneration") == self.generation
-            for each in listed
+            isinstance(condition, Mapping)
+            and (condition.get("type"), condition.get("status")) == ("Ready", "True")
+            and condition.get("observedGeneration") == self.generation
+            for condition in listed
         )
 
     @property
     def tiering(self) -> Tiering:
-        """As persisted."""
+        """Return the tiering as persisted."""
         return self.tiering_status.tiering
 
 
-#: Characters of an annotation's value that a status keeps.
+#: Characters of an annotation's value that a status contains.
 ACCEPTED_CHARS_MAX = 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What a person has accepted: the annotation, its value, and what was done because of it."""
+    """Consent of a person by annotation: the annotation, its value and its effect."""
 
     annotation: str
     value: str
@@ -282,8 +310,10 @@ class Acceptance:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanedTopic:
-    """A topic left behind by ``deletionPolicy: Orphan``, as the Cluster's status lists it, with the
-    tiering that it is adopted with."""
+    """A topic left by ``deletionPolicy: Orphan``, as listed in the Cluster's status.
+
+    ``tiering_status`` is the tiering that an adoption starts from.
+    """
 
     topic_id: uuid.UUID
     name: str
@@ -293,9 +323,11 @@ class OrphanedTopic:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRebuilding:
-    """Why rows are rebuilt from brokers' reports, and since when, as the Cluster's status has it.
-    ``behind``: every row may be older than what brokers were told; else slices are lost, and what
-    the others hold is right."""
+    """State of a rebuilding of rows from brokers' reports, as in the Cluster's status.
+
+    ``behind`` is set if every row may be older than the states that brokers received. Otherwise
+    slices are lost and the remaining ones are correct.
+    """
 
     since: str
     behind: bool
@@ -303,10 +335,12 @@ class ClusterRebuilding:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EngineNotes:
-    """What is to be said of an engine that is not our own brokers. ``problem``: why it cannot be
-    asked at present ("": it can); ``refused``: a person has to mend that; ``tiering``: what it
-    cannot give of KIP-950 ("": nothing is missing); ``keeps_rows``: it has the rows itself, so
-    none is ever rebuilt."""
+    """Facts about an engine other than Tidemark's own brokers.
+
+    ``problem`` says why it cannot be reached ("" if it can); with ``refused`` only a person can fix
+    that. ``tiering`` says what it lacks of KIP-950 ("" for nothing). ``keeps_rows`` is set if it
+    stores partition state itself, so that no row is ever rebuilt.
+    """
 
     keeps_rows: bool = False
     problem: str = ""
@@ -316,7 +350,7 @@ class EngineNotes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Audits:
-    """The last audit of each topic, by its id; ``problem``: why nobody can say ("" otherwise)."""
+    """Last audit of each topic by its id; ``problem`` says why there is none ("" otherwise)."""
 
     topics: Mapping[uuid.UUID, TopicAudit] = dataclasses.field(default_factory=dict)
     problem: str = ""
@@ -324,15 +358,20 @@ class Audits:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """A ``Cluster`` object. ``config`` and ``groups`` as in spec; ``remote_storage`` is the JSON of
-    the accepted storage configuration with credentials resolved ("" for none);
-    ``storage_problem`` says why remote storage cannot be used at present ("" when it can, or none
-    is configured), ``swept`` what the last sweep of the tier has left ("" for nothing, None while
-    nobody knows), ``audits`` what audits of the tier have found (None while nobody knows),
-    ``certificates_problem`` why an authority cannot ("" when both can); ``store_id`` is the
-    accepted identity ("" while there is none). ``authorize``: ACLs decide what users may do,
-    but for ``super_users`` (principals without ``User:``); ``quotas``: of whoever has none of
-    their own; ``asked``: as a Topic's."""
+    """A ``Cluster`` object.
+
+    - ``config`` and ``groups`` are as in the spec.
+    - ``remote_storage`` is the accepted storage configuration as JSON, with credentials resolved
+      ("" for none); ``store_id`` is its accepted identity ("" before there is one).
+    - ``storage_problem`` says why remote storage cannot be used ("" if it can, or none is
+      configured).
+    - ``swept`` is what the last sweep of the tier has left ("" for nothing, None before a sweep).
+    - ``audits`` is what audits of the tier have found (None before the first).
+    - ``certificates_problem`` says why an authority cannot issue certificates ("" if both can).
+    - ``authorize``: ACLs decide what users may do, except ``super_users`` (principals without
+      ``User:``). ``quotas`` apply to users without quotas of their own.
+    - ``asked`` is as in :class:`TopicInfo`.
+    """
 
     key: str
     cluster_id: str
@@ -361,7 +400,7 @@ class ClusterInfo:
 
     @property
     def told_with_users(self) -> tuple[object, ...]:
-        """What brokers are told of it with the users."""
+        """Return the parts of the Cluster that brokers receive together with the users."""
         return self.authorize, self.super_users, self.quotas
 
     def flag(self, name: str, *, default: bool = False) -> bool:
@@ -369,37 +408,39 @@ class ClusterInfo:
         return default if value is None else value.strip().lower() == "true"
 
     def whole_number(self, name: str) -> int:
-        """The value of a key of the Cluster that is a whole number, or its default."""
+        """Return the value of a whole-number key of the Cluster, or the key's default."""
         return int(self.config.get(name) or CLUSTER[name].default or 0)
 
     @property
     def under_replicated_creation(self) -> bool:
-        """KIP-409's ``enable.under.replicated.topic.creation``."""
+        """Return KIP-409's ``enable.under.replicated.topic.creation``."""
         return self.flag(UNDER_REPLICATED_CREATION)
 
     @property
     def tiering_available(self) -> bool:
-        """Whether a topic may become tiered: switch on and storage accepted."""
+        """Return whether a topic may become tiered: tiering is on and its storage is accepted."""
         return self.flag(TIERING_SYSTEM) and bool(self.remote_storage)
 
     @property
     def disable_policy(self) -> DisablePolicy:
-        """The default of ``remote.log.disable.policy`` (KIP-950: retain)."""
+        """Return the default of ``remote.log.disable.policy`` (KIP-950: retain)."""
         configured = self.config.get(DISABLE_POLICY, "retain").strip().lower()
         return DisablePolicy.DELETE if configured == "delete" else DisablePolicy.RETAIN
 
 
 def min_insync_replicas(topic: TopicInfo, cluster: ClusterInfo, replicas: int | None = None) -> int:
-    """Effective minimum: min(min.insync.replicas, replication factor), at least 1 (KIP-409).
-    ``replicas``: of a partition that is there its own number, whatever the manifest wants by
-    now."""
+    """Return min(min.insync.replicas, replication factor), at least 1 (KIP-409).
+
+    ``replicas`` is an existing partition's own number of replicas. It takes the place of the spec's
+    replication factor, which may differ by then.
+    """
     text = topic.config.get("min.insync.replicas") or cluster.config.get("min.insync.replicas", "1")
     configured = int(text) if text.isdecimal() else 1
     return max(1, min(configured, topic.replication_factor if replicas is None else replicas))
 
 
 def unclean_election(topic: TopicInfo | None, cluster: ClusterInfo) -> bool:
-    """``unclean.leader.election.enable`` of the topic, else of the cluster, else false."""
+    """Return ``unclean.leader.election.enable`` of the topic, else of the cluster, else false."""
     name = "unclean.leader.election.enable"
     if topic is not None and name in topic.config:
         return topic.config[name].strip().lower() == "true"

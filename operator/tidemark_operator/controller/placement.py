@@ -1,16 +1,17 @@
-"""Where replicas go: rack-aware, balanced, the same for the same seed; KIP-409's placeholders.
+"""Placement of replicas: rack-aware, balanced, reproducible, with KIP-409's placeholders.
 
 Each partition takes one rack after another, and in a rack the broker with the fewest replicas of
-the same topic, then of all topics; for the preferred leader the partitions that a broker is to lead
-count first, again of the topic and then of all. (By the sum over all topics alone, a broker that
-joins would lead every partition of the next topic.) Ties are broken by a hash of (topic id,
-partition, node id), so a plan is reproducible and spreads. Where somebody has said
-where a partition is to be (Kafka's CreateTopics may), it goes there. Where brokers are missing and
-``enable.under.replicated.topic.creation`` is on, the missing replicas become -1, -2, -3, provided
-that min(min.insync.replicas, replication factor) live brokers exist (invariant 18), for an internal
-topic one. A broker takes
-at most one replica of a partition (17), and each placeholder is filled once (16), no more of them
-at a time than may catch up together (:mod:`catch_up_limits`).
+the same topic, then of all topics. For the preferred leader, the number of partitions that a broker
+is to lead comes first, again of the topic and then of all. (By the sum over all topics alone, a
+broker that joins would lead every partition of the next topic.) Ties are broken by a hash of (topic
+id, partition, node id), so a plan is reproducible and spreads. An assignment in the request (as in
+Kafka's CreateTopics) goes before all that.
+
+If brokers are missing and ``enable.under.replicated.topic.creation`` is on, the missing replicas
+become -1, -2, -3, provided that min(min.insync.replicas, replication factor) live brokers exist
+(invariant 18), for an internal topic one. A broker takes at most one replica of a partition (17).
+Each placeholder is filled once (16), no more of them at a time than may catch up together
+(:mod:`catch_up_limits`).
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ from tidemark_operator.controller.model import (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokersMissing:
-    """Nothing was created: ``live`` brokers of the ``required`` ones are there."""
+    """Result if nothing was created: ``live`` of the ``required`` brokers are present."""
 
     required: int
     live: int
@@ -55,7 +56,7 @@ class Placed:
 
 
 class Spread:
-    """Where a topic's replicas are, and who is to lead its partitions."""
+    """Number of a topic's replicas and preferred leaderships on each broker."""
 
     def __init__(self, rows: Iterable[PartitionRow]) -> None:
         self.replicas: Counter[int] = Counter()
@@ -73,7 +74,7 @@ class Spread:
 
 
 class Spreads:
-    """Those of the topics that one decision comes across."""
+    """Spreads of the topics that one decision touches, read once each."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -85,16 +86,18 @@ class Spreads:
         return self._known[topic_id]
 
     def moved(self, old: PartitionRow, new: PartitionRow) -> None:
-        """A row has changed since."""
+        """Update a topic's spread after a row has changed."""
         spread = self.of(old.topic_id)
         spread.remove(old)
         spread.add(new)
 
 
 def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
-    """Create the rows that a topic lacks: all of a new one, the added ones of one that grows.
+    """Create the rows that a topic lacks: all of a new one, the added ones of a growing one.
+
     Rows that were placed, or that brokers reported, are never created again: a missing row proves
-    nothing."""
+    nothing.
+    """
     present = draft.rows_of(topic.id)
     first = draft.state.partitions_of(topic)
     missing = [
@@ -102,6 +105,7 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     ]
     if not missing:
         return Placed(created=(), placeholders=0)
+    # Assigned partitions need no minimum of brokers: the request has named live ones.
     live = staying(draft)
     required = required_brokers(draft, topic)
     assigned = {partition: _assigned(draft, topic, partition) for partition in missing}
@@ -129,12 +133,12 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
 
 
 def staying(draft: Draft) -> list[BrokerInfo]:
-    """Live brokers on which a new topic may be: none that is to give up what it has."""
+    """Return the live brokers that may take new replicas: those that are not to leave."""
     return [broker for broker in draft.live_brokers() if not broker.leaving]
 
 
 def required_brokers(draft: Draft, topic: TopicInfo) -> int:
-    """Live brokers without which nothing is created (KIP-409)."""
+    """Return the number of live brokers without which nothing is created (KIP-409)."""
     if topic.is_internal:
         return 1
     if draft.state.cluster.under_replicated_creation:
@@ -143,14 +147,16 @@ def required_brokers(draft: Draft, topic: TopicInfo) -> int:
 
 
 def _assigned(draft: Draft, topic: TopicInfo, partition: int) -> tuple[int, ...]:
-    """Where somebody has said that a partition is to be; () where nobody has, or it cannot be (one
-    of them has to be alive to begin with)."""
-    wanted = topic.assignments.get(partition, ())
-    brokers = [draft.broker(node_id) for node_id in wanted]
+    """Return the brokers that the request names for a partition, () without a usable assignment.
+
+    At least one of them has to be live, to lead.
+    """
+    assignment = topic.assignments.get(partition, ())
+    brokers = [draft.broker(node_id) for node_id in assignment]
     stay = all(broker is not None and not broker.leaving for broker in brokers)
-    if len(wanted) != topic.replication_factor or not stay:
+    if len(assignment) != topic.replication_factor or not stay:
         return ()
-    return wanted if any(map(draft.is_live, wanted)) else ()
+    return assignment if any(map(draft.is_live, assignment)) else ()
 
 
 def _new_row(
@@ -170,14 +176,15 @@ def _new_row(
 def _choose(
     draft: Draft, topic: TopicInfo, partition: int, live: Sequence[BrokerInfo], spread: Spread
 ) -> tuple[int, ...]:
-    """The replicas of one new partition: the preferred leader first, placeholders last."""
+    """Return the replicas of one new partition: the preferred leader first, placeholders last."""
     chosen: list[BrokerInfo] = []
-    left = list(live)
+    candidates = list(live)
     key = topic.id, partition
-    while left and len(chosen) < topic.replication_factor:
-        best = min(left, key=lambda broker: _rank(draft, key, broker, chosen, spread))
+    # Each choice changes the ranks of the others: racks in use count against a broker.
+    while candidates and len(chosen) < topic.replication_factor:
+        best = min(candidates, key=lambda broker: _rank(draft, key, broker, chosen, spread))
         chosen.append(best)
-        left.remove(best)
+        candidates.remove(best)
     missing = topic.replication_factor - len(chosen)
     return (*(broker.node_id for broker in chosen), *(-1 - index for index in range(missing)))
 
@@ -185,8 +192,10 @@ def _choose(
 def _rank(
     draft: Draft, key: RowKey, broker: BrokerInfo, chosen: Sequence[BrokerInfo], spread: Spread
 ) -> tuple[int, tuple[int, int], tuple[int, int], bytes]:
-    """Lowest first: a rack not used yet, then load, of the topic before all (for the leader,
-    leaderships before it)."""
+    """Return a sort key, lowest first: unused rack, leaderships (for the leader), replicas, tie.
+
+    The topic's own numbers come before those of all topics.
+    """
     node_id = broker.node_id
     leads = (0, 0) if chosen else (spread.leaders[node_id], draft.preferred_count(node_id))
     return (
@@ -198,19 +207,22 @@ def _rank(
 
 
 def _in_rack(broker: BrokerInfo, others: Iterable[BrokerInfo]) -> int:
-    """How many of the others are in the broker's rack."""
+    """Return how many of the others are in the broker's rack."""
     return sum(rack_of(other) == rack_of(broker) for other in others)
 
 
 def newcomer(
     draft: Draft, row: PartitionRow, kept: Iterable[int], spread: Spread, room: Room
 ) -> int | None:
-    """The broker that takes a replica of a partition beside those that are kept, and has room for
-    it; None where there is none, or none in the rack that it should be in: it is waited for."""
+    """Return a broker that takes a replica of a partition in addition to those that are kept.
+
+    None if there is none with room, or none in the rack that it should be in, which is waited for.
+    """
     if room.is_full:
         return None
     candidates = [broker for broker in room.takers if broker.node_id not in row.replicas]
     known = [broker for node_id in kept if (broker := draft.broker(node_id)) is not None]
+    # The least used rack is decided before room is: a full rack is waited for, not replaced.
     racks = Counter(map(rack_of, known))
     fewest = min((racks[rack_of(broker)] for broker in candidates), default=0)
     open_ = [
@@ -223,7 +235,7 @@ def newcomer(
 
 
 def rack_of(broker: BrokerInfo) -> str:
-    """The broker's rack; one that has none is a rack of its own."""
+    """Return the broker's rack; a broker without one is a rack of its own."""
     return f"rack:{broker.rack}" if broker.rack is not None else f"broker:{broker.node_id}"
 
 
@@ -237,10 +249,12 @@ def _tie(key: RowKey, node_id: int) -> bytes:
 
 
 def fill_placeholders(draft: Draft, *, limit: int) -> int:
-    """Give up to ``limit`` placeholders to live brokers that are not yet in their partition, those
-    with fewest live replicas first. One step; call again until it returns 0. A partition without a
-    leader is passed over (nobody could bring the new replica up), and so is a paused topic, one
-    that is being deleted, and one without a Topic."""
+    """Give up to ``limit`` placeholders to live brokers that are not yet in their partition.
+
+    Partitions with the fewest live replicas come first. This is one step; call it until it returns
+    0. Skipped are partitions without a leader (the new replica could not fetch), paused topics,
+    those being deleted, and rows without a Topic.
+    """
     waiting = [row for row in _with_placeholders(draft) if _fillable(draft, row)]
     waiting.sort(key=lambda row: (sum(map(draft.is_live, row.hosts)), row.key))
     filled: Counter[uuid.UUID] = Counter()
@@ -262,6 +276,7 @@ def _with_placeholders(draft: Draft) -> list[PartitionRow]:
 
 def _fillable(draft: Draft, row: PartitionRow) -> bool:
     topic = draft.state.topic_by_id(row.topic_id)
+    # A row in doubt may lack a later replica; filling it could exceed the factor.
     served = topic is not None and not topic.paused and topic.deletion_ms is None
     if row.key in draft.state.doubted:
         return False

@@ -1,11 +1,11 @@
-"""Placements on record: for many new topics at once, what each of them would say in its status.
+"""Placement records: one write for the placements of many new topics, ahead of their statuses.
 
-A broker is told of a partition only once it stands in another object than its slice that it was
-placed: a slice that loses its rows is then never taken for one that had none (absence is not
-evidence). That object is the Topic, by ``status.partitionsPlaced``. Where many topics are placed at
-once the record goes into a slice first, one write for all of them, and each status is written once,
-when the brokers have answered. A record is left out of its slice by the next write after the status
-counts what it says, or after nothing is left of the topic.
+A broker receives a partition only after its placement is stored in another object than its slice. A
+slice that loses its rows then never counts as one that had none (absence is not evidence). Usually
+that object is the Topic, by ``status.partitionsPlaced``. When many topics are placed at once, a
+slice stores the records of all of them in one write, and each status is written once, when the
+brokers have answered. The next write of the slice drops a record that the status counts, or of
+whose topic nothing is left.
 """
 
 import uuid
@@ -16,7 +16,10 @@ from tidemark_operator.controller.model import TopicInfo
 
 
 def partitions_in_rows(state: ControllerState, topic: TopicInfo) -> int:
-    """Partitions placed from 0 without a hole: only those are shown to brokers."""
+    """Return the number of partitions placed from 0 without a gap:
+
+    only those are sent to brokers.
+    """
     rows, count = state.rows_of(topic.id), max(topic.partitions, state.partitions_of(topic))
     return next((part for part in range(count) if part not in rows), count)
 
@@ -24,14 +27,14 @@ def partitions_in_rows(state: ControllerState, topic: TopicInfo) -> int:
 def kept(
     state: ControllerState, index: int, fresh: Mapping[uuid.UUID, int]
 ) -> dict[uuid.UUID, int]:
-    """The records that a slice is written with."""
+    """Return the records with which a slice is written."""
     found = {id_: number for id_, number in state.records[index].items() if _needed(state, id_)}
     found.update((id_, number) for id_, number in fresh.items() if state.record_home(id_) == index)
     return found
 
 
 def counted(topic: TopicInfo) -> int:
-    """The partitions that the status itself counts as placed."""
+    """Return the number of partitions that the status itself counts as placed."""
     number = topic.status.get("partitionsPlaced")
     return number if isinstance(number, int) else 0
 

@@ -1,4 +1,4 @@
-"""A broker's pod as the operator last saw it: memory, which the next controller fills anew."""
+"""A broker's pod as last observed: in memory, and filled again by each controller."""
 
 import dataclasses
 
@@ -7,8 +7,11 @@ from tidemark_operator.controller.model import RowKey
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Why a changed pod is not made yet: nobody has reached this operator, brokers are being
-    restarted or away, or partitions of this one are not fully in sync."""
+    """Reason why a changed pod is not created yet.
+
+    No broker has reached this operator, other brokers restart or are down, or partitions of this
+    one are not fully in sync.
+    """
 
     unreached: bool = False
     starting: tuple[int, ...] = ()
@@ -18,10 +21,12 @@ class Hold:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """A broker's pod as the operator last saw it. ``hold``: a changed pod waits; ``restarting``: it
-    is being made, or is not ready, ``why``: for what reason, as far as that is known; ``refused``,
-    ``volume``: why the pod, or its volume, is not as wanted; ``missing``: why there can be no
-    pod."""
+    """A broker's pod as last observed.
+
+    ``hold``: a changed pod waits. ``restarting``: it is being created, or is not ready, because of
+    ``why`` if that is known. ``refused`` and ``volume`` say why the pod, or its volume, differs
+    from the spec. ``missing`` says why there can be no pod.
+    """
 
     name: str
     hold: Hold | None = None

@@ -1,14 +1,16 @@
-"""Deletion protection, as the last line: an object that is being deleted though
-``tidemark.dev/deletion-protection`` is "true" (the admission policies are not installed, or were
-gone round) is served on, and its conditions say so. A deletion cannot be taken back: the object
-goes once the annotation is removed, and is to be made again by its manifest.
+"""Deletion protection as the last line of defence.
+
+An object may be deleted although ``tidemark.dev/deletion-protection`` is "true", if the admission
+policies are not installed or were bypassed. It is still served, and its conditions say so. A
+deletion cannot be withdrawn: the object disappears once the annotation is removed, and has to be
+created again from its manifest.
 """
 
 from tidemark.annotations import DELETION_PROTECTION
 
 
 def held_text(kind: str) -> str:
-    """What the condition says."""
+    """Return the condition's message of an object whose deletion is held back."""
     keep = " (to keep the data, first set deletionPolicy: Orphan)" if kind == "Topic" else ""
     return (
         f"this {kind} is being deleted, but {DELETION_PROTECTION} is set. "
@@ -29,5 +31,5 @@ def leaving_text(definitions: frozenset[str]) -> str:
 
 
 def refused_text(key: str) -> str:
-    """What a Kafka client is told that asks for the deletion of a topic."""
+    """Return the answer to a Kafka client that requests the deletion of a protected topic."""
     return f"Topic {key} has {DELETION_PROTECTION} set. Remove the annotation first"

@@ -1,13 +1,13 @@
-"""Reassignment: a partition moves to other brokers, and keeps serving meanwhile (KIP-455).
+"""Reassignment: a partition moves to other brokers and stays available meanwhile (KIP-455).
 
-The row holds all replicas while it moves, the target first, and which of them come (``adding``) and
-go (``removing``). Those that come catch up as any follower does. Once all of them are in the ISR
-those that go leave row and ISR in the same commit, so that all that is committed is on whoever
-stays; they are told to delete theirs, since a newer partition epoch has no place for them. Another
-target may be given on the way, and the move be called off, which leaves the replicas that there
-were. (Kafka's ``ReplicationControlManager`` and ``PartitionReassignmentReplicas``.)
+While it moves, the row has all replicas, the target first, and names the added (``adding``) and the
+removed ones (``removing``). Added replicas catch up as any follower does. Once all of them are in
+the ISR, the removed ones leave row and ISR in the same commit, so that the remaining replicas have
+all committed records. Their brokers then delete their logs, because a newer partition epoch does
+not name them. The target may change on the way, and the move may be cancelled, which restores the
+original replicas. (Kafka's ``ReplicationControlManager`` and ``PartitionReassignmentReplicas``.)
 
-All partitions of a topic have as many replicas, as its manifest says: a move to another number
+All partitions of a topic have the same number of replicas, as in the spec: a move to another number
 concerns all of them at once.
 """
 
@@ -21,54 +21,60 @@ from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import count, normal
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 
-#: Kafka's code, and why.
+#: Kafka's error code with a message.
 Problem = tuple[ErrorCode, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moves:
-    """What was drafted: a problem or None for each partition that was asked for, and the
-    replication factor that the topic has then."""
+    """Result of a request:
+
+    a problem or None for each partition, and the topic's factor after it.
+    """
 
     results: Mapping[int, Problem | None]
     replication_factor: int
 
 
 def target(row: PartitionRow) -> tuple[int, ...]:
-    """The replicas once the move under way is done."""
+    """Return the replicas after the move in progress."""
     return tuple(replica for replica in row.replicas if replica not in row.removing)
 
 
 def original(row: PartitionRow) -> tuple[int, ...]:
-    """The replicas if it is called off."""
+    """Return the replicas if the move is cancelled."""
     return tuple(replica for replica in row.replicas if replica not in row.adding)
 
 
 def common_factor(rows: Iterable[PartitionRow]) -> int | None:
-    """How many replicas each partition has once the moves under way are done; None where they
-    differ, or there is none."""
+    """Return the replicas of each partition after all moves; None if they differ, or there is
+    none.
+    """
     factors = {len(target(row)) for row in rows}
     return next(iter(factors)) if len(factors) == 1 else None
 
 
 def is_moving(row: PartitionRow) -> bool:
-    """A reassignment is under way."""
+    """Return whether a reassignment is in progress."""
     return bool(row.adding or row.removing)
 
 
 def reassign(
     draft: Draft,
     topic: TopicInfo,
-    asked: Mapping[int, tuple[int, ...]],
+    requested: Mapping[int, tuple[int, ...]],
     *,
     keeps_factor: bool = False,
 ) -> Moves:
-    """Draft what Kafka's AlterPartitionReassignments asks: replicas by partition, () to call a move
-    off. ``keeps_factor``: another number of replicas is refused."""
+    """Draft Kafka's AlterPartitionReassignments: replicas by partition, () to cancel a move.
+
+    ``keeps_factor``: another number of replicas is refused.
+    """
     rows = draft.rows_of(topic.id)
     results: dict[int, Problem | None] = {}
     drafted: dict[int, PartitionRow] = {}
-    for partition, replicas in asked.items():
+    # Each partition is checked by itself first; nothing is drafted yet.
+    for partition, replicas in requested.items():
         row = rows.get(partition)
         problem = _problem(draft, topic, row, replicas)
         if problem is None and row is not None:
@@ -79,10 +85,12 @@ def reassign(
             else:
                 drafted[partition] = new
         results[partition] = problem
+    # Then the topic as a whole: a different number of replicas in some partitions is refused.
     factor = common_factor((rows | drafted).values())
     if factor is None or (keeps_factor and factor != topic.replication_factor):
         results |= _other_factors(topic, drafted)
         return Moves(results, topic.replication_factor)
+    # Repeating a request is no change, so it writes no row and emits no Event.
     begun = [new for partition, new in drafted.items() if new != rows[partition]]
     for new in begun:
         draft.put_row(new)
@@ -93,14 +101,18 @@ def reassign(
 
 
 def settled(draft: Draft, row: PartitionRow) -> PartitionRow:
-    """The row without those that go, once all that come are in the ISR, and as many of those that
-    stay as have to be: until then whoever goes is needed, by producers, and as one more that has
-    what is committed. Else the row as it is. (Its epochs are for the caller to raise.)"""
+    """Return the row without the removed replicas, once they are no longer needed.
+
+    All added replicas must be in the ISR, and enough of the remaining ones. Until then producers
+    need the removed replicas, and they are further copies of the committed records. Otherwise the
+    row is returned as it is. The caller raises its epochs.
+    """
     if not is_moving(row) or not set(row.adding) <= set(row.isr):
         return row
     replicas = target(row)
     isr = tuple(replica for replica in replicas if replica in row.isr)
     leader = _leader(draft, row, isr)
+    # A move that would leave the partition offline waits for a remaining replica that can lead.
     if row.leader != NO_LEADER and leader == NO_LEADER:
         return row
     if len(isr) < _needed(draft, row):
@@ -111,18 +123,20 @@ def settled(draft: Draft, row: PartitionRow) -> PartitionRow:
 
 
 def keeps_minimum(draft: Draft, row: PartitionRow, new: PartitionRow) -> bool:
-    """Whether nobody goes who has what is committed, or enough are in sync without them."""
+    """Return whether no holder of committed records leaves, or enough replicas stay in sync."""
     return set(row.holders) <= set(new.holders) or len(new.isr) >= _needed(draft, new)
 
 
 def _needed(draft: Draft, row: PartitionRow) -> int:
-    """How many have to be in sync once the move is done."""
+    """Return how many replicas have to be in sync once the move is done."""
     return max(1, min(len(target(row)), draft.min_isr(row)))
 
 
 def finish(draft: Draft) -> int:
-    """End the moves that could not be ended with the last replica that came, since nobody who stays
-    could lead then; how many. Called now and then."""
+    """Finish moves that waited for a remaining replica that can lead; return how many.
+
+    Called periodically.
+    """
     done = 0
     for key in sorted(draft.state.moving):
         row = draft.row(key)
@@ -161,8 +175,11 @@ def _problem(
 
 
 def redirected(draft: Draft, row: PartitionRow, replicas: tuple[int, ...]) -> PartitionRow | None:
-    """On its way to ``replicas`` (placeholders are in their places at once); None where that would
-    leave nobody in sync. What a former move brought and this one does not want goes at once."""
+    """Return the row with a move to ``replicas``; None if that would leave no in-sync replica.
+
+    Placeholders are in their places at once. Replicas that only a former move added leave at once.
+    """
+    # The move starts from the original replicas, whatever a former move had added.
     base = tuple(replica for replica in original(row) if replica >= 0)
     removing = tuple(replica for replica in base if replica not in replicas)
     held = (*replicas, *removing)

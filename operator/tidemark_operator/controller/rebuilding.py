@@ -1,16 +1,16 @@
-"""Partitions whose row is lost, or older than what brokers were told: rebuilt from their reports.
+"""Rebuilding of lost or outdated rows from the reports of brokers.
 
-API data that comes from a backup, or of which a part was erased, is told by one of three signs: a
+API data may come from a backup, or a part of it may be erased. One of three signs reveals that: a
 broker has obeyed a later controller than the Cluster's status knows of, a report of a replica is
-ahead of its row, or partitions that were placed are in no slice. The first two put every row in
-doubt (``ControllerState.doubted``): nothing is written on it, and nobody is told of it. The
-Cluster's status says so before anything else is done, and until all of it is settled.
+ahead of its row, or placed partitions are in no slice. The first two put every row in doubt
+(``ControllerState.doubted``): it is neither changed nor sent to brokers. The Cluster's status
+records the rebuilding before anything else is done, and until all of it is settled.
 
 A partition in doubt, or lost, is rebuilt from the highest (leader epoch, partition epoch) that its
 row and the reports name, once every replica of that state has reported and every live broker has.
-Is one of these replicas not where it should be, then a later state may have taken it away, and all
-Brokers are waited for. A replica that only an older report names need not be heard: had anybody led
-in a later state, one of those that reported would know that state.
+If one of these replicas is missing on its broker, a later state may have removed it, and all
+Brokers must report. A replica that only an older report names need not report: if any leader of a
+later state had existed, one of the reporting replicas would know that state.
 
 A rebuilding does not wait for a broker that is down if the others prove what it could report
 (:class:`_Proof`), once all live brokers have had time to report. A replica is *whole* if it has
@@ -19,18 +19,17 @@ lost nothing since its broker received its state. Whole replicas prove it in one
 * Fewer brokers than min.insync.replicas could have been in sync without any of the whole replicas,
   and min.insync.replicas is more than half of the replicas. Whatever ISR a later state had, a whole
   replica was in it or enough copies were missing to commit, so the whole replica whose log reaches
-  furthest has all that was committed. A known state with fewer in sync, and nobody eligible, says
-  that the minimum was another one.
+  furthest has all committed records. A known state with fewer in sync, and no eligible leader,
+  shows that the minimum was another one.
 * More than half of the highest state's ISR is whole and received exactly that state. A later ISR
   without them would require that all of them had failed at once before the data was restored.
 
 A person gives up other missing brokers: ``tidemark.dev/rebuild-without`` names brokers and this
 rebuilding.
 
-A rebuilt row has no leader: which of those that held all that was committed lost a tail meanwhile
-nobody knows, so all of them are asked how far they reach (:mod:`eligible_leaders`). Its epochs are
-raised by :data:`~tidemark.leader_epochs.GENERATION`, and what it does not name is kept by its
-broker.
+A rebuilt row has no leader: any replica with all committed records may have lost a tail meanwhile,
+so all of them report their log ends first (:mod:`eligible_leaders`). Its epochs are raised by
+:data:`~tidemark.leader_epochs.GENERATION`. Brokers keep replicas that it does not name.
 """
 
 import dataclasses
@@ -54,17 +53,19 @@ from tidemark_operator.controller.model import (
 )
 from tidemark_operator.controller.replica_state_reports import EPOCH_MAX, HeldStates
 
-#: A report that is further ahead of a row has another history.
+#: Epochs by which a report may be ahead of a row; beyond that it is from another history.
 AHEAD_MAX = 16 * GENERATION
-#: The same, where no row is left to compare it with.
+#: Highest epoch that is accepted without a row to compare it with.
 UNKNOWN_MAX = 2**30
 _WITHOUT = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})*)@(\S{1,64})")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """For whom partitions of a topic wait. ``unclear`` brokers have a replica and cannot say what
-    they were told of it, or say what nobody believes."""
+    """Partitions of a topic that wait, and the brokers they wait for.
+
+    ``unclear`` brokers have a replica and cannot report its state, or report an unbelievable one.
+    """
 
     partitions: tuple[int, ...]
     brokers: tuple[int, ...]
@@ -72,7 +73,7 @@ class Waiting:
 
     @property
     def all(self) -> tuple[int, ...]:
-        """Those that a person would have to give up."""
+        """Return the brokers that a person would have to give up."""
         return tuple(sorted({*self.brokers, *self.unclear}))
 
 
@@ -82,91 +83,105 @@ class Waiting:
 def reveals(
     state: ControllerState, held: HeldStates, node_id: int, *, is_admitted: bool = False
 ) -> bool:
-    """Whether a broker's report shows that rows which nobody doubts are older than what was told;
-    to be asked before anything is decided because of its registration. Of what a broker says that
-    this controller has told nothing yet, each row is compared as it was when this term began: what
-    was decided since may have taken it past the report. Of one that ``is_admitted``, whatever has
-    become of its Broker since, that was asked before: what it knows beyond that this controller has
-    told it."""
+    """Return whether a broker's report shows that undoubted rows are older than its own states.
+
+    Call it before anything is decided because of the registration. If this controller has sent the
+    broker nothing yet, the report is compared with each row as it was when this term began, because
+    later decisions may have taken the row past the report. A broker that ``is_admitted`` was
+    checked before: anything else it knows comes from this controller.
+    """
     is_told = is_admitted or state.acknowledgements.has_told(state.brokers.get(node_id))
     return any(
         _is_news(state, held.of(key)[node_id], is_told=is_told) for key in held.keys_on(node_id)
     )
 
 
-def _is_news(state: ControllerState, told: PartitionRow, *, is_told: bool) -> bool:
-    key, row = told.key, state.row(told.key)
+def _is_news(state: ControllerState, report: PartitionRow, *, is_told: bool) -> bool:
+    key, row = report.key, state.row(report.key)
     if row is None or key in state.doubted or state.tombstones_of(key[0]):
         return False
     if not is_told:
         row = state.at_first.get(key, row)
-    # Of two leaders in one leader epoch each comes from another history, whatever followed.
-    contradicts = told.leader_epoch == row.leader_epoch and told.leader != row.leader
-    return _is_believed(told, row) and (_epochs(told) > _epochs(row) or contradicts)
+    # Two leaders in one leader epoch come from two histories, whatever followed.
+    contradicts = report.leader_epoch == row.leader_epoch and report.leader != row.leader
+    return _is_believed(report, row) and (_epochs(report) > _epochs(row) or contradicts)
 
 
 def _epochs(row: PartitionRow) -> tuple[int, int]:
     return row.leader_epoch, row.partition_epoch
 
 
-def _is_believed(told: PartitionRow, row: PartitionRow | None) -> bool:
-    """Whoever could name any epoch could use all of them up with one report."""
-    if told.leader_epoch < 0:
+def _is_believed(report: PartitionRow, row: PartitionRow | None) -> bool:
+    """Return whether a report's epochs are plausible.
+
+    Without a limit one corrupt report could use up the whole range of epochs.
+    """
+    if report.leader_epoch < 0:
         return False
     limits = (UNKNOWN_MAX, UNKNOWN_MAX)
     if row is not None:
         limits = (row.leader_epoch + AHEAD_MAX, row.partition_epoch + AHEAD_MAX)
-    return told.leader_epoch <= limits[0] and told.partition_epoch <= limits[1]
+    return report.leader_epoch <= limits[0] and report.partition_epoch <= limits[1]
 
 
 def lost(state: ControllerState, topic: TopicInfo) -> list[int]:
-    """Partitions that were placed and are in no slice. Absence is not evidence: they are not made
-    again as new ones."""
+    """Return the placed partitions that are in no slice.
+
+    Absence is not evidence: they are not created again as new ones.
+    """
     if state.tombstones_of(topic.id):
         return []
+    # A Topic without an id has to be adopted first (:mod:`adoption`).
     if not topic.partitions_placed and topic.topic_id is None:
-        return []  # it has to be adopted first (:mod:`adoption`)
+        return []
     rows = state.rows_of(topic.id)
     return [number for number in range(state.partitions_of(topic)) if number not in rows]
 
 
 def unsettled(state: ControllerState, topic: TopicInfo) -> list[int]:
-    """The partitions of a topic that are to be rebuilt."""
-    gone = lost(state, topic)
+    """Return the partitions of a topic to be rebuilt."""
+    missing = lost(state, topic)
     if not state.doubted:
-        return gone
+        return missing
     doubted = (part for part in state.rows_of(topic.id) if (topic.id, part) in state.doubted)
-    return sorted({*gone, *doubted})
+    return sorted({*missing, *doubted})
 
 
 def only_reported(state: ControllerState, node_id: int) -> list[RowKey]:
-    """Replicas of partitions that are lost and not rebuilt yet: no row names their broker, and what
-    it has of them is needed all the more, also before the Cluster's status says that anything is
-    rebuilt. Asked of brokers that leave, since all that one has is looked at."""
+    """Return a broker's replicas of lost partitions that are not rebuilt yet.
+
+    No row names the broker, so its copy matters even before the Cluster's status records a
+    rebuilding. Queried only for brokers that leave, because it looks at all replicas of one.
+    """
     ids = {topic_id for topic_id, _ in state.held.keys_on(node_id)}
     topics = (state.topic_by_id(topic_id) for topic_id in sorted(ids))
-    served = (each for each in topics if each is not None and each.deletion_ms is None)
-    keys = ((each.id, part) for each in served for part in lost(state, each))
+    served = (topic for topic in topics if topic is not None and topic.deletion_ms is None)
+    keys = ((topic.id, part) for topic in served for part in lost(state, topic))
     return [key for key in keys if node_id in state.held.of(key)]
 
 
 def is_under_way(draft: Draft, topic: TopicInfo) -> bool:
-    """Whether rows of a topic are in doubt still: who hosts its replicas is not known."""
+    """Return whether rows of a topic are still in doubt, so that its replicas' hosts are not
+    known.
+    """
     return bool(draft.state.doubted) and any(
         draft.is_in_doubt((topic.id, part)) for part in draft.rows_of(topic.id)
     )
 
 
 def is_done(state: ControllerState) -> bool:
-    """Whether nothing of a rebuilding is left to do, or to be waited for."""
+    """Return whether a rebuilding has nothing left to do or to wait for."""
     if silent(state) or state.doubted:
         return False
     return not any(lost(state, topic) for topic in _served(state))
 
 
 def silent(state: ControllerState) -> tuple[int, ...]:
-    """Return the brokers that may have replicas and have not reported. A ``Broker`` that never
-    registered, and that neither a row nor a report names, is not one of them."""
+    """Return the brokers that may have replicas and have not reported.
+
+    A ``Broker`` that never registered, and that neither a row nor a report names, is not one of
+    them.
+    """
     return tuple(sorted(_silent(state, _expected(state))))
 
 
@@ -200,8 +215,10 @@ def _served(state: ControllerState) -> Iterable[TopicInfo]:
 
 
 def unheard(state: ControllerState, topic: TopicInfo) -> tuple[int, ...]:
-    """Brokers that may have what is to be made: while slices are known to be lost a name that is
-    in none of them may be on any broker."""
+    """Return the brokers that may have partitions about to be created.
+
+    While slices are known to be lost, a topic that is in none of them may be on any broker.
+    """
     if state.cluster.rebuilding is None:
         return ()
     return tuple(sorted(set(silent(state)) - without(state, topic)))
@@ -212,35 +229,36 @@ def _silent(state: ControllerState, node_ids: Iterable[int]) -> set[int]:
 
 
 def without(state: ControllerState, topic: TopicInfo) -> frozenset[int]:
-    """The brokers that a person gives up for this rebuilding of a topic, once that is recorded."""
-    asked = topic.asked.get(REBUILD_WITHOUT, "")
-    if not accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, asked):
+    """Return the brokers that a person gives up for this rebuilding, once that is recorded."""
+    annotation = topic.asked.get(REBUILD_WITHOUT, "")
+    if not accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, annotation):
         return frozenset()
     return _named(state, topic)
 
 
 def _named(state: ControllerState, topic: TopicInfo) -> frozenset[int]:
-    """Those that the annotation names; none if it is about another rebuilding."""
+    """Return the brokers that the annotation names; none if it is about another rebuilding."""
     found = _WITHOUT.fullmatch(topic.asked.get(REBUILD_WITHOUT, ""))
     rebuilt = state.cluster.rebuilding
+    # The time of the rebuilding ties the consent to it: an old annotation gives up nothing.
     if found is None or rebuilt is None or found[2] != rebuilt.since:
         return frozenset()
     return frozenset(map(int, found[1].split(",")))
 
 
 def accepted(state: ControllerState, topic: TopicInfo) -> tuple[Acceptance, ...]:
-    """What is to be recorded now, before it is acted upon."""
-    asked = topic.asked.get(REBUILD_WITHOUT, "")
+    """Return the consent to record now, before it is acted on."""
+    annotation = topic.asked.get(REBUILD_WITHOUT, "")
     named = _named(state, topic)
-    if not named or accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, asked):
+    if not named or accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, annotation):
         return ()
     effect = f"rebuilt without brokers {numbers(named)}. Data that only they have is lost"
-    return (Acceptance(REBUILD_WITHOUT, asked, effect),)
+    return (Acceptance(REBUILD_WITHOUT, annotation, effect),)
 
 
 def text(state: ControllerState, topic: TopicInfo, waiting: Waiting) -> str:
-    """What a person is told of partitions that wait."""
-    what = (
+    """Return the condition message of partitions that wait."""
+    summary = (
         "PartitionSlices are lost or outdated. "
         f"{count(len(waiting.partitions), 'partition')} "
         f"({numbers(waiting.partitions)}) of topic {topic.name} will be rebuilt "
@@ -253,11 +271,11 @@ def text(state: ControllerState, topic: TopicInfo, waiting: Waiting) -> str:
         parts.append(
             f"brokers {numbers(waiting.unclear)} cannot report the state of their replicas"
         )
-    return what + "; ".join(parts) + _offer(state, topic, waiting.all)
+    return summary + "; ".join(parts) + _offer(state, topic, waiting.all)
 
 
 def unheard_text(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -> str:
-    """What a person is told of a topic that cannot be made yet."""
+    """Return the condition message of a topic that cannot be created yet."""
     return (
         f"PartitionSlices are lost or outdated, and brokers {numbers(brokers)}, "
         f"which may have topic {topic.name}, have not reported. Start them, or "
@@ -269,11 +287,11 @@ def _offer(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -
     rebuilt = state.cluster.rebuilding
     if rebuilt is None or not brokers:
         return ""
-    asked = topic.asked.get(REBUILD_WITHOUT, "")
+    annotation = topic.asked.get(REBUILD_WITHOUT, "")
     named = without(state, topic)
-    refused = (
-        f". {REBUILD_WITHOUT} names {asked}, which does not match" if asked and not named else ""
-    )
+    refused = ""
+    if annotation and not named:
+        refused = f". {REBUILD_WITHOUT} names {annotation}, which does not match"
     value = ",".join(map(str, sorted({*brokers, *named})))
     return (
         f"{refused}. To give up data that only they have, annotate this Topic "
@@ -285,8 +303,7 @@ def _offer(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -
 
 
 def settle(draft: Draft, topic: TopicInfo) -> Waiting | None:
-    """Draft the rows of all partitions of a topic that can be rebuilt now; whom the others wait
-    for."""
+    """Draft the rows of all partitions that can be rebuilt now; return what the others wait for."""
     partitions, brokers, unclear = set[int](), set[int](), set[int]()
     settled = []
     for partition in unsettled(draft.state, topic):
@@ -310,8 +327,10 @@ def settle(draft: Draft, topic: TopicInfo) -> Waiting | None:
 
 
 def settle_unserved(draft: Draft) -> None:
-    """Rebuild rows of topics without a Topic object, which may be adopted later. No reconciler of a
-    Topic settles them."""
+    """Rebuild rows of topics without a Topic object, which may be adopted later.
+
+    No reconciler of a Topic settles them.
+    """
     state = draft.state
     for topic_id, partition in sorted(state.doubted):
         if state.topic_by_id(topic_id) is None:
@@ -346,30 +365,36 @@ def _told(topic: TopicInfo, settled: Collection[int]) -> Event:
 
 
 class _Rebuilding:
-    """One partition: what is known of it, who is waited for, and its row once nobody is."""
+    """Rebuilding of one partition: the known states, the brokers it waits for, and the new row."""
 
     def __init__(self, draft: Draft, topic: TopicInfo, partition: int) -> None:
         self._draft, self._topic, self._partition = draft, topic, partition
         state, key = draft.state, (topic.id, partition)
         self._row = draft.row(key)
         self._hosting = state.held.of(key)
+        # A broker whose report is implausible has a replica in an unknown state: it counts as
+        # unclear.
         given_up = without(state, topic)
         believed = {
-            node_id: told
-            for node_id, told in self._hosting.items()
-            if _is_believed(told, self._row)
+            node_id: report
+            for node_id, report in self._hosting.items()
+            if _is_believed(report, self._row)
         }
         self.unclear = set(self._hosting).difference(believed, given_up)
         known = [*believed.values(), *(() if self._row is None else (self._row,))]
-        # A leader may know of a move's end by its ISR alone: the fewer replicas are the later row.
+        # A leader may know of a move's end by its ISR alone, so of two rows of one epoch the one
+        # with fewer replicas is later.
         self._best: PartitionRow | None = max(
-            known, key=lambda each: (*_epochs(each), -len(each.hosts)), default=None
+            known, key=lambda row: (*_epochs(row), -len(row.hosts)), default=None
         )
         self._highest = _highest(known)
+        # Live brokers report within seconds, so they are always waited for.
         live = {broker.node_id for broker in state.live_brokers()}
         self.silent = _silent(state, {*live, *self._needed(state)}) - given_up
         #: Replicas that may lead because they prove what silent brokers could report.
         self._candidates: frozenset[int] = frozenset()
+        # A proof is tried only when all that is missing is down, because a report is better than a
+        # proof.
         is_down = state.had_time_to_report and not _silent(state, live) - given_up
         if self.silent and self._best is not None and is_down:
             proof = _Proof(draft, self._best, self._hosting, given_up)
@@ -387,48 +412,55 @@ class _Rebuilding:
         return set(hosts)
 
     def _is_not_where_it_should_be(self) -> bool:
-        """Has a replica of the best state nothing? It was taken away, lost, or never made."""
+        """Return whether a reporting broker lacks its replica: removed, lost, or never created."""
         hosts, held = () if self._best is None else self._best.hosts, self._draft.state.held
         return any(held.has_heard(host) and host not in self._hosting for host in hosts)
 
     def _are_disks_the_same(self) -> bool:
-        """Has every broker of the best state the log directory that it had when that was written?
-        Else what it had may be in the former one."""
+        """Return whether every broker of the best state still has the log directory of that time.
+
+        Otherwise its replica may be in the former one.
+        """
         state, hosts = self._draft.state, () if self._best is None else self._best.hosts
         index = state.slice_index((self._topic.id, self._partition))
-        present = ((each, state.brokers.get(each)) for each in hosts)
+        present = ((host, state.brokers.get(host)) for host in hosts)
         return all(
-            broker is not None and state.directory_of(each, index) in (None, broker.directory_id)
-            for each, broker in present
+            broker is not None and state.directory_of(host, index) in (None, broker.directory_id)
+            for host, broker in present
         )
 
     def row(self) -> PartitionRow:
-        """Nobody is waited for."""
+        """Return the rebuilt row. Call it only when the partition does not wait."""
         name = self._topic.name if self._partition == 0 else ""
         if self._best is None:
-            return self._nobodys(name)
+            return self._row_without_copy(name)
         if not self._hosting and self._highest == (0, 0) and self._are_disks_the_same():
-            # Nobody was ever told of it.
+            # No broker ever received the row, so it can start as it was created.
             return dataclasses.replace(self._best, partition_epoch=1)
+        # Only replicas that exist and may have all committed records are candidates for leadership.
         holders = self._candidates or set(self._best.holders).intersection(self._hosting)
         leader_epoch, partition_epoch = self._highest
+        # No leader and no ISR: an election compares the log ends of the candidates first.
         return dataclasses.replace(
             self._best,
             leader=NO_LEADER,
             isr=(),
             elr=(),
-            last_known_elr=tuple(each for each in self._best.hosts if each in holders),
+            last_known_elr=tuple(host for host in self._best.hosts if host in holders),
             leader_epoch=min(leader_epoch, EPOCH_MAX) + GENERATION,
             partition_epoch=min(partition_epoch, EPOCH_MAX) + GENERATION,
-            manifest=any(each.manifest for each in (self._best, *self._hosting.values())),
+            manifest=any(row.manifest for row in (self._best, *self._hosting.values())),
             name=name,
         )
 
-    def _nobodys(self, name: str) -> PartitionRow:
-        """No broker has it any more: a person says where it begins anew (:mod:`accepted_losses`).
-        Its epochs are above those of the topic's other partitions."""
+    def _row_without_copy(self, name: str) -> PartitionRow:
+        """Return the row of a partition that no broker has.
+
+        A person decides where it restarts (:mod:`accepted_losses`). Its epochs are above those of
+        the topic's other partitions.
+        """
         others = self._draft.rows_of(self._topic.id).values()
-        leader_epoch = max((each.leader_epoch for each in others), default=0)
+        leader_epoch = max((row.leader_epoch for row in others), default=0)
         return PartitionRow(
             topic_id=self._topic.id,
             partition=self._partition,
@@ -462,12 +494,15 @@ class _Proof:
         self._unproven = (unheard | set(best.hosts)).difference(self._whole, given_up)
 
     def candidates(self, *, is_complete: bool) -> frozenset[int]:
-        """Return the replicas of which the one with the longest log has all committed records; none
-        without a proof. ``is_complete``: every replica that has reported is where it should be."""
-        # The minimum is that of the manifest, which may be older: a state that it does not allow
-        # says that it was lower. Otherwise a broker that has left such an ISR is eligible.
+        """Return the replicas of which the one with the longest log has all committed records.
+
+        Empty without a proof. ``is_complete``: every replica that has reported is where it should
+        be.
+        """
+        # The minimum is from the Topic, which may be older. A state below it shows that the minimum
+        # was lower then, unless a whole replica outside the ISR is eligible.
         fits = len(self._best.isr) >= self._min_isr or self._whole.intersection(self._best.elr)
-        # No ISR that could commit was without a whole replica.
+        # Without a whole replica no ISR was large enough to commit.
         is_enough = len(self._unproven) < self._min_isr
         if fits and is_enough and 2 * self._min_isr > len(self._best.hosts):
             return self._whole

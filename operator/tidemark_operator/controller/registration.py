@@ -1,15 +1,16 @@
-"""Who may be a broker, and what a start costs it.
+"""Registrations of brokers: admission, and the effect of a start on ISRs and leadership.
 
 A registration names the process (incarnation), the log directory and, after a clean shutdown only,
-the broker epoch under which it stopped. Without that proof the disk may lack what was acknowledged:
-the broker leaves every ISR in which others have it, or may have it (:mod:`eligible_leaders`). With
-another directory it leaves all, also as the last, and the partition waits for a person. Which
-directory it had stands in the slices, so that a ``Broker`` object that was deleted and made again
-changes nothing; one that nobody knows is unproven, not another. After any start it leads nothing
-and stays fenced until it has applied a full snapshot of this controller epoch.
+the broker epoch under which it stopped. Without that proof the disk may lack acknowledged records:
+the broker leaves every ISR in which another replica has, or may have, them
+(:mod:`eligible_leaders`). With another directory it leaves all ISRs, even as the last member, and
+the partition waits for a person. The slices store its former directory, so deleting and creating
+the ``Broker`` object again changes nothing. A broker whose former directory is not known is
+unproven, but its directory does not count as another. After any start it leads nothing and stays
+fenced until it has applied a full snapshot of this controller epoch.
 
-Broker epochs grow over the whole cluster and start at ``controller epoch << 24``, so none is used
-twice even if a ``Broker`` object was deleted and made again.
+Broker epochs grow over the whole cluster and start at ``controller epoch << 24``. No epoch is used
+twice, even if a ``Broker`` object was deleted and created again.
 """
 
 import dataclasses
@@ -40,10 +41,13 @@ def register(
     connected: bool = True,
     session_timeout_ms: int,
 ) -> BrokerRegistrationResponse:
-    """Decide a registration. ``session_alive``: the incarnation registered before still has a
-    session; ``connected``: and its connections are not known to be gone. The response is sent after
-    the commit, and the order of the commit matters: slices first, then the Broker's status (a
-    persisted registration says that the ISRs were left)."""
+    """Decide a registration.
+
+    ``session_alive``: the incarnation registered before still has a session. ``connected``: its
+    connections are not known to be closed. Send the response after the commit, whose order matters:
+    slices first, then the Broker's status, because a persisted registration implies that the ISRs
+    were left.
+    """
     broker = draft.broker(request.broker_id)
     refused = refusal(
         draft.state, broker, request, session_alive=session_alive, connected=connected
@@ -52,7 +56,8 @@ def register(
         error, message = refused or (ErrorCode.broker_id_not_registered, "")
         return _response(draft.state, error, message, NO_EPOCH, session_timeout_ms)
     if broker.incarnation_id == request.incarnation_id:
-        epoch = broker.broker_epoch  # the same process, back after a broken connection
+        # The same process after a broken connection: its epoch and its ISRs stay.
+        epoch = broker.broker_epoch
         _present(draft, broker, request)
     else:
         epoch = _admit(draft, broker, request)
@@ -67,7 +72,8 @@ def refusal(
     session_alive: bool,
     connected: bool,
 ) -> tuple[ErrorCode, str] | None:
-    """Why a process is not admitted as this broker, whatever is decided about it else."""
+    """Return why a process is not admitted as this broker, None if it is."""
+    # A broker of another cluster would delete replicas that this cluster does not know.
     if request.cluster_id != state.cluster.cluster_id:
         text = (
             f"this is cluster {state.cluster.cluster_id}, but cluster.id of the "
@@ -77,9 +83,13 @@ def refusal(
     if broker is None:
         text = f"no Broker object has nodeId {request.broker_id}. Create one"
         return ErrorCode.broker_id_not_registered, text
+    # Epochs far above the persisted ones would use up the range for all later terms.
     strange = epochs.too_far_ahead(state, request)
     if strange is not None:
         return ErrorCode.invalid_registration, f"broker {request.broker_id} is refused: {strange}"
+    # Two live processes with one node id would both serve clients. A clean-shutdown proof, or the
+    # lock of the same log directory with closed connections, shows that the former process has
+    # ended.
     gone = not session_alive or (not connected and _same(broker, request))
     other_process = broker.incarnation_id not in (None, request.incarnation_id)
     if other_process and not gone and not _has_proof(broker, request):
@@ -92,19 +102,25 @@ def refusal(
 
 
 def _has_proof(broker: BrokerInfo, request: BrokerRegistrationRequest) -> bool:
-    """The last run with this log directory was the registered one, and it ended cleanly: so that
-    process is gone, whatever its session says (after a take-over every session counts as fresh)."""
+    """Return whether the registered run was the last one in this log directory and ended cleanly.
+
+    Then that process has ended, even if its session counts as alive: after a takeover every session
+    starts fresh.
+    """
     return _same(broker, request) and request.previous_broker_epoch == broker.broker_epoch >= 0
 
 
 def _same(broker: BrokerInfo, request: BrokerRegistrationRequest) -> bool:
-    """The registered log directory. Its lock lets one process have it at a time: a former process
-    whose connections are gone is not alive in it any more."""
+    """Return whether the request has the registered log directory.
+
+    The directory's lock admits one process at a time, so a former process without connections has
+    ended.
+    """
     return broker.directory_id == request.directory_id
 
 
 def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest) -> int:
-    """A new process: a new epoch, and out of the ISRs that it can no longer answer for."""
+    """Admit a new process under a new epoch, and remove it from the ISRs that it cannot prove."""
     proof = _has_proof(broker, request)
     epoch = next_broker_epoch(draft, request.previous_broker_epoch)
     fresh = dataclasses.replace(
@@ -116,6 +132,7 @@ def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest)
         proven=proof,
         shutting_down=False,
     )
+    # Rows change in the same draft as the registration, and are stored before it.
     _present(draft, fresh, request)
     left, lost, moved = _leave(draft, broker.node_id, request.directory_id, proof=proof)
     how = "after a clean shutdown" if proof else "without proof of a clean shutdown"
@@ -136,13 +153,14 @@ def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest)
 
 
 def next_broker_epoch(draft: Draft, previous: int) -> int:
-    """An epoch above every one that was ever given."""
+    """Return an epoch above every one ever given."""
     known = [broker.broker_epoch for broker in draft.brokers.values()]
     floor = draft.state.controller_epoch << epochs.BROKER_EPOCH_BITS
     return max(floor, draft.state.broker_epoch_max, previous, *known) + 1
 
 
 def _present(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest) -> None:
+    # A repeated registration changes nothing, so it costs no write.
     new = dataclasses.replace(
         broker, reported_rack=request.rack, listeners=tuple(request.listeners)
     )
@@ -153,12 +171,14 @@ def _present(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationReques
 def _leave(
     draft: Draft, node_id: int, directory_id: uuid.UUID, *, proof: bool
 ) -> tuple[int, int, int]:
-    """Change the rows of a broker that has just started; (ISRs left, partitions without a copy,
-    replicas that were in another directory)."""
+    """Change the rows of a broker that has just started.
+
+    Return the ISRs left, the partitions without a copy and the replicas in another directory.
+    """
     left = lost = moved = 0
     for row in draft.rows_on(node_id):
         if row.key in draft.state.doubted:
-            continue  # all who may hold what is committed will be compared
+            continue  # a rebuilding compares all replicas that may have the committed records
         index = draft.state.slice_index(row.key)
         same_disk = draft.state.directory_of(node_id, index) in (None, directory_id)
         new = after_restart(row, node_id, draft, proof=proof, same_disk=same_disk)
@@ -173,11 +193,14 @@ def _leave(
 def after_restart(
     row: PartitionRow, node_id: int, draft: Draft, *, proof: bool, same_disk: bool
 ) -> PartitionRow:
-    """One row after a replica's broker started again. Without proof the partition epoch rises even
-    where the broker was not in the ISR: a leader may have proposed it on the strength of what the
-    former process had fetched (KIP-903). The last member of an ISR stays in it without proof only
-    where no other replica may have what it lost."""
+    """Return a row after a replica's broker has started again.
+
+    Without proof the partition epoch rises even if the broker was not in the ISR: a leader may have
+    proposed it because of what the former process had fetched (KIP-903). The last member of an ISR
+    stays in it without proof only if no other replica may have what it lost.
+    """
     others = tuple(replica for replica in row.isr if replica != node_id)
+    # An unproven replica becomes a candidate of last resort, unless it is the only one.
     unproven = same_disk and not proof and node_id in row.holders and row.holders != (node_id,)
     left = dataclasses.replace(
         row,
@@ -185,6 +208,7 @@ def after_restart(
         last_known_elr=(*row.last_known_elr, node_id) if unproven else row.last_known_elr,
         leader=NO_LEADER if row.leader == node_id else row.leader,
     )
+    # With another disk it is no candidate at all: its records are on the former disk.
     lost = () if same_disk else (node_id,)
     left = eligible_leaders.carried(row, left, draft.min_isr(row), lost=lost)
     new = elections.raised(row, _led_again(draft, left))
@@ -194,8 +218,11 @@ def after_restart(
 
 
 def _led_again(draft: Draft, row: PartitionRow) -> PartitionRow:
-    """The row of a leader that started again under the next one. An election from the ISR leaves
-    the ISR as it is: its members are fenced when their sessions end, not before."""
+    """Elect a successor of a leader that started again.
+
+    An election from the ISR leaves the ISR as it is: its members are fenced when their sessions
+    end.
+    """
     if row.leader != NO_LEADER:
         return row
     new = elections.best(draft, row, unclean=False)
@@ -227,17 +254,22 @@ def _response(
 def heartbeat(
     draft: Draft, request: BrokerHeartbeatRequest, *, session_timeout_ms: int
 ) -> tuple[BrokerHeartbeatResponse, bool]:
-    """Decide a heartbeat: the response (to be sent after the commit if the draft changed), and
-    whether it refreshes the session: a broker whose main loop has not turned for a session does
-    not count as alive."""
+    """Decide a heartbeat; return the response and whether it refreshes the session.
+
+    Send the response after the commit if the draft changed. A broker whose main loop has not turned
+    for a session timeout does not count as alive, because heartbeats have a thread of their own.
+    """
     broker = draft.broker(request.broker_id)
+    # A stale epoch is a former process: it must register again before it serves.
     if broker is None or not broker.registered or broker.broker_epoch != request.broker_epoch:
         return _beat(draft.state, ErrorCode.stale_broker_epoch, fenced=True, stop=False), False
     alive = request.loop_age_ms < session_timeout_ms
     if request.want_shut_down:
         elections.shut_down(draft, request.broker_id)
         return _beat(draft.state, ErrorCode.none, fenced=broker.fenced, stop=True), alive
-    elections.stay(draft, request.broker_id)  # it stays after all, if it wanted to stop
+    # A heartbeat without the flag withdraws an earlier request to shut down.
+    elections.stay(draft, request.broker_id)
+    # An older snapshot may name leaders that this controller has replaced.
     snapshot = request.snapshot_controller_epoch == draft.state.controller_epoch
     if broker.fenced and alive and snapshot:
         elections.unfence(draft, request.broker_id)
@@ -260,17 +292,21 @@ def _beat(
 
 
 def fenced_at_take_over(node_id: int, stored_fenced: bool, rows: Iterable[PartitionRow]) -> bool:
-    """Whether a broker counts as fenced when a controller takes over. Slices are written before the
-    Broker's status, so a broker that is in the ISR of a partition with a leader was not fenced,
-    whatever its status says. ``rows``: those that have a replica on it."""
+    """Return whether a broker counts as fenced when a controller takes over.
+
+    Slices are written before the Broker's status, so a broker in the ISR of a partition with a
+    leader was not fenced, whatever its status says. ``rows`` are those that have a replica on it.
+    """
     serving = any(row.leader != NO_LEADER and node_id in row.isr for row in rows)
     return stored_fenced and not serving
 
 
 def removal_blockers(draft: Draft, node_id: int) -> list[RowKey]:
-    """Partitions that keep a ``Broker`` from being removed: no other live broker is known to have
-    their records, or fewer have them without it than min.insync.replicas promises. Until that is
-    mended, the finalizer waits, and the broker serves on (or may come back)."""
+    """Return the partitions that block the removal of a ``Broker``.
+
+    No other live broker is known to have their records, or fewer than min.insync.replicas would.
+    Until that is fixed the finalizer stays, and the broker serves on.
+    """
     return [row.key for row in draft.rows_on(node_id) if not _survives(draft, row, node_id)]
 
 
@@ -284,20 +320,24 @@ def _survives(draft: Draft, row: PartitionRow, node_id: int) -> bool:
 
 
 def has_live_copy(draft: Draft, key: RowKey, *, without: int) -> bool:
-    """Whether a live broker beside one has all records of a partition."""
+    """Return whether a live broker other than ``without`` has all records of a partition."""
     row = draft.row(key)
     proven = () if row is None else row.isr + row.elr
     return any(replica != without and draft.is_live(replica) for replica in proven)
 
 
 def remove_broker(draft: Draft, node_id: int) -> None:
-    """A ``Broker`` object is being deleted and nothing blocks it: its replicas leave every
-    partition and become placeholders, which another broker fills; those that were going, or coming,
-    with a move leave no place behind. One that others were to make room for stays in the place of
-    one that comes no more: a move never ends with fewer than it was to end with."""
+    """Remove a deleted ``Broker`` that nothing blocks from all partitions.
+
+    Its replicas become placeholders, which another broker fills. A replica that a move was adding
+    or removing leaves no placeholder. If it was being added, one that was being removed stays in
+    its place: a move never ends with fewer replicas than planned.
+    """
     for row in draft.rows_on(node_id):
         back = _called_back(row, node_id)
+        # A placeholder id below all others of the row keeps ids in a row unique.
         free = min((*row.replicas, 0)) - 1
+        # In a move its place is taken by the replica that stays, or by nothing.
         instead = {node_id: back if node_id in row.adding + row.removing else free}
         replicas = (instead.get(other, other) for other in row.replicas if other != back)
         left = dataclasses.replace(
@@ -308,21 +348,26 @@ def remove_broker(draft: Draft, node_id: int) -> None:
             adding=_still_coming(row, node_id),
             removing=tuple(other for other in row.removing if other not in (node_id, back)),
         )
+        # The eligible leaders follow from the new ISR before the election that may use them.
         left = eligible_leaders.carried(row, left, draft.min_isr(row))
         draft.put_row(elections.raised(row, elections.best(draft, left, unclean=False)))
 
 
 def _called_back(row: PartitionRow, node_id: int) -> int | None:
-    """Who stays of those that go, since one that was to come is removed."""
+    """Return the replica being removed that stays because ``node_id``, being added, is removed."""
     if node_id not in row.adding:
         return None
+    # One in sync is preferred: it needs no catch-up.
     in_sync = [other for other in row.removing if other in row.isr]
     return next(iter([*in_sync, *row.removing]), None)
 
 
 def _still_coming(row: PartitionRow, node_id: int) -> tuple[int, ...]:
-    """Once one is gone that others were to replace, these count as what the partition has: else so
-    few would be left that the minimum in sync, which is never more than that, would sink."""
+    """Return the replicas that are still being added once a broker is removed.
+
+    If the removed one was to be replaced, they count as the partition's own. Otherwise so few would
+    be left that the minimum in sync, which is capped by that number, would sink.
+    """
     if node_id in row.removing:
         return ()
     return tuple(replica for replica in row.adding if replica != node_id)

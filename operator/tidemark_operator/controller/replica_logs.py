@@ -1,10 +1,10 @@
-"""How far the logs of replicas reach that may have lost a tail (KIP-966's GetReplicaLogInfo).
+"""Log ends of replicas that may have lost a tail (KIP-966's GetReplicaLogInfo).
 
-Two things are asked of a broker: of offline partitions that wait for an election by log end, where
-its replica ends; and after a start without proof, whether a replica that counts as a holder of what
-is committed has lost some of it. Both are memory, and level-based: what has no valid answer is
-asked for again, an answer counts under the broker epoch and the leader epoch that it was given
-under. What a replica lost is told once.
+A broker is queried for two reasons: for offline partitions that wait for an election by log end,
+and after a start without proof, to find out whether a replica that counts as a holder has lost
+committed records. Both are in memory and level-based. What has no valid answer is queried again,
+and an answer counts only under its broker epoch and leader epoch. The loss of a replica is reported
+once.
 """
 
 import bisect
@@ -25,7 +25,7 @@ LISTED_MAX = 5
 
 @dataclasses.dataclass(slots=True)
 class _Start:
-    """A broker's start: replicas still to be asked about because of it, and those that answered."""
+    """A broker's start: the replicas yet to be queried because of it, and those that answered."""
 
     broker_epoch: int
     pending: set[RowKey]
@@ -33,16 +33,19 @@ class _Start:
 
 
 class ReplicaLogs:
-    """What one controller term has asked; answers about logs are in the state."""
+    """Queries of one controller term; the answers about logs are in the state."""
 
     def __init__(self) -> None:
         self._starts: dict[int, _Start] = {}
-        #: By broker, the last partition of its last answer: the next request goes on behind it.
+        #: By broker, the last partition of its last answer: the next request continues after it.
         self._reached: dict[int, RowKey] = {}
 
     def unanswered(self, state: ControllerState, node_id: int) -> list[RowKey]:
-        """What to ask a broker now, at most ``ASKED_MAX``, all of it in turn: what is asked again
-        and again, as its storage refuses, keeps nothing else from being asked."""
+        """Return the partitions to query from a broker now, at most ``ASKED_MAX``, in rotation.
+
+        A replica whose storage fails is queried repeatedly. The rotation keeps it from blocking
+        others.
+        """
         broker = state.brokers.get(node_id)
         if broker is None or not broker.live:
             return []
@@ -53,7 +56,7 @@ class ReplicaLogs:
         return [*keys[first:], *keys[:first]][:ASKED_MAX]
 
     def forget_gone(self, state: ControllerState) -> None:
-        """Partitions that are no more are neither asked about nor remembered."""
+        """Forget partitions that no longer exist."""
         for start in self._starts.values():
             for keys in (start.pending, start.answered):
                 keys.difference_update([key for key in keys if state.row(key) is None])
@@ -68,18 +71,20 @@ class ReplicaLogs:
     def take(
         self, state: ControllerState, node_id: int, answer: ReplicaLogsAnswer
     ) -> tuple[list[RowKey], list[Event]]:
-        """Take an answer in; the partitions about which more is known, and what is to be told."""
+        """Take an answer; return the partitions with new facts, and the Events."""
         broker = state.brokers.get(node_id)
         if broker is None or broker.broker_epoch != answer.broker_epoch:
             return [], []
         start, lost = self._start(state, broker), []
         for log in answer.logs:
             key = log.key
+            # An election may wait for this report.
             if key in state.awaiting_logs:
                 reports = state.log_reports.setdefault(key, {})
                 reports[node_id] = _report(broker.broker_epoch, log)
+            # The storage may work later, so the loss of this replica is not settled yet.
             if log.error_code == int(ErrorCode.kafka_storage_error):
-                continue  # asked again: it may be readable later
+                continue
             if key not in start.answered and log.lost:
                 lost.append(log)
             start.pending.discard(key)
@@ -91,7 +96,7 @@ class ReplicaLogs:
 
 
 def _held_without_proof(state: ControllerState, broker: BrokerInfo) -> set[RowKey]:
-    """Replicas that count as holders of what is committed, though nothing proves that they are."""
+    """Return the replicas that count as holders of committed records without proof."""
     if broker.proven:
         return set()
     rows = (state.row(key) for key in state.keys_on(broker.node_id))
@@ -99,7 +104,7 @@ def _held_without_proof(state: ControllerState, broker: BrokerInfo) -> set[RowKe
 
 
 def _lacks(state: ControllerState, key: RowKey, node_id: int) -> bool:
-    """Whether an election, or a person, waits for this broker's answer (or for its storage)."""
+    """Return whether an election, or a person, waits for this broker's answer (or its storage)."""
     row = state.row(key)
     if row is None or node_id not in (row.last_known_elr if row.holders else row.hosts):
         return False
@@ -116,7 +121,7 @@ def _report(broker_epoch: int, log: ReplicaLogAnswer) -> LogReport:
 
 
 def _lost_events(state: ControllerState, node_id: int, lost: list[ReplicaLogAnswer]) -> list[Event]:
-    """One Event per Topic."""
+    """Return one Event per Topic."""
     by_topic: dict[str, list[ReplicaLogAnswer]] = {}
     for log in lost:
         topic = state.topic_by_id(log.key[0])

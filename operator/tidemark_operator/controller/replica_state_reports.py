@@ -1,10 +1,10 @@
-"""What brokers say of their replicas before they are admitted (``ReplicaStates``), in memory.
+"""Reports of brokers about their replicas before they are admitted (``ReplicaStates``), in memory.
 
-Each replica's broker keeps beside the log what the controller last told it. Where the slices are
-lost, or are older than that (API data that was restored from a backup), this is what is left of the
-decisions that were taken since. A broker's word is taken as it was when it registered; what this
-controller has told since is newer, and in the slices. A row that nobody can have written is as good
-as none: the replica is there, and what it was told is not known.
+Each replica's broker stores the last state from the controller beside the log. If the slices are
+lost, or older than that (API data restored from a backup), these reports are what is left of later
+decisions. A report is the state at registration; what this controller has sent since is newer, and
+in the slices. A row that no controller can have written counts as none: the replica exists, but its
+state is not known.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import LeaderRecoveryState, PartitionState, TopicState
 from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, PartitionRow, RowKey
 
-#: As the resources have it.
+#: Limits as in the resources.
 PARTITIONS_MAX = 10_000
 REPLICAS_MAX = 100
-#: An epoch above this leaves no room for another rebuilding: nobody has written it.
+#: Highest epoch that leaves room for another rebuilding; no controller writes a higher one.
 EPOCH_MAX = 2**31 - 1 - 2 * GENERATION
 _NODE_ID_MAX = 2**31 - 1
 _NOBODY: Mapping[int, PartitionRow] = {}
@@ -28,8 +28,11 @@ _NOBODY: Mapping[int, PartitionRow] = {}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTopic:
-    """A topic as one broker knows it. ``partitions``: its number of partitions, as far as that
-    broker knows, its own replicas included."""
+    """A topic as one broker reports it.
+
+    ``partitions`` is its number of partitions as far as that broker knows, its own replicas
+    included.
+    """
 
     name: str
     tiering: Tiering
@@ -37,7 +40,7 @@ class HeldTopic:
 
 
 class HeldStates:
-    """Of every broker that has reported in this term, by topic, partition and broker."""
+    """Reports of all brokers in this term, by topic, partition and broker."""
 
     def __init__(self) -> None:
         self._rows: dict[uuid.UUID, dict[int, dict[int, PartitionRow]]] = {}
@@ -50,53 +53,55 @@ class HeldStates:
         #: Brokers that a report of this term names as a replica.
         self._named: set[int] = set()
 
-    # ------------------------------------------------------------ what was said
+    # ------------------------------------------------------------ reports
 
     def take(self, node_id: int, topics: Iterable[TopicState]) -> None:
-        """All that a broker says, in place of what it said before."""
+        """Take a broker's whole report, in place of its former one."""
         self.forget_broker(node_id)
         self._heard.add(node_id)
         for topic in topics:
             if parse_partition_directory(partition_directory_name(topic.name, 0)) is None:
-                continue  # no topic has such a name
+                continue  # not a valid topic name
             self._take_topic(node_id, topic)
             partitions = self._rows.setdefault(topic.topic_id, {})
-            for told in topic.partitions:
-                if _is_number(told.partition):
-                    by_node = partitions.setdefault(told.partition, {})
-                    row = _shared(_row(topic.topic_id, told), by_node.values())
+            for reported in topic.partitions:
+                if _is_number(reported.partition):
+                    by_node = partitions.setdefault(reported.partition, {})
+                    row = _shared(_row(topic.topic_id, reported), by_node.values())
                     by_node[node_id] = row
                     self._named.update(row.hosts)
-                    if not told.is_whole:
-                        key = topic.topic_id, told.partition
+                    if not reported.is_whole:
+                        key = topic.topic_id, reported.partition
                         self._torn.setdefault(key, set()).add(node_id)
 
     def _take_topic(self, node_id: int, topic: TopicState) -> None:
-        """Its replicas may be on several pages, each with what these were told of its tiering."""
+        """Take a topic; its replicas may be on several pages, each with the tiering of its
+        replicas.
+        """
         by_node, tiering = self._topics.setdefault(topic.topic_id, {}), _tiering(topic)
-        numbers = [told.partition for told in topic.partitions if _is_number(told.partition)]
+        numbers = [state.partition for state in topic.partitions if _is_number(state.partition)]
         counted = topic.partition_count if _is_number(topic.partition_count - 1) else 0
         partitions = max([counted, *(number + 1 for number in numbers)])
-        said = by_node.get(node_id)
-        if said is None:
+        former = by_node.get(node_id)
+        if former is None:
             by_node[node_id] = HeldTopic(name=topic.name, tiering=tiering, partitions=partitions)
             self._ids_by_name.setdefault(topic.name, set()).add(topic.topic_id)
             return
         by_node[node_id] = dataclasses.replace(
-            said,
-            tiering=max(said.tiering, tiering, key=lambda state: state.epoch),
-            partitions=max(said.partitions, partitions),
+            former,
+            tiering=max(former.tiering, tiering, key=lambda state: state.epoch),
+            partitions=max(former.partitions, partitions),
         )
 
     def forget_broker(self, node_id: int) -> None:
-        """It says something else, or its object is gone."""
+        """Forget a broker's report: a new one replaces it, or its object is deleted."""
         self._heard.discard(node_id)
         for topic_id, by_node in list(self._topics.items()):
-            said = by_node.pop(node_id, None)
-            if said is None:
+            former = by_node.pop(node_id, None)
+            if former is None:
                 continue
-            if all(other.name != said.name for other in by_node.values()):
-                self._forget_name(topic_id, said.name)
+            if all(other.name != former.name for other in by_node.values()):
+                self._forget_name(topic_id, former.name)
             partitions = self._rows.get(topic_id, {})
             for partition, rows in list(partitions.items()):
                 rows.pop(node_id, None)
@@ -106,10 +111,10 @@ class HeldStates:
                 self.forget_topic(topic_id)
 
     def forget_topic(self, topic_id: uuid.UUID) -> None:
-        """It is being deleted: what was said of it means nothing any more."""
+        """Forget all reports of a topic that is being deleted."""
         for partition in self._rows.pop(topic_id, {}):
             self._torn.pop((topic_id, partition), None)
-        for name in {each.name for each in self._topics.pop(topic_id, {}).values()}:
+        for name in {topic.name for topic in self._topics.pop(topic_id, {}).values()}:
             self._forget_name(topic_id, name)
 
     def _forget_name(self, topic_id: uuid.UUID, name: str) -> None:
@@ -118,10 +123,10 @@ class HeldStates:
         if not ids:
             self._ids_by_name.pop(name, None)
 
-    # ------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------ queries
 
     def has_heard(self, node_id: int) -> bool:
-        """Whether a broker has reported in this term."""
+        """Return whether a broker has reported in this term."""
         return node_id in self._heard
 
     def names(self, node_id: int) -> bool:
@@ -129,7 +134,7 @@ class HeldStates:
         return node_id in self._named
 
     def of(self, key: RowKey) -> Mapping[int, PartitionRow]:
-        """The brokers that have a replica of a partition, with what each was told of it."""
+        """Return the reported states of a partition by broker."""
         return self._rows.get(key[0], {}).get(key[1], _NOBODY)
 
     def is_whole(self, key: RowKey, node_id: int) -> bool:
@@ -137,7 +142,7 @@ class HeldStates:
         return node_id in self.of(key) and node_id not in self._torn.get(key, ())
 
     def keys_on(self, node_id: int) -> list[RowKey]:
-        """The replicas of one broker."""
+        """Return the replicas of one broker."""
         return [
             (topic_id, partition)
             for topic_id, by_node in self._topics.items()
@@ -147,7 +152,7 @@ class HeldStates:
         ]
 
     def numbers(self, topic_id: uuid.UUID) -> Collection[int]:
-        """The partitions of a topic that any broker has a replica of."""
+        """Return the partitions of a topic of which any broker has a replica."""
         return self._rows.get(topic_id, {}).keys()
 
     def partitions(self, topic_id: uuid.UUID) -> int:
@@ -156,26 +161,26 @@ class HeldStates:
         return max((topic.partitions for topic in reported), default=0)
 
     def brokers_of(self, topic_id: uuid.UUID) -> frozenset[int]:
-        """The brokers that know of a topic."""
+        """Return the brokers that report a topic."""
         return frozenset(self._topics.get(topic_id, ()))
 
     def topic_ids(self) -> KeysView[uuid.UUID]:
-        """The topics that any broker knows of."""
+        """Return the ids of all reported topics."""
         return self._topics.keys()
 
     def ids_named(self, name: str) -> list[uuid.UUID]:
-        """The topics that are known under a name."""
-        said = self._ids_by_name.get(name, ())
-        return sorted(topic_id for topic_id in said if self.name(topic_id) == name)
+        """Return the ids of the topics that are reported under a name."""
+        ids = self._ids_by_name.get(name, ())
+        return sorted(topic_id for topic_id in ids if self.name(topic_id) == name)
 
     def name(self, topic_id: uuid.UUID) -> str:
-        """The name of a topic, which never changes; of those that are said the first."""
-        return min((each.name for each in self._topics.get(topic_id, {}).values()), default="")
+        """Return the reported name of a topic; of several, which is an error, the first."""
+        return min((topic.name for topic in self._topics.get(topic_id, {}).values()), default="")
 
     def tiering(self, topic_id: uuid.UUID) -> Tiering:
-        """The furthest that any broker was told of a topic's tiering."""
-        known = (each.tiering for each in self._topics.get(topic_id, {}).values())
-        return max(known, key=lambda each: each.epoch, default=NEVER_TIERED)
+        """Return a topic's tiering with the highest epoch that any broker reports."""
+        reported = (topic.tiering for topic in self._topics.get(topic_id, {}).values())
+        return max(reported, key=lambda tiering: tiering.epoch, default=NEVER_TIERED)
 
 
 def _is_number(partition: int) -> bool:
@@ -183,15 +188,16 @@ def _is_number(partition: int) -> bool:
 
 
 def _shared(row: PartitionRow, others: Iterable[PartitionRow]) -> PartitionRow:
-    """The same object for the same row: most brokers say the same."""
+    """Return the equal row of another broker if there is one, to save memory."""
     return next((other for other in others if other == row), row)
 
 
-def _row(topic_id: uuid.UUID, told: PartitionState) -> PartitionRow:
-    if not _can_be(told):
+def _row(topic_id: uuid.UUID, reported: PartitionState) -> PartitionRow:
+    # The replica exists, but nothing can be decided from a state that no controller wrote.
+    if not _can_be(reported):
         return PartitionRow(
             topic_id=topic_id,
-            partition=told.partition,
+            partition=reported.partition,
             replicas=(),
             isr=(),
             leader_epoch=NO_EPOCH,
@@ -199,34 +205,42 @@ def _row(topic_id: uuid.UUID, told: PartitionState) -> PartitionRow:
         )
     return PartitionRow(
         topic_id=topic_id,
-        partition=told.partition,
-        replicas=told.replicas,
-        isr=told.isr,
-        leader=told.leader,
-        leader_epoch=told.leader_epoch,
-        partition_epoch=told.partition_epoch,
-        adding=told.adding,
-        removing=told.removing,
-        manifest=told.manifest,
-        leader_recovery_state=LeaderRecoveryState(told.leader_recovery_state),
-        elr=told.elr,
-        last_known_elr=told.last_known_elr,
+        partition=reported.partition,
+        replicas=reported.replicas,
+        isr=reported.isr,
+        leader=reported.leader,
+        leader_epoch=reported.leader_epoch,
+        partition_epoch=reported.partition_epoch,
+        adding=reported.adding,
+        removing=reported.removing,
+        manifest=reported.manifest,
+        leader_recovery_state=LeaderRecoveryState(reported.leader_recovery_state),
+        elr=reported.elr,
+        last_known_elr=reported.last_known_elr,
     )
 
 
-def _can_be(told: PartitionState) -> bool:
-    """Whether a controller can have written this."""
-    replicas = set(told.replicas)
-    parts = (told.isr, told.adding, told.removing, told.elr, told.last_known_elr)
+def _can_be(reported: PartitionState) -> bool:
+    """Return whether a controller can have written a state."""
+    replicas = set(reported.replicas)
+    parts = (
+        reported.isr,
+        reported.adding,
+        reported.removing,
+        reported.elr,
+        reported.last_known_elr,
+    )
     return (
-        0 <= told.leader_epoch <= EPOCH_MAX
-        and 0 <= told.partition_epoch <= EPOCH_MAX
-        and 0 < len(replicas) == len(told.replicas) <= REPLICAS_MAX
+        0 <= reported.leader_epoch <= EPOCH_MAX
+        and 0 <= reported.partition_epoch <= EPOCH_MAX
+        and 0 < len(replicas) == len(reported.replicas) <= REPLICAS_MAX
         and all(-REPLICAS_MAX <= node_id <= _NODE_ID_MAX for node_id in replicas)
-        and told.leader in (NO_LEADER, *replicas)
+        and reported.leader in (NO_LEADER, *replicas)
         and all(set(part) <= replicas and len(set(part)) == len(part) for part in parts)
-        and all(node_id >= 0 for node_id in (*told.isr, *told.elr, *told.last_known_elr))
-        and told.leader_recovery_state in tuple(LeaderRecoveryState)
+        and all(
+            node_id >= 0 for node_id in (*reported.isr, *reported.elr, *reported.last_known_elr)
+        )
+        and reported.leader_recovery_state in tuple(LeaderRecoveryState)
     )
 
 

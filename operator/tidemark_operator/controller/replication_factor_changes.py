@@ -1,15 +1,15 @@
-"""Another replication factor in a manifest: partitions are given replicas, or give some up.
+"""Changes of the replication factor: partitions get more replicas, or give some up.
 
-More replicas come as in any move (:mod:`reassignment`), one after another and as
-:mod:`catch_up_limits` has room; where brokers are missing and the Cluster allows it (KIP-409),
-placeholders hold the places. Fewer: placeholders go first, then replicas that are away or not in
-sync, then those on brokers that are leaving, then one of two in a rack, and of those the one whose
-broker has the most; a leader only where nobody else is left to go. None goes that the minimum in
-sync needs. What is left to do is the difference between the rows and the manifest, so a new
-controller goes on from there.
+More replicas are added as in any move (:mod:`reassignment`), one after another and as
+:mod:`catch_up_limits` has room. If brokers are missing and the Cluster allows it (KIP-409),
+placeholders hold the places. Fewer: placeholders are removed first, then replicas that are down or
+not in sync, then those on leaving brokers, then one of two in a rack, and of those the one whose
+broker has the most. A leader is removed only if no other replica can be. No replica is removed that
+the minimum in sync needs. What is left to do is the difference between the rows and the spec, so a
+new controller continues from there.
 
-Which topics differ because their manifest does, and not because a move of Kafka's clients is ahead
-of it, is for the shell to say (``state.resizing``): it can ask who wrote the manifest.
+A topic may also differ because a move of a Kafka client is ahead of its spec. The reconciler of
+Topics tells these apart (``state.resizing``), because it knows who wrote the spec.
 """
 
 import dataclasses
@@ -27,14 +27,16 @@ from tidemark_operator.controller.model import (
 )
 from tidemark_operator.controller.placement import Spreads, newcomer, rack_of
 
-#: Partitions that one decision changes: more of them wait for the next one.
+#: Partitions that one decision changes; the others wait for the next one.
 CHANGED_MAX = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Resizing:
-    """Partitions that have not as many replicas as the manifest says, and how many of them wait for
-    something that does not come by itself: brokers, or a leader."""
+    """Partitions with another number of replicas than the spec.
+
+    The counts of waiting ones are those that cannot continue without brokers, or a leader.
+    """
 
     partitions: int
     without_broker: int
@@ -42,10 +44,11 @@ class Resizing:
 
 
 def outlook(draft: Draft, topic: TopicInfo) -> Resizing | None:
-    """What is left to do; None where nothing is."""
+    """Return what is left to do; None if nothing is."""
     rows = [row for row in draft.rows_of(topic.id).values() if _differs(row, topic)]
     if not rows:
         return None
+    # A broker that has a replica already cannot take another one of the same partition.
     takes = {broker.node_id for broker in takers(draft)}
     return Resizing(
         partitions=len(rows),
@@ -59,8 +62,10 @@ def outlook(draft: Draft, topic: TopicInfo) -> Resizing | None:
 
 
 def step(draft: Draft) -> int:
-    """Bring the partitions of topics whose manifest says another number nearer to it; how many
-    changed. Called now and then."""
+    """Change partitions towards their topics' factors; return how many changed.
+
+    Called periodically.
+    """
     room, spreads, changed = Room(draft), Spreads(draft), 0
     for topic_id in sorted(draft.state.resizing):
         for row in _due(draft, topic_id):
@@ -79,7 +84,7 @@ def _due(draft: Draft, topic_id: uuid.UUID) -> list[PartitionRow]:
 
 
 def _change(draft: Draft, row: PartitionRow, room: Room, spreads: Spreads) -> bool:
-    """One replica more, or as many fewer as may be."""
+    """Add one replica, or remove as many as possible; return whether the row changed."""
     topic = draft.state.topic_by_id(row.topic_id)
     if topic is None:
         return False
@@ -101,6 +106,7 @@ def _grown(
     hosts = [replica for replica in goal if replica >= 0]
     node_id = newcomer(draft, row, hosts, spreads.of(row.topic_id), room)
     if node_id is None:
+        # A placeholder only if no broker could take the replica, not if there is no room.
         nobody = all(broker.node_id in row.replicas for broker in room.takers)
         if not nobody or not _may_wait(draft, row, topic):
             return None
@@ -114,8 +120,9 @@ def _grown(
 def _shrunk(
     draft: Draft, row: PartitionRow, topic: TopicInfo, spreads: Spreads
 ) -> PartitionRow | None:
-    """Without as many as are too many, or as can go for now."""
+    """Return the row without surplus replicas, as far as they can be removed now."""
     new, goal = None, reassignment.target(row)
+    # One at a time: each removal changes which of the others can be spared.
     while len(goal) > topic.replication_factor:
         others = goal
 
@@ -136,7 +143,7 @@ def _shrunk(
 def _expendable(
     draft: Draft, row: PartitionRow, replica: int, others: Iterable[int], spreads: Spreads
 ) -> tuple[int, ...]:
-    """Highest first."""
+    """Return the order of removal, highest first."""
     broker, spread = draft.broker(replica), spreads.of(row.topic_id)
     return (
         replica < 0,
@@ -168,12 +175,12 @@ def _is_short(row: PartitionRow, topic: TopicInfo) -> bool:
 
 
 def _may_change(row: PartitionRow) -> bool:
-    """Somebody leads who could bring others up, and who is known to have everything."""
+    """Return whether there is a leader that is known to have everything a new replica needs."""
     return row.leader != NO_LEADER and not row.recovering
 
 
 def _may_wait(draft: Draft, row: PartitionRow, topic: TopicInfo) -> bool:
-    """Whether a place may be held for a broker that is not there (KIP-409)."""
+    """Return whether a placeholder may stand for a missing broker (KIP-409)."""
     cluster = draft.state.cluster
     hosts = sum(replica >= 0 for replica in reassignment.target(row))
     return cluster.under_replicated_creation and hosts >= min_insync_replicas(topic, cluster)

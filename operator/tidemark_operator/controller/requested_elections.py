@@ -1,5 +1,7 @@
-"""Elections that somebody asks for (Kafka's ElectLeaders, KIP-460): the preferred leader, or an
-unclean one where nobody else can lead."""
+"""Elections on request (Kafka's ElectLeaders, KIP-460):
+
+the preferred leader, or an unclean one if no other replica can lead.
+"""
 
 from collections.abc import Iterable
 
@@ -15,7 +17,7 @@ _NOT_NEEDED = "Leader election not needed for topic partition."
 def elect(
     draft: Draft, topic: TopicInfo, partitions: Iterable[int], *, unclean: bool
 ) -> dict[int, tuple[ErrorCode, str | None]]:
-    """Draft them; Kafka's code and message for each partition."""
+    """Draft elections; return Kafka's code and message for each partition."""
     rows = draft.rows_of(topic.id)
     return {
         partition: _elect(draft, topic, rows.get(partition), unclean) for partition in partitions

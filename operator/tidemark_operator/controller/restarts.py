@@ -1,11 +1,11 @@
-"""Which broker in a pod may be restarted now.
+"""Order of restarts of brokers in pods.
 
-A changed pod is a restart, and the brokers of a cluster are changed at once. So each waits for its
-turn: nobody else is on its way up, and every partition that it has a replica of is fully in sync,
-by which each of them has another member of the ISR as far as it has more than one replica. The
-broker itself moves its leaders away before it ends (controlled shutdown), and is in no ISR until it
-has caught up: the next one's turn comes after that. A broker that is not live loses nothing by a
-restart, and is how what does not start is mended.
+A changed pod is a restart, and a new version changes all pods at once. Each broker waits until no
+other is starting and every partition that it hosts is fully in sync, so that each has another ISR
+member if it has more than one replica. The broker itself moves its leaders away before it ends
+(controlled shutdown), and is in no ISR until it has caught up, so the next restart comes after
+that. A broker that is not live loses nothing by a restart, and a restart is how a broken one is
+fixed.
 """
 
 from collections.abc import Collection
@@ -18,12 +18,16 @@ from tidemark_operator.controller.pod_state import Hold
 def hold(
     state: ControllerState, node_id: int, others: Collection[int], starting: Collection[int]
 ) -> Hold | None:
-    """Why a broker may not be restarted now; None when it may. ``others``: the other brokers in
-    pods; ``starting``: those of them whose pods are being replaced, or not ready."""
+    """Return why a broker may not be restarted now; None if it may.
+
+    ``others`` are the other brokers in pods. ``starting`` are those whose pods are being replaced,
+    or are not ready.
+    """
     if state.unreached:
         return Hold(unreached=True)
     if not state.is_live(node_id):
         return None
+    # A broker that is down, for whatever reason, may be the only other copy of a partition.
     away = (other for other in others if _is_away(state, other))
     found = Hold(
         starting=tuple(sorted(starting)),
@@ -34,13 +38,13 @@ def hold(
 
 
 def _is_away(state: ControllerState, node_id: int) -> bool:
-    """One that has never been there has nothing that could be missed."""
+    """Return whether a registered broker is down; one that never registered has no replicas."""
     broker = state.brokers.get(node_id)
     return broker is not None and broker.registered and not broker.live
 
 
 def _is_behind(state: ControllerState, key: RowKey) -> bool:
-    """What is being deleted need not be waited for."""
+    """Return whether a partition is not fully in sync, unless it is being deleted."""
     row, topic = state.row(key), state.topic_by_id(key[0])
     if row is None or (topic is not None and topic.deletion_ms is not None):
         return False

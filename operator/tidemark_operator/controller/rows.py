@@ -1,17 +1,18 @@
-"""The one codec of what a PartitionSlice holds: compact rows and tombstones.
+"""Codec of a PartitionSlice's content: compact rows, tombstones, directories and placements.
 
-The API server walks every node of a structured list on each write, so a partition is one string.
-A row is ``3|<topic id>|<partition>|<replicas>|<leader>|<leader epoch>|<partition epoch>|<isr>|
-<adding>|<removing>|<manifest>|<leader recovery state>|<elr>|<last known elr>|<name>``: version
-first, ids in Kafka's text form (base64url of the UUID, 22 characters), lists joined by commas.
-Kafka names hold none of these separators. Version 1 had no leader recovery state, which is read as
-RECOVERED; versions 1 and 2 had no eligible leaders, which are read as none; every write is of
-version 3. A text that this codec cannot read is an error that names it: a slice that is not
-understood must never be taken for an empty one.
+The API server walks every node of a structured list on each write, so a partition is one string. A
+row is ``3|<topic id>|<partition>|<replicas>|<leader>|<leader epoch>|<partition epoch>|<isr>|
+<adding>|<removing>|<manifest>|<leader recovery state>|<elr>|<last known elr>|<name>``. The version
+is first, ids are in Kafka's text form (base64url of the UUID, 22 characters), and lists are joined
+by commas. Kafka names contain none of these separators.
 
-A log directory is ``<node id>|<directory id>``: the one in which a broker had its replicas of this
-slice when the slice was written, so that it stays known when the ``Broker`` object is made again.
-A record of a placement is ``<topic id>|<partitions>`` (:mod:`placement_records`).
+Version 1 has no leader recovery state, which is read as RECOVERED. Versions 1 and 2 have no
+eligible leaders, which are read as none. Every write is of version 3. A text that this codec cannot
+read is an error that names it, because an invalid slice must never count as an empty one.
+
+A log directory is ``<node id>|<directory id>``: the one with a broker's replicas of this slice when
+the slice was written. It stays known when the ``Broker`` object is deleted and created again. A
+record of a placement is ``<topic id>|<partitions>`` (:mod:`placement_records`).
 """
 
 import hashlib
@@ -24,7 +25,7 @@ from tidemark_operator.controller.model import PartitionRow, Tombstone
 
 _ROW_VERSION = "3"
 _TOMBSTONE_VERSION = "1"
-#: Versions that are read, with the number of their fields.
+#: Readable versions, with their number of fields.
 _ROW_FIELDS = {"1": 12, "2": 13, _ROW_VERSION: 15}
 _TOMBSTONE_FIELDS = {_TOMBSTONE_VERSION: 6}
 #: Partitions of a topic that share a slice.
@@ -36,8 +37,11 @@ class BadRow(ValueError):
 
 
 def slice_of(topic_id: uuid.UUID, partition: int, slices: int = 64) -> int:
-    """The slice of a partition: a hash of topic id and partition // 64, the same in every process
-    and release (creating or deleting an ordinary topic is one write)."""
+    """Return the slice of a partition: a hash of the topic id and partition // 64.
+
+    It is the same in every process and release. Creating or deleting a topic of up to 64 partitions
+    is one write.
+    """
     group = (partition // PARTITIONS_TOGETHER).to_bytes(4, "big")
     digest = hashlib.blake2b(topic_id.bytes + group, digest_size=8).digest()
     return int.from_bytes(digest, "big") % slices
@@ -74,7 +78,7 @@ def encode_row(row: PartitionRow) -> str:
 
 
 def decode_row(text: str) -> PartitionRow:
-    """Inverse of :func:`encode_row`; :class:`BadRow` for a text it did not write."""
+    """Inverse of :func:`encode_row`; raises :class:`BadRow` for any other text."""
     fields = _split(text, _ROW_FIELDS)
     if fields[10] not in ("0", "1"):
         raise BadRow(f"invalid manifest flag in row {text!r}")
@@ -101,7 +105,9 @@ def decode_row(text: str) -> PartitionRow:
 
 
 def _recovery_state(fields: list[str]) -> LeaderRecoveryState:
-    """Of a row of any version; ValueError for a number that is none."""
+    """Return the leader recovery state of a row of any version; ValueError for an unknown
+    number.
+    """
     return LeaderRecoveryState(0 if fields[0] == "1" else int(fields[11]))
 
 
@@ -164,7 +170,7 @@ def decode_record(text: str) -> tuple[uuid.UUID, int]:
 
 
 def _split(text: str, counts: Mapping[str, int]) -> list[str]:
-    """The fields of a text; ``counts``: how many each version that is known has."""
+    """Split a text into its fields; ``counts`` is the number of fields of each readable version."""
     fields = text.split("|")
     count = counts.get(fields[0])
     if count is None:

@@ -1,23 +1,25 @@
-"""How many brokers a Cluster is to have: which ones are made, drained, and removed.
+"""Scaling: which Brokers are created, drained and removed for a Cluster's replicas.
 
-Only Brokers that the operator has made are counted, and touched. A new one has the lowest id that
-is free, and the rack with the fewest of them; both are its own from then on. Of too many those with
-the highest ids are drained, and removed once they have no replica; whoever asks for more again
-meanwhile keeps them.
+Only Brokers that the operator has created are counted and changed. A new one has the lowest free
+id, and the rack with the fewest of them; it keeps both. Surplus Brokers with the highest ids are
+drained, and removed once they have no replica. If the number is raised again meanwhile, they stay.
 """
 
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
-#: Ids of brokers that are made begin here, as do the names of most manifests.
+#: First id of created brokers, as in most manifests.
 FIRST_ID = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A Broker object. ``made``: by the operator, for this Cluster; ``drained``: it is to be
-    drained, and has no replica any more."""
+    """A Broker object.
+
+    ``made``: created by the operator for this Cluster. ``drained``: it is to be drained and has no
+    replica any more.
+    """
 
     node_id: int
     name: str
@@ -29,7 +31,7 @@ class Member:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A broker that is to be there; ``leaving``: it is to be drained."""
+    """A desired Broker; ``leaving``: it is to be drained."""
 
     node_id: int
     name: str
@@ -39,42 +41,46 @@ class Placed:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What is to be: ``wanted`` are made if they are not there; ``removed`` are deleted."""
+    """Desired Brokers: missing ones of ``wanted`` are created, those of ``removed`` are deleted."""
 
     wanted: tuple[Placed, ...]
     removed: tuple[str, ...] = ()
 
     @property
     def is_leaving(self) -> bool:
-        """Whether somebody is on the way out."""
-        return bool(self.removed) or any(each.leaving for each in self.wanted)
+        """Return whether any Broker is leaving."""
+        return bool(self.removed) or any(placed.leaving for placed in self.wanted)
 
 
 def broker_name(node_id: int) -> str:
-    """Of a Broker that is made: a namespace has one Cluster."""
+    """Return the name of a created Broker: a namespace has one Cluster."""
     return f"broker-{node_id}"
 
 
 def scale(replicas: int, racks: Sequence[str], members: Sequence[Member]) -> Scale:
-    """What is to be of a Cluster with ``replicas`` brokers that are made; ``members``: all."""
+    """Return the desired Brokers of a Cluster with ``replicas`` created ones; ``members``: all."""
     made = sorted(
-        (each for each in members if each.made and not each.deleting),
-        key=lambda each: each.node_id,
+        (member for member in members if member.made and not member.deleting),
+        key=lambda member: member.node_id,
     )
     staying, leaving = made[:replicas], made[replicas:]
-    wanted = [_placed(each, leaving=False) for each in staying]
-    taken_ids = {each.node_id for each in members}
-    taken_names = {each.name for each in members}
-    in_racks = Counter(each.rack for each in staying)
+    wanted = [_placed(member, leaving=False) for member in staying]
+    # Ids and names of other Brokers are in use as well, also those that are being deleted.
+    taken_ids = {member.node_id for member in members}
+    taken_names = {member.name for member in members}
+    in_racks = Counter(member.rack for member in staying)
     node_id = FIRST_ID
     while len(wanted) < replicas:
         if node_id not in taken_ids and broker_name(node_id) not in taken_names:
-            rack = min(racks, key=lambda each: in_racks[each]) if racks else None
+            rack = min(racks, key=lambda name: in_racks[name]) if racks else None
             in_racks[rack] += 1
             wanted.append(Placed(node_id=node_id, name=broker_name(node_id), rack=rack))
         node_id += 1
-    wanted += [_placed(each, leaving=True) for each in leaving if not each.drained]
-    return Scale(wanted=tuple(wanted), removed=tuple(each.name for each in leaving if each.drained))
+    # A Broker that still has replicas stays until it is drained.
+    wanted += [_placed(member, leaving=True) for member in leaving if not member.drained]
+    return Scale(
+        wanted=tuple(wanted), removed=tuple(member.name for member in leaving if member.drained)
+    )
 
 
 def _placed(member: Member, *, leaving: bool) -> Placed:

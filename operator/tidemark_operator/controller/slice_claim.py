@@ -1,10 +1,10 @@
-"""Whose PartitionSlices these are: asked before a controller writes anything at all.
+"""Ownership of PartitionSlices, checked before a controller writes anything.
 
-A slice says by the id of its cluster whose it is, and so does the Cluster once its status has an
-id. A Cluster that has none yet takes its own uid for one; unless slices of its name are there that
-another Cluster object left: then a person says by annotation that this Cluster is to go on as that
-one, or removes them. Nothing is written until that is clear, so that a Cluster which cannot be
-controlled keeps no trace that would stand in the way later.
+A slice names its cluster by id, and so does the Cluster once its status has an id. A Cluster
+without an id uses its own uid, unless slices under its name were left by another Cluster object.
+Then a person decides by annotation that this Cluster continues as that one, or removes the slices.
+Nothing is written before that is clear, so that a refused Cluster leaves no trace that would be in
+the way later.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from tidemark.reasons import Reason
 from tidemark_operator.controller.events import quoted
 from tidemark_operator.controller.model import Acceptance
 
-#: Names of slices, or ids, that a message shows.
+#: Slice names, or ids, in a message.
 _SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundSlice:
-    """A slice as it was listed: the id of its cluster, and who wrote last."""
+    """A listed slice: the id of its cluster, and the controller epoch of its last write."""
 
     cluster_id: str
     epoch: int
@@ -30,8 +30,11 @@ class FoundSlice:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
-    """The Cluster. ``own_id`` is its uid as Kafka prints ids; ``stored_id`` and ``recorded`` (how
-    many slices it has) are what its status says, ``asked`` its annotation."""
+    """The Cluster.
+
+    ``own_id`` is its uid in Kafka's form. ``stored_id`` and ``recorded`` (the number of slices) are
+    from its status, ``asked`` from its annotation.
+    """
 
     own_id: str
     stored_id: str = ""
@@ -41,9 +44,11 @@ class Claimant:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SliceClaim:
-    """What the controller goes on with. ``floor``: no slice was written under a higher epoch;
-    ``creates``: there never were any; ``lost``: some were there, and are not, with them what stood
-    in them."""
+    """Accepted claim.
+
+    ``floor`` is the highest controller epoch of any slice. ``creates``: there never were any
+    slices. ``lost``: slices that existed and are missing, together with their rows.
+    """
 
     cluster_id: str
     slices: int
@@ -55,7 +60,7 @@ class SliceClaim:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClaimRefused:
-    """Why nobody may control the Cluster, and what helps."""
+    """Reason why no controller may take the Cluster, with what to do."""
 
     reason: Reason
     message: str
@@ -68,17 +73,23 @@ def claim(
     name_of: Callable[[int], str],
     default: int,
 ) -> SliceClaim | ClaimRefused:
-    """``found`` are all slices under the Cluster's name; ``default`` is how many a new one gets."""
+    """Decide a claim; ``found`` are all slices under the Cluster's name.
+
+    ``default`` is the number of slices of a new Cluster.
+    """
     cluster_id = claimant.stored_id or claimant.own_id
     adopts = _adopts(claimant, found)
     if adopts:
         cluster_id = claimant.asked
-    strangers = sorted(name for name, each in found.items() if each.cluster_id != cluster_id)
+    strangers = sorted(name for name, slice_ in found.items() if slice_.cluster_id != cluster_id)
     if strangers:
         return _strangers(claimant, strangers, sorted({found[n].cluster_id for n in strangers}))
+    # An adopted set of slices determines their number, because the hash of a partition depends on
+    # it.
     slices = claimant.recorded or (len(found) if adopts and found else default)
     creates = claimant.recorded is None and not adopts
     missing = tuple(name for name in map(name_of, range(slices)) if name not in found)
+    # A gap leaves that number unknown, and with it the home of every row.
     if missing and adopts and found:
         return ClaimRefused(
             Reason.SLICES_MISSING,
@@ -91,15 +102,17 @@ def claim(
         slices=slices,
         creates=creates,
         lost=() if creates else missing,
-        floor=max((each.epoch for each in found.values()), default=0),
+        floor=max((slice_.epoch for slice_ in found.values()), default=0),
         adopted=_acceptance(claimant.asked, slices) if adopts else None,
     )
 
 
 def _adopts(claimant: Claimant, found: Mapping[str, FoundSlice]) -> bool:
-    """Whether this Cluster, which is nobody yet, becomes the one that its annotation names: slices
-    say that there was one, or none is left, and only brokers may know."""
-    named = any(each.cluster_id == claimant.asked for each in found.values())
+    """Return whether a Cluster without an id takes over the one that its annotation names.
+
+    Slices prove that it existed, or there are none left and only brokers may know it.
+    """
+    named = any(slice_.cluster_id == claimant.asked for slice_ in found.values())
     named = named or (not found and _is_id(claimant.asked))
     return named and not claimant.stored_id and claimant.asked != claimant.own_id
 

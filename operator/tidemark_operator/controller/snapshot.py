@@ -1,10 +1,10 @@
-"""What a broker is told: the state as PartitionStates, whole or as a delta.
+"""PartitionStates for brokers: the state as a full snapshot or as a delta.
 
-Every broker needs every topic (clients ask any of them for metadata). Topics that have rows but no
-Topic object are left out: brokers keep what they have, absence never deletes. A replica goes only
-for a tombstone, or for a row of a newer partition epoch that does not name the broker. A partition
-is shown only once the Topic's status counts it as placed (``partitionsPlaced``: persist before
-acting), or once a broker has reported it, which was shown it before.
+Every broker needs every topic, because clients request metadata from any broker. Topics that have
+rows but no Topic object are left out: brokers keep what they have, because absence never deletes. A
+broker removes a replica only for a tombstone, or for a row of a newer partition epoch that does not
+name it. A partition is sent only once the Topic's status counts it as placed (``partitionsPlaced``:
+persist before acting), or once a broker has reported it, which had received it before.
 
 A partition whose row is lost or in doubt is counted but not named, so that clients never see a
 topic shrink. ``knows_all`` says whether a topic that is not named is deleted. It is false while a
@@ -37,7 +37,7 @@ UNSERVED_MAX = 2048
 
 
 def full(state: ControllerState) -> PartitionStatesRequest:
-    """The snapshot that opens a command connection; the same for every broker."""
+    """Return the snapshot that opens a command connection; it is the same for every broker."""
     topics = [state.topics[key] for key in sorted(state.topics)]
     return _request(
         state,
@@ -58,14 +58,19 @@ def delta(
     topics: Collection[str] = (),
     removals: Iterable[Removal] = (),
 ) -> PartitionStatesRequest:
-    """What changed: rows by key, topics (configuration or tiering) by object key, removals for this
-    receiver (see :func:`removals_of`). Brokers are always in it: the link takes out what it has
-    sent before."""
+    """Return the changes for one receiver.
+
+    ``rows`` are keys of rows, ``topics`` are object keys of Topics with another configuration or
+    tiering, ``removals`` are the receiver's own (see :func:`removals_of`). Brokers are always
+    included: the link omits those that it has sent before.
+    """
+    # A topic without changed rows is sent as well: its configuration or tiering may have changed.
     parts: dict[str, list[PartitionRow]] = {key: [] for key in topics if key in state.topics}
     for row_key in sorted(set(rows)):
         topic, row = state.topic_by_id(row_key[0]), state.row(row_key)
         if row_key in state.doubted:
             continue
+        # Rows beyond the counted partitions are not persisted as placed yet.
         if topic is not None and row is not None and row.partition < state.partitions_of(topic):
             parts.setdefault(topic.key, []).append(row)
     changed = [(state.topics[key], parts[key]) for key in sorted(parts)]
@@ -82,7 +87,7 @@ def delta(
 
 
 def users(state: ControllerState) -> tuple[int, UserStatesRequest] | None:
-    """All users, and the version of them; None until each has been looked at."""
+    """Return all users with their version; None until every User object has been read."""
     if not state.users.complete:
         return None
     states, quotas = state.users.told()
@@ -98,13 +103,18 @@ def users(state: ControllerState) -> tuple[int, UserStatesRequest] | None:
 
 
 def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple[Removal, ...]]:
-    """Replicas and topics that a slice's write takes away, by node id. To be called before the
-    write is applied (the state still has the former rows); to be sent after."""
+    """Return the replicas and topics that a slice's write removes, by node id.
+
+    Call it before the write is applied, while the state has the former rows, and send the result
+    after.
+    """
     gone: dict[int, list[Removal]] = {}
     for row in write.rows:
         old = state.row(row.key)
         if old is not None and not same_generation(old.leader_epoch, row.leader_epoch):
-            continue  # of what was rebuilt nobody knows all replicas: they are kept
+            # A rebuilt row may not name all replicas that exist, so those not named are kept.
+            continue
+        # A replica that left the row's replicas is deleted by its broker, at this partition epoch.
         for node_id in set(old.hosts if old else ()) - set(row.hosts):
             removal = Removal(
                 topic_id=row.topic_id, partition=row.partition, partition_epoch=row.partition_epoch
@@ -114,7 +124,7 @@ def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple
         if tombstone is None:
             continue
         is_new = write.index not in state.tombstones_of(topic_id)
-        # Whoever has no replica shows clients the topic, until it hears that it is gone.
+        # Brokers without a replica show clients the topic until they receive its removal.
         others = state.brokers if is_new else ()
         for node_id in {*tombstone.pending, *others}:
             gone.setdefault(node_id, []).append(_tombstone(topic_id))
@@ -126,7 +136,7 @@ def _served(state: ControllerState, topic: TopicInfo) -> bool:
 
 
 def _ordered(state: ControllerState, topic: TopicInfo) -> list[PartitionRow]:
-    """What may be older than what brokers were told is told to nobody."""
+    """Return the placed rows in order, without those that may be older than brokers' state."""
     rows, count = state.rows_of(topic.id), state.partitions_of(topic)
     return [
         rows[partition]
@@ -153,9 +163,11 @@ def _unserved(state: ControllerState) -> list[UnservedTopic]:
 
 
 def _knows_all(state: ControllerState, unserved: Collection[UnservedTopic]) -> bool:
-    """Return whether a topic that is neither served nor ``unserved`` is deleted. A broker that has
-    not reported may have a topic that a restored backup does not know. So may a broker that rows
-    name and the backup itself does not know."""
+    """Return whether a topic that is neither served nor ``unserved`` is deleted.
+
+    A broker that has not reported may have a topic that a restored backup does not have. The same
+    is true of a broker that rows name and the backup does not have.
+    """
     return (
         state.cluster.rebuilding is None
         and not state.doubted
@@ -170,6 +182,8 @@ def _request(
     state: ControllerState, *, full: bool, topics: list[TopicState], removals: list[Removal]
 ) -> PartitionStatesRequest:
     cluster, unserved = state.cluster, _unserved(state)
+    # ``commit`` is the last stored commit: brokers repeat it, and a takeover recognises an old
+    # backup.
     return PartitionStatesRequest(
         controller_id=state.controller_id,
         controller_epoch=state.controller_epoch,
@@ -213,7 +227,7 @@ def _broker(state: ControllerState, broker: BrokerInfo) -> BrokerState:
 def topic_state(
     topic: TopicInfo, rows: Iterable[PartitionRow], *, partition_count: int
 ) -> TopicState:
-    """What a broker is told of a topic, with those of its rows."""
+    """Return the TopicState of a topic with the given rows."""
     return TopicState(
         topic_id=topic.id,
         name=topic.name,
@@ -227,7 +241,7 @@ def topic_state(
 
 
 def partition_state(row: PartitionRow) -> PartitionState:
-    """What a broker is told of a row."""
+    """Return the PartitionState of a row."""
     return PartitionState(
         partition=row.partition,
         leader=row.leader,

@@ -1,11 +1,11 @@
-"""Deleting a topic: rows become tombstones, live brokers confirm, the tier is emptied, then the
-finalizer goes (invariant 23).
+"""Deletion of a topic: rows become tombstones, live brokers confirm, the tier is emptied, the
+finalizer is removed (invariant 23).
 
-A dead broker deletes on its return because of the tombstone, which stays until every broker that
-hosted a replica, or was away, has confirmed or its ``Broker`` object is gone. Remote data is
-deleted by one live broker that the controller names, after the live ones have stopped.
-``deletionPolicy: Orphan`` releases the Topic at any time; what stays behind is written into the
-Cluster's status first.
+A broker that is down deletes its replicas when it returns, because of the tombstone. The tombstone
+stays until every broker that hosted a replica, or was down, has confirmed or its ``Broker`` object
+is deleted. One live broker, named by the controller, deletes the remote data after the live ones
+have stopped. ``deletionPolicy: Orphan`` releases the Topic at any time; the remaining data is first
+listed in the Cluster's status.
 """
 
 import dataclasses
@@ -37,10 +37,12 @@ _WHOLE_TOPIC = -1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionStep:
-    """What comes next for a Topic that is being deleted. ``release``: its finalizer may go, once
-    the draft is committed and ``orphan`` (if any) stands in the Cluster's status. ``remote``: the
-    broker that is to empty the tier, and its request. ``problem`` is not empty when a person may
-    have to act."""
+    """Next step of a Topic that is being deleted.
+
+    ``release``: its finalizer may be removed, once the draft is committed and ``orphan`` (if any)
+    is in the Cluster's status. ``remote``: the broker that empties the tier, and its request.
+    ``problem`` is not empty if a person may have to act.
+    """
 
     release: bool = False
     orphan: OrphanedTopic | None = None
@@ -51,7 +53,9 @@ class DeletionStep:
 
 
 class Deletions:
-    """What brokers have confirmed of topics' deletions; memory, for a take-over asks again."""
+    """Confirmations of topics' deletions; in memory, because a takeover sends the requests
+    again.
+    """
 
     def __init__(self) -> None:
         self._confirmed: dict[uuid.UUID, dict[int, uuid.UUID | None]] = {}
@@ -66,8 +70,11 @@ class Deletions:
         request: PartitionStatesRequest,
         response: PartitionStatesResponse,
     ) -> tuple[uuid.UUID, ...]:
-        """A broker's answer to partition states: every whole-topic removal in the request that is
-        not among the errors is confirmed. Returns the topics for which that is new."""
+        """Take a broker's answer to partition states.
+
+        Every removal of a whole topic in the request that is not among the errors is confirmed.
+        Return the topics for which that is new.
+        """
         broker = state.brokers.get(node_id)
         if (
             response.error_code != 0
@@ -80,12 +87,15 @@ class Deletions:
         fresh = [
             id_ for id_ in sorted(requested - failed) if not self.confirmed(state, id_, node_id)
         ]
+        # The directory is part of the confirmation: another disk may have the replica again.
         for topic_id in fresh:
             self._confirmed.setdefault(topic_id, {})[node_id] = broker.directory_id
         return tuple(fresh)
 
     def take_remote(self, topic_id: uuid.UUID, node_id: int, answer: TierDeletionAnswer) -> bool:
-        """The named broker's answer; whether the tier holds nothing of the topic any more."""
+        """Take the named broker's answer; return whether the tier has nothing of the topic any
+        more.
+        """
         if answer.error_code == ErrorCode.none.value:
             self._emptied.add(topic_id)
             self.problems.pop(topic_id, None)
@@ -94,12 +104,14 @@ class Deletions:
         return topic_id in self._emptied
 
     def failed(self, topic_id: uuid.UUID, problem: str) -> None:
-        """The named broker could not do it, or was lost: the next live one is named."""
+        """Count a failure of the named broker, so that the next live one is named."""
         self._failures[topic_id] = self._failures.get(topic_id, 0) + 1
         self.problems[topic_id] = problem
 
     def confirmed(self, state: ControllerState, topic_id: uuid.UUID, node_id: int) -> bool:
-        """What a broker deleted stays deleted, but another log directory is another broker."""
+        """Return whether a broker has confirmed; with another log directory it has to confirm
+        again.
+        """
         broker, by = state.brokers.get(node_id), self._confirmed.get(topic_id, {})
         return broker is not None and node_id in by and by[node_id] == broker.directory_id
 
@@ -110,7 +122,7 @@ class Deletions:
         return self._failures.get(topic_id, 0)
 
     def forget_gone(self, state: ControllerState) -> None:
-        """Of a topic of which neither Topic nor tombstone is left nothing is asked any more."""
+        """Forget topics of which neither Topic nor tombstone is left."""
         waiting = set(state.tombstoned_ids())
         for table in (self._confirmed, self._failures, self.problems):
             for topic_id in _gone(state, table, waiting):
@@ -125,24 +137,28 @@ def _gone(
 
 
 def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -> DeletionStep:
-    """The next step of deleting a topic. Level-based: call it again after each change."""
+    """Return the next step of deleting a topic. Level-based: call it again after each change."""
     if topic.deletion_policy is DeletionPolicy.ORPHAN:
         return _released(draft, topic, now_ms)
+    # First the rows: from their tombstones on, no broker serves the partitions.
     rows = draft.rows_of(topic.id)
     if rows:
         _bury(draft, topic, list(rows.values()))
         return DeletionStep(message="deleting the partitions on the brokers")
+    # Without rows and tombstones the slices may be lost, so every broker has to confirm.
     tombstones = draft.state.tombstones_of(topic.id)
     if not tombstones:
         if topic.partitions_placed == 0 and not draft.state.held.numbers(topic.id):
             return DeletionStep(release=True, message="nothing was placed")
         _bury_unknown(draft, topic)
         return DeletionStep(message="deleting the partitions on the brokers")
+    # Then wait for the live brokers: the tier must not be emptied while a leader still uploads.
     hosts = {node_id for tomb in tombstones.values() for node_id in tomb.pending}
     waiting = _unconfirmed(draft.state, topic.id, hosts, deletions)
     if waiting:
         text = f"waiting for brokers {numbers(waiting)} to delete their replicas"
         return DeletionStep(waiting_for=waiting, message=text)
+    # The tier is last. A topic that was never tiered has nothing there.
     if not topic.tiering.ever_tiered or deletions.emptied(topic.id):
         return DeletionStep(release=True, message="deleted on every live broker")
     return _empty_tier(draft.state, topic, tombstones.values(), deletions)
@@ -167,9 +183,11 @@ def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
 
 
 def _bury(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) -> None:
-    """One tombstone per slice, in the same write that takes the slice's rows away. The first waits
-    also for who has something of it that no row says: by what brokers report, or maybe, since a
-    replica was moved from a broker that is away, which has not heard of it."""
+    """Write one tombstone per slice, in the same write that removes the slice's rows.
+
+    The first one also waits for brokers that may have a replica no row names: those that report
+    one, and those that are down, which may not have received a move.
+    """
     hosts: dict[int, set[int]] = {}
     away = {node_id for node_id, broker in draft.state.brokers.items() if _is_away(broker)}
     if others := away.union(draft.state.held.brokers_of(topic.id)):
@@ -188,7 +206,7 @@ def _is_away(broker: BrokerInfo) -> bool:
 
 
 def _bury_unknown(draft: Draft, topic: TopicInfo) -> None:
-    """No row says who had a replica: every broker is asked."""
+    """Write a tombstone for every broker, because no row names the hosts."""
     index = draft.state.slice_index((topic.id, 0))
     draft.put_tombstone(index, _tombstone(draft.state, topic, set(draft.state.brokers)))
 
@@ -206,8 +224,10 @@ def _tombstone(state: ControllerState, topic: TopicInfo, pending: set[int]) -> T
 def _unconfirmed(
     state: ControllerState, topic_id: uuid.UUID, hosts: set[int], deletions: Deletions
 ) -> tuple[int, ...]:
-    """Live brokers that may still have a replica; the dead have their tombstone, and so have those
-    of which none has reached this controller."""
+    """Return the live brokers that may still have a replica.
+
+    Brokers that are down have their tombstone; so have all while none has reached this controller.
+    """
     if state.unreached:
         return ()
     late = (node for node in sorted(hosts) if not deletions.confirmed(state, topic_id, node))
@@ -229,6 +249,7 @@ def _empty_tier(
     if not live:
         text = "waiting for a live broker that can delete the topic in the remote tier"
         return DeletionStep(message=text, problem=problem)
+    # The id spreads the work over brokers, and each failure moves it to the next one.
     start = int.from_bytes(topic.id.bytes[-4:], "big") + deletions.failures(topic.id)
     node_id = live[start % len(live)]
     request = TierDeletion(
@@ -242,7 +263,7 @@ def _empty_tier(
 
 
 def collect(draft: Draft, deletions: Deletions) -> int:
-    """Take away what tombstones of gone Topics no longer wait for; how many were dropped."""
+    """Remove tombstones of deleted Topics that wait for no broker; return how many."""
     dropped = 0
     for topic_id in draft.state.tombstoned_ids():
         if draft.state.topic_by_id(topic_id) is None:

@@ -1,9 +1,9 @@
-"""A Topic whose records lie in the tier and nowhere else: its first rows.
+"""First rows of a Topic whose records are only in the tier.
 
-``tidemark restore`` makes the Topic with an annotation that says from where it begins
-(:mod:`tidemark.tier.topic_restore`). It takes the id over that its heads have, and its partitions
-are placed like new ones, but RECOVERING: whoever leads asks the tier first and takes the log over
-from there. Once a partition is placed the annotation means nothing any more.
+``tidemark restore`` creates the Topic with an annotation that names its origin
+(:mod:`tidemark.tier.topic_restore`). It takes over the id of its heads. Its partitions are placed
+like new ones, but RECOVERING: the leader restores the log from the tier first. Once a partition is
+placed the annotation has no effect any more.
 """
 
 import dataclasses
@@ -21,11 +21,14 @@ from tidemark_operator.controller.model import (
 
 
 class NotRestorable(Exception):
-    """The Topic cannot begin as its annotation says; the message says what to do."""
+    """The Topic cannot start as its annotation says; the message says what to do."""
 
 
 def asked(topic: TopicInfo) -> TierOrigin | None:
-    """From where the Topic is to begin; None: it is new. Raises :class:`NotRestorable`."""
+    """Return the origin of a Topic to be restored; None for a new one.
+
+    Raises :class:`NotRestorable`.
+    """
     text = topic.asked.get(RESTORE_FROM_TIER, "")
     if not text:
         return None
@@ -38,8 +41,10 @@ def asked(topic: TopicInfo) -> TierOrigin | None:
 
 
 def doubtful(topic: TopicInfo) -> uuid.UUID | None:
-    """The topic that a Topic is to begin with: whether it was deleted is asked of the tier, which
-    keeps tombstones for ever. The annotation may stand in a manifest that is applied again."""
+    """Return the id of a Topic to be restored, whose deletion has to be checked in the tier.
+
+    The tier has tombstones forever. The annotation may be in a manifest that is applied again.
+    """
     try:
         origin = asked(topic)
     except NotRestorable:
@@ -48,7 +53,7 @@ def doubtful(topic: TopicInfo) -> uuid.UUID | None:
 
 
 def checked(state: ControllerState, topic: TopicInfo) -> TierOrigin | None:
-    """The same, where nothing speaks against it."""
+    """Return the checked origin; None for a new Topic. Raises :class:`NotRestorable`."""
     origin = asked(topic)
     if origin is None:
         return None
@@ -59,11 +64,13 @@ def checked(state: ControllerState, topic: TopicInfo) -> TierOrigin | None:
             f"{RESTORE_FROM_TIER} names a deleted topic. Remove the annotation "
             "to create a new topic"
         )
+    # Two Topics with one id would write to the same tier.
     if state.rows_of(origin.topic_id) or state.topic_by_id(origin.topic_id) is not None:
         raise NotRestorable(
             f"{RESTORE_FROM_TIER} names an id that is in use, because this "
             "topic already exists. Delete this Topic"
         )
+    # Partitions are never removed, so the spec must cover those in the tier.
     if topic.partitions < origin.partitions:
         raise NotRestorable(
             f"topic {topic.name} has {origin.partitions} partitions in the "
@@ -73,15 +80,17 @@ def checked(state: ControllerState, topic: TopicInfo) -> TierOrigin | None:
 
 
 def first_row(topic: TopicInfo, row: PartitionRow) -> PartitionRow:
-    """A row that is about to be placed, as the tier wants it."""
+    """Return a row that is about to be placed, with the state that the tier requires."""
     try:
         origin = asked(topic)
     except NotRestorable:
         return row
     if origin is None or origin.topic_id != topic.id:
         return row
-    if row.partition >= origin.partitions:  # new, or lost without a trace in the tier
+    # A partition that the tier does not have is new, or was lost without a trace there.
+    if row.partition >= origin.partitions:
         return dataclasses.replace(row, leader_epoch=max(row.leader_epoch, origin.leader_epoch))
+    # Above the epochs in the tier, a RECOVERING leader reads it before it serves.
     return dataclasses.replace(
         row,
         isr=() if row.leader == NO_LEADER else (row.leader,),
@@ -92,7 +101,7 @@ def first_row(topic: TopicInfo, row: PartitionRow) -> PartitionRow:
 
 
 def first_producer_id(state: ControllerState) -> int:
-    """The first that no restored topic has seen."""
+    """Return the first producer id above those of all restored topics."""
     found = 0
     for topic in state.topics.values():
         try:

@@ -1,10 +1,9 @@
-"""One Topic, one decision: what stands in its way, what is placed, where its tiering goes.
+"""Decision about one Topic: what it lacks, which partitions are placed, its tiering's next step.
 
-Level-based: called for a key whenever anything about it may have changed, it finds the present
-distance between spec and state and drafts the next step. What the operator refuses (name taken,
-adoption, storage, room) is told with a sentence that says what to do. Of a topic that is not there
-yet nothing is created then; of one that is, the refused part alone is not acted on, and elections,
-growth and tiering go on as if nobody had asked for it.
+Level-based: called for a key whenever anything about it may have changed, it compares spec and
+state and drafts the next step. A refusal (name, adoption, storage, room) becomes a message that
+says what to do. A refused topic that does not exist yet is not created. For an existing one only
+the refused part is ignored, and elections, growth and tiering continue.
 """
 
 import dataclasses
@@ -42,8 +41,11 @@ _RECHECK_DISABLING_MS = 5_000
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Blocker:
-    """Why the operator refuses; the condition ``Stalled`` shows it, or ``Reconciling`` what
-    ``goes_on`` by itself once others have done their part."""
+    """Reason for a refusal.
+
+    The condition ``Stalled`` shows it, or ``Reconciling`` if it ``goes_on`` by itself once brokers
+    or other objects are ready.
+    """
 
     reason: Reason
     message: str
@@ -52,14 +54,18 @@ class Blocker:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDecision:
-    """What was decided about a topic. ``blocker``: it cannot be had, or not as a whole; of one that
-    is ``paused``: what was lost of it cannot be rebuilt yet;
-    ``refused``: part of the spec is not acted on, the rest is. ``tiering_status`` is the next
-    ``status.tiering``, to be persisted by the status write; ``resizing``: partitions have not as
-    many replicas as the manifest says; ``events`` are to be emitted after that write.
-    ``recheck_ms``: look again then, though nothing happened. ``adopted``: this status write makes
-    the Topic that topic; all else comes after it. ``accepted``: what a person has accepted, to
-    stand in the status."""
+    """Decision about a topic.
+
+    - ``blocker``: the topic cannot be had, or not as a whole. For a ``paused`` topic: its lost rows
+      cannot be rebuilt yet.
+    - ``refused``: this part of the spec is ignored, the rest is not.
+    - ``tiering_status``: the next ``status.tiering``, persisted by the status write.
+    - ``resizing``: partitions have another number of replicas than the spec.
+    - ``events``: emitted after the status write.
+    - ``recheck_ms``: time until the next look, without any change.
+    - ``adopted``: this status write takes over an existing topic; everything else follows it.
+    - ``accepted``: consents of a person, to be recorded in the status.
+    """
 
     tiering_status: TieringStatus
     paused: bool = False
@@ -77,30 +83,36 @@ class TopicDecision:
 def decide(
     draft: Draft, key: str, disablements: DisablementProgress, deletions: Deletions, *, now_ms: int
 ) -> TopicDecision | None:
-    """The next step of one Topic; None when no such Topic is known."""
+    """Draft the next step of one Topic; return None if there is no such Topic."""
     topic = draft.state.topics.get(key)
     if topic is None:
         return None
     kept = topic.tiering_status
+    # A pause comes first: a paused Topic is not even deleted.
     if topic.paused:
         return _pause(draft, topic)
     if topic.deletion_ms is not None:
         step = _delete(draft, topic, deletions, now_ms)
         return TopicDecision(deletion=step, tiering_status=kept, recheck_ms=_RECHECK_DISABLING_MS)
+    # The identity has to be settled before anything is placed under the topic's id.
     past = _past(draft.state, topic)
     if isinstance(past, adoption.Adoption):
         return _adopt(topic, past)
+    # Then lost or doubtful rows: nothing new is built on them.
     blocker = past or _rebuilding(draft, topic)
     if blocker is None:
         return _go_on(draft, topic, disablements, now_ms)
+    # Without rows there is nothing to serve; otherwise the partitions that exist are served.
     if not draft.rows_of(topic.id):
         return _nothing(topic, blocker, rebuilding.accepted(draft.state, topic))
     return _serve(draft, topic, disablements, now_ms, blocker=blocker)
 
 
 def _pause(draft: Draft, topic: TopicInfo) -> TopicDecision:
-    """Its spec is not carried out. What it is stays: what was lost of it is rebuilt, it is led, and
-    what a person accepts counts."""
+    """Serve a paused Topic as it is, without acting on its spec.
+
+    Lost rows are rebuilt, leaders are elected, and a person's consents count.
+    """
     paused = TopicDecision(paused=True, tiering_status=topic.tiering_status)
     if _name_taken(draft.state, topic) is not None:
         return paused
@@ -108,6 +120,7 @@ def _pause(draft: Draft, topic: TopicInfo) -> TopicDecision:
     if isinstance(own, adoption.Adoption):
         return dataclasses.replace(_adopt(topic, own), paused=True)
     blocker = _as_blocker(own) if own is not None else _rebuilding(draft, topic)
+    # A consent is recorded before it is acted on, so elections come after it.
     accepted = accepted_losses.settle(draft, topic) + rebuilding.accepted(draft.state, topic)
     elections.settle_topic(draft, topic)
     recheck_ms = 0 if accepted else None
@@ -117,24 +130,28 @@ def _pause(draft: Draft, topic: TopicInfo) -> TopicDecision:
 def _go_on(
     draft: Draft, topic: TopicInfo, disablements: DisablementProgress, now_ms: int
 ) -> TopicDecision:
+    # A topic that does not exist yet is not created with a spec that is refused in part.
     refusals = _refusals(draft, topic)
     refused = _joined(refusals)
     if refused is not None and not _has_partitions(draft.state, topic):
         return _nothing(topic, refused)
-    wanted, placed = _acted_on(draft.state, topic), None
+    acted_on, missing = _acted_on(draft.state, topic), None
+    # A broker that has not reported may have these partitions: creating them would lose its data.
     unheard = _unheard(draft, topic)
     if unheard is not None and not draft.rows_of(topic.id):
         return _nothing(topic, unheard, rebuilding.accepted(draft.state, topic))
     try:
         if unheard is None:
-            placed = _place(draft, _as_placed(draft, wanted))
+            missing = _place(draft, _as_placed(draft, acted_on))
         else:
             refusals.append(unheard)
     except SliceFull as full:
+        # Room for all new partitions or for none; existing ones are served all the same.
+        # Room for all new partitions or for none; existing ones are served all the same.
         refusals.append(Blocker(reason=Reason.SLICE_FULL, message=str(full)))
         if not _has_partitions(draft.state, topic):
             return _nothing(topic, refusals[0])
-    return _serve(draft, wanted, disablements, now_ms, missing=placed, refused=_joined(refusals))
+    return _serve(draft, acted_on, disablements, now_ms, missing=missing, refused=_joined(refusals))
 
 
 def _nothing(
@@ -160,19 +177,20 @@ def _serve(
     blocker: Blocker | None = None,
     refused: Blocker | None = None,
 ) -> TopicDecision:
-    """Elections and tiering of the partitions that there are."""
+    """Draft elections and tiering of the partitions that exist."""
     accepted = accepted_losses.settle(draft, topic) + rebuilding.accepted(draft.state, topic)
     elections.settle_topic(draft, topic)
     next_status, event = disablement.step(draft.state, topic, disablements, now_ms=now_ms)
-    # A disablement that is restored has nobody to acknowledge it until its rows stand.
-    # Nor while rows are rebuilt: who hosts a replica is not known.
+    # A restored disablement has no broker to acknowledge it before its rows exist. While rows are
+    # rebuilt, the hosts of the replicas are not known either.
     nothing_yet = rebuilding.is_under_way(draft, topic) or (
         topic.partitions_placed == 0 and (missing is not None or topic.tiering.is_disabling)
     )
+    # A resize does not start before the blocker is resolved.
     resized = None if blocker is not None else replication_factor_changes.outlook(draft, topic)
     waits = _resizing_waits(topic, resized)
-    refused = _joined([each for each in (refused, waits) if each is not None])
-    told = blocker or refused
+    refused = _joined([refusal for refusal in (refused, waits) if refusal is not None])
+    shown = blocker or refused
     return TopicDecision(
         missing=missing,
         blocker=blocker,
@@ -182,14 +200,14 @@ def _serve(
         tiering_status=topic.tiering_status if nothing_yet else next_status,
         events=(
             *(() if event is None or nothing_yet else (event,)),
-            *(() if told is None else _refused(topic, told)),
+            *(() if shown is None else _refused(topic, shown)),
         ),
         recheck_ms=_recheck_ms(next_status, accepted),
     )
 
 
 def _acted_on(state: ControllerState, topic: TopicInfo) -> TopicInfo:
-    """The Topic as it is acted on: without the parts of its spec that are refused."""
+    """Return the Topic without the parts of its spec that are refused."""
     if not _has_partitions(state, topic):
         return topic
     if _storage(state, topic) is not None:
@@ -198,8 +216,10 @@ def _acted_on(state: ControllerState, topic: TopicInfo) -> TopicInfo:
 
 
 def _as_placed(draft: Draft, topic: TopicInfo) -> TopicInfo:
-    """Where brokers are missing for another number of replicas, partitions that are added have as
-    many as the others."""
+    """Return the Topic with the replication factor that added partitions get.
+
+    While too few brokers are live for a changed factor, they get as many replicas as the others.
+    """
     factor = reassignment.common_factor(draft.rows_of(topic.id).values())
     if factor is None or len(staying(draft)) >= topic.replication_factor:
         return topic
@@ -207,22 +227,25 @@ def _as_placed(draft: Draft, topic: TopicInfo) -> TopicInfo:
 
 
 def _joined(refusals: list[Blocker]) -> Blocker | None:
-    """One sentence of all that is refused, under the first of the reasons; what needs a person goes
-    before what goes on."""
+    """Join all refusals into one message, under the first reason.
+
+    Refusals that need a person come before those that resolve by themselves.
+    """
     if len(refusals) < 2:
         return refusals[0] if refusals else None
-    ordered = sorted(refusals, key=lambda each: each.goes_on)
-    text = "; ".join(f"{each.reason}: {each.message}" for each in ordered)
+    ordered = sorted(refusals, key=lambda refusal: refusal.goes_on)
+    text = "; ".join(f"{refusal.reason}: {refusal.message}" for refusal in ordered)
     return dataclasses.replace(ordered[0], message=text)
 
 
 def _recheck_ms(status: TieringStatus, accepted: tuple[Acceptance, ...]) -> int | None:
     if accepted:
-        return 0  # it is recorded now, and acted upon next
+        return 0  # recorded by this status write, acted on by the next decision
     return _RECHECK_DISABLING_MS if status.tiering.is_disabling else None
 
 
 def _delete(draft: Draft, topic: TopicInfo, deletions: Deletions, now_ms: int) -> DeletionStep:
+    # Another Topic serves the name, so this one has no data to delete.
     if owner_of(draft.state, topic.name) is not topic and not _has_partitions(draft.state, topic):
         return DeletionStep(release=True, message="another Topic has the topic's name")
     return topic_deletion.step(draft, topic, deletions, now_ms=now_ms)
@@ -233,6 +256,7 @@ def _place(draft: Draft, topic: TopicInfo) -> BrokersMissing | None:
     placed = place_topic(draft, topic)
     if isinstance(placed, BrokersMissing):
         return placed
+    # The rows are drafted before their size is known, so a full slice takes all of them back.
     try:
         draft.check_room([(topic.id, partition) for partition in placed.created])
     except SliceFull:
@@ -247,7 +271,7 @@ def _place(draft: Draft, topic: TopicInfo) -> BrokersMissing | None:
 
 
 def _past(state: ControllerState, topic: TopicInfo) -> Blocker | adoption.Adoption | None:
-    """What stands in its way, or is to be taken over, because its name is known already."""
+    """Return what prevents the topic, or what it takes over, because its name is already in use."""
     taken = _name_taken(state, topic)
     if taken is not None:
         return taken
@@ -276,14 +300,14 @@ def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
 
 
 def _refusals(draft: Draft, topic: TopicInfo) -> list[Blocker]:
-    """What of the spec is not acted on; a topic that is not there yet is not created with it."""
+    """Return the parts of the spec that are refused; a new topic is not created with any."""
     checks = (_deletion_held, _storage, _config_refused, _adoption_refused, _beyond_spec)
     found = (check(draft.state, topic) for check in checks)
-    return [each for each in found if each is not None]
+    return [refusal for refusal in found if refusal is not None]
 
 
 def owner_of(state: ControllerState, name: str) -> TopicInfo | None:
-    """Of the Topics that claim a name, the one whose id has partitions, else the oldest."""
+    """Return the owner of a name: the Topic whose id has partitions, else the oldest."""
     claims = state.topics_named(name)
     return min(
         claims,
@@ -309,8 +333,10 @@ def _name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
 
 
 def _rebuilding(draft: Draft, topic: TopicInfo) -> Blocker | None:
-    """Absence is not evidence: what was placed and is in no slice is not made again, and what may
-    be older than what brokers were told is not acted on."""
+    """Rebuild lost and doubtful rows; return the blocker while some have to wait.
+
+    Absence is not evidence: partitions that were placed and are in no slice are not created again.
+    """
     waiting = rebuilding.settle(draft, topic)
     if waiting is None:
         return None
@@ -322,7 +348,7 @@ def _rebuilding(draft: Draft, topic: TopicInfo) -> Blocker | None:
 
 
 def _unheard(draft: Draft, topic: TopicInfo) -> Blocker | None:
-    """Partitions that may be on a broker which has not reported are not made as new ones."""
+    """Return the blocker of new partitions that a broker without a report may already have."""
     brokers = rebuilding.unheard(draft.state, topic)
     rows = draft.rows_of(topic.id) if brokers else {}
     if not brokers or all(partition in rows for partition in range(topic.partitions)):
@@ -335,8 +361,10 @@ def _unheard(draft: Draft, topic: TopicInfo) -> Blocker | None:
 
 
 def _storage(state: ControllerState, topic: TopicInfo) -> Blocker | None:
-    """Tiering that never began, or was off, needs a store to begin (a store that fails later is no
-    refusal: the topic goes on locally and TieringSettled says so)."""
+    """Return the refusal of tiering that cannot start without a store.
+
+    A store that fails later is no refusal: the topic continues locally and TieringSettled says so.
+    """
     if not (topic.tiering_spec.enabled and topic.tiering.is_off):
         return None
     problem = state.cluster.storage_problem
@@ -354,16 +382,19 @@ def _not_configured(state: ControllerState) -> str:
 
 
 def _config_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:
-    """What admission cannot see, since a default of the Cluster makes it: local retention above the
-    total, compaction of a tiered topic. A new topic is not created with it; one that is served goes
-    on, expires by the total, and stays what it is, tiered or compacted."""
+    """Return the refusal of a configuration that conflicts with a default of the Cluster.
+
+    Admission cannot see these: local retention above the total, compaction of a tiered topic. A new
+    topic is not created with them. An existing one is served, expires by its total retention, and
+    stays tiered or compacted as it is.
+    """
     if not topic.config_problem:
         return None
     return Blocker(reason=topic.config_reason, message=topic.config_problem)
 
 
 def _resizing_waits(topic: TopicInfo, resized: Resizing | None) -> Blocker | None:
-    """Another number of replicas that cannot be had at present."""
+    """Return the refusal of a replication factor that cannot be reached at present."""
     if resized is None or not (resized.without_broker or resized.without_leader):
         return None
     text = f"replicationFactor {topic.replication_factor} is not applied to "
@@ -388,8 +419,10 @@ def _deletion_held(_: ControllerState, topic: TopicInfo) -> Blocker | None:
 
 
 def _beyond_spec(state: ControllerState, topic: TopicInfo) -> Blocker | None:
-    """Return the blocker of a Topic whose brokers have more partitions than its spec, for example
-    after a restored backup. They are served: partitions are never removed."""
+    """Return the refusal for brokers that have more partitions than the spec.
+
+    That happens after a restored backup. They are served: partitions are never removed.
+    """
     present = state.partitions_of(topic)
     if present <= topic.partitions:
         return None
@@ -401,13 +434,13 @@ def _beyond_spec(state: ControllerState, topic: TopicInfo) -> Blocker | None:
 
 
 def _adoption_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:
-    """An annotation that asks a topic for another id than it has."""
+    """Return the refusal of an annotation that requests another id for an existing topic."""
     refusal = adoption.too_late(topic)
     return None if refusal is None else _as_blocker(refusal)
 
 
 def _refused(topic: TopicInfo, blocker: Blocker) -> tuple[Event, ...]:
-    """One Event when a refusal begins or its reason changes, not one with every later status."""
+    """Return one Event when a refusal starts or changes, none with each later status."""
     conditions = topic.status.get("conditions")
     listed = conditions if isinstance(conditions, list | tuple) else ()
     shown_by = "Reconciling" if blocker.goes_on else "Stalled"

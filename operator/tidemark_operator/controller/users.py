@@ -1,11 +1,11 @@
-"""The users of a cluster, as brokers are told them: all of them, or nothing.
+"""Users of a cluster for brokers: all of them, or nothing.
 
-A command with users is the whole truth, so a controller that has just taken over must not send one
-before it has looked at every ``User`` that was there: whoever is missing in it is locked out. Until
-then brokers keep what a former controller told them.
+A command with users is complete, so a new controller must not send one before it has read every
+``User``: a missing user would be locked out. Until then brokers keep the users of the former
+controller.
 
-Limits hold the command within a frame of the control protocol. Who is left out once they are
-reached is told by age, not by the order in which objects happened to be looked at.
+Limits keep the command within a frame of the control protocol. The oldest users have priority,
+whatever the order in which objects are read.
 """
 
 import dataclasses
@@ -23,9 +23,12 @@ _RULE_BYTES = 32
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UserInfo:
-    """A ``User`` object. ``username`` is its principal without ``User:``; ``mechanism`` KIP-554's
-    number where it proves itself by a password, else 0; ``password_ref`` the Secret and the key
-    where somebody else keeps that; ``certificate``: the operator issues one."""
+    """A ``User`` object.
+
+    ``username`` is its principal without ``User:``. ``mechanism`` is KIP-554's number for a user
+    with a password, else 0. ``password_ref`` is the Secret and key of a password that the operator
+    does not generate. ``certificate``: the operator issues one.
+    """
 
     key: str
     uid: str
@@ -40,11 +43,11 @@ class UserInfo:
     status: Json = dataclasses.field(default_factory=dict)
 
     def state(self, scram: Iterable[ScramCredential]) -> UserState:
-        """What brokers are told, with what the user's password makes."""
+        """Return the user for brokers, with the credentials of its password."""
         return UserState(name=self.username, scram=tuple(scram), acls=self.acls)
 
 
-#: Users and their quotas.
+#: Users and their quotas, as sent to brokers.
 Told: TypeAlias = tuple[tuple[UserState, ...], tuple[ClientQuota, ...]]
 
 
@@ -58,7 +61,7 @@ class _Held:
 
 
 class Users:
-    """Of one term, by object key. ``version`` grows with every change of what is told."""
+    """Users of one term, by object key; ``version`` increases with every change."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -70,16 +73,16 @@ class Users:
         self._without: tuple[int, frozenset[str]] = 0, frozenset()
 
     def expect(self, key: str) -> None:
-        """A User that was there when the term began: nothing is told before it was looked at."""
+        """Expect a User that existed when the term began: nothing is sent before it was read."""
         self._awaited.add(key)
 
     @property
     def complete(self) -> bool:
-        """Whether every User that was there has been looked at."""
+        """Return whether every expected User has been read."""
         return not self._awaited
 
     def put(self, user: UserInfo, state: UserState) -> bool:
-        """It was looked at; whether that is news."""
+        """Take a User that was read; return whether it changed."""
         self._awaited.discard(user.key)
         former = self._held.get(user.key)
         if former is not None and (former.state, former.quotas) == (state, user.quotas):
@@ -92,7 +95,7 @@ class Users:
         return True
 
     def drop(self, key: str) -> None:
-        """It is gone, or cannot be read by this version."""
+        """Drop a User that is deleted, or that this version cannot read."""
         self._awaited.discard(key)
         if self._remove(key):
             self.version += 1
@@ -103,40 +106,40 @@ class Users:
         return held is not None
 
     def known(self) -> set[str]:
-        """Keys of all that are told, or waited for."""
+        """Return the keys of all read or expected Users."""
         return {*self._held, *self._awaited}
 
     def get(self, key: str) -> UserState | None:
-        """What brokers are told of a User."""
+        """Return a User as sent to brokers."""
         held = self._held.get(key)
         return None if held is None else held.state
 
     def changed_at(self, key: str) -> int:
-        """The version with which a User last changed; 0 for one that is not told."""
+        """Return the version with which a User last changed; 0 for one that is not sent."""
         held = self._held.get(key)
         return 0 if held is None else held.version
 
     def wait(self, key: str) -> None:
-        """A User's status waits for brokers to acknowledge it."""
+        """Note that a User's status waits for brokers to acknowledge it."""
         self._waiting.add(key)
 
     def take_waiting(self) -> set[str]:
-        """Those whose status waited; none does any more."""
+        """Return and clear the Users whose status waited."""
         waiting, self._waiting = self._waiting, set()
         return waiting
 
     def is_left_out(self, key: str) -> bool:
-        """Whether the limits leave no room for it."""
+        """Return whether the limits leave no room for a User."""
         return key in self._left_out()
 
     def told(self) -> Told:
-        """All that fit, by name; the same until something changes."""
+        """Return all users that fit, by name; the same object until something changes."""
         if self._told[0] != self.version:
             without = self._left_out()
             held = [held for key, held in self._held.items() if key not in without]
-            held.sort(key=lambda each: each.state.name)
-            quotas = tuple(quota for each in held for quota in each.quotas)
-            self._told = self.version, (tuple(each.state for each in held), quotas)
+            held.sort(key=lambda user: user.state.name)
+            quotas = tuple(quota for user in held for quota in user.quotas)
+            self._told = self.version, (tuple(user.state for user in held), quotas)
         return self._told[1]
 
     def _left_out(self) -> frozenset[str]:
@@ -147,7 +150,7 @@ class Users:
         return self._without[1]
 
     def _find_left_out(self) -> frozenset[str]:
-        """The oldest stay."""
+        """Return the Users beyond the limits, newest first to be left out."""
         by_age = sorted(self._held, key=lambda key: (self._held[key].created_ms, key))
         left_out = set(by_age[USERS_MAX:])
         room = RULE_BYTES_MAX
@@ -161,9 +164,9 @@ class Users:
 
 
 def _size(acls: Iterable[Acl], quotas: Iterable[ClientQuota]) -> int:
-    """At least what they take in a frame."""
-    of_acls = sum(_RULE_BYTES + len(each.resource_name.encode()) + len(each.host) for each in acls)
+    """Return a lower bound of the bytes of ACLs and quotas in a frame."""
+    of_acls = sum(_RULE_BYTES + len(acl.resource_name.encode()) + len(acl.host) for acl in acls)
     return of_acls + sum(
-        _RULE_BYTES + len((each.user or "").encode()) + len((each.client_id or "").encode())
-        for each in quotas
+        _RULE_BYTES + len((quota.user or "").encode()) + len((quota.client_id or "").encode())
+        for quota in quotas
     )
