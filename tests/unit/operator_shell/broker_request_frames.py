@@ -1,4 +1,4 @@
-"""What brokers ask of a world's term."""
+"""Frames of the requests that brokers send to a world's term."""
 
 import dataclasses
 

@@ -1,5 +1,6 @@
-"""A world of the operator's shell whose process can end at any call that it makes: of the API
-server, of a broker, or before a broker is told what was decided.
+"""A world of the operator's shell whose process can end at any of its calls.
+
+The calls are those to the API server, those to a broker, and the push of decided states.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ from tidemark_operator.term.pacemaker import Pacemaker
 
 #: No flow takes more passes than that.
 PASSES = 20
-#: So many passes without a write or a question are an end.
+#: Number of passes without a write or a request that count as an end.
 QUIET_PASSES = 2
 
 
@@ -89,7 +90,7 @@ class MortalEngine(FakeEngine):
 
 
 class MortalJobs(FakeJobs):
-    """They are counted as well, and do at once what they are asked; who made them may end."""
+    """Jobs that are counted as calls and complete at once; their creator may end."""
 
     def __init__(self, journal: list[str], life: Life) -> None:
         super().__init__(journal)
@@ -116,7 +117,7 @@ class MortalJobs(FakeJobs):
 
 
 class WallClock:
-    """Stands for :mod:`time` in the operator's clock: it moves when it is told to."""
+    """Replacement of :mod:`time` in the operator's clock; it advances on command."""
 
     def __init__(self) -> None:
         self._now_ns = 1_800_000_000_000_000_000
@@ -129,7 +130,7 @@ class WallClock:
 
 
 class MortalWorld(ShellWorld):
-    """Brokers that do all they are asked."""
+    """World whose brokers fulfil every request."""
 
     def __init__(self, clock: WallClock, server: FakeApiServer | None = None) -> None:
         super().__init__()
@@ -186,7 +187,7 @@ class MortalWorld(ShellWorld):
     # ------------------------------------------------------------ a life of the operator
 
     async def lives(self) -> None:
-        """An operator takes over and goes on, until it has done all or is killed."""
+        """Take over and continue until everything is done or the operator is killed."""
 
         async def led() -> None:
             async with self.term():
@@ -234,7 +235,7 @@ class MortalWorld(ShellWorld):
         raise AssertionError(f"there is no end of it after {PASSES} passes")
 
     def _happened(self) -> tuple[int, int]:
-        """Writes, and questions."""
+        """Return the number of writes and of requests."""
         return self.server.version, len(self.engine.asked)
 
     async def _told(self, node_id: int) -> None:
@@ -249,7 +250,7 @@ class MortalWorld(ShellWorld):
         services.deletions.take(state, node_id, request, answer)
 
     async def _catch_up(self) -> None:
-        """Leaders take in whoever is not in the ISR."""
+        """Add every replica that is outside the ISR, as leaders do."""
         state = self.services.state
         for row in list(state.all_rows()):
             if row.leader == NO_LEADER or set(row.isr) == set(row.hosts):

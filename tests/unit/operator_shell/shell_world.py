@@ -73,8 +73,10 @@ UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
 
 
 class FakeEngine(OwnEngine):
-    """Notes in ``journal`` what brokers are told, in ``asked`` what they are asked; answers what is
-    laid down in ``answers`` by method."""
+    """Engine that records pushes in ``journal`` and requests in ``asked``.
+
+    ``answers`` has the answers by method.
+    """
 
     def __init__(self, journal: list[str]) -> None:
         self.journal = journal
@@ -88,7 +90,7 @@ class FakeEngine(OwnEngine):
         self.journal.append("slice landed")
 
     def flush(self) -> None:
-        self.journal.append("brokers told")
+        self.journal.append("states pushed")
 
     async def close(self) -> None:
         self.reachable.clear()
@@ -97,7 +99,7 @@ class FakeEngine(OwnEngine):
         self.journal.append(f"published {' '.join(topics) or 'brokers'}")
 
     def publish_users(self) -> None:
-        self.journal.append("users told")
+        self.journal.append("users pushed")
 
     def users_behind(self, version: int) -> list[int]:
         return sorted(node_id for node_id in self.reachable if self.users_told < version)
@@ -132,7 +134,7 @@ class FakeEngine(OwnEngine):
 
 
 class NoEvents:
-    """Keeps what people would be told."""
+    """Event recorder that keeps the emitted events."""
 
     def __init__(self) -> None:
         self.emitted: list[Event] = []
@@ -146,7 +148,7 @@ class NoEvents:
 
 
 class FakeJobs:
-    """What there is of jobs is as a test says; ``asked``: what was asked for."""
+    """Jobs in a state that the test sets; ``asked`` has the requests."""
 
     def __init__(self, journal: list[str]) -> None:
         self.in_pods = True
@@ -200,7 +202,7 @@ class FakeListener:
 
 
 class ShellWorld:
-    """``journal`` holds in their order the writes to the API server and what brokers are told."""
+    """World whose ``journal`` has writes to the API server and pushes to brokers in their order."""
 
     def __init__(self) -> None:
         self.journal: list[str] = []
@@ -278,7 +280,7 @@ class ShellWorld:
         return body.get("status") or {}
 
     def condition(self, kind: Kind, name: str, type_: str) -> tuple[str, str, str]:
-        """(status, reason, message)"""
+        """Return status, reason and message of a condition."""
         found = {each["type"]: each for each in self.status(kind, name)["conditions"]}[type_]
         return found["status"], found["reason"], found["message"]
 
@@ -339,8 +341,10 @@ class ShellWorld:
     async def start_broker(
         self, node_id: int, incarnation: int | None = None, *, rack: str | None = None
     ) -> None:
-        """It registers, is given the snapshot, and is unfenced. Another incarnation is another
-        process, without proof that the former one lost nothing."""
+        """Register a broker, give it the snapshot and unfence it.
+
+        Another incarnation is another process, without proof that the former one lost nothing.
+        """
         state = self.services.state
         body = self.server.find(CLUSTER, "main")
         assert body is not None

@@ -1,4 +1,4 @@
-"""What an audit found reaches the Topics that it concerns, by way of the store."""
+"""Findings of an audit reach the Topics that they concern through the store."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -97,7 +97,7 @@ async def test_a_topic_says_what_the_last_audit_found_until_another_has_looked(
     old = audited(world, FindingKind.DAMAGED, age_ms=2 * VALID_MS)
     assert (await after(old))[:2] == ("False", "DamageFound"), "it does not heal with time"
     assert (await after(audited(world, FindingKind.GAP)))[1] == "ManifestContradicts"
-    assert world.events.reasons.count("DamageFound") == 1, "told when it became False"
+    assert world.events.reasons.count("DamageFound") == 1, "one event when it became False"
 
     status, reason, message = await after(audited(world))
     assert (status, reason) == ("True", "AuditPassed")

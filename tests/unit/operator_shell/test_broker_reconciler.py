@@ -45,7 +45,7 @@ async def test_a_broker_is_held_and_shown_and_then_left_alone(world: ShellWorld)
 async def test_the_status_of_a_broker_does_not_stand_still_where_there_is_no_authority(
     world: ShellWorld,
 ) -> None:
-    """It stayed Ready, though it was fenced since."""
+    """A broker that was fenced in the meantime must not stay Ready."""
     await world.services.certificates.authorities()
     authority = world.server.find(SECRET, "main-ca")
     assert authority is not None
@@ -186,7 +186,7 @@ async def test_a_drained_broker_says_how_far_it_is_and_stays(world: ShellWorld) 
 async def test_a_deleted_broker_that_runs_goes_once_its_replicas_have_moved(
     world: ShellWorld,
 ) -> None:
-    """It had to be stopped first, and what only it had kept it for ever."""
+    """It need not be stopped first: its only copies would keep it for ever."""
     await placed_on_one(world)
     await reconciler(world).reconcile(ONE)
     world.delete(BROKER, "broker-1")
@@ -277,7 +277,7 @@ async def test_a_dead_broker_with_the_last_copy_goes_when_a_person_gives_it_up_b
 async def test_a_stopped_broker_stays_if_the_other_copy_is_lost_before_its_removal_is_decided(
     world: ShellWorld,
 ) -> None:
-    """What it was decided by is as old as the line of decisions is long."""
+    """The facts behind a decision are as old as the queue of decisions is long."""
     for node_id in (1, 2):
         if node_id == 2:
             world.make_broker(2)

@@ -1,4 +1,4 @@
-"""What brokers ask, with and without a term; an answer that is a decision follows its commit."""
+"""Requests of brokers, with and without a term; an answer that is a decision follows its commit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

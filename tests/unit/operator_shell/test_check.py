@@ -1,5 +1,7 @@
-"""What ``helm test`` says of an installation that is not well, and when it gives up. The whole of
-it on real operators and brokers: ``tests/conformance/test_check.py``."""
+"""Output of ``helm test`` for an unhealthy installation, and its timeout.
+
+``tests/conformance/test_check.py`` runs all of it on real operators and brokers.
+"""
 
 from typing import Any
 

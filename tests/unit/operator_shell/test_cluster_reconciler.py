@@ -193,7 +193,7 @@ async def test_what_a_sweep_has_left_stands_in_a_condition_until_it_is_gone(
     assert world.condition(CLUSTER, "main", "TierSwept")[0] == "False", "once a minute"
     assert await looked() == ["Swept"]
     async with world.term():
-        assert await looked() == ["Swept"], "whoever controls"
+        assert await looked() == ["Swept"], "under every controller"
 
 
 async def test_a_second_cluster_of_the_namespace_is_told_so(world: ShellWorld) -> None:
@@ -206,8 +206,9 @@ async def test_a_second_cluster_of_the_namespace_is_told_so(world: ShellWorld) -
 async def test_another_operators_word_on_what_it_looks_after_is_the_last_one(
     world: ShellWorld, kind: Kind
 ) -> None:
-    """Of two operators in a namespace, each with a Cluster of its own, either wrote over what the
-    other had said of everything, without end."""
+    """Otherwise two operators in a namespace, each with its own Cluster, would overwrite each
+    other's statuses without end.
+    """
     world.make(CLUSTER, "second", {})
     if kind is TOPIC:
         world.make(TOPIC, "u", {"clusterRef": {"name": "second"}, "partitions": 1})

@@ -17,7 +17,7 @@ FINALIZER = "tidemark.dev/topic"
 
 
 class World:
-    """An API server, a store that watches it, and whoever looks at its deletions."""
+    """An API server, a store that watches it, and an observer of its deletions."""
 
     def __init__(self) -> None:
         self.server = FakeApiServer()
@@ -136,7 +136,7 @@ async def test_objects_that_are_made_again_after_their_definition_are_news(world
     world.server.leaving_kinds = set()
     await world.look()
     assert world.told[-1] == frozenset()
-    assert world.store.has_vanished(key_of(former))  # nobody has said that it is to go
+    assert world.store.has_vanished(key_of(former))  # no user has requested its deletion
     now = world.make(USER, "alice")
     held = world.store.get(key_of(now))
     assert held is not None

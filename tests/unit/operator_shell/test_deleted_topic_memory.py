@@ -79,7 +79,7 @@ class Life:
             queue.done(await queue.get())
 
     def kept(self) -> dict[str, int]:
-        """What the operator keeps, without the notes that the tests' doubles take."""
+        """Return the operator's memory without the records of the test doubles."""
         world = self.world
         for notes in (world.events.emitted, world.journal, world.engine.asked, world.api.calls):
             notes.clear()

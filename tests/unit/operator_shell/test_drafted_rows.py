@@ -1,4 +1,4 @@
-"""What a decision of a group depends on: the slices it changes, and those it reads as changed."""
+"""Dependencies of a decision in a group: the slices it changes, and those it reads as changed."""
 
 from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
 from tidemark.wire.control import AlterPartitionRequest, IsrChange

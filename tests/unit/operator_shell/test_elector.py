@@ -16,7 +16,7 @@ TIMES = LeaseTimes.of_duration(15.0)
 
 
 class Candidate:
-    """One process that competes. ``news`` is what its main loop was told."""
+    """One process that competes; ``news`` has the notifications of its main loop."""
 
     def __init__(self, server: FakeApiServer, name: str) -> None:
         self.api = FakeKubeApi(server, name)

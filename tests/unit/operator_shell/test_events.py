@@ -43,7 +43,7 @@ class World:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the writer tells nobody
+        while not condition():  # noqa: ASYNC110 - the writer sends no notification
             await asyncio.sleep(0)
 
 

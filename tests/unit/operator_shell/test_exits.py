@@ -1,6 +1,7 @@
-"""The exits that messages name, taken literally: a person does what the message says, and the state
-ends. Which reason's exit is taken by which test stands in
-``tests/unit/repository/test_condition_exits.py``.
+"""Exits that messages name, taken literally: the user does what the message says, and the state
+ends.
+
+``tests/unit/repository/test_condition_exits.py`` maps each reason to the test of its exit.
 """
 
 import dataclasses

@@ -212,7 +212,7 @@ async def test_an_export_without_its_topic_ends_its_job_and_says_so(world: Shell
     assert "the table keeps its rows" in text
     del world.jobs.seen[X, 1]
     await settle(world)
-    # One that is made anew is another one, whose offsets begin at 0.
+    # A Topic of the same name created later is another one, whose offsets begin at 0.
     world.make_topic()
     await settle(world)
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "TopicReplaced")

@@ -170,7 +170,7 @@ async def test_what_somebody_has_changed_is_set_back(keeper: Keeper) -> None:
 async def test_a_label_that_somebody_has_added_to_whom_it_leads_to_is_taken_away(
     keeper: Keeper,
 ) -> None:
-    """It led nowhere from then on, and was as wanted."""
+    """Otherwise the Service would select no pod although its spec is as desired."""
     await keeper.keep()
     keeper.api.services[NAME]["spec"]["selector"]["version"] = "blue"
     await keeper.keep()
@@ -191,7 +191,9 @@ async def test_an_address_that_comes_later_is_told_at_once(keeper: Keeper) -> No
 
 
 async def test_one_list_is_for_all_that_wait_for_load_balancers(keeper: Keeper) -> None:
-    """Where none ever comes, a hundred brokers asked for their own every few seconds, for ever."""
+    """Otherwise a hundred brokers would each list every few seconds, for ever, where none is
+    provided.
+    """
     world, api = keeper.world, keeper.api
     spec: Json = {"clusterRef": {"name": "main"}, "workload": "Pod", "pod": pod("LoadBalancer")}
     world.edit(BROKER, "broker-1", pod=spec["pod"])
@@ -230,7 +232,7 @@ async def test_a_service_that_nobody_needs_is_deleted_and_no_other(keeper: Keepe
     assert list(keeper.api.services) == ["theirs"]
     assert keeper.condition() is None
     await keeper.keep()
-    assert keeper.api.calls == [], "whoever has none is not looked for again"
+    assert keeper.api.calls == [], "a broker without a Service is not looked up again"
 
 
 @pytest.mark.parametrize(
@@ -239,8 +241,9 @@ async def test_a_service_that_nobody_needs_is_deleted_and_no_other(keeper: Keepe
 async def test_what_was_made_before_another_was_refused_is_deleted_with_the_listener(
     keeper: Keeper, error: KubeError
 ) -> None:
-    """It was forgotten that there is one, as there was none when the term began: it led in for as
-    long as this operator led."""
+    """The Service did not exist when the term began; if forgotten, it would admit clients until the
+    term ends.
+    """
     keeper.world.edit(BROKER, "broker-1", pod=pod(""))
     await keeper.keep()
     two = pod()["listeners"]
@@ -288,7 +291,7 @@ async def test_a_port_that_is_taken_is_told_until_another_is_asked_for(keeper: K
 
 
 async def test_a_change_that_is_refused_takes_no_clients_way_away(keeper: Keeper) -> None:
-    """Of an annotation that no API server takes all clients outside were cut off."""
+    """An annotation that no API server accepts would cut off all external clients."""
     world, state = keeper.world, keeper.world.services.state
     world.edit(BROKER, "broker-1", pod=pod("LoadBalancer"))
     await world.start_broker(1)
@@ -320,7 +323,7 @@ async def test_a_service_of_somebody_elses_is_not_taken_over(keeper: Keeper) -> 
 async def test_the_service_of_a_broker_that_is_named_like_it_is_not_taken_over(
     keeper: Keeper,
 ) -> None:
-    """By their manager alone the operator's own could not be told apart."""
+    """The manager's name alone does not identify the operator's own Services."""
     owner = {"kind": "Broker", "name": NAME, "uid": "1"}
     labels = {"tidemark.dev/broker": NAME}
     theirs = {"metadata": {"name": NAME, "labels": labels, "ownerReferences": [owner]}, "spec": {}}

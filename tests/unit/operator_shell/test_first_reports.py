@@ -1,4 +1,4 @@
-"""No row is written before brokers have said what they were told, and nobody waits for ever."""
+"""No row is written before brokers have reported their states, and no wait is endless."""
 
 import asyncio
 import contextlib
@@ -180,7 +180,7 @@ async def test_no_row_is_written_whoever_wants_it(asked: Asked) -> None:
     line = asked.world.services.committer
     with nothing_is_written(asked):
         deciding = asyncio.create_task(line.decide(leader_leaves))
-        assert await line.decide(lambda draft: len(draft.state.brokers)) == 2, "others go on"
+        assert await line.decide(lambda draft: len(draft.state.brokers)) == 2, "others continue"
         await many_turns()
         assert not deciding.done()
     all_report(asked)
@@ -216,7 +216,7 @@ async def test_a_dead_broker_is_fenced_once_the_others_have_reported(asked: Aske
 async def test_a_report_that_shows_old_slices_comes_before_the_end_of_a_session_counts(
     asked: Asked,
 ) -> None:
-    """Who is dead by them may be who leads: seeds 248 and 284 of the simulation's backups."""
+    """The old slices may declare the leader dead: seeds 248 and 284 of the simulation's backups."""
     told = dataclasses.replace(snapshot.partition_state(the_row(asked)), leader_epoch=9)
     states = topic_state(the_row(asked).topic_id, "t", partitions=(told,))
     with nothing_is_written(asked):
@@ -251,7 +251,7 @@ async def test_a_broker_that_has_come_again_meanwhile_is_not_fenced(asked: Asked
 
 
 async def test_a_broker_that_is_heard_of_again_meanwhile_is_not_fenced(asked: Asked) -> None:
-    """It stood still for a session, and beats again under the same registration."""
+    """The broker hung for a session and sends heartbeats again under the same registration."""
     services = asked.world.services
     expires(asked, 1)
     await many_turns()
@@ -325,13 +325,13 @@ async def test_what_a_broker_no_longer_says_is_not_decided_later(
     asked.requests.on_beat(1, epoch, Beat(want_shut_down=True))
     await many_turns()
     assert the_row(asked).leader == 2
-    assert state.brokers[1].shutting_down, "it goes on wanting to stop"
+    assert state.brokers[1].shutting_down, "its shutdown continues"
 
 
 async def test_a_broker_that_says_too_much_keeps_no_other_from_being_fenced(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it says is decided once, however it is said."""
+    """Its report is decided once, in whatever form it arrives."""
     monkeypatch.setattr(background, "TASKS_MAX", 20)
     services = asked.world.services
     epoch = services.state.brokers[2].broker_epoch
@@ -411,7 +411,7 @@ async def test_an_isr_change_is_put_off_in_time_and_decided_when_it_comes_again(
     )
     with nothing_is_written(asked):
         early = await asked.requests.alter_partition(request)
-    assert early.error_code == 0, "the session goes on"
+    assert early.error_code == 0, "the session continues"
     assert [each.error_code for each in early.results] == [NOT_ATTEMPTED, NOT_ATTEMPTED]
     all_report(asked)
     assert (await asked.requests.alter_partition(request)).results[0].error_code == 0
@@ -472,7 +472,7 @@ async def test_a_term_begins_with_those_that_may_be_alive(asked: Asked) -> None:
 
 
 async def test_what_brokers_looked_for_a_controller_before_the_term_counts(asked: Asked) -> None:
-    """Whoever is alive has looked for one as long as the others."""
+    """A live broker has looked for a controller as long as the others."""
     asked.world.services.first_reports.end()
     await asked.world.services.committer.decide(leader_leaves)
     now_s = time.monotonic()

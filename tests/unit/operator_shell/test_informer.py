@@ -23,11 +23,11 @@ NAMESPACE = "ns"
 
 
 class Told:
-    """What an informer has told, in words."""
+    """Notifications of an informer, as words."""
 
     def __init__(self, server: WatchedServer) -> None:
         self.words: list[str] = []
-        #: How often the server had been asked when each word was said.
+        #: Number of requests to the server when each word was recorded.
         self._server = server
 
     def asking(self, kind: Kind) -> int:
@@ -46,13 +46,13 @@ class Told:
         self.words.append(f"all: {' '.join(sorted(key.name for key in present)) or '-'}")
 
     def take(self) -> list[str]:
-        """What is new."""
+        """Return and clear the new words."""
         words, self.words = self.words, []
         return words
 
 
 class World:
-    """A server, an informer, and what it has told."""
+    """A server, an informer, and its notifications."""
 
     def __init__(self) -> None:
         self.server = WatchedServer()
@@ -137,7 +137,7 @@ async def test_a_bookmark_moves_it_on(world: World) -> None:
 async def test_after_410_everything_is_listed_and_what_is_gone_is_missed(
     world: World, told_in: str
 ) -> None:
-    """Told as the watch is asked for, or by the watch itself."""
+    """The error comes as the answer to the watch request, or as an event of the watch."""
     status = {"kind": "Status", "code": 410, "message": "too old resource version"}
     world.api.end_watch(status if told_in == "an event" else None)
     world.delete("b")
@@ -263,8 +263,9 @@ async def test_a_watch_that_never_begins_is_no_good_one_however_long_it_takes(
 
 
 async def test_an_api_that_was_put_back_is_listed_again(world: World) -> None:
-    """etcd was restored: its versions are lower than those that were told, and what it holds counts
-    though newer was told."""
+    """etcd was restored: its versions are lower than the known ones, and its content counts
+    although newer versions were announced.
+    """
     world.edit("a", 2)
     assert await world.news() == ["a has 2"]
     world.server.history.clear()
@@ -311,7 +312,7 @@ async def test_whoever_stops_watching_leaves_no_connection(taken: int) -> None:
         await anext(watch)
     await watch.aclose()
     assert answer.heard == ["abort", "close"]
-    assert answer.timeout.total == WATCH_S + 1, "none goes on for ever"
+    assert answer.timeout.total == WATCH_S + 1, "none continues for ever"
 
 
 # ---------------------------------------------------------------- lines

@@ -38,7 +38,7 @@ def made(world: MortalWorld) -> None:
 
 
 def made_among_many(world: MortalWorld) -> None:
-    """Of which nothing but the placement is to be told at first."""
+    """Create a topic of which only the placement is announced at first."""
     world.busy = True
     world.make_topic(replicas=2, partitions=2)
 
@@ -52,7 +52,7 @@ def deleted(world: MortalWorld) -> None:
 
 
 def adopted(world: MortalWorld) -> None:
-    """Of the name of the one that is left behind."""
+    """Create a Topic with the name of the one that was left behind."""
     (left,) = world.status(CLUSTER, "main")["leftBehind"]
     made(world)
     world.annotate(TOPIC, "t", **{ADOPT_TOPIC_ID: left["topicId"]})
@@ -216,7 +216,7 @@ def _timeless(value: Any) -> Any:
 
 
 async def begun(flow: Flow, tier: Path, clock: WallClock) -> MortalWorld:
-    """Where the flow starts: settled, under a controller that has ended."""
+    """Return the settled world at the start of the flow, after its controller has ended."""
     world = MortalWorld(clock)
     world.begin(tier, flow.brokers)
     for act in flow.acts:

@@ -1,4 +1,4 @@
-"""What to do about the Lease: a pure function of the record and the local monotonic clock."""
+"""Lease decisions: a pure function of the record and the local monotonic clock."""
 
 import datetime as dt
 from typing import Any

@@ -1,4 +1,6 @@
-"""How far brokers' logs reach is asked until it is known: then the longest leads (KIP-966)."""
+"""Requests for the ends of brokers' logs repeat until all are known; the longest leads
+(KIP-966).
+"""
 
 from typing import Any
 
@@ -53,7 +55,7 @@ class PowerCut(ShellWorld):
         return ReplicaLogsAnswer(broker_epoch=broker.broker_epoch, logs=logs)
 
     async def ask(self) -> list[int]:
-        """Which brokers were asked."""
+        """Return the brokers that received a request."""
         self.engine.asked.clear()
         self.questions.ask()
         await self.quiet()
@@ -101,7 +103,7 @@ async def test_a_storage_that_refuses_is_asked_again() -> None:
 async def test_an_election_that_could_not_be_stored_is_decided_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody answers a second time."""
+    """No broker answers a second time."""
     monkeypatch.setattr(committer, "AGAIN_S", 0)
     async with power_cut(BOTH).term() as world:
         await world.begin()

@@ -1,4 +1,4 @@
-"""The brokers that a Cluster asks for, where the API server does not take all of them."""
+"""The brokers of a Cluster's spec, where the API server rejects some of them."""
 
 import copy
 import dataclasses
@@ -90,7 +90,7 @@ async def test_what_is_refused_is_told_and_stops_nothing_else(
 
 
 def bootstrap(world: ShellWorld, **labels: str) -> Json:
-    """The Service to begin with, as somebody has edited it."""
+    """Return the bootstrap Service as edited by a user."""
     uid = world.known(CLUSTER, "main")["metadata"]["uid"]
     owner = {"kind": "Cluster", "name": "main", "uid": uid}
     return {
@@ -102,7 +102,7 @@ def bootstrap(world: ShellWorld, **labels: str) -> Json:
 async def test_what_somebody_has_changed_in_the_service_to_begin_with_is_set_back(
     world: ShellWorld,
 ) -> None:
-    """It led nowhere for as long as nobody read the condition."""
+    """Otherwise it would select no pod until a user reads the condition."""
     api = AppliesApi()
     api.refuses["main-bootstrap"] = FieldConflict(409, "held by kubectl-edit")
     api.live = [bootstrap(world)]
@@ -159,7 +159,7 @@ async def test_a_broker_that_a_newer_version_has_written_is_set_back_and_stops_n
 
 
 async def queued(world: ShellWorld) -> set[str]:
-    """What is to be looked at now, by name; it counts as done."""
+    """Take all keys from the queue, mark them as done, and return their names."""
     found, queue = set(), world.services.queue
     while queue.depth:
         key = await queue.get()
@@ -169,8 +169,10 @@ async def queued(world: ShellWorld) -> set[str]:
 
 
 async def test_a_broker_that_is_to_leave_is_looked_at_at_once(world: ShellWorld) -> None:
-    """The answer to the write is known before the watch brings it, which is no news then: its
-    status told nothing of the drain, and its pod was not changed, for up to a minute."""
+    """The operator knows the answer to the write before the watch brings it, which is then no news.
+
+    Otherwise the status and the pod would lag behind the drain by up to a minute.
+    """
     api = AppliesApi()
     keeper = brokers_of(world, api)
     await keeper.keep(MAIN, world.known(CLUSTER, "main"))

@@ -1,4 +1,4 @@
-"""What the store keeps of thousands of objects: of equal texts one."""
+"""Memory of the store for thousands of objects: equal texts are stored once."""
 
 import json
 
@@ -47,7 +47,7 @@ def _body(uid: str, version: int) -> Json:
 
 
 class Heard:
-    """What a listener is told."""
+    """Notifications of a listener."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -69,7 +69,7 @@ def test_what_a_list_misses_is_gone_for_good() -> None:
 
 
 def test_of_what_was_made_again_the_former_one_is_gone() -> None:
-    """Its watch was down meanwhile: nobody told that it was deleted."""
+    """Its watch was down meanwhile, so no event announced the deletion."""
     store, heard = ObjectStore(), Heard()
     store.put(_body("one", 80))
     store.listener = heard
@@ -104,8 +104,9 @@ def test_a_list_that_is_older_than_what_came_meanwhile_puts_nothing_back() -> No
 
 
 def test_versions_that_were_raised_hide_no_backup() -> None:
-    """Who restores etcd may raise the versions that come next, so that every watch begins anew: the
-    list is newer than all that is known, and what stands in it older."""
+    """A restore of etcd may raise the next versions so that every watch restarts: the list is newer
+    than all known versions, and its objects are older.
+    """
     signs: list[str] = []
     store = ObjectStore(signs.append)
     store.put(_body("one", 80))
@@ -113,7 +114,7 @@ def test_versions_that_were_raised_hide_no_backup() -> None:
     assert store.found(TOPIC, _body("one", 70), 1_000)
     assert signs == ["topics Topic ns/t has its state before 80"]
     assert not store.found(TOPIC, _body("one", 70), 1_000)
-    assert len(signs) == 1, "it is told once"
+    assert len(signs) == 1, "it is reported once"
 
 
 def test_a_late_list_is_no_backup() -> None:
@@ -127,7 +128,7 @@ def test_a_late_list_is_no_backup() -> None:
 
 
 def test_an_answer_that_is_older_than_what_was_known_is_of_another_history() -> None:
-    """As after a conflict. What came while it was asked for may well be newer."""
+    """It may follow a conflict. News that arrived during the request may well be newer."""
     signs: list[str] = []
     store = ObjectStore(signs.append)
     store.put(_body("one", 80))

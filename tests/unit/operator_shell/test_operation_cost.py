@@ -1,5 +1,7 @@
-"""What one thing costs the operator does not grow with the number of topics: counted in calls, not
-by a clock (``make bench-operator`` tells the time)."""
+"""The operator's cost per operation does not grow with the number of topics.
+
+Costs are counted in calls, not by a clock; ``make bench-operator`` measures the time.
+"""
 
 import dataclasses
 from collections import Counter
@@ -128,7 +130,7 @@ def test_what_is_counted_for_the_page_looks_at_no_row_that_is_well() -> None:
 
 
 class _EachById(dict[Any, Any]):
-    """May be asked for one."""
+    """Dictionary that permits look-ups by key only."""
 
     def values(self) -> Any:
         raise AssertionError("every topic that was deleted is looked at")
@@ -152,7 +154,7 @@ def test_figures_are_what_a_look_at_every_row_tells() -> None:
     assert figures(world) == counted(world) == (40, 0, 0)
     world.state.put_topic(topic(21, replication_factor=2))
     world.decide(21)
-    assert figures(world) == counted(world) == (41, 0, 1), "nobody was told of it"
+    assert figures(world) == counted(world) == (41, 0, 1), "no change was announced"
     world.state.put_failed(2, frozenset({(numbered_uuid(4), 1)}))
     assert figures(world) == counted(world) == (41, 0, 2)
     fence(world, 1)

@@ -1,5 +1,6 @@
-"""A RecordDeletion whose world changes while a broker is asked: nothing is sent, or written, on the
-strength of what was so before."""
+"""RecordDeletions whose world changes during a request: nothing is sent or written from stale
+facts.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -63,14 +64,14 @@ def points_at(high_watermark: int) -> Any:
 
 
 def deleted(_: int, command: DeleteCommand) -> dict[int, DeletionAnswer]:
-    """At once, everywhere."""
+    """Answer that the records are deleted everywhere."""
     return {
         part: DeletionAnswer(low_watermark=point.offset) for part, point in command.points.items()
     }
 
 
 def late(_: int, command: DeleteCommand) -> dict[int, DeletionAnswer]:
-    """Some replica needs longer, so it is asked for again."""
+    """Answer that some replica needs longer, so the request is repeated."""
     return {part: DeletionAnswer(error_code=TIMED_OUT) for part in command.points}
 
 
@@ -106,7 +107,7 @@ async def make_topic_again(world: ShellWorld) -> None:
 
 
 def make_deletion_again(world: ShellWorld, before: int) -> None:
-    """kubectl replace --force."""
+    """Replace the RecordDeletion, as ``kubectl replace --force`` does."""
     world.delete(RECORD_DELETION, "d")
     world.make(RECORD_DELETION, "d", partition_0(before))
 
@@ -130,7 +131,7 @@ def meanwhile(
             nonlocal count
             if name == "delete_records":
                 sent.append(arguments[0])
-            await asyncio.sleep(0)  # the other leader is asked
+            await asyncio.sleep(0)  # the other leader receives its request
             answer = await real(*arguments)
             if name == method:
                 count += 1
@@ -230,7 +231,7 @@ async def test_who_takes_a_request_back_stops_it(world: ShellWorld, how: str) ->
     sent = meanwhile(world, "delete_records", take_back)
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 3)
-    assert sorted(each.node_id for each in sent) == [1, 2], "each leader is told once"
+    assert sorted(each.node_id for each in sent) == [1, 2], "one request for each leader"
 
 
 async def test_one_slow_leader_holds_up_no_other(world: ShellWorld) -> None:

@@ -34,8 +34,7 @@ DISABLEMENT = Disablement(topic_id=ID, tiered_epoch=3, policy=DisablePolicy.DELE
 
 
 class FakeChannel:
-    """A command connection: ``answer`` is asked for each request; states are applied unless told
-    otherwise."""
+    """Command connection: ``answer`` handles each request, and states are applied by default."""
 
     def __init__(self, broker_id: int = 1) -> None:
         self.broker_id = broker_id
@@ -77,7 +76,7 @@ def known(error_code: int = 0) -> UserStatesResponse:
 
 
 class Heard:
-    """The links' listener."""
+    """Calls of the links' listener."""
 
     def __init__(self) -> None:
         self.applied: list[bool] = []
@@ -112,7 +111,7 @@ class Engine:
         await self.told(1)
 
     async def told(self, number: int) -> Any:
-        """The last of so many requests."""
+        """Return the last request once there are ``number`` of them."""
         async with asyncio.timeout(5):
             while len(self.channel.sent) < number:
                 self.channel.asked.clear()
@@ -249,7 +248,7 @@ async def test_what_a_broker_cannot_serve_it_is_told_again_after_a_while(
 async def test_what_a_broker_could_not_serve_of_a_topic_that_is_gone_is_forgotten(
     engine: Engine,
 ) -> None:
-    """It was asked for every few seconds, for ever."""
+    """Otherwise it would be requested every few seconds, for ever."""
     await engine.attach()
     link = engine.brokers._links[1]
     topic_id = numbered_uuid(1)
@@ -374,7 +373,7 @@ COMMAND = DeleteCommand(
 async def test_what_deletes_records_names_the_topic_by_its_id_and_the_leader_epoch(
     engine: Engine,
 ) -> None:
-    """A name comes again, and a leader may have heard of nothing since."""
+    """A name may be reused, and a leader may have missed later changes."""
     await engine.attach()
     meant = deletions.PointMeant(
         partition=0,
@@ -474,7 +473,7 @@ def put_user(engine: Engine, name: str) -> None:
 
 
 async def users_told(engine: Engine, number: int) -> Any:
-    """The names in the last of so many commands with users."""
+    """Return the names in the last command with users once there are ``number`` of them."""
     async with asyncio.timeout(5):
         while len(engine.channel.users) < number:
             engine.channel.asked.clear()
@@ -497,7 +496,7 @@ async def test_users_are_told_once_the_snapshot_is_applied(engine: Engine) -> No
 
 
 async def test_a_cluster_without_users_is_told_as_well(engine: Engine) -> None:
-    """A former controller may have told another story."""
+    """A former controller may have pushed users."""
     await engine.attach()
     assert await users_told(engine, 1) == []
 
@@ -558,7 +557,7 @@ async def test_users_that_were_not_acknowledged_are_told_again(
     await engine.attach()
     assert await users_told(engine, 3) == ["alice"]
     assert engine.brokers.users_behind(engine.world.state.users.version) == []
-    assert engine.brokers.connected(1), "partitions' states go on meanwhile"
+    assert engine.brokers.connected(1), "pushes of partition states continue meanwhile"
 
 
 async def test_a_broker_that_has_seen_a_higher_epoch_says_so_to_users_too(engine: Engine) -> None:
@@ -611,13 +610,13 @@ async def test_a_broker_that_ends_its_connection_over_users_is_left_in_peace_for
     engine.channel = FakeChannel()
     engine.channel.broker_epoch += 1
     await engine.attach()
-    assert await users_told(engine, 1) == [], "another process is asked at once"
+    assert await users_told(engine, 1) == [], "another process gets them at once"
 
 
 async def test_after_users_were_told_nothing_is_for_longer_than_that_took(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands of Users that are made one by one are told together."""
+    """Thousands of Users that are created one by one are pushed together."""
     monkeypatch.setattr(user_link, "PAUSES", 100)
     monkeypatch.setattr(user_link, "PAUSE_MOST_S", 0.3)
     await engine.attach()

@@ -1,4 +1,4 @@
-"""What a term does now and then: here the steps of the two authorities."""
+"""Periodic work of a term: here the steps of the two authorities."""
 
 import base64
 import datetime as dt
@@ -54,7 +54,7 @@ class Paced(ShellWorld):
         return found
 
     async def trusted(self) -> int:
-        """How many authorities alice is given, once she was looked at."""
+        """Reconcile alice and return how many authorities the Secret contains."""
         await UserReconciler(self.services).reconcile(ALICE)
         body = self.server.find(SECRET, "alice")
         assert body is not None
@@ -94,7 +94,7 @@ async def test_the_clients_authority_is_renewed_when_it_is_asked_for_and_users_f
 async def test_an_authority_that_is_spoilt_later_stands_in_the_clusters_conditions(
     world: Paced, name: str
 ) -> None:
-    """It was only logged, until leaves ran out."""
+    """A log line alone would go unnoticed until leaves expire."""
     await world.trusted()
     await world.services.certificates.authorities()
     await world.turn()

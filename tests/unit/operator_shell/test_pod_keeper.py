@@ -39,8 +39,10 @@ READY = {"readyReplicas": 1, "updatedReplicas": 1}
 
 
 class PodsApi:
-    """Server-side apply as far as a single writer sees it; ``calls`` are counted, and what is in
-    ``refuses`` (by kind) is not written. ``clock`` stands still."""
+    """Server-side apply as a single writer sees it, with a fixed ``clock``.
+
+    ``calls`` are counted, and kinds in ``refuses`` are not written.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Json] = {}
@@ -98,7 +100,7 @@ class PodsApi:
         }
 
     def addresses(self, name: str) -> str:
-        """Of the operators, as the broker's configuration says them."""
+        """Return the operators' addresses in the broker's configuration."""
         lines = self.objects[CONFIG_MAP.kind, name]["data"]["broker.properties"].splitlines()
         return str(dict(line.split("=", 1) for line in lines)["controller.addresses"])
 
@@ -108,7 +110,7 @@ class PodsApi:
 
 
 def _fields(old: Json | None) -> list[Json]:
-    """Of an object that is somebody else's, theirs stay."""
+    """Return the managed fields of other managers."""
     return [] if old is None else old["metadata"].get("managedFields", [])
 
 
@@ -168,7 +170,7 @@ async def test_what_is_as_wanted_costs_no_call_for_a_while(world: ShellWorld) ->
 
 
 def pod_condition(world: ShellWorld) -> tuple[str, str]:
-    """Of broker 1: reason and message."""
+    """Return reason and message of broker 1's PodUpToDate condition."""
     state = world.services.state
     conditions: Any = broker_status(state, state.brokers[1], now_ms=0).status["conditions"]
     (found,) = [each for each in conditions if each["type"] == "PodUpToDate"]
@@ -221,14 +223,18 @@ async def test_a_controller_that_has_not_heard_of_all_brokers_restarts_nobody(
 async def test_where_no_broker_knows_the_operators_a_stateful_set_that_is_deleted_is_made_anew(
     world: ShellWorld,
 ) -> None:
-    """Their addresses have changed, all at once. Nobody is restarted by whom no broker has
-    reached, and nobody would ever reach it: this is the way out."""
+    """All operator addresses have changed at once.
+
+    An operator that no broker has reached restarts no broker, and no broker would ever reach it:
+    this is the way out.
+    """
     _, api = await running(world)
     world.services.state.unreached = True
     keeper = keeper_of(world, api, addresses="other-0:9095")
     for node in (1, 2):
         await keep(world, keeper, node)
     assert api.addresses("broker-1") == api.addresses("broker-2") == "op-0:9095"
+    # The user deletes one StatefulSet: only its broker gets the new addresses.
     del api.objects[STATEFUL_SET.kind, "broker-1"]
     api.now_s += CHECK_S
     for node in (1, 2):
@@ -263,7 +269,7 @@ async def test_what_somebody_has_taken_off_makes_nobody_lose_the_turn(
 async def test_a_strategy_that_held_a_pod_back_is_set_back_in_the_brokers_turn(
     world: ShellWorld,
 ) -> None:
-    """With the former strategy the pods that somebody has changed meanwhile are replaced."""
+    """With the former strategy, pods that a user has changed meanwhile would be replaced."""
     keeper, api = await running(world)
     for node in (1, 2):
         api.objects[STATEFUL_SET.kind, f"broker-{node}"]["spec"]["updateStrategy"] = {
@@ -285,7 +291,7 @@ async def test_a_strategy_that_held_a_pod_back_is_set_back_in_the_brokers_turn(
 async def test_an_object_of_the_name_that_contradicts_nothing_is_not_joined(
     world: ShellWorld, kind: Kind, content: str
 ) -> None:
-    """It was given an owner, and was deleted with the Broker."""
+    """Otherwise it would get an owner and be deleted with the Broker."""
     api = PodsApi()
     theirs = {"manager": "somebody", "operation": "Apply", "fieldsV1": {content: {}}}
     body: Json = {"metadata": {"generation": 1, "managedFields": [theirs]}, "status": {}}
@@ -317,8 +323,9 @@ async def test_a_service_that_another_broker_has_for_its_listener_is_not_taken_o
 async def test_a_service_of_its_own_that_somebody_has_edited_is_no_strangers(
     world: ShellWorld,
 ) -> None:
-    """Once its StatefulSet was deleted, as the documentation says, the broker was gone until its
-    Service was removed."""
+    """Otherwise the broker would stay down after its StatefulSet was deleted as documented, until
+    its Service is removed.
+    """
     keeper, api = await running(world)
     edited = {"manager": "kubectl-edit", "operation": "Update", "fieldsV1": {"f:spec": {}}}
     api.objects[SERVICE.kind, "broker-1"]["metadata"]["managedFields"] = [edited]
@@ -380,7 +387,7 @@ def claim_of(**labels: str) -> Json:
 async def test_a_claim_of_somebody_elses_is_not_written_into(
     world: ShellWorld, labels: dict[str, str]
 ) -> None:
-    """It was adopted without a word, and what was on it was the broker's log directory."""
+    """Otherwise it would be adopted silently and its content used as the broker's log directory."""
     api = PodsApi()
     theirs = claim_of(**labels)
     api.objects[VOLUME_CLAIM.kind, CLAIM] = theirs
@@ -442,7 +449,7 @@ async def test_a_volume_that_does_not_come_is_told(
 
 
 async def test_a_pod_that_is_not_made_says_why(world: ShellWorld) -> None:
-    """It said to describe a pod that there was none of."""
+    """The message does not refer to a pod that does not exist."""
     api = PodsApi()
     keeper = keeper_of(world, api)
     await keep(world, keeper, 1)
@@ -518,7 +525,7 @@ async def test_a_lease_that_is_lost_in_the_middle_of_a_turn_ends_it(world: Shell
 
 
 async def test_a_pod_that_was_refused_after_all_holds_nobody(world: ShellWorld) -> None:
-    """It never went, so it never came back, and the others waited for that."""
+    """It never stopped, so it never returned; the others must not wait for that."""
     keeper, api = await running(world)
     api.refuses[STATEFUL_SET.kind] = Invalid(422, "no")
     change(world)
@@ -534,7 +541,9 @@ async def test_a_pod_that_was_refused_after_all_holds_nobody(world: ShellWorld) 
 
 
 async def test_brokers_that_wait_ask_nothing(world: ShellWorld) -> None:
-    """A hundred of them asked four questions each, and for all StatefulSets, every 3 s."""
+    """Otherwise a hundred brokers would each send four requests and list all StatefulSets,
+    every 3 s.
+    """
     keeper, api = await running(world)
     change(world)
     for node in (1, 2):
@@ -556,11 +565,11 @@ async def test_one_list_is_for_all_whose_pods_start(world: ShellWorld) -> None:
     assert api.calls == before + 1
     api.now_s += CHECK_S
     await keep(world, keeper, 1)
-    assert api.calls > before + 2, "what somebody has changed is set back all the same"
+    assert api.calls > before + 2, "users' changes are reverted all the same"
 
 
 def test_a_body_that_is_not_of_its_schema_is_refused_and_no_fault_of_the_server() -> None:
-    """Of an apply the API server says 500, which is asked again and never told."""
+    """The API server answers such an apply with 500, which would be retried and never reported."""
     said = '{"message": "failed to create typed patch object (ns/b): .spec.a: field not declared"}'
     assert isinstance(error_of(500, said.encode(), None, "PATCH b"), Invalid)
     assert isinstance(error_of(500, b'{"message": "etcd"}', None, "PATCH b"), Unavailable)

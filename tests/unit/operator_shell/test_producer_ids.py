@@ -1,4 +1,4 @@
-"""Blocks of producer ids: none is given twice, whoever writes to the Cluster's status."""
+"""Blocks of producer ids: none is assigned twice, even if others write to the Cluster's status."""
 
 import asyncio
 import uuid

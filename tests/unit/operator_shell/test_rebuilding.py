@@ -1,5 +1,4 @@
-"""Slices that are lost or old, as the shell finds out: before a broker is admitted, or told
-anything."""
+"""Detection of lost or old slices by the shell, before a broker is admitted or receives a state."""
 
 import asyncio
 import contextlib
@@ -108,7 +107,7 @@ async def asked() -> AsyncIterator[Asked]:
 
 
 def _told(asked: Asked, **changes: Any) -> control.TopicState:
-    """What broker 1 was told of the one partition."""
+    """Return the state of the one partition that broker 1 received."""
     (made,) = asked.world.services.state.all_rows()
     told = dataclasses.replace(snapshot.partition_state(made), **changes)
     return topic_state(made.topic_id, "t", partitions=(told,))
@@ -122,7 +121,7 @@ async def test_a_broker_says_what_it_was_told_before_it_is_admitted(asked: Asked
     second = await asked.register(has_states=True)
     assert (second.error_code, second.wants_states) == (0, False)
     assert asked.world.services.state.held.has_heard(1)
-    assert (await asked.register(has_states=True)).wants_states, "each time anew"
+    assert (await asked.register(has_states=True)).wants_states, "each time"
 
 
 async def test_a_broker_of_an_earlier_version_is_not_asked(asked: Asked) -> None:
@@ -140,7 +139,7 @@ async def test_a_broker_that_was_told_more_ends_the_term_before_anything_is_deci
     assert [type(end) for end in asked.ends] == [SlicesBehind]
     assert list(asked.world.services.state.all_rows()) == [before]
     assert asked.sessions == []
-    assert (await asked.register()).error_code == NOT_CONTROLLER, "nothing goes on in this term"
+    assert (await asked.register()).error_code == NOT_CONTROLLER, "this term decides nothing more"
 
 
 async def test_a_process_that_is_not_admitted_yet_shows_all_the_same_that_slices_are_old(
@@ -182,7 +181,7 @@ async def test_a_new_process_is_not_admitted_before_all_live_brokers_have_spoken
     services.first_reports.expect((2,))
     monkeypatch.setattr(broker_requests, "FIRST_REPORTS_S", 0.01)
     late = await asked.register(incarnation_id=numbered_uuid(78))
-    assert late.error_code == NOT_CONTROLLER, "it asks again"
+    assert late.error_code == NOT_CONTROLLER, "the broker retries"
     same = await asked.register(incarnation_id=numbered_uuid(77))
     assert same.error_code == 0, "nothing is decided about a process that is known"
 
@@ -216,7 +215,7 @@ async def test_slices_that_are_behind_are_in_doubt_and_the_status_says_so_first(
     assert world.status(CLUSTER, "main")["rebuilding"]["reason"] == "SlicesBehind"
     assert taken.state.doubted == {row.key for row in taken.state.all_rows()} != set()
     again = await _take_over(world)
-    assert again.state.doubted == taken.state.doubted, "whoever takes over goes on with it"
+    assert again.state.doubted == taken.state.doubted, "the next controller continues with it"
 
 
 async def test_a_broker_that_obeyed_a_later_controller_puts_all_in_doubt(asked: Asked) -> None:
@@ -245,8 +244,9 @@ async def test_lost_slices_do_not_hide_that_others_are_behind(asked: Asked) -> N
 async def test_what_is_lost_later_is_another_rebuilding(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that waits for a broker which never comes goes on for ever: whom a person gave up for it
-    is not given up for what is lost after that."""
+    """A rebuilding that waits for a lost broker never ends: a broker given up for it is not given
+    up for a later loss.
+    """
     world, names = asked.world, ("main-00", "main-01")
     since = []
     for day, name in enumerate(names):
@@ -322,8 +322,9 @@ async def test_a_topic_that_only_a_broker_knows_is_listed_until_it_has_a_topic(
 async def test_a_broker_that_was_told_of_a_later_commit_than_was_found_shows_that_it_is_old(
     asked: Asked, is_told: bool
 ) -> None:
-    """It has no replica of what was changed; and once it was admitted it is this controller that
-    told it more."""
+    """It has no replica of the change; and once it was admitted, this controller has pushed
+    more to it.
+    """
     state = asked.world.services.state
     epoch, commit = state.controller_epoch, state.landed
     state.found = epoch, commit
@@ -339,7 +340,7 @@ async def test_a_broker_that_was_told_of_a_later_commit_than_was_found_shows_tha
 async def test_a_broker_whose_object_was_removed_by_hand_and_made_again_is_no_sign(
     asked: Asked,
 ) -> None:
-    """What it knows beyond its first report this controller has told it."""
+    """Everything beyond its first report came from this controller."""
     world, state = asked.world, asked.world.services.state
     told = _told(asked)
     await asked.requests.replica_states(page(told))

@@ -1,4 +1,4 @@
-"""What requests may cost the control listener until they are whole."""
+"""Cost of requests for the control listener until they are complete."""
 
 import asyncio
 import struct

@@ -12,7 +12,7 @@ OTHER = 99
 
 
 def sessions_of(*broker_ids: int, now_s: float = 0.0, reached: bool = True) -> Sessions:
-    """``reached``: another broker has been heard of."""
+    """Return open sessions; ``reached``: another broker has sent a heartbeat."""
     held = Sessions(TIMEOUT_S, TICK_S)
     for broker_id in broker_ids:
         held.open(broker_id, broker_epoch=broker_id * 10, now_s=now_s)
@@ -64,8 +64,9 @@ def test_a_silent_broker_expires_once_after_its_session() -> None:
 
 
 def test_a_controller_that_no_broker_has_reached_fences_nobody() -> None:
-    """Brokers go on without a controller: one that is cut off from all of them must not stop
-    them. With the first that comes the time of the others begins."""
+    """Brokers continue without a controller, and one that is cut off from all of them must not stop
+    them. The first heartbeat starts the time of the others.
+    """
     held = sessions_of(1, 2, reached=False)
     assert run_to(held, 0.0, 100.0) == []
     assert held.alive(1)
@@ -276,7 +277,7 @@ def test_whoever_has_looked_for_a_controller_was_heard_of_then() -> None:
 
 
 def test_also_then_nobody_expires_before_a_broker_has_reached_this_controller() -> None:
-    """It may have been cut off from all of them with the beginning of its term."""
+    """It may have been cut off from all of them since the beginning of its term."""
     held = Sessions(TIMEOUT_S, TICK_S, Looked(91.0, {1: 99.8}))
     for broker_id in (1, 2):
         held.open(broker_id, broker_epoch=broker_id * 10, now_s=100.0)

@@ -126,8 +126,9 @@ async def test_a_conflict_is_never_forced_and_what_the_other_wrote_is_taken_in(
 async def test_a_slice_that_is_put_back_under_a_controller_ends_its_term(
     slices: Slices, way: str
 ) -> None:
-    """What brokers said when they came is older than what they were told since: rows that are
-    missing now must not be rebuilt from that."""
+    """Brokers' first reports are older than the states pushed since: missing rows must not be
+    rebuilt from them.
+    """
     before = slices.planned()
     assert await slices.write(before)
     slices.state.put_broker(broker(1))

@@ -130,7 +130,9 @@ def test_a_deletion_counts_only_for_the_object_that_was_deleted() -> None:
 
 
 def test_the_answer_to_a_write_does_not_bring_back_what_is_gone() -> None:
-    """It may come after the news of the deletion; a user was known again, until the next list."""
+    """The answer may follow the news of the deletion; the user would reappear until the next
+    list.
+    """
     objects = ObjectStore()
     objects.put(topic("a", 10))
     assert objects.remove(topic("a", 12))

@@ -1,4 +1,4 @@
-"""What the operator measures of a cluster's state, and when it shows nothing of it."""
+"""The operator's metrics of a cluster's state, and when they are absent."""
 
 import itertools
 

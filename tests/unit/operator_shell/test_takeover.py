@@ -64,7 +64,7 @@ def commits(world: ShellWorld) -> list[int]:
 
 
 async def test_a_claim_does_not_pass_for_the_last_commit_of_those_before() -> None:
-    """It has the number of the commit that a backup lacks, of which brokers were told."""
+    """The claim has the number of the commit that a backup lacks and that brokers know."""
     world = made()
     async with world.term():
         pass
@@ -191,7 +191,7 @@ async def test_fields_of_a_newer_version_keep_nobody_from_leading_or_coming_back
         world.edit(kind, name, later={"than": "this"})
     async with world.term():
         state = world.services.state
-        assert set(state.topics) == {"ns/t"}, "brokers are told of its partitions"
+        assert set(state.topics) == {"ns/t"}, "brokers receive its partitions"
         assert set(state.brokers) == {1}
         back = dataclasses.replace(
             state.brokers[1], broker_epoch=2**40, incarnation_id=uuid.uuid4()

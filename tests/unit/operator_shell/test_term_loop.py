@@ -96,7 +96,7 @@ async def test_the_cluster_that_the_settings_name_is_controlled() -> None:
 async def test_a_cluster_that_is_made_later_is_noticed_at_once() -> None:
     shell = Shell()
     finding = asyncio.create_task(shell.find_cluster())
-    while "list_all Cluster " not in shell.api.calls:  # noqa: ASYNC110 - it tells nobody
+    while "list_all Cluster " not in shell.api.calls:  # noqa: ASYNC110 - nothing to await
         await asyncio.sleep(0)
     shell.loop.arrived.append((shell.make(CLUSTER, "main", {}), False))
     shell.loop.drain()
@@ -107,7 +107,7 @@ async def test_an_operator_that_started_before_the_definitions_waits_for_them() 
     shell = Shell()
     shell.api.fail("list_all Cluster", NotFound(404, "no such resource"))
     finding = asyncio.create_task(shell.find_cluster())
-    while "list_all Cluster " not in shell.api.calls:  # noqa: ASYNC110 - it tells nobody
+    while "list_all Cluster " not in shell.api.calls:  # noqa: ASYNC110 - nothing to await
         await asyncio.sleep(0)
     await many_turns()
     shell.loop.won()
@@ -220,7 +220,7 @@ async def test_a_watch_that_never_began_is_noticed(monkeypatch: pytest.MonkeyPat
 
 
 async def test_that_the_watch_of_each_kind_begins_is_awaited() -> None:
-    """Where nothing is written nothing else would tell that one never does."""
+    """Without writes nothing else would show that a watch never begins."""
     shell = Shell()
     shell.loop.won()
     following = asyncio.create_task(shell.loop.follow_objects(NeverServed()))  # type: ignore[arg-type]
@@ -233,7 +233,7 @@ async def test_that_the_watch_of_each_kind_begins_is_awaited() -> None:
     assert shell.loop.pulse().silent is None
     shell.loop.asking(TOPIC)
     silent = shell.loop.pulse().silent
-    assert silent is not None, "it has to begin anew, and may be refused"
+    assert silent is not None, "it has to restart, and may be refused"
     assert silent[0] == TOPIC.kind
     following.cancel()
 
@@ -262,14 +262,14 @@ async def test_an_object_that_nobody_understands_keeps_no_other_from_being_taken
 
 
 async def test_an_api_that_is_put_back_under_a_term_ends_it_and_all_is_rebuilt() -> None:
-    """What a list has that is older than all that was known reaches no decision of this term."""
+    """Objects of a list that are older than the known ones reach no decision of this term."""
     shell = Shell()
     shell.make_cluster()
     topic = shell.make_topic("t")
     leading = asyncio.create_task(shell.loop._try(shell.api, FakeServer(), NoEvents()))  # type: ignore[arg-type]
     shell.loop.won()
     async with asyncio.timeout(20):
-        while shell.loop._term is None:  # noqa: ASYNC110 - it tells nobody
+        while shell.loop._term is None:  # noqa: ASYNC110 - nothing to await
             await asyncio.sleep(0)
     await many_turns()
     state = shell.loop._term.services.state
@@ -280,7 +280,7 @@ async def test_an_api_that_is_put_back_under_a_term_ends_it_and_all_is_rebuilt()
     async with asyncio.timeout(20):
         await leading
     assert state.topics[f"{NAMESPACE}/t"].partitions == 1
-    assert shell.loop._behind, "and whoever takes over doubts every row"
+    assert shell.loop._behind, "and the next controller doubts every row"
 
 
 async def test_a_take_over_that_finds_the_api_put_back_begins_anew() -> None:
@@ -296,7 +296,7 @@ async def test_a_take_over_that_finds_the_api_put_back_begins_anew() -> None:
     assert shell.loop._behind
     leading = asyncio.create_task(shell.loop._try(shell.api, FakeServer(), NoEvents()))  # type: ignore[arg-type]
     async with asyncio.timeout(20):
-        while shell.loop._term is None:  # noqa: ASYNC110 - it tells nobody
+        while shell.loop._term is None:  # noqa: ASYNC110 - nothing to await
             await asyncio.sleep(0)
     assert shell.status(CLUSTER, "main")["rebuilding"]["reason"] == "SlicesBehind"
     leading.cancel()
@@ -310,7 +310,7 @@ async def test_what_was_deleted_while_its_watch_was_down_is_missed_in_the_list()
     shell.make_topic("deleted")
     leading = asyncio.create_task(shell.loop._one_term(shell.api, FakeServer(), NoEvents()))  # type: ignore[arg-type]
     async with asyncio.timeout(20):
-        while shell.loop._term is None:  # noqa: ASYNC110 - it tells nobody
+        while shell.loop._term is None:  # noqa: ASYNC110 - nothing to await
             await asyncio.sleep(0)
     await many_turns()
     kept, deleted = (shell.key(TOPIC, name) for name in ("kept", "deleted"))
@@ -368,7 +368,7 @@ async def test_own_certificate_that_is_not_renewed_is_a_condition_until_it_is(
 
 
 class FakeServer:
-    """A control listener to which nobody comes."""
+    """Control listener without any client."""
 
     knocks = Knocks()
 
@@ -396,7 +396,7 @@ async def test_the_lease_is_kept_while_a_cluster_needs_a_controller() -> None:
     assert lease(shell)["metadata"]["deletionTimestamp"]
     finding = asyncio.create_task(shell.find_cluster())
     async with asyncio.timeout(5):
-        while shell.server.find(LEASE, "tidemark-operator"):  # noqa: ASYNC110 - it tells nobody
+        while shell.server.find(LEASE, "tidemark-operator"):  # noqa: ASYNC110 - nothing to await
             await asyncio.sleep(0)
     finding.cancel()
 

@@ -1,5 +1,7 @@
-"""A field of a Topic's manifest reaches the brokers, or it is said here that they do not need it: a
-field that is forgotten on the way would be a change that nobody sees.
+"""Every field of a Topic's manifest reaches the brokers, or this module says that they do not need
+it.
+
+A field that is forgotten on the way would be a change without effect.
 """
 
 import dataclasses
@@ -20,7 +22,7 @@ from tidemark_operator.resources.topic import LocalRetention, Tiering, TopicSpec
 
 LOCAL = {"time": "1h", "size": "1Gi"}
 TIERED = {"enabled": True, "disablePolicy": "Retain", "localRetention": LOCAL}
-#: A field of ``spec`` -> another value, and whether brokers are told of it beside the rows.
+#: A field of ``spec`` -> another value, and whether brokers receive it beside the rows.
 FIELDS: dict[str, tuple[object, bool]] = {
     "topicName": ("other", True),
     "partitions": (4, False),  # the rows

@@ -40,7 +40,7 @@ async def world() -> AsyncIterator[ShellWorld]:
 
 @pytest.fixture
 def crowd(world: ShellWorld, monkeypatch: pytest.MonkeyPatch) -> ShellWorld:
-    """Much is to be done, and nobody else comes."""
+    """Return a busy world in which no second request arrives."""
     monkeypatch.setattr(committer, "GROWS_WITHIN_S", 0)
     world.busy = True
     return world
@@ -54,7 +54,7 @@ async def test_nothing_is_told_before_it_is_stored(world: ShellWorld) -> None:
         "apply Topic t",
         f"replace PartitionSlice {slice_name}",
         "slice landed",
-        "brokers told",
+        "states pushed",
         "replace_status Topic t",
         "published ns/t",
     ]
@@ -63,7 +63,7 @@ async def test_nothing_is_told_before_it_is_stored(world: ShellWorld) -> None:
 
 
 async def test_among_many_a_new_topic_costs_one_write_of_its_status(crowd: ShellWorld) -> None:
-    """Its placement is on record in another slice before a broker is told of it."""
+    """Another slice records its placement before a broker receives it."""
     reconciler = TopicReconciler(crowd.services)
     crowd.make_topic()
     assert await reconciler.reconcile(T) == PUT_OFF_MS / 1000
@@ -75,7 +75,7 @@ async def test_among_many_a_new_topic_costs_one_write_of_its_status(crowd: Shell
         for index in (home, state.record_home(topic_id))
     ]
     assert slices[0] != slices[1]
-    landed = ["slice landed", "brokers told"]
+    landed = ["slice landed", "states pushed"]
     assert crowd.journal == [
         "apply Topic t", slices[0], *landed, slices[1], *landed, "published ns/t"
     ]  # fmt: skip
@@ -86,7 +86,7 @@ async def test_among_many_a_new_topic_costs_one_write_of_its_status(crowd: Shell
     }
     crowd.journal.clear()
     assert 0 < (await reconciler.reconcile(T) or 0) <= PUT_OFF_MS / 1000
-    assert crowd.journal == [], "nobody has answered"
+    assert crowd.journal == [], "no broker has acknowledged"
     crowd.acknowledge(1)
     await reconciler.reconcile(T)
     assert crowd.journal == ["replace_status Topic t"]
@@ -199,8 +199,9 @@ async def test_a_field_of_a_newer_version_is_told_and_the_rest_holds(world: Shel
 
 
 async def test_what_is_observed_is_what_was_decided(world: ShellWorld) -> None:
-    """Also when the spec is edited, and its reconciling paused, before the status is written: by it
-    others see what has been carried out (invariant 22)."""
+    """That includes a spec edited, and a reconciliation paused, before the status is written:
+    others read from it what was implemented (invariant 22).
+    """
     world.make_topic()
     reconciler = TopicReconciler(world.services)
 

@@ -1,4 +1,6 @@
-"""One User on a fake API server: its Secret stands, then brokers are told, then its status."""
+"""One User on a fake API server: its Secret is written, then brokers receive it, then its
+status.
+"""
 
 import base64
 import datetime as dt
@@ -73,7 +75,7 @@ def told(world: ShellWorld, name: str = "alice") -> Any:
 
 
 def fits(world: ShellWorld, password: str) -> bool:
-    """Is what brokers were told made of this password?"""
+    """Return whether the brokers' credential was derived from this password."""
     (scram,) = told(world).scram
     return bool(credential(password, scram.salt, Mechanism(scram.mechanism)) == scram)
 
@@ -86,7 +88,7 @@ async def test_a_secret_stands_before_brokers_are_told_and_the_status_says_it(
 ) -> None:
     world.make_user()
     assert await reconcile(world) == SECRET_CHECK_S
-    assert world.journal == ["create Secret alice", "users told", "replace_status User alice"]
+    assert world.journal == ["create Secret alice", "users pushed", "replace_status User alice"]
     data = secret_of(world)
     assert len(data["password"]) == 32
     assert fits(world, data["password"].decode())
@@ -124,7 +126,7 @@ async def test_what_is_settled_costs_no_write_and_nothing_is_derived_again(
     await reconcile(world)
     assert world.journal == []
     assert len(threads) == 1
-    assert threads[0] is not threading.main_thread(), "heartbeats and elections go on meanwhile"
+    assert threads[0] is not threading.main_thread(), "heartbeats and elections continue meanwhile"
 
 
 async def test_another_term_finds_the_same_credentials(world: ShellWorld) -> None:
@@ -174,7 +176,7 @@ async def test_without_its_password_a_user_has_none(world: ShellWorld) -> None:
     world.make_user(authentication=REF, authorization={"acls": [READ]})
     assert await reconcile(world) == PROBLEM_RETRY_S
     assert told(world).scram == ()
-    assert told(world).acls, "what it may do is told all the same"
+    assert told(world).acls, "its permissions are pushed all the same"
     assert world.server.find(SECRET, "alice") is None
     assert "secret" not in world.status(USER, "alice")
     put_password(world, "now it is there")
@@ -390,7 +392,7 @@ async def test_what_was_accepted_stays_in_force_while_secrets_are_refused(
 
 
 async def test_nothing_is_told_of_a_user_whose_secret_was_never_read(world: ShellWorld) -> None:
-    """As after a take-over: brokers keep what the controller before has told them."""
+    """After a takeover, brokers keep the user that the former controller pushed."""
     users = world.services.state.users
     body = world.make_user()
     users.expect(body["metadata"]["namespace"] + "/alice")
@@ -518,7 +520,7 @@ async def test_a_deleted_user_is_taken_away_at_once(world: ShellWorld) -> None:
     await reconcile(world)
     world.journal.clear()
     world.delete(USER, "alice")
-    assert world.journal == ["users told"]
+    assert world.journal == ["users pushed"]
     assert world.services.state.users.get(ALICE.namespaced_name) is None
     assert await reconcile(world) is None
 
@@ -552,7 +554,7 @@ async def test_a_user_that_is_deleted_while_its_secret_is_read_stays_deleted(
 async def test_a_user_whose_secret_cannot_be_read_holds_up_what_brokers_are_told(
     world: ShellWorld,
 ) -> None:
-    """They keep what they were told before: without it, all would be locked out."""
+    """Brokers keep the former users: without them, all users would be locked out."""
     world.make_user()
     async with world.term():
         world.api.fail("get Secret", Unavailable(503, "busy"))
@@ -605,7 +607,7 @@ async def test_who_may_do_everything_follows_the_cluster(world: ShellWorld) -> N
     assert "have no effect" in world.condition(USER, "alice", "Ready")[2]
     world.journal.clear()
     world.edit(CLUSTER, "main", authorization={"type": "simple", "superUsers": ["CN=b", "a"]})
-    assert world.journal == ["users told"]
+    assert world.journal == ["users pushed"]
     present = snapshot.users(world.services.state)
     assert present is not None
     assert (present[1].authorize, present[1].super_users) == (True, ("CN=b", "a"))

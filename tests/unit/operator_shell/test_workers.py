@@ -1,4 +1,6 @@
-"""What a worker does with what a reconciler raises, and with objects that others have changed."""
+"""A worker's reaction to exceptions of a reconciler and to objects that other writers have
+changed.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,7 +33,7 @@ async def world() -> AsyncIterator[ShellWorld]:
 
 
 async def outcome(world: ShellWorld, error: BaseException | None) -> str:
-    """Of one turn with the Topic."""
+    """Return the result of one turn with the Topic."""
 
     async def reconcile(key: Key) -> float | None:
         if error is not None:
@@ -87,7 +89,7 @@ async def test_what_fails_again_and_again_is_told_once_and_taken_back(
     failing.append(error)
     for _ in range(tries):
         await workers._one(T)
-    # The topic itself waits for a broker, which is told when it was looked at.
+    # The topic itself waits for a broker, which is reported when the topic is reconciled.
     assert world.events.reasons == [reason, "BrokersMissing", reason]
 
 
@@ -124,7 +126,7 @@ async def test_condition_that_could_not_be_written_is_written_after_the_next_fai
 
 
 async def test_an_object_that_this_version_cannot_read_is_told_so(world: ShellWorld) -> None:
-    """It may be a later version's: and it is not told that it belongs to somebody else."""
+    """It may belong to a later version, so the message does not say that another owner has it."""
     reconcilers: dict[str, Callable[[Key], Awaitable[float | None]]] = {
         TOPIC.kind: TopicReconciler(world.services).reconcile,
         BROKER.kind: BrokerReconciler(world.services, world.reflector).reconcile,
@@ -165,7 +167,9 @@ async def test_who_changes_an_object_in_a_row_waits_no_longer_for_the_last_chang
 
 
 async def test_news_that_the_watch_brings_before_it_is_read_is_news(world: ShellWorld) -> None:
-    """Who changes it in a row is not to wait for half a minute because the watch was quicker."""
+    """A user who makes two changes in a row must not wait half a minute because the watch was
+    quicker.
+    """
     workers = Workers(world.services, {}, LastPass())
 
     async def reconcile(key: Key) -> float | None:

@@ -35,7 +35,7 @@ class WatchedServer(FakeApiServer):
         self.turn()
 
     def turn(self) -> None:
-        """Whoever watches looks again."""
+        """Wake all watches."""
         self.turned.set()
         self.turned = asyncio.Event()
 
@@ -64,12 +64,12 @@ class WatchedApi(FakeKubeApi):
 
     def __init__(self, server: WatchedServer) -> None:
         super().__init__(server)
-        #: Of watches that have begun: raised, told as an event, or None for an end in peace.
+        #: Ends of open watches: raised, sent as an event, or None for a normal end.
         self._ends: list[KubeError | Json | None] = []
         self.watching = 0
 
     def end_watch(self, error: KubeError | Json | None = None) -> None:
-        """The watch that runs ends; a ``Status`` is told by it."""
+        """End the open watch; a ``Status`` is sent as its last event."""
         self._ends.append(error)
         self.server.turn()
 

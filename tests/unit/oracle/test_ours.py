@@ -30,7 +30,7 @@ LISTENER = "PLAINTEXT"
 #: DescribeClientQuotas, DescribeCluster, DescribeProducers, DescribeTopicPartitions.
 KEYS = frozenset({0, 1, 2, 3, 23, 29, 30, 31, 35, 48, 60, 61, 75})
 SERVED = {api.key: range(api.version_min, api.version_max + 1) for api in APIS if api.key in KEYS}
-#: But what a coordinator of transactions is asked.
+#: All cases except requests to a transaction coordinator.
 TABLE = [
     each for each in cases(SERVED) if each.round is None and "transactional_id" not in each.name
 ]
@@ -138,7 +138,7 @@ class Ours:
 
 @pytest.fixture
 async def ours(tmp_path: Path) -> Any:
-    """It leads the table's topics, and the one that is read holds three records."""
+    """Run a broker that leads the table's topics; the one that is read has three records."""
     node = Node(1, tmp_path)
     endpoint = control.Endpoint(name=LISTENER, host="127.0.0.1", port=9)
     topics = [

@@ -1,4 +1,4 @@
-"""The Job of a run of an Export: what the job is told, by what, and what its pod may do."""
+"""The Job of an Export's run: its inputs, their form, and the permissions of its pod."""
 
 import dataclasses
 import json
@@ -269,7 +269,7 @@ def test_volumes_and_places_are_those_of_the_manifest() -> None:
 
 
 def test_a_kubelet_makes_nothing_of_what_the_job_is_told() -> None:
-    """It expands $(NAME), and takes $$ for $."""
+    """A kubelet expands $(NAME) and replaces $$ by $."""
     fields = "`$(TIDEMARK_SECRET_0)` STRING, `a$$b` INT"
     made = body(table={"schema": {"format": "json", "fields": fields}})
     assert "$" not in str(variables(made)[ORDER_VARIABLE])

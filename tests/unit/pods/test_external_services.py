@@ -144,7 +144,7 @@ INGRESS = [{"ip": "192.0.2.7"}]
             {"host": "b{nodeId}.example.com", "port": 443},
             None,
             WayIn(host="b1.example.com", port=443),
-            id="told before there is one",
+            id="pushed before it exists",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a Broker in a pod comes to."""
+"""Manifests of a Broker in a pod."""
 
 import dataclasses
 from typing import Any
@@ -156,7 +156,7 @@ def stateful_set(**status: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        pytest.param({}, False, id="nobody has looked"),
+        pytest.param({}, False, id="not observed yet"),
         pytest.param(
             {"observedGeneration": 1, "updatedReplicas": 1, "readyReplicas": 1},
             False,

@@ -1,4 +1,4 @@
-"""What clients use of their quotas: shared, bounded, forgotten."""
+"""Clients' use of their quotas: shared, bounded, forgotten."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Records walked by their keys, and batches written anew without some of them."""
+"""Iteration over records by key, and rewriting of batches without some of their records."""
 
 import struct
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is copied of a segment says all of the transactions in it: no reader needs another one."""
+"""A segment's copy describes all of its transactions: no reader needs another segment."""
 
 from pathlib import Path
 

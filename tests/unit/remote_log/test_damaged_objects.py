@@ -1,4 +1,4 @@
-"""What the status of a partition says of damaged objects, and for how long."""
+"""Damaged objects in the status of a partition, and for how long they are reported."""
 
 import uuid
 from dataclasses import replace

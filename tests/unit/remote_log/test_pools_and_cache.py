@@ -1,4 +1,4 @@
-"""What several threads share: pools with limits, a cache that loads once."""
+"""State shared by several threads: pools with limits, a cache that loads once."""
 
 import asyncio
 import threading

@@ -13,7 +13,7 @@ LIMIT = 10
 
 
 class World:
-    """One thread, which the test lets go on read by read; a clock that the test moves."""
+    """One thread that the test releases read by read, and a clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

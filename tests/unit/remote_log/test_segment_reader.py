@@ -201,7 +201,7 @@ def test_nothing_of_a_damaged_piece_stays_in_memory(segment: Segment) -> None:
 
 
 def test_an_index_of_another_log_is_found_out(segment: Segment) -> None:
-    """Where the manifest has no digest of it."""
+    """The manifest has no digest of the index."""
     other = OffsetIndex(FIRST)
     other.append(FIRST + 11, segment.positions[2])
     aux = Aux(

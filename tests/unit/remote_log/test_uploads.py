@@ -47,7 +47,7 @@ class Place:
         self.loaded = self.tier.manifests.commit(self.loaded, transition)
 
     def stored(self) -> int:
-        """Objects of data that are in the store; it may be asked while they are being deleted."""
+        """Return the number of data objects in the store, also while they are being deleted."""
         return len(list(self.tier.store.list("data/")))
 
 
@@ -114,7 +114,7 @@ def test_what_still_counts_as_being_copied_is_left_to_the_next_claim(place: Plac
 
 
 def test_what_is_finished_stays(place: Place) -> None:
-    """Its commit had landed, though its writer heard of an error."""
+    """Its commit had landed although its writer received an error."""
     copied = place.tier.segments.copy_segment(place.entry, place.data)
     place.commit(
         lambda head: finish_copy(head, BY, place.entry, copied.custom_metadata, copied.digests)
@@ -150,7 +150,7 @@ async def test_a_cancelled_caller_leaves_the_upload_to_end_and_to_be_looked_at(
         await asyncio.to_thread(begun.wait)
         caller.cancel()
         await asyncio.gather(caller, return_exceptions=True)
-        assert place.entry.segment_id in uploads  # nobody here deletes its objects meanwhile
+        assert place.entry.segment_id in uploads  # so no cleanup deletes its objects meanwhile
         may_end.set()
         while place.entry.segment_id in uploads or place.stored():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
