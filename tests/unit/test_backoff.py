@@ -1,4 +1,4 @@
-"""Pauses between tries."""
+"""Pauses of exponential backoff between attempts."""
 
 from tidemark.backoff import Backoff
 

@@ -1,4 +1,4 @@
-"""What the operator and the job of an Export say to each other, and what is not believed."""
+"""Messages between the operator and an Export's job, and the rejection of invalid ones."""
 
 import json
 

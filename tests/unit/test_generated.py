@@ -1,4 +1,4 @@
-"""Files that are made from the code: written, compared, and told with what to run."""
+"""Generated files: written, compared, and reported with the command that writes them."""
 
 from collections.abc import Mapping
 from pathlib import Path

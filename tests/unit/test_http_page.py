@@ -1,4 +1,7 @@
-"""What the metrics and health page answers; over a socket in the tests of operator and broker."""
+"""Answers of the metrics and health page, without a socket.
+
+Tests of the operator and the broker use sockets.
+"""
 
 from http import HTTPStatus
 
@@ -32,7 +35,7 @@ def test_whoever_is_not_well_is_not_served_by_a_load_balancer() -> None:
 def test_whoever_does_not_wait_for_a_page_is_not_worth_a_traceback(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a kubelet that probed a process while it stood still. Anything else is told."""
+    """A kubelet may have probed the process while it hung. Any other error is logged."""
     server = _Server.__new__(_Server)
     for error in (BrokenPipeError("gone"), TimeoutError(), ValueError("of ours")):
         try:

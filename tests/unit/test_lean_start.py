@@ -20,7 +20,7 @@ def test_a_server_does_not_import_hypothesis(server: str) -> None:
     assert "hypothesis.core" not in imported
 
 
-#: Runs a server, which is told to end when it imports what it is made of.
+#: Runs a server and sends it a signal as soon as it imports its own modules.
 TOLD_EARLY = """
 import os, runpy, sys
 server, number = sys.argv[1], int(sys.argv[2])
@@ -37,7 +37,7 @@ runpy.run_module(server, run_name="__main__")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("server", ["tidemark_broker", "tidemark_operator"])
 def test_a_server_that_still_imports_ends_when_it_is_told(server: str, number: int) -> None:
-    """By a handler (a status of its own), for without one process 1 does not end."""
+    """A handler ends it with a status of its own: without a handler, process 1 would not end."""
     command = (sys.executable, "-c", TOLD_EARLY, server, str(int(number)))
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
@@ -58,7 +58,7 @@ HEAVY = {
     "tidemark_pipeline.session",
     SPEC,
 }
-#: Each command, as its help starts it, and what it needs of these all the same.
+#: Each command, as its help starts it, and the slow modules that it needs all the same.
 STARTS: dict[str, set[str]] = {
     "": set(),
     "up": set(),

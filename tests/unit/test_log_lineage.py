@@ -39,7 +39,7 @@ def test_records_of_a_later_epoch_below_the_offset_replaced_others() -> None:
     unrestored = {"restores": ()}
     assert divergence(Position(50, 3), log(**unrestored, later_epoch_start=49)) == 49
     assert divergence(Position(50, 3), log(**unrestored, later_epoch_start=50)) is None
-    # The epochs of the records may have expired; the restore is on record for good.
+    # The epochs of the records may have expired; the record of the restore never does.
     assert divergence(Position(500, 3), log(later_epoch_start=600, end=900)) == 400
 
 

@@ -1,4 +1,4 @@
-"""What was not used for longest goes first, by weight."""
+"""Least recently used entries are evicted first, by weight."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -34,7 +34,7 @@ OPERATIONS = (
 
 @dataclass
 class History:
-    """A head and its pages; what the log has, up to ``end``, is the brokers' besides."""
+    """A head and its pages; up to ``end``, the brokers also have what the log has."""
 
     end: int = 0
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(1, 0)])
@@ -53,7 +53,7 @@ class History:
     )
 
     def copy(self, a: int, b: int) -> None:
-        """So many offsets behind what the tier has, and some of those again."""
+        """Copy ``a`` offsets beyond the tier's end, and ``b`` of its last offsets again."""
         behind = max(self.head.next_copy_offset, self.head.log_start_offset)
         start, last = max(behind - b, self.head.log_start_offset), behind + a
         by = self.head.claim
@@ -122,7 +122,7 @@ class History:
         self.head = transitions.finish_delete(self.head, self.head.claim, gone)
 
     def _epochs(self, start: int, last: int) -> list[tuple[int, int]]:
-        """Of these offsets."""
+        """Return the epochs of these offsets."""
         ends = [*(begin for _, begin in self.epochs[1:]), last + 1]
         return [
             (epoch, max(begin, start))

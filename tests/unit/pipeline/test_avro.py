@@ -1,5 +1,7 @@
-"""Avro into columns: what fastavro writes is what the rows have, whatever the schema; what is no
-record is told from what is, whatever the bytes."""
+"""Avro into columns: rows equal what fastavro wrote, for any schema.
+
+Values that are no record are recognized, whatever their bytes.
+"""
 
 import datetime as dt
 import io
@@ -161,7 +163,7 @@ def _unzip(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
 
 
 def _union(first: str) -> Case:
-    """Of a string and a boolean, and a null or a number."""
+    """Return a union of a string, a boolean, and null or a number."""
     members = ["string", "boolean"] if first == "null" else ["int", "string", "boolean"]
     branches = [first, *(m for m in members if m != first)]
 

@@ -29,8 +29,10 @@ def framed(number: int, data: bytes) -> bytes:
 
 
 def run(decoding: Decoding, values: list[bytes | None]) -> dict[int, tuple[Any, Any, Any]]:
-    """By offset, for batches come as schemas have them. Values lie behind one that is not looked
-    at."""
+    """Return the results by offset, since batches come per schema.
+
+    The values follow another one that is not decoded.
+    """
     column = pa.array([b"before", *values], pa.binary()).slice(1)
     batch = pa.RecordBatch.from_arrays(
         [pa.array(range(len(values)), pa.int64()), column], names=["offset", "value"]
@@ -115,7 +117,7 @@ def test_a_reason_is_no_longer_than_people_read() -> None:
 
 
 def test_one_schema_that_fits_no_column_ends_the_batch_and_is_said() -> None:
-    """It was checked before anything was read: only a change of the table can do it."""
+    """The schema was checked before anything was read: only a change of the table causes this."""
     with pytest.raises(ValueError, match="does not fit int"):
         run(Decoding(COLUMNS, TEXT), [b"\x02a"])
 

@@ -13,7 +13,7 @@ AT = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
 
 
 def test_rows_below_the_log_start_go_and_of_no_other_partition() -> None:
-    """Nor of one whose log start nobody could read, or which has lost nothing."""
+    """Partitions with an unknown log start, or without a deletion, keep their rows too."""
     gone = below(AT, {"id"}, {0: 5, 1: 0})
     assert gone == {0: 5}
     assert condition("kafka.", {0: 5, 2: 9}) == (
@@ -32,7 +32,7 @@ def test_rows_below_the_log_start_go_and_of_no_other_partition() -> None:
         (AT, set(), "nothing is dropped"),
         (replace(AT, topic_id=""), {""}, "nothing is dropped"),
     ],
-    ids=["the export deletes", "made anew", "two", "no partitions", "no id"],
+    ids=["the export deletes", "recreated", "two", "no partitions", "no id"],
 )
 def test_nothing_goes_where_the_log_start_says_nothing_of_the_table(
     exported: Exported, ids: set[str], why: str

@@ -1,4 +1,4 @@
-"""How far a Delta table is, by its log: rolled back, made anew, cleaned, and written over."""
+"""Progress of a Delta table by its log: rolled back, recreated, cleaned, and overwritten."""
 
 import json
 from dataclasses import replace
@@ -81,7 +81,7 @@ def test_rows_over_a_rollback_are_refused_with_the_way_back() -> None:
         log(*before, restored(4, 2), wrote(5, base=3))
     with pytest.raises(ExportError, match="TO VERSION AS OF 4"):
         log(*before, restored(4, 2), other(5), wrote(6, base=3))
-    # That way was gone.
+    # The refused way no longer exists.
     assert log(*before, restored(4, 2), wrote(5, base=3), restored(6, 4)) == AT[2]
     # A claim has no rows: it is as if it were not.
     assert log(*before, restored(4, 2), claimed(5, base=3)) == AT[2]

@@ -1,4 +1,4 @@
-"""What a table may become for a schema, and what is refused by its name."""
+"""Evolution of a table by schema, and the names of the changes that are refused."""
 
 import json
 from typing import Any

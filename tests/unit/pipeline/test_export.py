@@ -1,4 +1,4 @@
-"""How far a table has a topic: what a commit says of it, and what a job makes of that."""
+"""Progress of a table: the properties of a commit, and their use by a job."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_a_job_that_starts_goes_on_where_the_table_is_with_the_next_epoch() -> N
 
 
 def test_a_table_keeps_the_mode_that_it_was_begun_with() -> None:
-    """What committed before there were modes has appended."""
+    """A commit without a mode is one that appended."""
     assert Exported.of_properties(FOUND.to_properties() | {"tidemark.mode": "upsert"}) != FOUND
     del (older := FOUND.to_properties())["tidemark.mode"]
     assert Exported.of_properties(older) == FOUND

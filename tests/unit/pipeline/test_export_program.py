@@ -1,4 +1,4 @@
-"""The job of an Export, but for Spark: how an end is judged and told, and what its page shows."""
+"""The job of an Export without Spark: verdict on its end, its reports, and its page."""
 
 import threading
 from pathlib import Path
@@ -127,7 +127,7 @@ def test_what_a_table_is_to_be_comes_from_json() -> None:
         Wanted.of({"warehouse": "/lake"})
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- reports
 
 
 def progress(commits: int, lag: int, current_ms: int | None = None) -> Progress:

@@ -35,7 +35,7 @@ def test_a_table_of_no_export_and_one_that_was_replaced_have_no_offsets() -> Non
 
 
 def test_an_ancestor_that_expired_is_never_replaced_by_the_tag() -> None:
-    """Whether the table was rolled back to it nobody knows."""
+    """A rollback of the table to that snapshot would leave no trace."""
     with pytest.raises(LineageLost, match=r"snapshot 1, .*set_current_snapshot\('db.t', 3\)"):
         found(5, wrote(3, 2), other(5, 1), tag=3)
     with pytest.raises(LineageLost, match=r"Export into a new table$"):

@@ -67,7 +67,7 @@ def test_a_stream_begins_at_the_end_and_has_none_unless_told() -> None:
     ids=str,
 )
 def test_what_a_position_comes_to(position: At, start: int, end: int) -> None:
-    """What is outside of the log is the planner's to judge."""
+    """The planner judges positions outside the log."""
     assert start_of(position, EXTENT, found_at, strict=False) == start
     assert end_of(position, EXTENT, found_at) == end
 

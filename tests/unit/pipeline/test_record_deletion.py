@@ -1,5 +1,6 @@
-"""What an export deletes from its topic: no more than the table's commit says, and nothing where
-that may lose a record."""
+"""Deletions of an export from its topic: never beyond the table's commit, and none that may lose a
+record.
+"""
 
 from dataclasses import replace
 
@@ -48,7 +49,7 @@ def test_a_table_that_does_not_say_where_it_was_begun_has_only_what_comes() -> N
 
 
 def test_where_a_partition_was_begun_is_kept() -> None:
-    """By whatever job goes on."""
+    """Every later job keeps it."""
     read = Exported.of_properties(WHOLE.to_properties())
     assert read == WHOLE
     later = begin(read, "t", "id", "b").reaching({0: 20, 3: 8}, {0: 19, 3: 2})
@@ -68,7 +69,7 @@ def test_a_batch_of_a_new_partition_begins_at_its_log_start_or_nobody_knows() ->
         {"failOnDataLoss": "false"},
     ):
         assert beginning(**given).reached(NEW, {0: 9}, {0: 2}).starts == {0: 9}
-    # What goes on is what it was, unless it leaves out what it does not find.
+    # An export that continues keeps its start, unless it skips what it does not find.
     assert beginning(WHOLE).reached(WHOLE, {0: 20}, {}).starts == WHOLE.starts
     lossy = beginning(WHOLE, failOnDataLoss="false")
     assert lossy.reached(WHOLE, {0: 20}, {}).starts == {0: 20, 1: 4, 2: 9}
@@ -91,7 +92,7 @@ def test_a_run_that_leaves_records_out_deletes_none(options: dict[str, str], why
 
 
 def test_starting_options_are_of_a_new_table_only() -> None:
-    """They count for nothing where the table says where to begin."""
+    """They have no effect where the table determines the start."""
     beginning(WHOLE, startingTimestamp="5").check_deletes(WHOLE, [0, 1, 2])
     with pytest.raises(ExportError, match="does not say that the export deletes"):
         beginning().check_deletes(replace(WHOLE, deletes=False), [0])

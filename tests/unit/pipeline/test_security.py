@@ -1,4 +1,4 @@
-"""How a job proves who it is: options, and the client's side of SCRAM."""
+"""Authentication of a job: options, and the client's side of SCRAM."""
 
 import pytest
 

@@ -275,7 +275,7 @@ def test_an_object_that_is_gone_without_reason_is_corruption(small_tier: SmallTi
 
 
 class TestTamperedObjects:
-    """What is not what was copied gives an error that names the object, and none of its rows."""
+    """A tampered object causes an error with its name, and returns none of its rows."""
 
     @pytest.fixture(params=[True, False], ids=["digests", "first-format"])
     def tier(self, small_tier: SmallTier, request: pytest.FixtureRequest) -> SmallTier:
@@ -283,7 +283,7 @@ class TestTamperedObjects:
         return small_tier
 
     def objects(self, tier: SmallTier) -> list[Path]:
-        """Of the log of each segment."""
+        """Return the log object of each segment."""
         return [tier.path / entry.log_key for entry in tier.entries]
 
     def refused(self, tier: SmallTier, message: str, **options: str) -> None:

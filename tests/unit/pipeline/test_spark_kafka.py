@@ -14,14 +14,16 @@ BROKERS = {"engine": "kafka", "bootstrap": "b1:9092,b2:9092"}
 
 
 class Brokers:
-    """Of topics with so many partitions, all asked; records of each have the times 0, 10, 20."""
+    """Brokers of topics with these numbers of partitions; each has records of the times 0, 10
+    and 20.
+    """
 
     def __init__(self, options: Options, partitions: Mapping[str, int] | None) -> None:
         self._options, self._partitions = options, partitions
 
     def parts(self) -> list[Part]:
         if self._partitions is None:
-            pytest.fail("brokers are asked for partitions that nothing names")
+            pytest.fail("brokers receive requests for partitions that nothing names")
         return [
             Part(name, number)
             for name, count in self._partitions.items()
@@ -33,7 +35,7 @@ class Brokers:
 
 
 def said(partitions: Mapping[str, int] | None = None, **given: str) -> dict[str, str]:
-    """What Spark is told beside what it always is."""
+    """Return Spark's options except the constant ones."""
     options = checked({**BROKERS, **given})
     return kafka_options(options, Brokers(options, partitions))
 

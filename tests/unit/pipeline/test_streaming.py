@@ -1,4 +1,4 @@
-"""A stream's offsets: as Spark's driver asks for them, of a tier without brokers."""
+"""A stream's offsets, as Spark's driver requests them, in a tier without brokers."""
 
 import json
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def test_micro_batches_follow_one_another(small_tier: SmallTier) -> None:
 
 
 def test_a_restarted_query_counts_its_limit_from_where_it_was(small_tier: SmallTier) -> None:
-    """Spark plans an empty batch there before it asks for anything."""
+    """Spark plans an empty batch there before any other request."""
     copy(small_tier, 30)
     stream = reader(small_tier, maxOffsetsPerTrigger="10")
     assert stream.partitions(at(15), at(15)) == []
@@ -192,7 +192,7 @@ def test_a_lenient_query_continues_at_the_first_lost_offset(small_tier: SmallTie
 def test_a_lenient_query_reads_what_a_restored_topic_has_once(
     small_tier: SmallTier,
 ) -> None:
-    """Also while the log ends where the query is, and others go on."""
+    """That includes a log that ends where the query is, while other logs continue."""
     other = SmallTier(small_tier.path, name="u")
     copy(small_tier)
     copy(other)

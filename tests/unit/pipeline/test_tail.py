@@ -1,4 +1,4 @@
-"""What the reader of the tail makes of answers that no sound broker gives."""
+"""The tail reader's reaction to answers that no sound broker gives."""
 
 import subprocess
 import sys

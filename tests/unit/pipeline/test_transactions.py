@@ -12,7 +12,7 @@ from tidemark_pipeline.decode import Source, decode
 
 
 def data(offset: int, producer: int = -1) -> bytes:
-    """Of a transaction, where there is a producer."""
+    """Return a batch, of a transaction if it has a producer."""
     return build_batch(
         [Record(b"k", b"%d" % offset, (), offset)],
         base_offset=offset,

@@ -1,5 +1,6 @@
-"""What a topic takes in the tier: manifests held against what lies on the disk, where every figure
-that is expected comes from."""
+"""Usage of a topic in the tier: manifests compared with the disk, the source of all expected
+figures.
+"""
 
 import json
 import uuid
@@ -137,7 +138,7 @@ def test_what_is_marked_frees_nothing_twice_and_what_is_deleted_is_gone(paged: S
     assert figures.pending_bytes == on_disk(paged, *entries[:3])
     assert topic.freed["disable-delete"] == on_disk(paged, *entries[3:])
     listed = topic.listed[""]
-    assert listed.unnamed_bytes == 0, "they are named until they are gone"
+    assert listed.unnamed_bytes == 0, "they are named until they are deleted"
     assert listed.size_bytes == figures.stored_bytes + figures.pending_bytes
 
 
@@ -199,7 +200,7 @@ def test_a_page_that_was_dropped_meanwhile_means_reading_the_head_again(
     assert len(before.head.pages) > 2
     gone = (*before.head.pages[:2], replace(before.head.pages[2], name="00000009-gone"))
     stale = replace(before, head=replace(before.head, pages=gone))
-    answers = iter([before, stale])  # what lists asks first
+    answers = iter([before, stale])  # for the first two requests
     monkeypatch.setattr(
         type(paged.tier.manifests), "load", lambda _, *of: next(answers, None) or load(*of)
     )
@@ -229,7 +230,7 @@ def test_custom_metadata_that_does_not_tell_counts_as_the_log(
 
 
 def of_memory(memory: MemoryStore, place: Place, metadata: list[bytes], **options: Any) -> Usage:
-    """Of segments of 100 bytes, with this custom metadata."""
+    """Return the usage of segments of 100 bytes with this custom metadata."""
     store = manifests(memory)
     loaded = store.create(place.head())
     for at, each in enumerate(metadata):

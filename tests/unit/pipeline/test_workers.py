@@ -1,4 +1,4 @@
-"""What a Python worker of Spark is spared behind a task, looked at in a process of its own."""
+"""Work that a Python worker of Spark skips after a task, observed in a process of its own."""
 
 import subprocess
 import sys

@@ -52,8 +52,11 @@ def states(
     registered: dict[int, int] | None = None,
     **tiering: int,
 ) -> control.PartitionStatesRequest:
-    """What a controller sends about the one topic; ``registered``: brokers' epochs where they are
-    not their ids; ``tiering``: fields of its TopicState."""
+    """Return the states that a controller pushes for the one topic.
+
+    ``registered`` has brokers' epochs where they are not their ids; ``tiering`` sets fields of the
+    topic's TopicState.
+    """
     topic = topic_state(topic_id, TOPIC, partitions=rows, **tiering)
     brokers = tuple(
         control.BrokerState(broker_id=n, broker_epoch=epoch, rack=None, fenced=False, listeners=())
@@ -70,7 +73,7 @@ def batch(count: int = 1) -> bytes:
 
 
 def dialer_of(node_id: int) -> Dialer:
-    """Nobody is dialled here: no broker has an address."""
+    """Return a dialer that is never used: no broker has an address."""
     return Dialer(files=TlsFiles(Path("none")), expected=Identity("c", node_id))
 
 
@@ -144,7 +147,7 @@ class Node:
         await self.told(row(leader=self.node_id, leader_epoch=epoch, partition_epoch=epoch))
 
     async def told_alone(self, partition_epoch: int) -> None:
-        """It leads in epoch 1 with an ISR of itself."""
+        """Make the node lead in epoch 1 with an ISR of itself."""
         await self.told(
             row(
                 leader=self.node_id,
@@ -174,7 +177,7 @@ class Node:
         return await apply_answer(self.partition, asked, await self.fetch_result(leader))
 
     async def fetch_result(self, leader: "Node") -> ReplicaFetchResult:
-        """What the leader answers to it."""
+        """Return the leader's answer to the node's next fetch."""
         asked = next_request(self.partition, 1 << 20)
         request = ReplicaFetchRequest(
             replica_id=self.node_id,
@@ -202,7 +205,7 @@ class Node:
         return b"".join(path.read_bytes() for path in sorted(self.log_folder.glob("*.log")))
 
     async def stop(self) -> bool:
-        """End it; was the shutdown clean?"""
+        """Stop the node and return whether the shutdown was clean."""
         await self.manager.close()
         return await self.log_directory.close(self.node_id)
 

@@ -1,4 +1,4 @@
-"""What a changed configuration does to a replica that leads."""
+"""Effects of a changed configuration on a replica that leads."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ async def min_isr(node: Node, value: int) -> None:
 
 
 async def test_records_that_a_lower_min_isr_commits_are_read_at_once(node: Nodes) -> None:
-    """Where nobody follows and nobody writes, nothing else would commit them."""
+    """Without followers and producers nothing else would commit them."""
     one = node(1)
     await one.told(row(leader=1, leader_epoch=1, partition_epoch=1, isr=(1,)))
     await min_isr(one, 2)

@@ -1,5 +1,8 @@
-"""What a client's Produce is answered, by the handler over real replicas: by name and by id, which
-record is at fault, what is refused though its header is right."""
+"""Answers to a client's Produce by the handler over real replicas.
+
+The tests cover topics by name and by id, the index of the faulty record, and records refused
+although the header is right.
+"""
 
 import asyncio
 import threading
@@ -98,7 +101,7 @@ async def test_poison_is_refused(leader: Node, count: int) -> None:
 
 
 async def test_which_batches_of_a_connection_are_read(leader: Node) -> None:
-    """The first ones, and then one in so many."""
+    """The first batches are read, and then one in each interval."""
     batches = [poisoned(records(*[b"k"] * 9, value=b"%05d" % n)) for n in range(400)]
     producer, unread = Producer(leader), 0
     for number, data in enumerate(batches):

@@ -1,5 +1,8 @@
-"""What a consumer's Fetch is answered, by the handler over real replicas: which errors bear
-offsets, where logs part, who may be read from (KIP-392), and where it is sent."""
+"""Answers to a consumer's Fetch by the handler over real replicas.
+
+The tests cover errors with offsets, diverging logs, permitted replicas (KIP-392), and the preferred
+replica.
+"""
 
 import asyncio
 from collections.abc import Callable

@@ -58,7 +58,7 @@ async def test_it_fetches_again_before_it_is_let_into_the_isr(node: Nodes) -> No
 
 @pytest.mark.parametrize("changes", [{"isr": (1, 2)}, {"isr": (1,), "has_eligible_leaders": True}])
 async def test_who_may_be_elected_gives_up_nothing(node: Nodes, changes: Any) -> None:
-    """It may be the only one that holds what was committed by the time its leader dies."""
+    """The replica may be the only one with the committed records by the time its leader dies."""
     one, two, _ = await pair(node, **changes)
     for _ in range(3):
         await two.fetch_once(one)

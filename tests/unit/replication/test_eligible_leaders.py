@@ -1,4 +1,4 @@
-"""KIP-966 on the leader: while its row has eligible leaders its high watermark stands still."""
+"""KIP-966 on the leader: the high watermark does not advance while its row has eligible leaders."""
 
 from collections.abc import Callable
 
@@ -98,7 +98,7 @@ async def test_a_deletion_is_not_acknowledged_that_an_eligible_leader_may_not_ha
 async def test_an_eligible_leader_has_its_part_in_where_a_delete_lets_the_log_begin(
     node: Nodes,
 ) -> None:
-    """What broker 2 no longer has locally must not become the local part of the log alone."""
+    """The leader's local part alone must not become the log while broker 2 lacks it locally."""
     one, _ = await _left_behind(node)
     assert disablement.local_starts(one.partition, 5) == {1: 0, 2: None}
     known = one.partition.row

@@ -151,7 +151,7 @@ async def test_a_round_names_and_answers_what_has_changed_and_nothing_else(node:
 
 
 async def test_what_the_leader_learns_without_records_reaches_the_follower(node: Nodes) -> None:
-    """The end of the tier is announced by nobody: it is found by looking."""
+    """No other part announces the end of the tier: the leader finds it by looking."""
     pair = await Pair(node(1), node(2)).start()
     remote_end.note(pair.led(3), 41, 0)
     await pair.led(3).write_changes()
@@ -219,7 +219,7 @@ async def test_a_leader_in_another_epoch_says_so_of_a_partition_at_rest(node: No
     leader = pair.led(6).leader
     assert leader is not None
     assert leader.progress()[2].next_offset == -1
-    # The follower backs off, hears of the epoch itself, and fetches in it.
+    # The follower backs off, receives the epoch itself, and fetches in it.
     await pair.two.told(row(partition=6, leader_epoch=1, partition_epoch=1))
     pair.fetcher.add(pair.followed(6))
     await pair.settle()
@@ -290,7 +290,7 @@ async def test_a_lost_answer_leads_to_a_full_fetch_and_nothing_is_missed(node: N
     await append(pair.led(2))
     lost = pair.fetcher._request()
     await pair.one.service.handle(lost, Identity("c", lost.replica_id), room())
-    await pair.fetcher._round(pair.line)  # goes on with the epoch of the request that was answered
+    await pair.fetcher._round(pair.line)  # continues from the last answered request's epoch
     assert pair.line.answers[-1].error_code == int(ErrorCode.invalid_fetch_session_epoch.value)
     await pair.round()
     assert len(pair.line.named) == PARTITIONS
@@ -325,7 +325,7 @@ async def test_only_the_next_request_of_the_same_registration_goes_on_with_a_ses
 
     unknown = await answered(session_id=handler.session_id ^ 1)
     assert unknown is ErrorCode.fetch_session_id_not_found
-    assert await answered(broker_epoch=3) is ErrorCode.stale_broker_epoch  # not heard of yet
+    assert await answered(broker_epoch=3) is ErrorCode.stale_broker_epoch  # not known yet
     await pair.one.told(registered={2: 3})
     assert await answered() is ErrorCode.stale_broker_epoch
     assert await answered(broker_epoch=3) is ErrorCode.invalid_fetch_session_epoch
@@ -380,7 +380,7 @@ def test_sessions_and_their_partitions_are_limited() -> None:
     assert len(cache) == 1
     assert begin(3) != 0
     assert begin(4) == 0
-    assert begin(4, now_s=1000.0) != 0, "sessions that nobody uses make room"
+    assert begin(4, now_s=1000.0) != 0, "unused sessions make room"
 
 
 def test_a_sessions_epoch_begins_again_at_one() -> None:
@@ -430,7 +430,7 @@ async def test_a_follower_that_forgets_what_it_still_waits_for(
 async def test_a_follower_is_given_no_more_than_an_answer_may_hold(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it asks for: it is read on the loop, and into memory."""
+    """The answer is read on the loop and into memory, so the request's limit does not apply."""
     monkeypatch.setattr(service, "RESPONSE_BYTES_MAX", 3 * len(batch()))
     pair = await Pair(node(1), node(2)).start(2)
     wanted = [

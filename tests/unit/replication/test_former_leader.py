@@ -1,7 +1,7 @@
-"""A replica that led in an epoch of its own and follows now: KIP-320's and KIP-595's divergence.
+"""Divergence of a follower that led in an epoch of its own before (KIP-320, KIP-595).
 
-Its log knows an epoch that begins at its end and holds nothing; the leader may never have heard of
-that epoch, or may have gone another way since.
+Its log knows an epoch that begins at its end and has no records. The leader may not know that
+epoch, or may have taken another course since.
 """
 
 import tempfile

@@ -1,5 +1,4 @@
-"""A disk without room: which replicas are told to the controller, what they still do, what
-heals."""
+"""A full disk: replicas reported to the controller, their remaining work, and recovery."""
 
 import asyncio
 import resource
@@ -124,8 +123,10 @@ async def test_a_follower_without_room_is_told(node: Nodes) -> None:
 
 
 async def test_who_was_taken_out_of_the_isr_holds_up_nothing(node: Nodes) -> None:
-    """A follower that has just been caught up is waited for, as it is about to join; not so one
-    that the controller has taken out, though it is alive and goes on fetching."""
+    """A caught-up follower is waited for because it is about to join.
+
+    A follower that the controller has removed is not, although it is alive and continues to fetch.
+    """
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
@@ -146,8 +147,9 @@ async def test_who_was_taken_out_of_the_isr_holds_up_nothing(node: Nodes) -> Non
 
 
 async def test_nor_does_its_first_fetch_after_that(node: Nodes) -> None:
-    """It asks for what was the end when it fetched before: it had all of it then, and was taken
-    out since."""
+    """That fetch requests the end of the earlier one: the follower had everything then, and was
+    removed since.
+    """
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)

@@ -82,7 +82,7 @@ async def test_a_follower_that_lacks_records_copies_them_from_its_leader(node: N
 async def test_a_replica_in_the_isr_or_elr_sets_nothing_aside(
     node: Nodes, counted_on: dict[str, object]
 ) -> None:
-    """Whoever elects it, or leads without all records, could take an empty log for the whole."""
+    """An election, or a leader that lacks records, could take an empty log for the whole one."""
     _, two = await _two(node)
     again = await _without_its_first_segment(node, two)
     [error] = await again.told(newer(FOLLOWS, **counted_on), full=True)

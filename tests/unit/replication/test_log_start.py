@@ -82,7 +82,7 @@ async def test_an_acknowledged_log_start_does_not_go_back_with_the_next_leader(
 
 
 async def test_a_member_of_the_isr_counts_though_it_is_not_alive(node: Nodes) -> None:
-    """It may be elected before it is out of the ISR."""
+    """The controller may elect it before removing it from the ISR."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
@@ -97,8 +97,10 @@ async def test_a_member_of_the_isr_counts_though_it_is_not_alive(node: Nodes) ->
 async def test_an_eligible_leader_counts_though_it_is_neither_alive_nor_in_the_isr(
     node: Nodes,
 ) -> None:
-    """It may be elected without having been in the ISR again (KIP-966); which of the replicas are
-    eligible the leader is not told, so all of them count."""
+    """The controller may elect it without a return to the ISR (KIP-966).
+
+    The leader does not know the eligible replicas, so all of them count.
+    """
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)

@@ -35,8 +35,10 @@ async def ask(node: Node, timestamp: int, replica_id: int, **part: Any) -> tuple
 
 @pytest.fixture
 async def behind(node: Nodes) -> tuple[Node, Node]:
-    """Node 1 leads in epoch 1 with five records; node 2 has three, and has heard of none that is
-    committed."""
+    """Return a leader in epoch 1 with five records, and a follower with three.
+
+    The follower knows no committed record.
+    """
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)

@@ -1,7 +1,7 @@
-"""What one thing costs does not grow with how many others there are: counted in calls, not by a
-clock.
+"""The cost of an operation does not grow with the number of other objects.
 
-The same operations as ``make bench-scale`` works, which tells their CPU time.
+Costs are counted in calls, not by a clock. The operations are those of ``make bench-scale``, which
+measures their CPU time.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tidemark_broker.replication.partition import produce
 Nodes = Callable[[int], Node]
 
 FEW, MANY = 5, 50
-#: What another module's mend is to hold, or what is linear and cheap on purpose.
+#: Operations bounded by tests of another module, or deliberately linear and cheap.
 ELSEWHERE = {
     "status report, nothing new",
     "a raised log start made durable",
@@ -35,7 +35,7 @@ COUNTED = [each for each in OPERATIONS if each.name not in ELSEWHERE]
 
 
 async def calls(work: Callable[[], Awaitable[object]]) -> Counter[str]:
-    """How often each function of ours is entered on this thread."""
+    """Return how often each function of ours is entered on this thread."""
     with counted_calls("tidemark_broker") as found:
         await work()
     return found

@@ -1,4 +1,6 @@
-"""The prefix rule: who asks the tier before leading, and how far local retention trusts it."""
+"""The prefix rule: which replicas read the tier before leading, and how far local retention
+trusts it.
+"""
 
 import dataclasses
 

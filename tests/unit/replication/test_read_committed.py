@@ -1,5 +1,8 @@
-"""Idempotent and transactional producers as clients see them: duplicates, the last stable offset,
-aborted transactions (KIP-98), who is told of by DescribeProducers."""
+"""Idempotent and transactional producers as clients see them.
+
+The tests cover duplicates, the last stable offset, aborted transactions (KIP-98), and the producers
+in DescribeProducers.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -266,8 +269,8 @@ async def test_the_producers_of_a_partition_are_described(pair: tuple[Node, Node
          each.current_txn_start_offset)
         for each in first.active_producers
     ] == [(1, 0, 0, -1, -1), (2, 4, 0, 3, 2)]  # fmt: skip
-    # A follower tells what it knows, as in Kafka: kafka-transactions.sh find-hanging asks a broker
-    # for all of its replicas, and gives up at the first that it does not tell of.
+    # A follower answers from its own knowledge, as in Kafka: kafka-transactions.sh find-hanging
+    # queries a broker for all of its replicas, and gives up at the first that is missing.
     await replicate(one, two)
     [elsewhere] = (await describe_producers.handle(asked, call(two, 0))).topics
     assert elsewhere.partitions[0] == first

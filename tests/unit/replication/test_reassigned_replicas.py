@@ -81,8 +81,9 @@ async def test_a_move_that_ends_with_an_answer_has_ended(node: Nodes, is_told_fi
 
 
 async def test_across_a_rebuilding_absence_takes_nothing(node: Nodes) -> None:
-    """Whoever rebuilt the partition may not have heard of this replica; what is decided after that
-    by one who has takes it all the same."""
+    """The rebuilding controller may not know this replica; a later decision of one that does
+    removes it.
+    """
     one = await _with_a_replica(node, epoch=4)
     rebuilt = 5 + GENERATION
     await one.told(row(partition_epoch=rebuilt, leader_epoch=rebuilt, **ELSEWHERE), full=True)

@@ -96,7 +96,7 @@ async def test_an_offset_means_itself_and_none_the_high_watermark(node: Nodes) -
 
 
 async def test_the_epoch_is_that_of_the_last_record_below(node: Nodes) -> None:
-    """A leader of a later epoch is asked for it, whoever that leader is."""
+    """A leader of a later epoch is queried for it, whichever broker leads."""
     one = await led(node)
     await next_epoch(one, 7)
     await one.append(5)
@@ -292,8 +292,11 @@ async def test_a_leader_that_does_not_know_what_is_committed_deletes_later(node:
 
 
 async def test_who_waits_waits_for_the_very_topic(node: Nodes) -> None:
-    """Another of its name came in its place, whose log never reaches what was asked of the former
-    one; or reaches it, and nothing of the former one was acknowledged."""
+    """Another topic took its name.
+
+    Its log may never reach the requested offset; or it reaches it, and nothing of the former topic
+    was acknowledged.
+    """
     one = await led(node)
     pending = deletions.begun(one.partition, log_start.delete_records(one.partition, 6))
     assert pending.pending

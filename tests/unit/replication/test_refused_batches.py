@@ -1,6 +1,8 @@
-"""Batches of a producer that the log does not know, one behind the other, where the first one is
-refused and the cause of it is gone before the second one is read: its client would take the success
-of the second for that of the first."""
+"""Consecutive batches of a producer that the log does not know.
+
+The first one is refused, and its cause disappears before the second one is read. The client would
+take the second one's success for the first one's.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -133,7 +135,7 @@ def test_what_has_to_come_before(refused: list[int], sent: int, missing: int | N
 
 
 def test_it_is_forgotten_in_time() -> None:
-    """A client may go on behind what it gave up."""
+    """A client may continue after the batch that it gave up."""
     batches = RefusedBatches()
     batches.note(TP, batch(0), 10.0, unknown)
     assert batches.before(TP, batch(1), 10.0 + KEPT_S - 1, unknown) == 0

@@ -1,4 +1,4 @@
-"""Replicas whose disk failed: opened again with growing pauses, and what the controller is told."""
+"""Replicas whose disk failed: reopened with growing pauses, and reported to the controller."""
 
 import asyncio
 import errno
@@ -189,7 +189,7 @@ async def test_it_keeps_what_it_was_told_when_the_controller_knows_less(node: No
     (one.log_folder / f"{0:020d}.log").rmdir()
     hidden.rename(one.log_folder / f"{0:020d}.log")
     await one.manager.retry()
-    assert one.partition.role is Role.IDLE  # nobody has asked for it yet
+    assert one.partition.role is Role.IDLE  # no controller has assigned it yet
     assert one.partition.row == ALONE
     await one.told(ALONE, full=True)
     assert one.partition.is_leader
@@ -248,7 +248,7 @@ async def test_a_removal_that_failed_is_repeated_by_the_controller(
 
 
 async def test_a_failure_to_make_a_replica_goes_with_its_topic(node: Nodes) -> None:
-    """Not only with the next start: nobody is left whom it concerns."""
+    """The next start is too late: the failure concerns no topic any more."""
     one = node(1)
     one.log_folder.write_text("something else has the name")
     [error] = await one.told(ALONE)

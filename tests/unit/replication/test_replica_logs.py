@@ -1,5 +1,4 @@
-"""``ReplicaLogInfo``: how far a replica's log reaches, and what was committed and is gone from
-it."""
+"""``ReplicaLogInfo``: the end of a replica's log, and committed records that it has lost."""
 
 import errno
 import os

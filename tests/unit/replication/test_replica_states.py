@@ -1,4 +1,4 @@
-"""``ReplicaStates``: what a broker says it was told of its replicas."""
+"""``ReplicaStates``: a broker's report of the states that it received."""
 
 import dataclasses
 import uuid
@@ -95,7 +95,7 @@ async def test_a_broker_without_replicas_says_that_it_has_none(node: Nodes) -> N
 
 
 class Many:
-    """A broker with so many replicas."""
+    """Broker with these numbers of topics and partitions."""
 
     def __init__(self, topics: int, partitions: int) -> None:
         self._held = [

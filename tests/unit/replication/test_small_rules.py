@@ -164,8 +164,11 @@ def test_a_manifest_is_news_in_the_same_epochs() -> None:
 
 
 def test_topics_that_were_deleted_while_the_controller_was_not_heard() -> None:
-    """Whoever keeps something for a topic is told of its tombstone. A topic whose name another has,
-    or that a snapshot does not name, is deleted only once the controller knows all topics."""
+    """Listeners with data of a topic receive its tombstone.
+
+    A topic whose name another one has, or that a snapshot does not name, is deleted only once the
+    controller knows all topics.
+    """
     cache, told = MetadataCache("c"), list[tuple[str, uuid.UUID]]()
     cache.deleted.append(lambda view: told.append((view.name, view.topic_id)))
     a, b, c, d, again = (uuid.UUID(int=number) for number in range(1, 6))

@@ -1,4 +1,4 @@
-"""A leader that stood still for longer than its session is silent until it is told anew."""
+"""A leader that hung for longer than its session is silent until it receives a new state."""
 
 from collections.abc import Callable
 

@@ -58,7 +58,7 @@ async def test_what_failed_is_tried_again(node: Nodes) -> None:
     disk = Disk(one, fails=2)
     remote_end.learn(one.partition, 0, 7, 1)
     async with asyncio.timeout(5):
-        while not disk.written:  # noqa: ASYNC110 - nobody tells
+        while not disk.written:  # noqa: ASYNC110 - nothing to await
             await asyncio.sleep(0)
     await one.context.states.written()
     assert one.partition.durable_remote_end == RemoteEnd(7, 1)
@@ -78,8 +78,9 @@ async def test_closing_writes_what_waits_and_then_nothing(node: Nodes) -> None:
 
 
 async def test_a_removal_waits_for_the_file_that_is_being_written(node: Nodes) -> None:
-    """Folders go by name: a write that ended later would be in that of the next topic of the name,
-    or fail, and be told as a failure of its storage."""
+    """Folders are found by name: a later write would end in the folder of the next topic of that
+    name, or fail and be reported as a storage failure.
+    """
     one, other_id = node(1), uuid.UUID(int=0x88)
     one.context.states = StateWriter(retry_s=0.0)
     await one.lead(1)

@@ -1,4 +1,4 @@
-"""What blocks runs in pools that do not wait for each other."""
+"""Blocking work runs in pools that do not wait for each other."""
 
 import asyncio
 import itertools
@@ -105,7 +105,7 @@ async def test_a_cancelled_caller_waits_for_its_thread() -> None:
 async def test_look_ups_that_nobody_waits_for_any_more_are_not_made(
     node: Callable[[int], Node],
 ) -> None:
-    """A client that asks, goes, comes back and asks again does not keep others from asking."""
+    """A client that requests, disconnects, reconnects and requests again does not block others."""
     one = node(1)
     await one.told(ALONE)
     await one.append()

@@ -1,9 +1,9 @@
-"""Every state has an exit: for every reason that a condition may have, the test that does what its
-message says, or why there is nothing to do.
+"""Every reason of a condition has an exit: a test that does what its message says, or an
+explanation why there is nothing to do.
 
-A new reason (``controller/status/reasons.py``) fails this until it stands in one of the tables, and
-so does a row of a reason that there is no more. By kind, as one name can mean two things:
-``Topic``, ``Broker`` and so on, as the table of reasons has them.
+A new reason (``controller/status/reasons.py``) fails this until a table has it, and so does a row
+of a removed reason. The tables are by kind (``Topic``, ``Broker`` and so on), as one name can mean
+two things.
 """
 
 import ast
@@ -263,7 +263,7 @@ TAKEN = {
 _WELL = "nothing is wrong"
 _PASSES = "it ends by itself"
 _OVER = "the object is done for good: another one is applied"
-_STARTS = "it ends when an operator starts, before which there is nobody who could say more"
+_STARTS = "it ends when an operator starts, before which no process could say more"
 
 #: Reason -> why no exit of it is taken.
 NOT_TAKEN = {
@@ -309,7 +309,7 @@ NOT_TAKEN = {
         **dict.fromkeys(("Serving", "Available", "Swept", "Advertised"), _WELL),
         "EpochsExhausted": "nothing can be done within this Cluster; another one is made",
         "EpochsRunningOut": "the way out is another Cluster",
-        "Deleting": "it ends when the objects that the message names are gone",
+        "Deleting": "it ends when the objects that the message names are deleted",
         "SlicesMissing": _PASSES,
     },
     "RecordDeletion": {

@@ -1,4 +1,4 @@
-"""What fuzzing has found once is tried again, and a little of what it tries by chance."""
+"""Replay the earlier findings of fuzzing and a few random inputs."""
 
 import random
 from pathlib import Path

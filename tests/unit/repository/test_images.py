@@ -1,5 +1,7 @@
-"""The Dockerfiles, as far as a machine without a container runtime can hold them: what they copy is
-there, and what they end in is what the chart's security context asks for."""
+"""Checks of the Dockerfiles without a container runtime.
+
+The files they copy exist, and their last stage fits the chart's security context.
+"""
 
 import json
 import re
@@ -98,7 +100,7 @@ def test_what_was_made_is_all_that_there_is(path: str) -> None:
     assert copies == ["--from=build /image/runtime /", "--from=build /image/program /"]
     environment = dict(found[last:])["ENV"]
     assert "PYTHONPATH=/app " in environment
-    # Without a base nobody says where programs are.
+    # Without a base image nothing else sets the search path of programs.
     assert f"PATH={runtime.SEARCHED} " in environment
 
 
@@ -114,7 +116,7 @@ def test_what_ends_a_program_is_a_signal_that_python_always_heeds() -> None:
 
 
 def test_what_they_have_in_common_is_the_same_in_all() -> None:
-    """It is said three times because each is built by itself."""
+    """The Dockerfiles repeat it because each is built by itself."""
 
     def said(path: str, own: tuple[str, ...]) -> list[str]:
         requirements, (*_, package) = IMAGES[path]

@@ -1,6 +1,6 @@
-"""Imports make no circle: not between files, nor between the packages that the files lie in.
+"""Imports have no cycle, neither between files nor between their packages.
 
-Imports inside functions and under TYPE_CHECKING count as well: they hide a circle from Python, not
+Imports inside functions and under TYPE_CHECKING count as well: they hide a cycle from Python, not
 from a reader.
 """
 

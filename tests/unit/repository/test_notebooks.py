@@ -1,4 +1,4 @@
-"""Notebooks are plain Python without what came of it; what is not is told."""
+"""Notebooks are plain Python without output; anything else is reported."""
 
 import copy
 from pathlib import Path

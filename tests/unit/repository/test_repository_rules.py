@@ -1,7 +1,7 @@
-"""What every file of the repository keeps to: it cites what stands here, is finished, and is text.
+"""Rules for every file of the repository: its citations exist, it is finished, and it is text.
 
-A rule is here, not in a guideline, once a machine can hold it: each banned word comes with what to
-write instead. ruff holds what concerns Python alone.
+A rule is here, not in a guideline, once a machine can check it: each banned word comes with its
+replacement. ruff checks rules that concern Python alone.
 """
 
 import re
@@ -32,7 +32,7 @@ FILE_BYTES_MAX, DEFINITION_BYTES_MAX = 64 * 1024, 96 * 1024
 
 
 def _paths() -> list[str]:
-    """What Git keeps or would keep."""
+    """Return the files that Git tracks or would track."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return sorted({path for path in output.split("\0") if path and (ROOT / path).is_file()})

@@ -12,9 +12,9 @@ from tidemark_operator.resources.references import secret_names
 from tidemark_operator.resources.schema import ResourceKind
 
 _POD = ("imagePullSecrets[]", "listeners[].tlsSecretRef")
-#: By kind, all fields that name a Secret. One that is not listed here fails the test below: say in
-#: docs/explanation/security.md to whom its Secret is offered, and see that the operator asks for
-#: the offer.
+#: By kind, all fields that name a Secret. One that is not listed here fails the test below: state
+#: in docs/explanation/security.md what its Secret has to be offered to, and make the operator
+#: require that offer.
 FIELDS = {
     "Cluster": {
         "remoteStorage.s3.credentialsSecretRef",

@@ -1,5 +1,6 @@
-"""Who may do what: each rule of Kafka's by itself, and all of them against a slow, obvious
-reference."""
+"""Authorization: each rule of Kafka's by itself, and all of them against a slow, obvious
+reference.
+"""
 
 import pytest
 from hypothesis import given, settings

@@ -72,7 +72,7 @@ async def test_a_token_that_holds_names_its_user_and_its_end(issuer: Issuer) -> 
     [
         {"iss": "https://other.example"},
         {"iss": None},
-        {"aud": "somebody else"},
+        {"aud": "another audience"},
         {"aud": None},
         {"exp": None},
         {"sub": None},

@@ -1,4 +1,4 @@
-"""What is kept of the users, and that strangers look like them."""
+"""Store of users, and the indistinguishability of unknown users."""
 
 from tests.user_states import user, user_states
 from tidemark.wire.users import UserState
@@ -61,7 +61,7 @@ def test_the_salt_of_a_stranger_is_not_to_be_guessed() -> None:
 
 
 def test_the_salt_of_a_stranger_stays_whoever_comes_and_goes() -> None:
-    """Those of users do: it changed with the first and the last of them, and told who is none."""
+    """A salt that changed with the first and the last user would reveal which names are unknown."""
     ann = user("ann", password="x")
     before = store(ann).credential("eve", 1).salt
     for users in ((ann, user("aaa", password="y")), (ann, user("zzz", password="z"))):

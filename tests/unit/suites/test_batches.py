@@ -122,7 +122,7 @@ def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """One that has ended and that nobody has waited for yet does not run."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
@@ -158,7 +158,7 @@ def test_what_does_not_end_when_it_is_asked_is_killed(
 
 
 def test_the_test_that_goes_on_is_the_one_that_is_late() -> None:
-    """Go's parallel tests begin, wait until the others have ended, and go on."""
+    """Go's parallel tests begin, wait until the others have ended, and continue."""
     batch = Batch(["TestA", "TestB", "TestC"])
     batch.started(0)
     for now, event in enumerate((Began("TestA"), Began("TestB"), Result("TestB", PASSED)), 1):

@@ -1,4 +1,4 @@
-"""What ``make conformance`` says at its end, of suites that run as they would."""
+"""Summary of ``make conformance`` for suites that run as usual."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

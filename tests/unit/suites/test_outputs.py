@@ -1,4 +1,4 @@
-"""What test programs print is read as it was meant: the lines are as the programs print them."""
+"""Parsers of test programs' output, with lines as the programs print them."""
 
 import pytest
 

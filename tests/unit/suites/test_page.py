@@ -1,4 +1,4 @@
-"""What is recorded of the runs, and the page that is made of it."""
+"""Record of the runs, and the page generated from it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What each kind of suite makes of its sources, its registry and its cluster."""
+"""Use of sources, registry and cluster by each kind of suite."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ SOURCES = {
 
 
 class Brokers:
-    """A target that remembers what was asked of it."""
+    """Target that records its requests."""
 
     name = "none"
     listeners = ("127.0.0.1:1", "127.0.0.1:2")
@@ -178,7 +178,7 @@ def test_a_check_that_raises_has_failed(tmp_path: Path) -> None:
         raise CheckFailed("the tool said no")
 
     def passes(_: Bench) -> None:
-        """All is well."""
+        """Run a suite that passes."""
 
     bench = Bench(Brokers(tmp_path), tmp_path, tmp_path, 1)
     failed = run_check("fails", fails, bench)

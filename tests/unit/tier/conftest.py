@@ -1,4 +1,4 @@
-"""What the tier's unit tests share: a topic, segments of it, and a store whose n-th call fails."""
+"""Fixtures of the tier's unit tests: a topic, its segments, and a store whose n-th call fails."""
 
 import hashlib
 import itertools
@@ -40,7 +40,7 @@ class Place:
     topic_id: uuid.UUID = TOPIC_ID
     partition: int = 3
     cluster_id: str = CLUSTER
-    #: Ids of segments are the same in every run: they decide which bucket a segment lies in.
+    #: Ids of segments are the same in every run: they decide the bucket of a segment.
     _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False, compare=False)
 
     def head(self, leader_epoch: int = 1, tiered_epoch: int = 0, log_start: int = 0) -> Head:

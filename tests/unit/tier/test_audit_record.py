@@ -235,7 +235,7 @@ def test_where_there_is_no_room_those_with_findings_stay_then_the_latest(
 
 
 def test_a_topic_whose_names_could_not_be_read_again_spoils_nothing(memory: Any) -> None:
-    """A topic object, and a manifest, are written by whoever writes to the store."""
+    """Any client with access to the store can write a topic object and a manifest."""
     stranger = Worst(FindingKind.MISSING, 0, "data/elsewhere", 1, 2)
     odd = audit(8, name="no topic's name")
     write_record(memory, [audit(7, damaged=1, worst=(stranger,)), odd], whole=True)

@@ -171,7 +171,7 @@ NOT_WHOLE = (2**63, -(2**63) - 1, 10**30)
 
 @pytest.mark.parametrize("number", NOT_WHOLE)
 def test_a_number_that_no_field_of_kafka_holds_is_no_manifest(place: Any, number: int) -> None:
-    """It would end whoever sends it on: the status, the answer to a follower."""
+    """It would break the code that sends it on: the status, the answer to a follower."""
     head = json.loads(encode_head(replace(place.head(), entries=(place.segment(10, 19),))))
     for name in ("logStartOffset", "leaderEpoch", "version"):
         with pytest.raises(ManifestCorrupt, match=r"heads/x .*64 bits"):
@@ -191,7 +191,7 @@ def test_a_segment_is_as_large_as_a_log_file_can_be(place: Any, size: int) -> No
 
 
 def test_what_is_nested_without_end_is_no_manifest() -> None:
-    """Not an error of the program, which nobody expects."""
+    """Such input causes no unexpected program error."""
     for decode in (decode_head, decode_page):
         with pytest.raises(ManifestCorrupt, match="heads/x"):
             decode(b"[" * 100_000, "heads/x")

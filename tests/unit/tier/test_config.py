@@ -1,4 +1,4 @@
-"""What a remote store is: the JSON of its configuration, its location, and what is refused."""
+"""Remote store configuration: its JSON, its location, and the values that are refused."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where a manifest may send requests."""
+"""Permitted destinations of the requests of a manifest's store."""
 
 import ipaddress
 

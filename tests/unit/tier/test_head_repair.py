@@ -149,7 +149,7 @@ def test_every_earlier_version_is_noticed_and_repaired(world: World) -> None:
         # Nothing that is live goes with a sweep, now or later.
         sweep(world.memory, delay_ms=0)
         assert {f"{key}.log" for _, _, key in world.live()} <= set(world.memory.objects)
-        # And copying goes on.
+        # Copying continues.
         tier.manifests.commit(repaired, lambda head: head)
 
 
@@ -274,7 +274,7 @@ def test_a_restore_takes_what_the_objects_have(world: World) -> None:
         topic_id=place.topic_id, name=place.topic, cluster_id=place.cluster_id, partitions=4
     )
     world.tier.topics.put(topic)
-    wanted = (229, 1)  # whole, though its copy was not finished: nobody else can have it
+    wanted = (229, 1)  # whole, though its copy was not finished: no other copy can exist
     world.memory.objects[world.key] = world.versions[-9][1]
     (found,) = restorable(tier_on(world.memory))
     assert found.heads[place.partition].live_end == wanted

@@ -1,4 +1,4 @@
-"""What of a segment's object may be used: all of it as it was copied, or none."""
+"""A segment's object is used as a whole, exactly as it was copied, or not at all."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -112,7 +112,7 @@ def log_of(*batches: tuple[int, int]) -> bytearray:
 
 
 def walk(entry: SegmentEntry, data: bytes) -> None:
-    """A whole read."""
+    """Read the whole object."""
     line = BatchLine(entry, "memory")
     for position, header in iter_headers(data):
         line.follow(header.base_offset, header.last_offset, position, header.size_bytes)

@@ -1,7 +1,7 @@
 """The compare-and-set loop, with every call of the store failing once, before or after its effect.
 
-The right state after each anomaly: the transition has been applied exactly once, the caller knows
-it, or the caller was told StoreUnavailable and repeating the transition leads there.
+After each anomaly the transition has been applied exactly once and the caller knows it, or the
+caller received StoreUnavailable and repeating the transition leads there.
 """
 
 import json
@@ -92,7 +92,7 @@ def test_create_gives_back_what_stands(place: Any, memory: Any) -> None:
 
 
 def test_what_else_lies_in_the_folder_of_heads_is_passed_over(place: Any, memory: Any) -> None:
-    """Else one file of somebody's would end an audit, and every read by Spark."""
+    """Otherwise one foreign file would end an audit, and every read by Spark."""
     store = manifests(memory)
     store.create(place.head())
     own = head_key(place.topic_id, place.partition)

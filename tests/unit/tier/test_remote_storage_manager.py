@@ -195,7 +195,7 @@ class TestBuckets:
             manager.copy_segment(place.segment(number, number), data)
         stores["two"].put("data/another-topic/0/1.log", b"x")
         swept = manager.sweep_topic(place.topic, place.topic_id, 4)
-        assert swept == 8, "at most so many of each bucket in one call"
+        assert swept == 8, "a bounded number of each bucket in one call"
         while manager.sweep_topic(place.topic, place.topic_id, 4):
             pass
         assert [list(store.objects) for store in stores.values() if store.objects] == [

@@ -1,4 +1,4 @@
-"""What a sweep finds and removes, and above all what it leaves."""
+"""Findings and removals of a sweep, and above all the objects that it leaves."""
 
 import uuid
 from dataclasses import replace
@@ -198,7 +198,7 @@ def test_unfinished_uploads_are_aborted(place: Any, memory: Any) -> None:
     memory.uploads = [
         UnfinishedUpload(lost.log_key, "old", 0),
         UnfinishedUpload(lost.log_key, "young", NOW_MS),
-        # Of a directory: nobody knows what it is to become, so it has a day.
+        # Of a directory: its purpose is unknown, so it has a day.
         UnfinishedUpload("", "temporary", NOW_MS - 2 * DELAY_MS),
     ]
     report = sweep(memory)
@@ -272,7 +272,7 @@ def test_names_that_cannot_be_shown_are_escaped(memory: Any) -> None:
 
 
 def test_a_clock_that_was_far_ahead_ends_no_later_sweep(memory: Any) -> None:
-    """By what it had written the store was being swept for years, and then had been."""
+    """Its record claims that the sweep lasts for years, and afterwards that it is completed."""
     year_ms = 365 * 24 * 3600 * 1000
     SweepLease(memory, "ahead", lambda: NOW_MS + year_ms).take()
     mine = SweepLease(memory, "mine", lambda: NOW_MS).take()

@@ -1,4 +1,4 @@
-"""Whoever may write into a shared tier directory cannot lead a broker out of it."""
+"""A writer of a shared tier directory cannot lead a broker out of it."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the tier tells of a lost cluster's topics, and how it becomes a new cluster's."""
+"""Topics of a lost cluster, read from the tier and claimed by a new cluster."""
 
 from dataclasses import replace
 from typing import Any
@@ -96,7 +96,7 @@ def test_deleted_topics_are_no_more(place: Any, memory: Any) -> None:
 
 
 def test_the_furthest_partition_says_how_far_a_disablement_is(place: Any, memory: Any) -> None:
-    """Also one whose acknowledgement the others had not heard of."""
+    """That includes an acknowledgement that the other partitions do not know."""
     store = manifests(memory)
     states = (TieringState.DISABLING, TieringState.DISABLED, TieringState.ENABLED)
     for partition, state in enumerate(states):
@@ -147,7 +147,7 @@ def test_each_restore_is_of_a_later_epoch_though_the_clock_went_back(
 
 
 def test_a_claim_may_be_repeated(place: Any, memory: Any) -> None:
-    """A restore that was cut off goes on from where it was."""
+    """An interrupted restore continues from where it was."""
     stored(place, memory, 3)
     described(place, memory)
     first, again = (

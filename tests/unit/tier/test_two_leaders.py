@@ -52,7 +52,7 @@ class Known:
 
 @dataclass
 class Leader:
-    """What a broker believes; ``copying``: the upload it is in the middle of."""
+    """View of one broker; ``copying`` is its upload in progress."""
 
     claim: Claim
     state: TieringState
@@ -177,7 +177,7 @@ class TwoLeaders(RuleBasedStateMachine):
 
     @rule(who=LEADERS)
     def enable_again(self, who: int) -> None:
-        """The controller goes on until the topic is enabled, and the leader follows each step."""
+        """Repeat the controller's steps until the topic is enabled; the leader follows each one."""
         while self.topic.state is not TieringState.ENABLED:
             self.learn(who)
             self.claim(who, 0)

@@ -1,4 +1,4 @@
-"""What a folder of certificates may hold."""
+"""Permitted contents of a folder of certificates."""
 
 import ssl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who a certificate is for."""
+"""Identity in a certificate's subject alternative names."""
 
 import pytest
 

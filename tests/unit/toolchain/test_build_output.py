@@ -1,4 +1,4 @@
-"""What a build's output tells: how far it is, and what went wrong."""
+"""Progress and errors in a build's output."""
 
 from tidemark_cli.toolchain.build import ERROR_LINES, follow
 

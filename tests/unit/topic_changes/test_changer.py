@@ -136,7 +136,7 @@ async def test_counts_that_are_not_said_are_the_clusters(changes: Changes) -> No
 async def test_more_replicas_than_brokers_are_granted_where_the_cluster_says_so(
     changes: Changes,
 ) -> None:
-    """KIP-409."""
+    """A partition may have fewer live replicas at its creation (KIP-409)."""
     assert (await changes.one(create(replicas=3)))[0] == "invalid_replication_factor"
     config = {"enable.under.replicated.topic.creation": "true"}
     changes.world.edit(CLUSTER, "main", config=config)
@@ -235,7 +235,7 @@ async def test_what_kafka_refuses_is_refused(changes: Changes, case: str) -> Non
     ],
 )
 async def test_a_name_is_there_once(changes: Changes, former: str, name: str, error: str) -> None:
-    """Also where both are asked for at once."""
+    """The same applies to two requests in one call."""
     assert [told for told, _ in await changes(create(former), create(name))] == ["none", error]
 
 
@@ -435,7 +435,7 @@ async def test_what_is_set_for_all_brokers_is_the_clusters_configuration(changes
     body = changes.world.server.find(CLUSTER, "main")
     assert body is not None
     assert body["spec"]["config"] == {"log.retention.ms": "5", "message.max.bytes": "3"}
-    assert "published brokers" in changes.world.journal, "brokers are told"
+    assert "published brokers" in changes.world.journal, "brokers receive it"
     (topic,) = changes.world.services.state.topics.values()
     assert topic.config["retention.ms"] == "5"
     event = changes.world.events.emitted[-1]
@@ -511,7 +511,7 @@ async def test_what_is_set_for_a_group_is_in_the_cluster(changes: Changes) -> No
     assert await changes.one(of("g", settings=session)) == ("none", "")
     cluster = changes.world.services.state.cluster
     assert cluster.groups == {"g": {"consumer.session.timeout.ms": "50000"}}
-    assert "published brokers" in changes.world.journal, "brokers are told"
+    assert "published brokers" in changes.world.journal, "brokers receive it"
     (told,) = snapshot.full(changes.world.services.state).groups
     assert (told.group_id, [(each.name, each.value) for each in told.config]) == (
         "g",
@@ -573,8 +573,9 @@ async def test_a_list_is_appended_to_and_taken_from(changes: Changes) -> None:
 
 
 async def test_what_another_operator_has_changed_meanwhile_is_kept(changes: Changes) -> None:
-    """A request that is late, of an operator that stood still or that gave up waiting, would take
-    away with what it does not name what a client has been told to be set."""
+    """A late request of a stuck operator, or of one that gave up waiting, names not every setting:
+    it must not remove settings that a client knows to be in force.
+    """
     await changes(create(settings=settings(retention_ms="5")))
 
     def overtake(call: str) -> None:
@@ -697,7 +698,7 @@ async def test_a_restored_number_of_partitions_follows_the_brokers(
 
 
 async def test_partitions_follow_a_factor_that_a_person_has_written(changes: Changes) -> None:
-    """It was refused, and was to be set back."""
+    """The request must neither be refused nor reset the replication factor."""
     await _placed(changes, replicas=2)
     changes.world.edit(TOPIC, "t", replicationFactor=1)
     changes.world.server.hold(TOPIC, "t", "kubectl-edit", ("spec", "replicationFactor"))
@@ -735,7 +736,7 @@ async def test_a_topic_that_a_client_made_is_deleted_by_name_and_by_id(changes: 
 async def test_a_topic_that_was_made_again_is_not_taken_for_the_one_before(
     changes: Changes,
 ) -> None:
-    """The controller has not heard of it yet."""
+    """The controller does not know of it yet."""
     (made,) = await changes.results(create(partitions=2))
     former = changes.object()
     changes.world.server.watchers.clear()

@@ -1,4 +1,4 @@
-"""Topics that a broker has created: what it asks for, when, and for how many at once."""
+"""Automatic topic creation by a broker: content, time and batching of its requests."""
 
 import asyncio
 import uuid
@@ -19,7 +19,7 @@ GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 
 
 class Controller(ChangeForwarder):
-    """Takes note of what is asked; ``error``: what it answers."""
+    """Forwarder that records its requests; ``error`` is its answer."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[str | None]]] = []
@@ -49,7 +49,7 @@ class World:
         self.creations = Creations(self.controller, self.cluster, {}, monotonic=lambda: self.now_s)
 
     def tell(self, *topics: str, **config: str) -> None:
-        """What the controller says there is."""
+        """Push a state with these topics."""
         self.cluster.apply(
             control.PartitionStatesRequest(
                 controller_id="op",
@@ -69,7 +69,7 @@ class World:
         )
 
     async def asked(self) -> list[tuple[str, list[str | None]]]:
-        """All that was asked, once nothing is left to ask."""
+        """Return all requests once none is pending."""
         for _ in range(5):
             await asyncio.sleep(0)
         return self.controller.asked

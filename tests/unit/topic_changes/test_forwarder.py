@@ -1,5 +1,6 @@
-"""Changes of topics on their way to the controller: over which connection, in how many messages,
-and what a client is told when nobody answers."""
+"""Topic changes on their way to the controller: connections, batching, and errors without an
+answer.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def _done(request: ChangeTopicsRequest) -> ChangeTopicsResponse:
 
 
 class Connection:
-    """To a controller that answers at once; what it was asked is kept."""
+    """Connection to a controller that answers at once; it records the requests."""
 
     def __init__(self, asked: list[ChangeTopicsRequest]) -> None:
         self.asked = asked
@@ -62,11 +63,11 @@ class World:
         self.forwarder = Forwarder(lambda: self.link)
 
     def register(self, epoch: int) -> None:
-        """A new session."""
+        """Start a new session."""
 
         async def connect() -> Any:
             if self.fails is not None:
-                raise self.fails("nobody is there")
+                raise self.fails("no listener")
             self.connections.append(Connection(self.asked))
             return self.connections[-1]
 
@@ -151,7 +152,9 @@ async def test_two_at_once_share_the_connection(world: World) -> None:
 
 
 async def test_large_changes_are_sent_a_few_at_a_time(world: World) -> None:
-    """A message that the controller takes for too large would end what others have asked, too."""
+    """The controller would reject a message that is too large, and with it the other clients'
+    requests.
+    """
     value = "v" * 0x7FFF
     large = [create(f"t{number}", settings=settings(a=value, b=value)) for number in range(20)]
     results = await world.forwarder.change(large, ASKER, timeout_s=10)

@@ -1,4 +1,4 @@
-"""What a Kafka client reads where the API server refuses what it asked."""
+"""Errors of Kafka clients whose request the API server refuses."""
 
 import json
 

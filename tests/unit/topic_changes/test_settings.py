@@ -44,7 +44,7 @@ TIERING = {
         {"remote_storage_enable": "true", "remote_log_copy_disable": "true"},
         RETAINED,
     ),
-    "copying begins again": (RETAINED, {"remote_log_copy_disable": "false"}, ON),
+    "copying restarts": (RETAINED, {"remote_log_copy_disable": "false"}, ON),
     "copying never ended": (None, {"remote_log_copy_disable": "false"}, None),
     "deleted, and not to be copied": (DELETED, {"remote_log_copy_disable": "true"}, DELETED),
     "local time": (

@@ -1,4 +1,4 @@
-"""What leaders ask coordinators on other brokers: what gathers goes together."""
+"""Requests of leaders to coordinators on other brokers: pending ones are sent together."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Who is sent which marker when."""
+"""Order and destination of transaction markers."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ class World:
         self.queue = MarkerQueue(lambda tp: self.leaders[tp])
 
     def batches(self, now_s: float = 0.0) -> dict[int, list[TopicPartition]]:
-        """What goes out now; all of it is answered with ``none``."""
+        """Return the batches to send now and answer all of them with ``none``."""
         made = self.queue.batches(now_s)
         for broker, batch in made.items():
             self.answer(broker, batch, ErrorCode.none, now_s)

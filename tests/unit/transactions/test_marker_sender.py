@@ -121,7 +121,7 @@ async def test_a_topic_created_after_the_backup_gets_its_marker_once_it_is_adopt
 
 @pytest.mark.parametrize("is_heard", [True, False])
 async def test_a_deleted_topic_does_not_hold_up_its_transaction(is_heard: bool) -> None:
-    """Its tombstone came here, or it went before this broker was there to hear of it."""
+    """Its tombstone arrived here, or it was deleted before this broker registered."""
     async with world() as made:
         made.told(data(1, -1))
         made.sender.add(KEY, MARKER, [TopicPartition("data", 1)])

@@ -145,8 +145,9 @@ def test_a_fenced_producer_does_not_abort_the_transaction_of_its_successor() -> 
 
 
 def test_the_retried_recovery_after_an_abort_by_fencing() -> None:
-    """InitProducerId(5) aborts in epoch 6 and says CONCURRENT_TRANSACTIONS; asked again it gives
-    epoch 6."""
+    """InitProducerId(5) aborts in epoch 6 and returns CONCURRENT_TRANSACTIONS; a retry returns
+    epoch 6.
+    """
     aborting = init(transaction(ONGOING), expected=ME).change
     assert aborting is not None
     again = init(aborting.completed(NOW_MS), expected=ME)

@@ -67,7 +67,7 @@ class World:
         await self.node.told(first, row(partition=1, leader=1, leader_epoch=0, replicas=(2,)))
 
     async def shard(self) -> TransactionShard:
-        """Once it can be asked."""
+        """Return the shard once it is active."""
         return await until(self._shard)
 
     def _shard(self) -> TransactionShard | None:
@@ -156,8 +156,9 @@ async def test_a_transaction_from_beginning_to_end(
 async def test_the_next_coordinator_knows_what_the_former_one_decided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A prepared transaction is completed by whoever coordinates next, and no partition is left
-    out; what was only open stays open."""
+    """The next coordinator completes a prepared transaction in all partitions; an open one
+    stays open.
+    """
     async with world(tmp_path, monkeypatch) as made:
         await made.leads(3)
         shard = await made.shard()
@@ -214,9 +215,10 @@ async def test_what_is_not_committed_is_told_to_nobody_and_never_taken_back(
 async def test_a_coordinator_that_takes_over_writes_no_marker_that_all_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes to an id whose markers it has had written meanwhile: that the transaction is
-    complete is on record, and not committed yet. In the old protocol a marker that came now could
-    end the next transaction."""
+    """The coordinator returns to an id whose markers were written meanwhile: the completion is
+    recorded but not committed yet. In the old protocol another marker could end the next
+    transaction.
+    """
     async with world(tmp_path, monkeypatch) as made:
         await made.leads(3)
         shard = await made.shard()
@@ -238,8 +240,9 @@ async def test_a_coordinator_that_takes_over_writes_no_marker_that_all_have(
 async def test_markers_that_were_written_while_it_had_to_be_silent_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its loop stood still for longer than its session, and nobody else was elected meanwhile: the
-    transaction would never be complete."""
+    """The event loop hung for longer than the session, and no other coordinator was elected
+    meanwhile: otherwise the transaction would never be complete.
+    """
     async with world(tmp_path, monkeypatch) as made:
         await made.leads(3)
         shard = await made.shard()
@@ -342,7 +345,7 @@ async def test_what_leaders_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 asked(7, 0, adds=True, topic="u"),
                 asked(8, 1, adds=True, topic="u"),
                 asked(9, 0, adds=True, topic="u"),
-                asked(7, 0, adds=True, topic="not told yet"),
+                asked(7, 0, adds=True, topic="not pushed yet"),
             )
         )
         verdicts = await made.coordinator.answer(request.inquiries)
@@ -396,7 +399,7 @@ async def test_one_client_that_makes_up_ids_leaves_room_for_others(
         assert errors.count(ErrorCode.none) == 5
         assert set(errors[5:]) == {ErrorCode.policy_violation}
         assert await told("bob", "bob's") is ErrorCode.none
-        assert await told("ann", "id0") is ErrorCode.none, "what is there goes on"
+        assert await told("ann", "id0") is ErrorCode.none, "existing ids continue"
         await made.leads(4)
         await made.shard()
         assert made.coordinator.room.used_bytes == 6 * 600 + len("id0") * 5 + len("bob's")

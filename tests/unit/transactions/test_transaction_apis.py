@@ -70,7 +70,7 @@ async def test_a_transaction_of_the_old_protocol(tmp_path: Path) -> None:
 
 
 async def test_a_transaction_of_version_2(tmp_path: Path) -> None:
-    """Nobody but Produce names partitions, and each end raises the epoch (KIP-890)."""
+    """Only Produce names partitions, and each end raises the epoch (KIP-890)."""
     async with serving(tmp_path) as made:
         await made.init()
         for epoch in range(3):
@@ -108,7 +108,7 @@ async def test_records_of_a_partition_that_nobody_has_added_are_refused(
 
 
 async def test_records_that_come_after_the_end_are_refused(tmp_path: Path) -> None:
-    """They would open a transaction that nobody ends."""
+    """Otherwise they would open a transaction that no producer ends."""
     async with serving(tmp_path) as made:
         await made.init()
         await made.add(PID, 0, 0)
@@ -334,7 +334,7 @@ async def test_a_hanging_transaction_is_ended_by_its_markers(tmp_path: Path, ver
 async def test_a_marker_that_cannot_be_committed_is_appended_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its coordinator asks again, and again: it hears of the same one."""
+    """Its coordinator retries repeatedly and receives the result of the same marker."""
     monkeypatch.setattr(marker_writer, "_WAIT_S", 0.02)
     async with serving(tmp_path) as made:
         await made.init()
@@ -354,8 +354,9 @@ async def test_a_marker_that_cannot_be_committed_is_appended_once(
 
 
 async def test_a_marker_is_not_taken_for_that_of_the_transaction_before(tmp_path: Path) -> None:
-    """In the old protocol both look the same, and the former one may have been asked for twice at
-    a time, over a connection that broke."""
+    """In the old protocol both look the same, and the former one may have been requested twice at a
+    time, over a connection that broke.
+    """
     wire = WireMarker(
         topic=DATA, partition=0, producer_id=PID, producer_epoch=0, coordinator_epoch=1,
         commit=True, version=0,

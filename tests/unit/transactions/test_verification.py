@@ -1,4 +1,4 @@
-"""A leader asks the coordinator before it takes a transaction; markers come in between."""
+"""A leader queries the coordinator before it accepts a transaction; markers arrive in between."""
 
 from collections.abc import Callable, Mapping, Sequence
 

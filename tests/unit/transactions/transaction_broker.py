@@ -39,8 +39,11 @@ T0 = 1_700_000_000_000
 
 
 class TransactionBroker:
-    """It leads ``data``-0 and -1, ``__transaction_state``-0 and, as the only replica,
-    ``__consumer_offsets``-0."""
+    """Broker that leads the partitions of the tests.
+
+    These are ``data``-0 and -1, ``__transaction_state``-0 and, as the only replica,
+    ``__consumer_offsets``-0.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.node = Node(1, folder)
@@ -125,7 +128,7 @@ class TransactionBroker:
         return decode_response(kafka.answer_type(key, version), answer[4:])[1]
 
     async def serve(self, asked: bytes, principal: str = "User:ann") -> bytes:
-        """The answer's frame."""
+        """Serve a request and return the answer's frame."""
         client = Client("10.0.0.1:1", "PLAINTEXT", self.users, principal=principal)
         pieces = await self._dispatcher.serve(asked, room(), client)
         assert pieces is not None
@@ -142,7 +145,7 @@ class TransactionBroker:
     async def add(
         self, producer_id: int, epoch: int, *partitions: int, version: int = 3, topic: str = DATA
     ) -> list[ErrorCode]:
-        """AddPartitionsToTxn as a producer asks it; the errors."""
+        """Send AddPartitionsToTxn as a producer does and return the errors."""
         named = kafka.nested(
             ADD, version, "AddPartitionsToTxnTopic", name=topic, partitions=partitions
         )
@@ -196,7 +199,7 @@ class TransactionBroker:
         return answer.topics[0].partitions[0].error_code  # type: ignore[no-any-return]
 
     async def committed_offset(self, *, stable: bool = False) -> int | ErrorCode:
-        """Of ``data``-0."""
+        """Return the committed offset of ``data``-0."""
         topic = kafka.nested(
             FETCH_OFFSETS, 7, "OffsetFetchRequestTopic", name=DATA, partition_indexes=(0,)
         )
@@ -217,7 +220,7 @@ class TransactionBroker:
 
 
 def frame(key: int, version: int, **values: Any) -> bytes:
-    """Of a request, without its length."""
+    """Return the frame of a request without its length."""
     return encode_request(kafka.request(key, version, **values), 7, "tests")[4:]
 
 
@@ -239,7 +242,7 @@ async def until(look: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[TransactionBroker]:
-    """It leads, and has producer ids from 1000 on."""
+    """Run a broker that leads and has producer ids from 1000 on."""
     made = TransactionBroker(folder)
     await made.producer_ids.add(1000, 1000)
     tasks = [asyncio.create_task(made.transactions.run()), asyncio.create_task(made.groups.run())]

@@ -1,10 +1,10 @@
 """Producers, a coordinator that changes, and partitions, on one seeded heap of events.
 
-What decides is the real thing: the coordinator's table and rules, its queue of markers, the records
-of its log, and what a partition's log knows of producers. What surrounds it is made up here, and
-loses, doubles and delays messages. Producers end their transactions, crash and leave them open, or
-go on as zombies beside their successors. When all is quiet, what a consumer would read is held
-against what producers were told, under the names that Jepsen gave to what may go wrong.
+The decisions are the product's: the coordinator's table and rules, its queue of markers, the
+records of its log, and a partition log's knowledge of producers. The surroundings are simulated and
+lose, double and delay messages. Producers end their transactions, crash and leave them open, or
+continue as zombies beside their successors. At the end, a consumer's view is compared with the
+producers' answers, under Jepsen's names of anomalies.
 """
 
 import heapq
@@ -38,7 +38,7 @@ from tidemark_broker.transactions.core.transactions import Transactions
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 TIMEOUT_MS = 3000
 OK = ErrorCode.none
-#: A producer asks again after these, and when it hears nothing.
+#: Errors after which a producer retries, as it does without an answer.
 AGAIN = {
     ErrorCode.concurrent_transactions,
     ErrorCode.not_coordinator,
@@ -50,7 +50,7 @@ Process = Generator[Callable[[Reply], None] | float, Any, None]
 
 @dataclass
 class Transaction:
-    """What its producer did, and was told. ``outcome``: committed, aborted or unknown."""
+    """A producer's actions and answers. ``outcome``: committed, aborted or unknown."""
 
     name: str
     wants_commit: bool = False
@@ -85,12 +85,12 @@ class Simulation:
         self.transactions: list[Transaction] = []
 
     def run(self, for_s: float = 60.0) -> list[str]:
-        """What went wrong, by name."""
+        """Run the simulation and return the anomalies by name."""
         for number, version in enumerate((2, 2, 0)):
             self.start(self.produce(f"id-{number}", version))
         self.after(self.chance.uniform(1, 5), self.fail_over)
         self._until(for_s)
-        self.quiet = True  # nothing is lost any more, and nobody begins anything
+        self.quiet = True  # no more losses, and no new transactions
         self._until(for_s + 60.0)
         return self.anomalies()
 
@@ -118,7 +118,9 @@ class Simulation:
     # ------------------------------------------------------------ processes
 
     def start(self, process: Process, sent: Any = None) -> None:
-        """Go on until it waits: for so many seconds, or for an answer (None: none came)."""
+        """Continue until the process waits: for a number of seconds, or for an answer (None:
+        none came).
+        """
         try:
             waits_for = process.send(sent)
         except StopIteration:
@@ -137,7 +139,7 @@ class Simulation:
         self.after(1.0, lambda: resume(None))
 
     def ask(self, call: Callable[["Coordinator", Reply], None]) -> Callable[[Reply], None]:
-        """Of whoever coordinates when it arrives."""
+        """Return a call of the coordinator at the time of arrival."""
 
         def arrived(reply: Reply) -> None:
             if self.coordinator is None:
@@ -282,7 +284,7 @@ class Simulation:
             if each.wants_commit and any(seen) and not all(seen):
                 found.append(f"G0 {each.name}")  # some of it is in force, some is not
         if self.coordinator is None:
-            found.append("nobody coordinates")
+            found.append("no coordinator")
         else:
             found += [
                 f"{name} is {metadata.state.label}"
@@ -293,7 +295,7 @@ class Simulation:
 
 
 class Partition:
-    """Of data, on a broker that does not fail."""
+    """Partition with data, on a broker that does not fail."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -301,7 +303,7 @@ class Partition:
         self.batches: list[Batch] = []
 
     def committed(self) -> list[str]:
-        """What a consumer with read_committed gets in the end."""
+        """Return the records that a read_committed consumer gets in the end."""
         pending: dict[int, list[str]] = defaultdict(list)
         seen: list[str] = []
         for batch in self.batches:
@@ -322,7 +324,7 @@ class Partition:
         sequence: int,
         reply: Reply,
     ) -> None:
-        """A leader asks the coordinator first, where it has to."""
+        """Append a batch; the leader queries the coordinator first where it has to."""
         simulation = self.simulation
         guard = self.states.begin_verification(
             self._batch(me, sequence), simulation.now_ms, supports_epoch_bump=version == 2
@@ -501,7 +503,9 @@ class Coordinator:
         self.simulation.after(self.simulation.chance.expovariate(100), lambda: self._commit(end))
 
     def _commit(self, end: int) -> None:
-        """All up to there is on other brokers as well; a deposed one never hears of it."""
+        """Commit up to the offset on the other brokers; a deposed coordinator does not receive
+        it.
+        """
         while not self.is_deposed and self.uncommitted and len(self.simulation.log) < end:
             record, committed = self.uncommitted.pop(0)
             self.simulation.log.append(record)

@@ -1,4 +1,4 @@
-"""Passwords: made, read from a Secret of somebody else, and written into the user's own."""
+"""Passwords: generated, read from another Secret, and written into the user's own."""
 
 import base64
 import re
@@ -72,7 +72,7 @@ async def test_a_secret_that_is_not_there_is_named() -> None:
     "labels", [CERTIFICATES.labels, USER_SECRETS.labels], ids=["authority", "user"]
 )
 async def test_the_operators_own_secrets_are_no_passwords(labels: dict[str, str]) -> None:
-    """Or whoever may write a User would have a key of an authority copied for himself."""
+    """Otherwise a writer of Users could have an authority's key copied."""
     with pytest.raises(BadPassword, match="belongs to the operator"):
         await read({"password": b"x"}, metadata={"labels": labels})
 

@@ -16,8 +16,9 @@ SALT_KEY = bytes(range(32))
 def signatures(
     held: ScramCredential, message: bytes, proof: bytes, hash_: str
 ) -> tuple[bool, bytes]:
-    """What a server finds with what it keeps (RFC 5802, 3): is the client's proof right, and the
-    server's own signature."""
+    """Return whether the client's proof is right, and the server's signature (RFC 5802, section
+    3).
+    """
     client_key = bytes(
         left ^ right
         for left, right in zip(proof, hmac.digest(held.stored_key, message, hash_), strict=True)
