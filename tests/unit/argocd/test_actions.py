@@ -1,4 +1,4 @@
-"""What can be done with an object out of Argo CD, and what comes of it."""
+"""Actions on objects in Argo CD, and their results."""
 
 import copy
 from typing import Any

@@ -1,7 +1,7 @@
-"""What Argo CD says of an object: for every reason that a condition may have, and for statuses that
-the operator's own rules make.
+"""Argo CD's health of an object, for every reason of a condition and for the operator's own
+statuses.
 
-A new reason (``controller/status/reasons.py``) fails this until it stands in :data:`VERDICTS`.
+A new reason (``controller/status/reasons.py``) fails this until :data:`VERDICTS` contains it.
 """
 
 import dataclasses
@@ -273,7 +273,7 @@ def test_a_record_deletion(step: Waiting | Finished, verdict: str) -> None:
 
 
 def test_the_api_server_adds_nothing_to_a_spec() -> None:
-    """Else it would differ from the repository, where it stands in a list."""
+    """A default in a list would make it differ from the repository's manifest."""
     for path in (ROOT / "crds").glob("*.yaml"):
         for version in yaml.safe_load(path.read_text())["spec"]["versions"]:
             fields = dict(version["schema"]["openAPIV3Schema"]["properties"])

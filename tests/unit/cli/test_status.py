@@ -164,14 +164,14 @@ def test_a_damaged_object_is_told_beside_a_topic_that_is_ready() -> None:
             "type": "RemoteIntegrity",
             "status": "False",
             "reason": "DamageFound",
-            "message": "k is gone",
+            "message": "k is missing",
         },
     ]
     view = TopicRows("orders", {"spec": {}, "status": {"conditions": conditions}}, ())
     cells = printed([], [view])
     assert ["orders", "True", "never", "-", "0", "served"] in cells
     assert ["", "", "", "", "", "TierIntegrity: k is bad"] in cells
-    assert ["", "", "", "", "", "RemoteIntegrity: k is gone"] in cells
+    assert ["", "", "", "", "", "RemoteIntegrity: k is missing"] in cells
 
 
 def many(count: int) -> list[TopicRows]:

@@ -127,7 +127,9 @@ def test_leaders_and_replicas_are_balanced() -> None:
 
 
 def test_a_broker_that_joins_does_not_lead_all_of_the_next_topic() -> None:
-    """It leads the fewest partitions of all, so it would be the first choice each time."""
+    """The new broker leads the fewest partitions of all, so it would be the first choice each
+    time.
+    """
     world = World(
         brokers=[broker(node) for node in (1, 2, 3)],
         topics=[topic(number, partitions=12) for number in (1, 2)],

@@ -254,7 +254,7 @@ async def test_a_member_of_very_many_protocols_is_refused(tmp_path: Path) -> Non
 
 
 async def test_a_thousand_members_leave_at_once(tmp_path: Path) -> None:
-    """They leave in batches; each one still has its own result."""
+    """The members leave in batches; each one still has its own result."""
     async with broker(tmp_path) as made:
         member = await made.member()
         leaving = tuple(

@@ -136,7 +136,7 @@ def poison(record: Record, at: int, with_byte: bytes) -> bytes:
 def test_a_record_that_is_not_what_it_says_takes_no_others_away(
     bench: LogBench, batch: bytes, number: int
 ) -> None:
-    """It precedes the batch of that number and stays as it is."""
+    """The record precedes the batch of that number and stays as it is."""
     bench.config = CONFIG
     log = bench.create()
     write(log, 1, number)

@@ -195,7 +195,7 @@ def test_of_each_key_the_last_record_stays(codec: int) -> None:
 
 
 def test_keys_that_nothing_is_known_of_stay() -> None:
-    """They occur again at a later offset without a value."""
+    """The keys occur again at a later offset without a value."""
     batch = build_batch([Record(b"a", b"v", (), T0)], base_offset=5)
     assert _left(_filter({}), batch) is batch
 

@@ -186,7 +186,7 @@ async def test_a_drained_broker_says_how_far_it_is_and_stays(world: ShellWorld) 
 async def test_a_deleted_broker_that_runs_goes_once_its_replicas_have_moved(
     world: ShellWorld,
 ) -> None:
-    """It need not be stopped first: its only copies would keep it for ever."""
+    """A deletion that waits for a stop would wait for ever while the broker has the only copies."""
     await placed_on_one(world)
     await reconciler(world).reconcile(ONE)
     world.delete(BROKER, "broker-1")

@@ -128,7 +128,7 @@ def test_a_late_list_is_no_backup() -> None:
 
 
 def test_an_answer_that_is_older_than_what_was_known_is_of_another_history() -> None:
-    """It may follow a conflict. News that arrived during the request may well be newer."""
+    """The answer may follow a conflict. News that arrived during the request may well be newer."""
     signs: list[str] = []
     store = ObjectStore(signs.append)
     store.put(_body("one", 80))

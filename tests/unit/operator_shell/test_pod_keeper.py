@@ -525,7 +525,7 @@ async def test_a_lease_that_is_lost_in_the_middle_of_a_turn_ends_it(world: Shell
 
 
 async def test_a_pod_that_was_refused_after_all_holds_nobody(world: ShellWorld) -> None:
-    """It never stopped, so it never returned; the others must not wait for that."""
+    """The pod never stopped, so it never returned; the others must not wait for that."""
     keeper, api = await running(world)
     api.refuses[STATEFUL_SET.kind] = Invalid(422, "no")
     change(world)

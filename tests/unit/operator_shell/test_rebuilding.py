@@ -322,8 +322,9 @@ async def test_a_topic_that_only_a_broker_knows_is_listed_until_it_has_a_topic(
 async def test_a_broker_that_was_told_of_a_later_commit_than_was_found_shows_that_it_is_old(
     asked: Asked, is_told: bool
 ) -> None:
-    """It has no replica of the change; and once it was admitted, this controller has pushed
-    more to it.
+    """The broker has no replica of the change.
+
+    Once it was admitted, this controller has pushed more to it.
     """
     state = asked.world.services.state
     epoch, commit = state.controller_epoch, state.landed

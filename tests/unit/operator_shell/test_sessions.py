@@ -277,7 +277,7 @@ def test_whoever_has_looked_for_a_controller_was_heard_of_then() -> None:
 
 
 def test_also_then_nobody_expires_before_a_broker_has_reached_this_controller() -> None:
-    """It may have been cut off from all of them since the beginning of its term."""
+    """The controller may have been cut off from all of them since the beginning of its term."""
     held = Sessions(TIMEOUT_S, TICK_S, Looked(91.0, {1: 99.8}))
     for broker_id in (1, 2):
         held.open(broker_id, broker_epoch=broker_id * 10, now_s=100.0)

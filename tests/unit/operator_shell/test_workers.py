@@ -126,7 +126,7 @@ async def test_condition_that_could_not_be_written_is_written_after_the_next_fai
 
 
 async def test_an_object_that_this_version_cannot_read_is_told_so(world: ShellWorld) -> None:
-    """It may belong to a later version, so the message does not say that another owner has it."""
+    """The object may belong to a later version, so the message does not name another owner."""
     reconcilers: dict[str, Callable[[Key], Awaitable[float | None]]] = {
         TOPIC.kind: TopicReconciler(world.services).reconcile,
         BROKER.kind: BrokerReconciler(world.services, world.reflector).reconcile,

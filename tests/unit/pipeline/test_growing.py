@@ -65,8 +65,7 @@ class Kept:
     def counts(self) -> Counts:
         return Counts()
 
-    def close(self) -> None:
-        """Nothing."""
+    def close(self) -> None: ...
 
 
 class Wants:

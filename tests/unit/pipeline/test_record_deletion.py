@@ -92,7 +92,7 @@ def test_a_run_that_leaves_records_out_deletes_none(options: dict[str, str], why
 
 
 def test_starting_options_are_of_a_new_table_only() -> None:
-    """They have no effect where the table determines the start."""
+    """The options have no effect where the table determines the start."""
     beginning(WHOLE, startingTimestamp="5").check_deletes(WHOLE, [0, 1, 2])
     with pytest.raises(ExportError, match="does not say that the export deletes"):
         beginning().check_deletes(replace(WHOLE, deletes=False), [0])

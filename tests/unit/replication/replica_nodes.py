@@ -58,6 +58,7 @@ def states(
     topic's TopicState.
     """
     topic = topic_state(topic_id, TOPIC, partitions=rows, **tiering)
+    # Brokers 1 to 3 are always registered, so that the rows can name them.
     brokers = tuple(
         control.BrokerState(broker_id=n, broker_epoch=epoch, rack=None, fenced=False, listeners=())
         for n, epoch in ({1: 1, 2: 2, 3: 3} | (registered or {})).items()

@@ -300,6 +300,7 @@ async def test_who_waits_waits_for_the_very_topic(node: Nodes) -> None:
     one = await led(node)
     pending = deletions.begun(one.partition, log_start.delete_records(one.partition, 6))
     assert pending.pending
+    # The new topic's log passes the offset that was requested of the former one.
     gone = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=-1)
     await one.told(removals=(gone,))
     await one.told(ALONE, topic_id=OTHER_TOPIC)
@@ -308,7 +309,7 @@ async def test_who_waits_waits_for_the_very_topic(node: Nodes) -> None:
     await one.upkeep.checkpoint()
     assert (one.partition.topic_id, log_start.low_watermark(one.partition)) == (OTHER_TOPIC, 8)
     purgatory = one.context.purgatory
-    await deletions.until_settled([pending], one.manager, purgatory, 1.0, who="somebody")
+    await deletions.until_settled([pending], one.manager, purgatory, 1.0, who="a client")
     assert not pending.pending
     assert (pending.error, pending.low_watermark) == (ErrorCode.not_leader_or_follower, -1)
 

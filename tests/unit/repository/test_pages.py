@@ -53,7 +53,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_no_drawing_is_cut_off_at_a_semicolon() -> None:
-    """It ends a statement in Mermaid, also within a sentence."""
+    """A semicolon ends a statement in Mermaid, also within a sentence."""
     for page in PAGES:
         for drawing in re.findall(r"(?ms)^```mermaid\n(.*?)^```", page.read_text()):
             assert ";" not in drawing, page

@@ -171,7 +171,7 @@ NOT_WHOLE = (2**63, -(2**63) - 1, 10**30)
 
 @pytest.mark.parametrize("number", NOT_WHOLE)
 def test_a_number_that_no_field_of_kafka_holds_is_no_manifest(place: Any, number: int) -> None:
-    """It would break the code that sends it on: the status, the answer to a follower."""
+    """Such a number would break the code that sends it on: the status, the answer to a follower."""
     head = json.loads(encode_head(replace(place.head(), entries=(place.segment(10, 19),))))
     for name in ("logStartOffset", "leaderEpoch", "version"):
         with pytest.raises(ManifestCorrupt, match=r"heads/x .*64 bits"):

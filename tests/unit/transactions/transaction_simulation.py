@@ -118,9 +118,7 @@ class Simulation:
     # ------------------------------------------------------------ processes
 
     def start(self, process: Process, sent: Any = None) -> None:
-        """Continue until the process waits: for a number of seconds, or for an answer (None:
-        none came).
-        """
+        """Continue until the process waits for a time in seconds, or for an answer or None."""
         try:
             waits_for = process.send(sent)
         except StopIteration:
