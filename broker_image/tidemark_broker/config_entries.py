@@ -17,6 +17,7 @@ def text_of(entries: Mapping[str, str], name: str) -> str:
 
 def text_of_listener(entries: Mapping[str, str], listener: str, name: str) -> str:
     """Return the value of ``listener.name.<listener>.<name>``, else that of ``name`` (KIP-103)."""
+    # An empty value is a value: it overrides the common one.
     own = entries.get(listener_key(listener, name))
     return text_of(entries, name) if own is None else own.strip()
 
@@ -48,6 +49,7 @@ def integer_of(entries: Mapping[str, str], name: str) -> int:
     Raises :class:`ConfigError` that names the key, ``KeyError`` for a key outside the table.
     """
     text, type_ = text_of(entries, name), BROKER[name].type
+    # Checked in steps, so that the message says whether the form or the range is wrong.
     try:
         value = int(text)
     except ValueError:

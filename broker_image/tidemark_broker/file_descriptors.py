@@ -25,11 +25,13 @@ def logs_allowed(limit: int) -> int:
 def raise_limit() -> int:
     """Raise the soft limit of open files to the hard limit and return the resulting soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Linux rejects RLIM_INFINITY for open files (fs.nr_open).
     target = _ENOUGH if hard == resource.RLIM_INFINITY else hard
     if soft == resource.RLIM_INFINITY or soft >= target:
         return soft if soft != resource.RLIM_INFINITY else _ENOUGH
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+    # A security policy may forbid it; the broker still starts.
     except (ValueError, OSError) as error:
         logger.warning("the limit of open files stays at %d: %s", soft, error)
         return soft

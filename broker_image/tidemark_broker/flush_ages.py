@@ -23,7 +23,7 @@ class Flushable(Protocol):
 
     @property
     def next_offset(self) -> int:
-        """Log end offset."""
+        """Offset of the next record."""
 
 
 class FlushAges:

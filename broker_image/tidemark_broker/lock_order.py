@@ -134,6 +134,7 @@ _by_task: "WeakKeyDictionary[asyncio.Task[Any], list[_Ranked]]" = WeakKeyDiction
 
 def _check(wanted: _Ranked, held: list[_Ranked]) -> None:
     """Raise :class:`LockOrderError` if ``wanted`` must not be taken while ``held`` are held."""
+    # Reentrant locks are exempt only while the same one is held.
     if wanted in held:
         if wanted.reentrant:
             return
@@ -146,6 +147,7 @@ def _check(wanted: _Ranked, held: list[_Ranked]) -> None:
         "other one first."
     )
     path = _report()
+    # The report reaches the test even if the exception is swallowed.
     if path:
         with open(path, "a") as report:  # noqa: PTH123 - one append, of whole entries
             report.write(message + "\n" + "".join(traceback.format_stack(limit=12)) + "\n")

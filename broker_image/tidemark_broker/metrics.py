@@ -40,7 +40,7 @@ class BrokerCollector(Collector):
         self._loop_age_ms = loop_age_ms
 
     def collect(self) -> Iterator[Metric]:
-        """Yield ``tidemark_broker_*``."""
+        """Yield the metrics ``tidemark_broker_*``."""
         partitions = self._manager.partitions
         led = [partition for partition in partitions if partition.is_leader]
         short = [
@@ -49,6 +49,7 @@ class BrokerCollector(Collector):
             if partition.row and len(partition.isr) < len(partition.row.replicas)
         ]
         context = self._manager.context
+        # Sums, because a label per partition would grow without limit.
         values: dict[Row, float] = {
             broker_table.REPLICAS: len(partitions),
             broker_table.LEADERS: len(led),
@@ -97,6 +98,7 @@ def _ends(folders: Iterable[Path]) -> Iterator[float]:
     for folder in folders:
         try:
             certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+        # A missing file must not hide the expiry of the others.
         except (OSError, ValueError):
             continue
         yield certificate.not_valid_after_utc.timestamp()
@@ -151,7 +153,7 @@ class TopicCollector(Collector):
         self._most = most
 
     def collect(self) -> Iterator[Metric]:
-        """Yield ``tidemark_topic_*``."""
+        """Yield the metrics ``tidemark_topic_*``."""
         # The page is bounded: small topics are left out, and LEFT_OUT counts them.
         topics = self._add_up()
         shown = dict(

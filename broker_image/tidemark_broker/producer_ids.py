@@ -41,6 +41,7 @@ class ProducerIds:
             except TimeoutError:
                 return None
         found, self._ids = self._ids[0], self._ids[1:]
+        # Requested early, so that the next producers do not wait for the controller.
         if len(self._ids) < _FEW and not self._following:
             self.wanted.set()
         return found

@@ -28,6 +28,7 @@ class AnswerBudget:
 
     def at_most(self, wished_bytes: int) -> int:
         """Return the size in bytes that one more response may have."""
+        # Half of the rest, so that one request cannot take everything.
         return min(wished_bytes, max(SMALL_BYTES, (self._limit - self.used_bytes) // 2))
 
 

@@ -63,14 +63,15 @@ def _refusal(call: Call) -> tuple[ErrorCode, str | None]:
 
 
 async def create(request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
-    """Reject each creation."""
+    """Reject each creation with the same message."""
+    # One result for each creation, because clients match them by position.
     code, message = _refusal(call)
     refused = AclCreationResult(error_code=code, error_message=message)
     return CreateAclsResponse(results=(refused,) * len(request.creations))
 
 
 async def delete(request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
-    """Reject each filter."""
+    """Reject each filter with the same message."""
     code, message = _refusal(call)
     refused = DeleteAclsFilterResult(error_code=code, error_message=message)
     return DeleteAclsResponse(filter_results=(refused,) * len(request.filters))

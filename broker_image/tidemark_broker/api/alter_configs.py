@@ -252,6 +252,7 @@ async def _follow(
     """Wait until this broker has applied the changes, except those of a paused topic."""
     cluster = call.services.cluster
 
+    # A deleted setting has no value to wait for, so only set values are compared.
     def has_followed(key: _Key) -> bool:
         kind, name = key
         if kind == ConfigResource.GROUP:

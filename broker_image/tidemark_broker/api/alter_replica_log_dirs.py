@@ -33,8 +33,6 @@ class AlterReplicaLogDirTopicResult:
 
 @dataclass(slots=True, kw_only=True)
 class AlterReplicaLogDirsResponse:
-    """Results by topic."""
-
     results: tuple[AlterReplicaLogDirTopicResult, ...]
     throttle_time: timedelta = ZERO
 
@@ -49,6 +47,7 @@ async def handle(request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplic
         for number in topic.partitions
     }
     may = call.client.may(Operation.ALTER, ResourceType.CLUSTER)
+    # Authorization is for the whole request, but Kafka's answer repeats it for each replica.
     found = await call.turns.all_of(
         (topic, number, _error(topic, number, path, call))
         if may
@@ -63,6 +62,7 @@ def _error(topic: str, number: int, path: str, call: Call) -> ErrorCode:
     ``ReplicaManager.alterReplicaLogDirs``.
     """
     services = call.services
+    # A broker has exactly one directory, so any other path is unknown.
     if path != str(services.settings.log_dir):
         return ErrorCode.log_dir_not_found
     if services.replicas.get(topic, number) is not None:

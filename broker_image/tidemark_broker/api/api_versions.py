@@ -105,6 +105,7 @@ def answer(
             )
             for _, api in sorted(table.items())
         ),
+        # Lowest level 0: KIP-1022 lets a cluster run without a feature.
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=0, max_version=level)
             for name, level in FEATURES.items()

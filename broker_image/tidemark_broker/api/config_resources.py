@@ -8,7 +8,7 @@ TOO_MANY = f"At most {SETTINGS_MAX} settings are accepted for one resource."
 
 
 class ConfigResource(enum.IntEnum):
-    """Supported resource types."""
+    """Resource types that this broker supports."""
 
     TOPIC = 2
     BROKER = 4

@@ -40,7 +40,7 @@ class CreatePartitionsTopicResult:
 
 @dataclass(slots=True, kw_only=True)
 class CreatePartitionsResponse:
-    """Each topic once."""
+    """Results, with each topic once."""
 
     results: tuple[CreatePartitionsTopicResult, ...]
     throttle_time: timedelta = ZERO

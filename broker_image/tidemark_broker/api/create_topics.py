@@ -79,7 +79,7 @@ class CreatableTopicResult:
 
 @dataclass(slots=True, kw_only=True)
 class CreateTopicsResponse:
-    """Each name once."""
+    """Results, with each name once."""
 
     topics: tuple[CreatableTopicResult, ...]
     throttle_time: timedelta = ZERO
@@ -135,7 +135,7 @@ def _over_quota(
         if topic.name in refused:
             continue
         partitions = len(topic.assignments) or topic.num_partitions
-        # -1 asks for the default of the cluster, which is also what the quota must count.
+        # -1 means the cluster's default, which is also what the quota must count.
         if partitions == -1:
             partitions = int(call.services.cluster.cluster_config.get(NUM_PARTITIONS) or 1)
         if not may_mutate(call, partitions, refused_since=_KNOWS_QUOTA):

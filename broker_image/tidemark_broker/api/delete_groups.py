@@ -20,7 +20,7 @@ class DeletableGroupResult:
 
 @dataclass(slots=True, kw_only=True)
 class DeleteGroupsResponse:
-    """Each group once."""
+    """Results, with each group once."""
 
     results: tuple[DeletableGroupResult, ...]
     throttle_time: timedelta = ZERO

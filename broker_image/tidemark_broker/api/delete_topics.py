@@ -55,7 +55,7 @@ class DeletableTopicResult:
 
 @dataclass(slots=True, kw_only=True)
 class DeleteTopicsResponse:
-    """Each topic once."""
+    """Results, with each topic once."""
 
     responses: tuple[DeletableTopicResult, ...]
     throttle_time: timedelta = ZERO
@@ -127,7 +127,7 @@ def _refusal(
     by_name, topic_id = asked
     message: str | None
     shown = by_name
-    # The order of these checks is Kafka's (ControllerApis.deleteTopics).
+    # Checks in Kafka's order (ControllerApis.deleteTopics).
     if by_name is not None and topic_id is not None:
         code, message = (
             ErrorCode.invalid_request,

@@ -41,7 +41,7 @@ class DescribeAclsResource:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeAclsResponse:
-    """Each resource once."""
+    """Matching ACLs, with each resource once."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None

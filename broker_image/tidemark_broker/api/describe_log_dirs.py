@@ -72,6 +72,7 @@ async def handle(request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirs
     try:
         disk = await in_thread(shutil.disk_usage, log_dir)
     except OSError:
+        # As in Kafka, a failed directory is listed with an error and without topics.
         lost = DescribeLogDirsResult(error_code=ErrorCode.kafka_storage_error, log_dir=log_dir)
         return DescribeLogDirsResponse(error_code=ErrorCode.none, results=(lost,))
     # Sorted by topic, because groupby only joins neighbours.

@@ -62,6 +62,7 @@ async def handle(request: DescribeProducersRequest, call: Call) -> DescribeProdu
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
     topics, told = [], 0
     for topic in request.topics:
+        # Authorization is by topic, while errors are reported by partition.
         refused = ErrorCode.topic_authorization_failed if topic.name in denied else ErrorCode.none
         partitions = []
         for index in topic.partition_indexes:
@@ -79,6 +80,7 @@ async def _partition(
         await call.turns.give()
     if refused is not ErrorCode.none:
         return PartitionResponse(partition_index=index, error_code=refused)
+    # The answer must fit in memory; admin clients can split their request.
     if told >= _PRODUCERS_MAX:
         return PartitionResponse(
             partition_index=index,
@@ -97,6 +99,7 @@ async def _partition(
             error_code=error,
             error_message=f"{topic[:_SHOWN_MAX]}-{index} is not on this broker",
         )
+    # Most recently active first, so a limited answer contains the producers of interest.
     found = await call.turns.all_of(_states(partition.log.active_producers(_PRODUCERS_MAX)))
     return PartitionResponse(
         partition_index=index, error_code=ErrorCode.none, active_producers=tuple(found)

@@ -85,6 +85,7 @@ def _found(transactional_id: str, call: Call) -> TransactionMetadata | ErrorCode
 
 
 def _state(transactional_id: str, known: TransactionMetadata, call: Call) -> TransactionState:
+    # Sorted, so that an answer is the same on every call.
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(known.partitions):
         by_topic.setdefault(topic, []).append(partition)

@@ -65,6 +65,7 @@ async def handle(
 
 
 def _result(name: str, times: int, user: UserState | None) -> DescribeUserScramCredentialsResult:
+    # Kafka rejects a repeated name instead of answering it twice (KIP-554).
     if times > 1:
         return DescribeUserScramCredentialsResult(
             user=name, error_code=ErrorCode.duplicate_resource, error_message="user is named twice"

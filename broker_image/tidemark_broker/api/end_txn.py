@@ -38,6 +38,7 @@ async def handle(request: EndTxnRequest, call: Call) -> EndTxnResponse:
         return EndTxnResponse(error_code=error)
     try:
         shard = call.services.transactions.shard_of(request.transactional_id)
+        # Only clients of version 5 receive the raised epoch, so only they may have it raised.
         ended = await shard.end(
             request.transactional_id,
             producer=Producer(request.producer_id, request.producer_epoch),

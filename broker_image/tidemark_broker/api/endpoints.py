@@ -42,12 +42,14 @@ def reachable(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoi
 
 def registered_at(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoint]:
     """Return the endpoint by node id of each broker that has the listener, fenced or not."""
+    # Sorted by id, so that clients see a stable order.
     found = {node: endpoint_of(row, listener) for node, row in sorted(cluster.brokers.items())}
     return {node: endpoint for node, endpoint in found.items() if endpoint is not None}
 
 
 def node_endpoints(call: Call, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
     """Return the endpoints of the leaders that an answer names."""
+    # -1 stands for an unknown leader, which has no endpoint.
     node_ids = sorted({node for node in nodes if node >= 0})
     if not node_ids:
         return ()

@@ -302,6 +302,7 @@ async def _topics(
 
 def _partition(read: Read, isolation_level: int, version: int) -> PartitionData:
     result = read.result
+    # The fields that every version has; newer ones keep their defaults if they do not apply.
     made = PartitionData(
         partition_index=read.request.partition,
         error_code=_error_in(version, result.error),
@@ -312,10 +313,12 @@ def _partition(read: Read, isolation_level: int, version: int) -> PartitionData:
         preferred_read_replica=result.preferred_read_replica,
         records=result.data,
     )
+    # The client truncates to this position before it fetches again (KIP-595).
     if result.diverging is not None:
         made.diverging_epoch = EpochEndOffset(
             epoch=result.diverging.epoch, end_offset=result.diverging.end_offset
         )
+    # Saves the client a metadata request (KIP-951).
     if version >= _LEADERS_SINCE and result.error in _LEADER_ERRORS:
         made.current_leader = LeaderIdAndEpoch(
             leader_id=result.leader_id, leader_epoch=result.leader_epoch

@@ -78,6 +78,7 @@ class FindCoordinatorResponse:
 
 async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
     """Look up each key; a missing coordinator topic is created."""
+    # Computed once for all keys of the request.
     live = reachable(call.services.cluster, call.client.listener)
     finder = Finder(call.services.cluster, call.services.creations.want)
     batched = call.version >= _BATCHED_SINCE
@@ -104,6 +105,7 @@ def _find(
     kind = _KINDS.get(key_type)
     if kind is None:
         return _refused(key, ErrorCode.invalid_request, f"unknown coordinator type {key_type}")
+    # Authorized before the lookup, which would create the topic.
     if not call.client.may(Operation.DESCRIBE, kind.resource, key):
         text = f"no permission to describe {kind.resource.name} {key[:_SHOWN_MAX]}"
         return _refused(key, kind.denied, text)

@@ -34,9 +34,10 @@ class InitProducerIdResponse:
 
 
 async def handle(request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
-    """Assign the identity."""
+    """Assign or confirm the identity of a producer."""
     found = await _init(request, call)
     error = found.error
+    # KIP-588: older clients only know INVALID_PRODUCER_EPOCH, which is fatal for them too.
     if error is ErrorCode.producer_fenced and call.version < _KNOWS_FENCED:
         error = ErrorCode.invalid_producer_epoch
     return InitProducerIdResponse(
@@ -73,6 +74,7 @@ async def _init(request: InitProducerIdRequest, call: Call) -> Initialised:
 def _refusal(
     transactional_id: str | None, request: InitProducerIdRequest, client: Client
 ) -> ErrorCode:
+    # Without a transactional id there is no resource to authorize, only the right to produce.
     if transactional_id is None:
         if not _may_be_idempotent(client):
             return ErrorCode.cluster_authorization_failed

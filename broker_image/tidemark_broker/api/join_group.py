@@ -25,7 +25,7 @@ from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.security.principal import host_of
 
 #: From these versions a new member gets its id first (KIP-394), an absent protocol is null instead
-#: of empty, and a leader may be told to skip the assignment (KIP-814).
+#: of empty, and a leader may skip the assignment (KIP-814).
 _ID_FIRST_SINCE, _NULL_SINCE, _SKIP_SINCE = 4, 7, 9
 _CLIENT_ID_MAX = 255
 #: Protocols of one member. Clients have a handful of assignors.
@@ -88,6 +88,7 @@ def _asked(
     session_ms = milliseconds(request.session_timeout)
     rebalance_ms = milliseconds(request.rebalance_timeout)
     client_id = call.client_id[:_CLIENT_ID_MAX]
+    # As in Kafka: the instance id of a static member, the client id of a dynamic one.
     name = request.group_instance_id or client_id
     return JoinRequest(
         group_id=request.group_id,
@@ -116,6 +117,7 @@ async def _answer(answer: JoinAnswer, call: Call) -> JoinGroupResponse:
         )
         for each in answer.members
     )
+    # Older clients cannot read null.
     name = answer.protocol_name
     return JoinGroupResponse(
         error_code=answer.error,

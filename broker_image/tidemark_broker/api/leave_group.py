@@ -57,6 +57,7 @@ async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
             await call.turns.pause()
     except CoordinatorError as error:
         return LeaveGroupResponse(error_code=error.error_code)
+    # Old versions have no list, so the only error is that of the answer.
     if call.version < _BATCHED_SINCE:
         return LeaveGroupResponse(error_code=errors[0])
     return LeaveGroupResponse(

@@ -47,6 +47,7 @@ async def handle(request: ListConfigResourcesRequest, call: Call) -> ListConfigR
     """List the requested types; without types, all that the version knows."""
     if not call.client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return ListConfigResourcesResponse(error_code=ErrorCode.cluster_authorization_failed)
+    # Version 0 is ListClientMetricsResources under its old name.
     known = _KINDS if call.version > 0 else (_CLIENT_METRICS,)
     wanted = set(map(int, request.resource_types or known))
     # Kafka rejects the whole request if one type is unknown to its version.

@@ -225,9 +225,11 @@ async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
     denied: set[str] = set()
     if not request.allow_auto_topic_creation:
         return denied
+    # CREATE on the cluster saves a check for each topic.
     may_create_any = client.may(Operation.CREATE, ResourceType.CLUSTER)
     for topic in request.topics or ():
         name = topic.name
+        # This check includes DESCRIBE, so that the answer does not reveal hidden topics.
         if name is not None and _may_be_made(name, call):
             if may_create_any or client.may(Operation.CREATE, ResourceType.TOPIC, name):
                 creations.want(name, principal=client.principal)
@@ -244,6 +246,7 @@ async def _until_open(topics: Sequence[v13.MetadataRequestTopic], call: Call) ->
     The answer would otherwise have no leaders for a few ms, which some clients treat as final.
     """
     cluster, replicas = call.services.cluster, call.services.replicas
+    # Only a topic that the client may describe is waited for, or the wait would reveal it.
     for topic in topics:
         name, topic_id = topic.name, topic.topic_id
         view = cluster.by_id(topic_id) if topic_id is not None else cluster.topics.get(name or "")
@@ -323,6 +326,7 @@ def _unled(row: control.PartitionState, live: frozenset[int], call: Call) -> Err
 
     As in Kafka, newer clients receive LISTENER_NOT_FOUND if the leader lacks their listener.
     """
+    # A live leader without this listener is a configuration error that the client should see.
     broker = call.services.cluster.brokers.get(row.leader)
     is_elsewhere = row.leader not in live and broker is not None and not broker.fenced
     if is_elsewhere and call.version >= _LISTENER_NOT_FOUND_SINCE:

@@ -23,6 +23,7 @@ def may_mutate(call: Call, partitions: int, *, refused_since: int) -> bool:
     quotas = call.quotas
     if quotas is None or not quotas.holds(QuotaKind.MUTATION):
         return True
+    # Strict mode: a request that is accepted may still exceed the quota by its own size (KIP-599).
     if call.version >= refused_since and quotas.room(QuotaKind.MUTATION) == 0:
         return False
     quotas.use(QuotaKind.MUTATION, partitions if 0 < partitions <= _PARTITIONS_MAX else 0)

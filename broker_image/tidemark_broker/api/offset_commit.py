@@ -71,6 +71,7 @@ async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitRespon
     """Store the permitted offsets; answer once they are committed."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return await _answer(request, call, iter(()), ErrorCode.group_authorization_failed)
+    # Ids are resolved once, since the topics may change while the loop yields.
     views = [_view(topic, call) for topic in request.topics]
     # Names resolved from ids are authorized too, so that an id cannot bypass the ACL.
     names = {view.name for view in views if view is not None} | {t.name for t in request.topics}
@@ -112,6 +113,7 @@ def _entries(
     denied: Set[str],
     call: Call,
 ) -> Iterator[_Entry]:
+    # An id of a deleted topic is an error of its own, from which clients refresh their metadata.
     by_id = call.version >= _BY_ID_SINCE
     # Kafka distinguishes an unknown id from an unknown name.
     unknown = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
@@ -144,6 +146,7 @@ async def _answer(
     errors: Iterator[ErrorCode],
     error_of_all: ErrorCode = ErrorCode.none,
 ) -> OffsetCommitResponse:
+    # Errors are in the order of the partitions; a group error fills in for all of them.
     topics = []
     for topic in request.topics:
         partitions = await call.turns.all_of(

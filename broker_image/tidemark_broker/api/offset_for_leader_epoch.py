@@ -78,6 +78,7 @@ def _partition(topic: str, part: OffsetForLeaderPartition, call: Call) -> EpochE
     replicas = call.services.replicas
     partition = replicas.get(topic, part.partition)
     error, epoch, end_offset = ErrorCode.none, -1, -1
+    # The partition itself checks leadership and the client's leader epoch.
     if partition is None:
         error = replicas.error_of(topic, part.partition)
     else:

@@ -89,6 +89,7 @@ async def alter(
     changes = await call.turns.all_of(
         _change(topic, keeps_factor=not allowed) for topic in request.topics
     )
+    # The answer does not wait for the move, which may take hours.
     told = await pass_on(call, changes, wait_s=milliseconds(request.timeout) / 1000)
     answers = await call.turns.all_of(
         _told(topic, result) for topic, result in zip(request.topics, told, strict=True)

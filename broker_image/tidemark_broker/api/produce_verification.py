@@ -55,6 +55,7 @@ async def verified(
     )
     if not may or transactional_id is None:
         return dict.fromkeys(batches, _DENIED)
+    # The coordinator is queried for one producer, so mixed batches cannot be verified.
     producers = {Producer(each.producer_id, each.producer_epoch) for each in headers.values()}
     if len(producers) > 1:
         return dict.fromkeys(headers, _TWO_PRODUCERS)
@@ -87,6 +88,7 @@ def _transactional_header(records: bytes) -> BatchHeader | None:
 
 def _guard(batch: Batch, call: Call) -> VerificationGuard | None:
     """Start a verification in the log. None if it is not needed, or if the append will fail."""
+    # A partition that this broker does not lead fails in the append, with the right error.
     partition: Partition | None = call.services.replicas.get(*batch.tp)
     if partition is None or partition.check_leader() is not ErrorCode.none:
         return None

@@ -31,9 +31,11 @@ async def handle(request: SaslHandshakeRequest, call: Call) -> SaslHandshakeResp
     if sasl is None:
         return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
     try:
+        # Version 0 announces bare messages, which need another parser.
         served = sasl.choose(request.mechanism, bare=call.version == 0)
     except IllegalState as error:
         raise CloseConnection(str(error), reason=broker_table.AUTHENTICATION) from None
+    # The answer lists the mechanisms, so that the client can choose another one.
     error_code = ErrorCode.none if served else ErrorCode.unsupported_sasl_mechanism
     return SaslHandshakeResponse(error_code=error_code, mechanisms=sasl.mechanisms)
 

@@ -39,6 +39,7 @@ async def handle(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
     if not request.group_id:
         return SyncGroupResponse(error_code=ErrorCode.invalid_group_id)
     try:
+        # The wait is bounded only against leaks; the group itself ends it much earlier.
         answer = await call.services.groups.sync(
             lambda tell: _asked(request, tell), call.wait_s(_WAIT_MAX_S)
         )

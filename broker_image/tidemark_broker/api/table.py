@@ -53,6 +53,7 @@ class Call:
 
         Large requests wait less, because others need their turn or their memory.
         """
+        # Memory that a large request holds during a wait is missing for others.
         is_much = self.is_large or self.frame_bytes > MUCH_BYTES
         return min(wished_s, WAIT_MAX_S) if is_much else wished_s
 
@@ -71,9 +72,11 @@ class Call:
         Topics are not iterated if the client may do everything.
         """
         permissions = self.client.permissions
+        # The common case without ACLs must not iterate over thousands of topics.
         if permissions is None:
             return NOBODY
         denied = set()
+        # A request may name a topic many times.
         for topic in set(topics):
             if not permissions.allows(operation, ResourceType.TOPIC, topic):
                 denied.add(topic)

@@ -35,6 +35,7 @@ class Turns:
 
     async def give(self) -> None:
         """Yield the loop and start a new slice."""
+        # One turn is enough: the loop runs everything that is ready before it returns.
         await asyncio.sleep(0)
         self._until_s = self._now() + _SLICE_S
 
@@ -48,6 +49,7 @@ class Turns:
         made = []
         for one in making:
             made.append(one)
+            # Checked after each item, since one item may take long.
             if self.over:
                 await self.give()
         return made
@@ -67,6 +69,7 @@ class InOrder:
 
     async def begin(self) -> None:
         """Wait until the previous requests have started."""
+        # asyncio's lock is fair, which keeps the order of arrival.
         await self._lock.acquire()
         self._is_first = True
 
@@ -86,6 +89,7 @@ def named_twice(keys: Sequence[K]) -> Set[K]:
     """Return the partitions that a request names several times, which Kafka answers
     INVALID_REQUEST.
     """
+    # Nearly no request repeats a partition, so this path is kept short.
     if len(set(keys)) == len(keys):
         return frozenset()
     return {key for key, times in Counter(keys).items() if times > 1}

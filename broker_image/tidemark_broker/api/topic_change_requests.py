@@ -61,6 +61,7 @@ async def until_known(
     left = list(dict.fromkeys(pending))
 
     def all_known() -> bool:
+        # Only the last pending name is evaluated per change, which keeps large requests cheap.
         while left and is_known(left[-1]):
             left.pop()
         return not left  # the rest is evaluated once this one is known
@@ -73,6 +74,7 @@ async def until_known(
 
 def is_led(topic: TopicMetadata | None, partitions: int, call: Call) -> bool:
     """True if the topic has that number of partitions, each with a leader."""
+    # During a growth the metadata may still have the old number of partitions.
     if topic is None or len(topic.partitions) < partitions:
         return False
     replicas = call.services.replicas

@@ -67,6 +67,7 @@ async def handle(request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommit
         error = ErrorCode.group_authorization_failed
     if error is not ErrorCode.none:
         return await _answer(request, call, iter(()), error)
+    # As in Kafka, topics are checked one by one, and the others are still committed.
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
     entries = await call.turns.all_of(_entries(request, denied, call))
     new = [each.new for each in entries if each.new is not None]
@@ -120,6 +121,7 @@ async def _committed(
         generation_id=request.generation_id,
         producer=producer,
     )
+    # The next append of this producer shows the guard to the log.
     if found is not None:
         log.verified(producer, found)
     return await groups.commit(by, new, call.turns.pause)
@@ -135,6 +137,7 @@ async def _verified(
 
     Transient errors are converted so that clients do not look for another group coordinator.
     """
+    # From version 5 the verification also adds the partition, so AddOffsetsToTxn is not needed.
     adds = call.version >= _ADDS_SINCE
     tp = types.TopicPartition(*log.partition.tp)
     found = await verification.verified(
@@ -147,6 +150,7 @@ async def _verified(
     error = found.get(tp)
     if error is None or isinstance(error, VerificationGuard):
         return error
+    # COORDINATOR_LOAD_IN_PROGRESS makes clients retry without a new lookup.
     if error in verification.PASSES:
         return ErrorCode.coordinator_load_in_progress
     return verification.as_client_knows(error, knows_abortable=call.version >= _ABORTABLE_SINCE)

@@ -76,6 +76,7 @@ async def handle(request: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesRe
                     f"{update.feature[:200]}. {problem}"
                 ),
             )
+    # Version 2 has no results for single features (KIP-1022).
     if call.version > _EACH_UNTIL:
         return UpdateFeaturesResponse()
     names = dict.fromkeys(update.feature for update in request.feature_updates)

@@ -53,6 +53,7 @@ async def handle(request: WriteTxnMarkersRequest, call: Call) -> WriteTxnMarkers
     errors: Sequence[ErrorCode] = [ErrorCode.cluster_authorization_failed] * len(wanted)
     if may:
         errors = await call.services.marker_writer.write(wanted, wait_s=call.wait_s(_WAIT_S))
+    # Errors are in the order of the flattened markers.
     remaining = iter(errors)
     results = await call.turns.all_of(_result(marker, remaining) for marker in request.markers)
     return WriteTxnMarkersResponse(markers=tuple(results))

@@ -100,6 +100,7 @@ class Turns:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        # A finished command starts the next one, so no task polls the queue.
         self._tasks.discard(task)
         if self._waiting and len(self._tasks) < AT_ONCE:
             self._begin(self._waiting.popleft())
@@ -251,6 +252,7 @@ class Commands:
     async def _disable(
         self, request: control.DisableRemoteTopicRequest, broker_epoch: int
     ) -> control.DisableRemoteTopicResponse:
+        # A superseded controller may repeat a disablement that was cancelled since.
         stale = self._epoch.is_stale(request.controller_epoch)
         return control.DisableRemoteTopicResponse(
             error_code=_STALE if stale else 0,
@@ -262,12 +264,14 @@ class Commands:
     async def _delete(
         self, request: control.DeleteRemoteTopicRequest
     ) -> control.DeleteRemoteTopicResponse:
+        # Deleting remote data cannot be undone, so the epoch is checked first.
         if self._epoch.is_stale(request.controller_epoch):
             return _delete_answer(_STALE, -1, "the request is of an older controller")
         remote = self._manager.remote
         if remote is None:
             return _delete_answer(_STORAGE, -1, "this broker has no remote storage")
         try:
+            # The deletion continues over several requests; the answer tells what is left.
             remaining = await remote.delete_topic(
                 request.topic_id, request.name, request.partitions, request.tiered_epoch
             )

@@ -91,6 +91,7 @@ class Finder:
 
     async def _look(self, address: Address, after_s: float) -> Found:
         failures = 0
+        # Gives the other addresses a chance to answer first.
         await asyncio.sleep(after_s)
         while True:
             try:
@@ -120,6 +121,7 @@ class Finder:
 
         A leader answers that it does not know the registration.
         """
+        # Without a registration the epoch is -1, and a leader answers STALE_BROKER_EPOCH.
         answer = await connection.request(
             control.BrokerHeartbeatRequest(
                 broker_id=self._broker_id,

@@ -39,6 +39,7 @@ class DisablementTasks:
         self, request: control.DisableRemoteTopicRequest
     ) -> tuple[control.DisableRemoteTopicResult, ...]:
         """Start or continue the work of each partition, and wait at most ``timeout_ms``."""
+        # Partitions that moved away are reported as not hosted, and their new leader acts.
         tasks = {
             partition: self._task(hosted, request)
             for partition in request.partitions

@@ -36,6 +36,8 @@ class ControllerEpoch:
         if self.is_stale(epoch):
             return False
         if epoch > self.highest:
+            # Written before the epoch counts: a crash must not make the broker obey an older
+            # controller.
             data = json.dumps({"version": 1, "controllerEpoch": epoch}).encode()
             await in_role_thread(write_whole, self._path, data)
             # A higher epoch may have been accepted during the write.

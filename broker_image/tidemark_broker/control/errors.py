@@ -33,6 +33,7 @@ def check(code: int, request: str) -> None:
         return
     if code == int(ErrorCode.not_controller.value):
         raise NotController(f"{request}: not the controller")
+    # A newer session or controller has taken over; a new registration resolves it.
     if code in (
         int(ErrorCode.stale_broker_epoch.value),
         int(ErrorCode.stale_controller_epoch.value),

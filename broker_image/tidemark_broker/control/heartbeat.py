@@ -70,7 +70,7 @@ class Target:
 
     @property
     def interval_s(self) -> float:
-        """Pause between heartbeats."""
+        """Pause between two heartbeats in seconds."""
         return self.session_timeout_s / 4
 
 

@@ -37,7 +37,7 @@ class Pace:
         return max(0.0, self._asked[0] + _WHILE_S - now_s)
 
     def asked(self, now_s: float) -> None:
-        """Count a request."""
+        """Count a request that is sent now."""
         self._asked.append(now_s)
 
 
@@ -62,6 +62,7 @@ async def allocate_blocks(
             control.AllocateProducerIdsResponse,
             _TIMEOUT_S,
         )
+        # Temporary on the controller, for example while its API server is unavailable.
         if answer.error_code == int(ErrorCode.unknown_server_error):
             logger.warning("the controller has no producer ids now; retrying in %.0f s", _PAUSE_S)
             await asyncio.sleep(_PAUSE_S)

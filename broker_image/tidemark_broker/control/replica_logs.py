@@ -45,6 +45,7 @@ def _replica_log(manager: ReplicaManager, topic_id: uuid.UUID, number: int) -> c
         code = _STORAGE if manager.is_offline(topic_id, number) else _UNKNOWN
         return _answer(topic_id, number, code)
     log = partition.log
+    # A failing disk may return an old log end, which must not win an election.
     if log.failure is not None or partition.context.failures.has_failed(partition.tp):
         return _answer(topic_id, number, _STORAGE, leader_epoch=partition.leader_epoch)
     lost = log.lost_at_open

@@ -191,6 +191,7 @@ class StatusReporter:
 
     def _bytes_of(self, partitions: Collection[Partition]) -> int:
         now_s = asyncio.get_running_loop().time()
+        # Summing reads every log, so it is done rarely.
         if now_s - self._added_up_s >= _BYTES_AGE_S:
             self._log_bytes = sum(each.log.size_bytes for each in partitions)
             self._added_up_s = now_s
@@ -217,6 +218,7 @@ class StatusReporter:
             directory_error=health.directory_error,
             set_aside=health.set_aside,
         )
+        # Recorded only after the acknowledgement, so that a lost report is sent again.
         answer = await connection.request(request, control.BrokerStatusResponse, _TIMEOUT_S)
         check(answer.error_code, "BrokerStatus")
         self._health = health

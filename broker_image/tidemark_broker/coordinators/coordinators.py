@@ -172,6 +172,7 @@ class Coordinators(Generic[S]):
     def _begin(self, partition: Partition) -> None:
         seat = self._new_seat(partition)
         self._seats[partition.partition] = seat
+        # Watched before loading, because the load waits for commits of its own partition.
         key = (Change.HIGH_WATERMARK, partition.tp)
         self._purgatory.watch(self._watch, key, partition.partition)
         task = asyncio.get_running_loop().create_task(self._load(seat))
@@ -187,6 +188,7 @@ class Coordinators(Generic[S]):
         del self._seats[partition.partition]
         self._purgatory.unwatch(self._watch, (Change.HIGH_WATERMARK, partition.tp))
         seat.log.end()
+        # A state that never became active has no waiters.
         if seat.state is State.ACTIVE:
             seat.shard.resigned()
         logger.info("%s: coordinates no more in epoch %d", partition.tp, seat.log.leader_epoch)
@@ -248,6 +250,7 @@ class Coordinators(Generic[S]):
         while True:
             if not await self._purgatory.wait([watch], lambda: bool(watch.changed), _SLEEP_MAX_S):
                 await asyncio.sleep(_NO_ROOM_S)  # a full purgatory returns at once
+            # Swapped first, since a notification may arrive while waiters run.
             changed, watch.changed = watch.changed, {}
             for number in changed:
                 seat = self._seats.get(number)

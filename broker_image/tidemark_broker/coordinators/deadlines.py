@@ -41,11 +41,13 @@ class Deadlines(Generic[K]):
         """Set the deadline of ``key``, replacing an earlier one."""
         self._due[key] = at_s
         queued_s = self._queued.get(key)
+        # A later deadline needs no heap operation: the queued entry is corrected when it is due.
         if queued_s is None or at_s < queued_s:
             self._push(key, at_s)
 
     def cancel(self, key: K) -> None:
         """Remove the deadline of ``key``, if it has one."""
+        # Cancelled entries stay in the heap until they are too many.
         if self._due.pop(key, None) is not None and (
             len(self._heap) > 2 * len(self._due) + _STALE_MIN
         ):

@@ -42,4 +42,5 @@ class RecordTooLarge(CoordinatorError):
 
 def append_failed(error: ErrorCode, message: str | None) -> CoordinatorError:
     """Return the error for an append that failed."""
+    # Other codes of an append are meaningful to clients as they are.
     return CoordinatorError(_OF_APPENDS.get(error, error), message or "")

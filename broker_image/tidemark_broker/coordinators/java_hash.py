@@ -11,6 +11,7 @@ _INT_MIN = -(2**31)
 
 def string_hash(text: str) -> int:
     """Return Java's ``String.hashCode``: over UTF-16 code units, in 32 bits."""
+    # Java strings are UTF-16, so characters beyond the BMP count twice.
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", units):

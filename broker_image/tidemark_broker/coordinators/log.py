@@ -96,6 +96,7 @@ class CoordinatorLog:
         self.check()
         now_ms = self.partition.context.wall_ms()
         made = [Record(each.key, each.value, timestamp_ms=now_ms) for each in records]
+        # Offsets of a transaction are written in its producer's name, so that markers end them.
         if producer is None:
             batch = build_batch(made)
         else:
@@ -128,6 +129,7 @@ class CoordinatorLog:
     def check(self) -> None:
         """Raise :class:`CoordinatorError` if this broker is no longer the coordinator."""
         partition = self.partition
+        # The replica may have been elected again in a later epoch, whose log differs.
         is_ours = not self._ended and partition.leader_epoch == self.leader_epoch
         if not is_ours or partition.check_leader() is not ErrorCode.none:
             raise CoordinatorError(ErrorCode.not_coordinator)
@@ -163,6 +165,7 @@ class CoordinatorLog:
         high_watermark = self.partition.high_watermark
         while self._waiting and self._waiting[0][0] <= high_watermark:
             _, _, future = heapq.heappop(self._waiting)
+            # The waiting request may have timed out.
             if not future.done():
                 future.set_result(None)
 

@@ -54,6 +54,7 @@ def load(
     records = bytes_read = 0
     offset = log.log_start_offset
     while offset < end_offset and not given_up():
+        # Reading stops at the epoch's start: later records are applied as they are appended.
         read = log.read(offset, max_bytes=READ_BYTES, up_to_offset=end_offset, min_one=True)
         if not read.data:
             break
@@ -72,6 +73,7 @@ def _replay(batch: memoryview, header: BatchHeader, into: Replayed) -> int:
     if header.is_transactional:
         producer = TransactionalProducer(header.producer_id, header.producer_epoch)
     for record in decode_records(batch):
+        # Compaction needs keys, so a record without one is damage.
         if record.key is None:
             raise CorruptBatch(f"the record at offset {record.offset} has no key")
         if not header.is_control:

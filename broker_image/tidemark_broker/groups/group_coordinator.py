@@ -436,7 +436,7 @@ class GroupCoordinator:
                     await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Stop all work."""
+        """Cancel computations and give up all partitions."""
         for task in tuple(self._assigning):
             task.cancel()
         await asyncio.gather(*self._assigning, return_exceptions=True)

@@ -28,6 +28,7 @@ class Answers:
         """
 
         def tell(value: A) -> None:
+            # The first answer schedules the delivery of all that follow in this turn.
             if not self._due:
                 asyncio.get_running_loop().call_soon(self._some)
             self._due.append((answer, value))
@@ -37,6 +38,7 @@ class Answers:
     def _some(self) -> None:
         for _ in range(min(AT_ONCE, len(self._due))):
             answer, value = self._due.popleft()
+            # The request may have timed out or been cancelled.
             if not answer.done():
                 answer.set_result(value)
         if self._due:

@@ -22,6 +22,7 @@ class GroupCollector(Collector):
         (label,) = broker_table.GROUPS.labels
         counts = dict.fromkeys(label.values, 0)
         members = 0
+        # A snapshot for each shard, since the loop changes groups meanwhile.
         for shard in self._groups.coordinators.active():
             for group in shard.all_groups():
                 if group.state is not GroupState.DEAD:

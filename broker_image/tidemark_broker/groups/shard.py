@@ -149,6 +149,7 @@ class GroupShard:
     ) -> None:
         """Apply one record of the log."""
         read = read_record(record)
+        # A record type of a later release, which Kafka ignores as well.
         if read is None:
             return
         key, value = read
@@ -172,6 +173,7 @@ class GroupShard:
     def _replay_consumer_group(self, key: records.Key, value: Value | None) -> None:
         group = self.consumer_groups.get(key.group_id)
         if group is None:
+            # A tombstone of an unknown group: its other records were compacted away.
             if value is None:
                 return
             group = self.consumer_groups[key.group_id] = ConsumerGroup(key.group_id)
@@ -183,7 +185,7 @@ class GroupShard:
             group.follow_moves()
 
     def replay_marker(self, producer: TransactionalProducer, *, committed: bool) -> None:
-        """Apply a marker."""
+        """Apply a marker of a transaction with offsets."""
         self.offsets.end_transaction(producer, committed=committed)
 
     # ------------------------------------------------------------ active state

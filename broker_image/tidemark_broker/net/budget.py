@@ -30,6 +30,7 @@ class RequestBudget:
         """Uncount a request, and resume paused connections if there is room."""
         self.used_bytes -= size
         if self._waiting and not self.exhausted:
+            # Swapped first, because a resumed connection may have to wait again.
             waiting, self._waiting = self._waiting, {}
             for resume in waiting:
                 resume()

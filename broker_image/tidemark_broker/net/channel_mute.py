@@ -48,6 +48,7 @@ class Rest:
         """Mute for at least that long from now."""
         until_s = self._loop.time() + for_s
         if self._timer is not None:
+            # A mute is never shortened by another request.
             if until_s <= self._until_s:
                 return
             self._timer.cancel()
@@ -62,7 +63,9 @@ class Rest:
         now_s = self._loop.time()
         if self._first_until_s is None:
             self._first_until_s = now_s + min(for_s, FIRST_MAX_S)
+        # Recomputed in intervals: other connections of the client may have closed.
         left_s = min(for_s, self._first_until_s - now_s, _ASK_AGAIN_S)
+        # From here on ordinary mutes apply.
         if left_s < _LEAST_S:
             self.before_first = None
             return False

@@ -217,7 +217,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
-        """Running requests."""
+        """Tasks of the running requests."""
         return self._tasks
 
     def end(self, reason: str, text: str) -> None:

@@ -43,6 +43,7 @@ class Newcomers:
 
         The end of an accepted one must be reported to :meth:`left`.
         """
+        # The rate is not counted for a connection that is rejected for this limit.
         if self._open[address] >= self._per_address_max:
             return f"the address already has {self._per_address_max} connections, the limit"
         rate, now_s = self._rate(address), self._now()
@@ -61,6 +62,7 @@ class Newcomers:
     def _rate(self, address: str) -> WindowedRate:
         rate = self._rates.get(address)
         if rate is None:
+            # The least recently active address is forgotten, which only forgives its past.
             rate = WindowedRate(self._windows)
             self._rates.put(address, rate)
             self._rates.evict()

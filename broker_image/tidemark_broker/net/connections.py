@@ -60,6 +60,7 @@ class Connections:
         if not self._sweepers:
             sweeps = (self._close_idle(), self._close_who_takes_nothing(), self._close_parked())
             self._sweepers = [loop.create_task(sweep) for sweep in sweeps]
+        # Budgets are common to all listeners, only sessions and refusals differ.
         return Shared(
             open_session=open_session,
             config=self.config,
@@ -132,6 +133,7 @@ class Connections:
         self.newcomers.left(connection.address)
         self._open.discard(connection)
         self._confined.discard(connection)
+        # Log the limit again once it was left.
         self._refusing = self._refusing and (
             len(self._open) >= self.config.connections_max
             or len(self._confined) >= self.config.connections_max // 2

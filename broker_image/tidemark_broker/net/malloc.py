@@ -19,6 +19,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 def keep_freed_memory() -> bool:
     """Apply the settings. Return False for a C library other than glibc."""
     try:
+        # Other C libraries have no mallopt.
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False

@@ -27,6 +27,7 @@ class NetMetrics:
     def answered(self, api: str, version: int, seconds: float) -> None:
         """Count an answered request (with acks 0: a completed one)."""
         key = (api, version)
+        # labels() takes a lock and hashes strings, so children are cached.
         children = self._by_api.get(key)
         if children is None:
             children = (self._requests.labels(api, str(version)), self._seconds.labels(api))

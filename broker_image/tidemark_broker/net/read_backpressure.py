@@ -19,7 +19,7 @@ from tidemark_broker.net.partial_requests import (
 
 #: Header of a request: key, version and correlation id.
 REQUEST_BYTES_MIN = 8
-#: Memory of a request besides its bytes: small requests weigh many times their size.
+#: Memory of a request in addition to its bytes: small requests weigh many times their size.
 _OBJECTS_BYTES = 64
 
 
@@ -78,6 +78,7 @@ class Reading:
         Raises ``FrameError``.
         """
         frames = self._receiver.received(count)
+        # Counted here, before any of them starts: they are in memory now.
         for frame in frames:
             self._budget.take(weight(frame))
         self._count(self._receiver.held_bytes)

@@ -92,6 +92,7 @@ class ReplicationServer:
         return self
 
     def _why_not(self, peer: Identity) -> str | None:
+        # The same CA may serve several clusters.
         if peer.cluster_id != self._me.cluster_id:
             return f"the peer is {peer}, which belongs to another cluster"
         return f"the peer is {peer}, which is not a broker" if peer.node_id is None else None
@@ -102,6 +103,7 @@ class ReplicationServer:
         return made
 
     def _shared(self) -> Shared:
+        # Separate budgets, so that clients cannot exhaust the memory for replication.
         return Shared(
             open_session=self._open_session,
             config=self._config,
@@ -125,6 +127,7 @@ class ReplicationServer:
 
     async def stop(self) -> None:
         """Stop accepting, and close every connection."""
+        # The broker may be stopped before its first snapshot.
         if self._listening is None:
             self._socket.close()
             return

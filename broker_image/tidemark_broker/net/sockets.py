@@ -9,6 +9,7 @@ _LEFT = frozenset({7, 8})
 
 async def bound_socket(host: str, port: int) -> socket.socket:
     """Return a non-blocking bound socket that does not listen yet. Raises ``OSError``."""
+    # The first address decides, as the registration has only one.
     infos = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -33,6 +34,7 @@ def has_left(transport: asyncio.Transport) -> bool:
     if own is None or not hasattr(socket, "TCP_INFO"):
         return False
     try:
+        # tcpi_state is the first byte of the structure.
         state: int = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     except OSError:
         return True

@@ -42,6 +42,7 @@ class Unsent:
         size = answer.held_bytes
         answer.hold(0)
         if size > _FOLLOWED_BYTES and self.transport is not None:
+            # One poll timer serves all answers of the connection.
             is_followed = self._memory.held_bytes > 0
             self._memory.hold(self._memory.held_bytes + size)
             if not is_followed:
@@ -80,6 +81,7 @@ class Unsent:
         Must be called repeatedly.
         """
         left = self._left()
+        # Any progress restarts the period.
         if left == 0 or left < self._not_taken_bytes or not self._not_taken_bytes:
             self._taken_s = self._loop.time()
         self._not_taken_bytes = left

@@ -40,7 +40,7 @@ class ClientQuotas:
 
     @property
     def entries(self) -> tuple[ClientQuota, ...]:
-        """All quotas."""
+        """All quotas of the cluster."""
         return self._table.entries
 
     def apply(self, quotas: Iterable[ClientQuota] | QuotaTable) -> None:
@@ -61,11 +61,13 @@ class ClientQuotas:
         rate, now_s = self._rate(kind, limit), self._now()
         if amount:
             rate.record(amount, now_s)
+        # Kafka caps only the request-time throttle at one window.
         rest_s = rate.rest_s(limit.value, now_s)
         return min(rest_s, self.windows.size_s) if kind is QuotaKind.REQUEST else rest_s
 
     def _rate(self, kind: QuotaKind, limit: Limit) -> WindowedRate:
         measured = self._measured[kind, limit.by_any_name]
+        # Clients under a default share no rate, so each name is measured by itself.
         rate = measured.get(limit.shared_by)
         if rate is None:
             rate = WindowedRate(self.windows)

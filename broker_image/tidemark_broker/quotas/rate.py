@@ -33,8 +33,9 @@ class WindowedRate:
         self._began: collections.deque[tuple[float, float]] = collections.deque()
 
     def record(self, amount: float, now_s: float) -> None:
-        """Add usage."""
+        """Add usage to the current window."""
         self._forget(now_s)
+        # Windows start with the first use, not at fixed times, as in SampledStat.
         if self._began and now_s - self._began[-1][0] < self._windows.size_s:
             start_s, used = self._began.pop()
             self._began.append((start_s, used + amount))
@@ -64,5 +65,6 @@ class WindowedRate:
     def _elapsed_s(self, now_s: float) -> float:
         size_s = self._windows.size_s
         elapsed_s = now_s - self._began[0][0] if self._began else 0.0
+        # Missing windows count as elapsed, which dampens bursts after silence.
         missing = self._windows.count - 1 - int(elapsed_s / size_s)
         return elapsed_s + max(0, missing) * size_s

@@ -43,6 +43,7 @@ class AclFilter:
 
     def select(self, user: UserState) -> Iterator[tuple[str, Acl]]:
         """Yield the matching ACLs of a user, with the principal."""
+        # An ACL belongs to one user, so the principal filter selects whole users.
         principal = PRINCIPAL_PREFIX + user.name
         if self.principal in (None, principal):
             yield from ((principal, acl) for acl in user.acls if self._is_asked_for(acl))
@@ -62,6 +63,7 @@ class AclFilter:
         name = self.resource_name
         if name is None or name == acl.resource_name:
             return True
+        # Only MATCH also finds wildcards and prefixes that cover the name.
         if self.pattern_type != PatternType.MATCH:
             return False
         if acl.pattern_type == PatternType.LITERAL:

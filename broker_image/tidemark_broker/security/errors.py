@@ -1,4 +1,4 @@
-"""Errors of authentication."""
+"""Errors of a SASL or TLS authentication."""
 
 
 class AuthenticationFailed(Exception):

@@ -21,6 +21,7 @@ class PlainMessage:
 
 def plain(message: bytes) -> PlainMessage:
     """Parse a PLAIN message. Raises :class:`AuthenticationFailed`."""
+    # authzid NUL authcid NUL password; the first may be empty.
     parts = message.split(b"\x00")
     if len(parts) != 3 or not parts[1] or not parts[2]:
         raise AuthenticationFailed("the PLAIN message lacks a name or a password")
@@ -51,6 +52,7 @@ def bearer(message: bytes) -> BearerMessage:
     gs2 = _GS2.fullmatch(header)
     values = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     found = _BEARER.fullmatch(values.get("auth", ""))
+    # Fields are separated by ^A and terminated by two of them (RFC 7628, 3.1).
     if gs2 is None or found is None or pairs[-2:] != ["", ""]:
         raise AuthenticationFailed("the OAUTHBEARER message is malformed")
     return BearerMessage(found["token"], gs2["authzid"] or "")

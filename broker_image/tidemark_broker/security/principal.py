@@ -48,6 +48,7 @@ def host_of(peer: str) -> str:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host
+    # An ACL for 10.0.0.1 must match a client on a dual-stack socket.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 
@@ -69,6 +70,7 @@ def of_certificate(der: bytes | None) -> str:
 
 def _part(attribute: "x509.NameAttribute[str | bytes]") -> str:
     keyword = _KEYWORDS.get(attribute.oid)
+    # Java writes unknown types as OID=#hex.
     if keyword is None or isinstance(attribute.value, bytes):
         return f"{attribute.oid.dotted_string}=#{_der(attribute).hex()}"
     return f"{keyword}={_escaped(attribute.value)}"
@@ -76,6 +78,7 @@ def _part(attribute: "x509.NameAttribute[str | bytes]") -> str:
 
 def _escaped(value: str) -> str:
     made = ["\\" + char if char in _ESCAPED else char for char in value]
+    # Only leading and trailing spaces are escaped (RFC 2253).
     first, end = len(value) - len(value.lstrip(" ")), len(value.rstrip(" "))
     for at in (*range(first), *range(end, len(value))):
         made[at] = "\\ "

@@ -1,8 +1,8 @@
 """Server side of SASL on one connection: mechanism, message sequence, and authenticated user.
 
 A client receives the same text for every failure; the cause is only logged. Checking a password
-deliberately takes a few milliseconds of CPU. It runs in few threads, so that many attempts delay
-only each other.
+deliberately takes a few milliseconds of CPU. It runs in few threads, so that a flood of attempts
+delays only itself.
 """
 
 import asyncio
@@ -179,6 +179,7 @@ class SaslState:
 
         Return False if it is not supported. For ``bare`` see :attr:`is_bare`.
         """
+        # A second handshake could replace the exchange whose answer is pending.
         if self._exchange is not None or self._busy:
             raise IllegalState("handshake during an authentication")
         if mechanism not in self.mechanisms:
@@ -213,6 +214,7 @@ class SaslState:
 
     def _enter(self, proven: Proven) -> None:
         before, self._exchange, self.is_bare = self.proven, None, False
+        # Requests in flight were authorized for the first user.
         if before is not None and before.name != proven.name:
             raise AuthenticationFailed("reauthentication as another user")
         self.proven = proven

@@ -54,6 +54,7 @@ class Credential:
         salted = hashlib.pbkdf2_hmac(
             _HASHES[self.mechanism], password.encode(), self.salt, self.iterations
         )
+        # The same derivation as in a SCRAM exchange, so PLAIN needs no stored password.
         client_key = self.hmac(salted, b"Client Key")
         return hmac.compare_digest(self.hash(client_key), self.stored_key)
 
@@ -87,6 +88,7 @@ class ScramServer:
         if found is None:
             raise AuthenticationFailed("the first SCRAM message is malformed")
         self.name = _saslname(found["name"])
+        # An authorization id is accepted only if it is the user's own name.
         if found["authzid"] is not None and _saslname(found["authzid"]) != self.name:
             raise AuthenticationFailed("the client requests to act for another user")
         self._gs2, self._client_first_bare = found["gs2"], found["bare"]

@@ -118,7 +118,7 @@ def _fetch(url: str) -> Mapping[str | None, jwt.PyJWK]:
 
 
 class TokenChecker:
-    """Verification of tokens."""
+    """Verification of tokens against settings and keys."""
 
     def __init__(
         self, settings: TokenSettings, now_s: Callable[[], float] = time.monotonic

@@ -40,6 +40,7 @@ class _Strangers:
     def credential(self, name: str, mechanism: int) -> Credential:
         """Return a credential that no password fits."""
         drawn = hmac.digest(self.secret, f"{mechanism}:{name}".encode(), "sha512")
+        # Iterations and salt sizes are drawn from real ones, or they would reveal strangers.
         shapes = self.shapes.get(mechanism) or ((_ITERATIONS, _SALT_BYTES),)
         iterations, salt_bytes = shapes[_number(drawn) % len(shapes)]
         size = _KEY_BYTES[mechanism]
@@ -121,8 +122,9 @@ class UserStore:
         return Users.of(states, if_none=self._if_none)
 
     def take(self, users: Users) -> None:
-        """Replace all users."""
+        """Replace all users and quotas."""
         self._present = users
+        # Both change in the same turn of the loop.
         self.quotas.apply(users.quotas)
         self.known = True
 

@@ -46,6 +46,7 @@ class Links:
     async def _connection(self, broker: int) -> KafkaConnection:
         async with self._locks.setdefault(broker, asyncio.Lock()):
             connection = self._connections.get(broker)
+            # The lock avoids two connections when several requests start together.
             if connection is None or connection.closed:
                 connection = await self._dial(broker)
                 self._connections[broker] = connection

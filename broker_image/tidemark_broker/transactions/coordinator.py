@@ -124,8 +124,10 @@ class TransactionCoordinator:
             return Initialised(error=ErrorCode.transactional_id_authorization_failed)
         if request.keep_prepared:
             return Initialised(error=ErrorCode.unsupported_version)
+        # -1 marks a new producer (KIP-360).
         expected = Producer(request.producer_id, request.producer_epoch)
         try:
+            # An error of the coordinator becomes a code in the answer, not an exception.
             decision = await self.shard_of(request.transactional_id).init_producer_id(
                 request.transactional_id,
                 expected=None if expected.producer_id == NO_PRODUCER_ID else expected,
@@ -175,6 +177,7 @@ class TransactionCoordinator:
 
     async def fresh_producer_id(self) -> int:
         fresh = await self._producer_ids.next_id(_FRESH_ID_WAIT_S)
+        # Kafka's code while ids are not available; clients retry.
         if fresh is None:
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
         return fresh
@@ -237,6 +240,7 @@ class TransactionCoordinator:
                     inquiry.transactional_id, producer=producer, partitions=set(tps)
                 )
                 return [verdict[tp] for tp in tps]
+            # A transaction with an unknown partition could never end.
             if not all(map(self._is_there, tps)):
                 return [ErrorCode.unknown_topic_or_partition] * len(tps)
             if shard.has_prepared(inquiry.transactional_id):
@@ -275,7 +279,7 @@ class TransactionCoordinator:
             group.create_task(self.markers.run())
 
     async def close(self) -> None:
-        """Stop all work."""
+        """Give up all partitions and close the connections."""
         await self.coordinators.close()
         for task in self._tasks:
             task.cancel()

@@ -83,6 +83,7 @@ class Inquiries:
         """Return the coordinator's error codes; ``none`` means that the partition is in the
         transaction.
         """
+        # Parallel lists are the wire's form of a list of partitions.
         inquiry = WireInquiry(
             transactional_id=transactional_id,
             producer_id=producer.producer_id,
@@ -95,6 +96,7 @@ class Inquiries:
             broker = self._leader_of(transactional_id)
         except CoordinatorError as error:
             return dict.fromkeys(partitions, error.error_code)
+        # A retriable code: a coordinator will be elected.
         if broker < 0:
             return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
         return dict(zip(partitions, await self._ask(broker, inquiry), strict=True))
@@ -146,7 +148,7 @@ class Inquiries:
         return [_unheard(each) for each in inquiries]
 
     async def close(self) -> None:
-        """Cancel all queries."""
+        """Cancel the tasks that send queries."""
         tasks = [each.task for each in self._waiting.values() if each.task is not None]
         for task in tasks:
             task.cancel()

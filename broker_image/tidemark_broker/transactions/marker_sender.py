@@ -74,11 +74,11 @@ class MarkerSender:
         self._woken.set()
 
     def drop(self, partition: int) -> None:
-        """See :meth:`MarkerQueue.drop`."""
+        """Drop queued markers. See :meth:`MarkerQueue.drop`."""
         self._queue.drop(partition)
 
     def left(self, key: TransactionKey) -> AbstractSet[TopicPartition]:
-        """See :meth:`MarkerQueue.left`."""
+        """Return missing partitions. See :meth:`MarkerQueue.left`."""
         return self._queue.left(key)
 
     async def run(self) -> None:
@@ -101,6 +101,7 @@ class MarkerSender:
 
     async def _sleep(self) -> None:
         next_s = self._queue.next_s()
+        # Without a next time the sender waits for an event.
         wait_s = None if next_s is None else max(next_s - self._now(), _SLEEP_MIN_S)
         try:
             async with asyncio.timeout(wait_s):
@@ -113,6 +114,7 @@ class MarkerSender:
         row = None if view is None else view.partitions.get(tp.partition)
         if row is not None and row.leader >= 0:
             return row.leader
+        # Only a recorded deletion counts, see MarkerQueue.
         return DELETED if self._cluster.is_deleted(*tp) else UNKNOWN
 
     async def _send(self, broker: int, batch: Sequence[MarkerWrite]) -> None:
@@ -141,6 +143,7 @@ class MarkerSender:
         return [ErrorCode.network_exception] * len(batch)
 
     async def _asked(self, broker: int, markers: Sequence[WireMarker]) -> Sequence[ErrorCode]:
+        # No connection to itself.
         if broker == self._node_id:
             return await self._write_here(markers)
         answer = await self._links.request(

@@ -130,7 +130,7 @@ class TransactionShard:
 
     @property
     def count(self) -> int:
-        """Number of ids."""
+        """Number of ids in the table."""
         return len(self._table)
 
     # ------------------------------------------------------------ interface of Coordinators
@@ -148,6 +148,7 @@ class TransactionShard:
         """Become active, and complete the decisions of the previous coordinator."""
         self._around.room.used_bytes += self._table.weight_bytes
         self._deadlines.schedule(_EXPIRY, now_s + _EXPIRY_INTERVAL_S)
+        # In the background, since a partition may have a hundred thousand ids.
         self._around.spawn(self._take_over())
 
     async def _take_over(self) -> None:
@@ -184,6 +185,7 @@ class TransactionShard:
         for transactional_id in self._table.ids():
             self._around.room.leave(transactional_id)
         self._around.resigned(self)
+        # The waiting requests then fail with NOT_COORDINATOR.
         for settling in self._settling.values():
             settling.cancel()
         self._settling.clear()
@@ -219,6 +221,7 @@ class TransactionShard:
 
         Waits shortly for a change in progress and for markers of the previous transaction.
         """
+        # Shortens the time to the next transaction: the client would otherwise retry with a pause.
         await self.settled(transactional_id)
         decision = await self._change(
             transactional_id,
@@ -263,7 +266,7 @@ class TransactionShard:
         return self._table.get(transactional_id)
 
     def all(self) -> Iterator[tuple[str, TransactionMetadata]]:
-        """Yield all ids."""
+        """Yield all ids with their committed state."""
         return self._table.all()
 
     # ------------------------------------------------------------ changes
@@ -340,6 +343,7 @@ class TransactionShard:
         if metadata.state in PREPARED:
             self._write_markers(transactional_id, metadata)
         elif metadata.state is TransactionState.ONGOING:
+            # The deadline uses the monotonic clock, while the start is recorded in wall time.
             open_ms = self._around.wall_ms() - metadata.started_ms
             left_s = (metadata.timeout_ms - open_ms + 1) / 1000
             self._deadlines.schedule(transactional_id, self._around.now_s() + max(left_s, 0.0))

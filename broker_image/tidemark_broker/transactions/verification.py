@@ -57,6 +57,7 @@ async def verified(
         again = {}
         for tp, guard in guards.items():
             error = errors[tp]
+            # A marker arrived in between, so the answer is about the next transaction.
             if error is ErrorCode.none and guard.is_void:
                 error = ErrorCode.concurrent_transactions
             if error is ErrorCode.concurrent_transactions and not is_last:
@@ -69,6 +70,7 @@ async def verified(
 
 def as_client_knows(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
     """Convert a permanent error for a client that has not queried the coordinator itself."""
+    # As in Kafka's AddPartitionsToTxnManager: producers expect this code in a Produce answer.
     if error is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     if error is ErrorCode.transaction_abortable and not knows_abortable:

@@ -257,7 +257,7 @@ class ClassicGroup:
     # ------------------------------------------------------------ states
 
     def transition_to(self, state: GroupState, now_ms: int) -> None:
-        """Enter a state."""
+        """Enter a state and record its time."""
         self.previous_state, self.state = self.state, state
         self.state_timestamp_ms = now_ms
 
@@ -274,6 +274,7 @@ class ClassicGroup:
     def metadata(self, assignments: "dict[str, bytes] | None" = None) -> GroupMetadataValue:
         """Return the group's record. ``assignments`` replaces the members' current assignments."""
         name = self.protocol_name or ""
+        # Metadata of the selected protocol only, as in Kafka's record.
         members = tuple(
             MemberMetadata(
                 member_id=each.member_id,

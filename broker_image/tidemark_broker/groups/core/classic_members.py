@@ -81,7 +81,7 @@ class ClassicMembers:
     def join(
         self, group: ConsumerGroup, request: JoinRequest, topics_version: int, now: Now
     ) -> Steps[JoinAnswer]:
-        """Join or rejoin."""
+        """Join a member, or update a rejoining one."""
         member = self._check_join(group, request)
         member_id, instance_id = request.who
         # KIP-394: a dynamic member first gets an id, so that a retry does not create a second

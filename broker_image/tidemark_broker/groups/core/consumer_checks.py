@@ -76,6 +76,7 @@ def known_member(group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMem
             wrong = f"{_named(request)} cannot join the group: it is owned by {owner}."
             raise refused(ErrorCode.unreleased_instance_id, wrong)
         member = static_member(group, request)
+    # Only a join may create a member.
     elif member is None and request.member_epoch != JOIN:
         raise unknown(group, request)
     if member is not None:
@@ -103,6 +104,7 @@ def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
     position, epoch = member.position, request.member_epoch
     if epoch in (JOIN, position.epoch):
         return
+    # Accepted only if the member owns no more than assigned, as then nothing is lost (KIP-848).
     if epoch == position.previous_epoch < position.epoch and _owns_no_more(request.owned, position):
         return
     is_greater = "greater" if epoch > position.epoch else "smaller"

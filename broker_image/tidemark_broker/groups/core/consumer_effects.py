@@ -122,6 +122,7 @@ def effect_of(value: records.Value) -> Effect:
     """Convert a value that was read from the log."""
     if isinstance(value, records.ConsumerGroupMemberMetadataValue):
         return Described.of(value)
+    # Sets make comparisons with the next target cheap.
     if isinstance(value, records.ConsumerGroupTargetAssignmentMemberValue):
         return {
             each.topic_id: frozenset(each.partitions)
@@ -152,6 +153,7 @@ def _value_of(effect: Effect) -> records.Value:
             assigned_partitions=_current(effect.assigned),
             partitions_pending_revocation=_current(effect.revoking),
         )
+    # Sorted, so that equal sets have equal records.
     if isinstance(effect, ResolvedRegex):
         return records.ConsumerGroupRegularExpressionValue(
             topics=tuple(sorted(effect.topics)),
@@ -177,6 +179,8 @@ def _held(topics: tuple[records.CurrentTopicPartitions, ...], epoch: int) -> Hel
         each.topic_id: dict(
             zip(
                 each.partitions,
+                # Records before KIP-1251 have no epochs. The member's epoch is the latest possible
+                # one.
                 each.assignment_epochs or (epoch,) * len(each.partitions),
                 strict=False,
             )

@@ -270,6 +270,7 @@ class ConsumerGroup:
 
     def apply(self, key: records.Key, effect: Effect | None) -> None:
         """Apply a record. A tombstone, or a value that does not fit the key, removes the state."""
+        # A tombstone of the group is handled by the caller, which drops the object.
         if isinstance(key, records.ConsumerGroupMetadataKey):
             if isinstance(effect, records.ConsumerGroupMetadataValue):
                 self.epoch, self.metadata_hash = effect.epoch, effect.metadata_hash

@@ -241,7 +241,7 @@ class ConsumerGroups:
     def unresolved(
         self, group_id: str, regex: str | None, topics_version: int, now: Now
     ) -> Sequence[str]:
-        """See :func:`.expressions.unresolved`."""
+        """Return expressions to resolve. See :func:`.expressions.unresolved`."""
         group, refresh_ms = self._groups.get(group_id), self._settings.regex_refresh_ms
         return expressions.unresolved(group, regex, topics_version, refresh_ms, now)
 
@@ -293,7 +293,7 @@ class ConsumerGroups:
         elif member is None or described is not member.described:
             entries.append(member_entry(group.group_id, by.member_id, described))
         entries += resolved
-        # Any of these changes the input of the assignor, so the epoch is raised.
+        # Each condition changes the assignor's input, so the epoch is raised.
         wants_others = member is not None and described.subscription != member.subscription
         bump = member is None or wants_others or bool(resolved)
         yield from self._change(group, entries, bump=bump)
@@ -508,6 +508,7 @@ def _described(request: HeartbeatRequest, known: Described | None) -> Steps[Desc
 
 def _described_anew(request: HeartbeatRequest, known: Described | None) -> Described:
     former = (known or UNKNOWN).metadata
+    # Fields that the heartbeat leaves out keep their previous values.
     names, regex = former.subscribed_topic_names, former.subscribed_topic_regex
     if request.topic_names is not None:
         names = tuple(sorted(set(request.topic_names)))

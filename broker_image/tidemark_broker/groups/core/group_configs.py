@@ -55,6 +55,7 @@ def wrong_with(config: Mapping[str, str], settings: GroupSettings) -> str | None
     ``GroupConfig.validate``, or None.
     """
     for key, (least, most) in settings.group_bounds.items():
+        # A key that is not set has the broker's value, which is valid by itself.
         if key not in config:
             continue
         value, name = int(config[key]), key.removeprefix("consumer.")

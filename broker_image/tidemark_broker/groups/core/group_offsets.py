@@ -154,7 +154,7 @@ class GroupOffsets:
         return group
 
     def _refusal(self, group: Group | None, by: Committer) -> ErrorCode:
-        # The order of these checks is Kafka's (ClassicGroup.validateOffsetCommit).
+        # Checks in Kafka's order (ClassicGroup.validateOffsetCommit).
         is_transactional = by.producer is not None
         takes_part = by.generation_id > NO_GENERATION
         if group is None:

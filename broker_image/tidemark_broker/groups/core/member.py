@@ -81,6 +81,7 @@ class Member:
         """Answer pending requests with FENCED_INSTANCE_ID, because another process has its
         instance id.
         """
+        # Both requests may wait, if the process joined again without waiting for its assignment.
         if self.join is not None:
             self.join(JoinAnswer(error=ErrorCode.fenced_instance_id, member_id=self.member_id))
             self.join = None

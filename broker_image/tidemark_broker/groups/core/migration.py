@@ -50,6 +50,7 @@ def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
     Raises GROUP_ID_NOT_FOUND.
     """
     because = None
+    # The texts are Kafka's, since admin tools display them.
     if not settings.migration.may_upgrade:
         because = "online upgrade is disabled"
     elif not group.is_consumer_group:

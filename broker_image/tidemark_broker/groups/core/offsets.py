@@ -58,6 +58,7 @@ class CommittedOffset:
     def record(self, group_id: str, of: TopicPartition) -> CoordinatorRecord:
         """Return the encoded record."""
         key = OffsetCommitKey(group=group_id, topic=of.topic, partition=of.partition)
+        # Only value version 1 has an expiry, and it has no leader epoch.
         if self.expire_timestamp_ms is not None:
             return record_of(
                 key,
@@ -159,6 +160,7 @@ class Offsets:
         producer: TransactionalProducer | None = None,
     ) -> None:
         """Apply a recorded offset, pending in the producer's transaction or committed."""
+        # Committed at once, and visible to fetches.
         if producer is None:
             offsets = self._groups.setdefault(group_id, {})
             self._reweigh(offsets.get(of), value)
@@ -166,6 +168,7 @@ class Offsets:
             return
         epochs = self._pending.setdefault(producer.producer_id, {})
         pending = epochs.setdefault(producer.producer_epoch, {}).setdefault(group_id, {})
+        # Counted once per transaction, however often it commits the partition.
         if of not in pending:
             count = self._open.setdefault(group_id, {})
             count[of] = count.get(of, 0) + 1

@@ -133,6 +133,7 @@ def read_record(record: CoordinatorRecord) -> tuple[Key, Value | None] | None:
 
     Raises ``ValueError`` for bytes that do not fit their type.
     """
+    # Another program may write to the topic, so nothing is assumed about its records.
     if len(record.key) < _INT16.size:
         raise FrameError(f"a key of {len(record.key)} bytes has no type")
     (kind,) = _INT16.unpack_from(record.key)

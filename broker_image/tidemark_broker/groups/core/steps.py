@@ -30,6 +30,7 @@ Steps: TypeAlias = Generator[Work, Any, R]
 
 def elsewhere(size: int, do: Callable[[], R]) -> Steps[R]:
     """Run ``do``: at once for at most :data:`AT_ONCE_MAX` names or partitions, else as a step."""
+    # A thread costs more than a short computation.
     if size <= AT_ONCE_MAX:
         return do()
     made: R = yield Work(do)

@@ -71,6 +71,7 @@ def subscribed(metadata: bytes) -> Subscribed:
     bounds = _bounds(_ELEMENTS_MAX)
     value = decode(kind.ConsumerProtocolSubscription, metadata, _VERSION.size, bounds)
     owned: dict[str, set[int]] = {}
+    # A client may list a topic more than once.
     for each in value.owned_partitions:
         owned.setdefault(each.topic, set()).update(each.partitions)
     rack_id = value.rack_id if version >= _RACK_SINCE else None
@@ -104,6 +105,7 @@ def assignment_bytes(partitions: Mapping[str, AbstractSet[int]], metadata: bytes
         if numbers
     )
     value = ConsumerProtocolAssignment(assigned_partitions=named, user_data=None)
+    # A client reads only versions up to its own.
     return _VERSION.pack(min(version_of(metadata), _VERSION_MAX)) + encode(value)
 
 

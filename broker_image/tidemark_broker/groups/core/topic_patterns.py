@@ -114,7 +114,7 @@ class _Reader:
             self._literal(char)
 
     def _take(self, count: int) -> str:
-        """Copy characters unchanged."""
+        """Copy characters unchanged into the translation."""
         taken, self._left = self._left[:count], self._left[count:]
         self._made.append(taken)
         return taken

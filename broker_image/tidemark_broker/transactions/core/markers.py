@@ -165,6 +165,7 @@ class MarkerQueue:
         """
         self._busy.discard(broker)
         for write in batch:
+            # The transaction may have been dropped or replaced while the request was in flight.
             if not self._is_wanted(write):
                 continue
             if errors(write) in _DONE:
@@ -177,6 +178,7 @@ class MarkerQueue:
     def _place(self, write: MarkerWrite, now_s: float) -> None:
         """Queue a marker for the current leader."""
         leader = self._leader_of(write.tp)
+        # Deleted partitions count as written, unknown ones wait.
         if leader >= 0:
             self._for_broker.setdefault(leader, deque()).append(write)
         elif leader == DELETED:
@@ -218,6 +220,7 @@ class MarkerQueue:
             self._finished.append((key, unfinished.marker))
 
     def _later(self, write: MarkerWrite, now_s: float) -> None:
+        # Each marker backs off separately, up to 5 s.
         write.backoff = write.backoff.failed(now_s)
         heapq.heappush(self._waiting, (write.backoff.until_s, next(self._numbers), write))
 

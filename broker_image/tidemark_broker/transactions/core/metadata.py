@@ -102,6 +102,7 @@ class TransactionMetadata:
 
     def has_timed_out(self, now_ms: int) -> bool:
         """True if the transaction is open for longer than its timeout."""
+        # A prepared transaction cannot time out: its outcome is decided.
         is_open = self.state is TransactionState.ONGOING
         return is_open and self.started_ms + self.timeout_ms < now_ms
 
@@ -111,6 +112,7 @@ class TransactionMetadata:
 
     def completed(self, now_ms: int) -> "TransactionMetadata":
         """Return the state after a Prepare state, once every partition has its marker."""
+        # The id changes only here, so markers still carry the old one.
         rotates = self.last_end_raised_epoch and self.next_producer_id != NO_PRODUCER_ID
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         return replace(

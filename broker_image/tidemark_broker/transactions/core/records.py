@@ -60,6 +60,7 @@ def key_of(transactional_id: str) -> bytes:
 
 def value_of(metadata: TransactionMetadata) -> bytes:
     """Return the record's value; ``last_epoch`` is not part of it."""
+    # Kafka writes null instead of an empty list in the Empty state.
     is_empty = metadata.state is TransactionState.EMPTY
     value = _Value(
         producer_id=metadata.producer_id,
@@ -78,6 +79,7 @@ def value_of(metadata: TransactionMetadata) -> bytes:
 
 def _topics(partitions: Iterable[TopicPartition]) -> tuple[_Topic, ...]:
     by_topic: dict[str, list[int]] = {}
+    # Grouped by topic, as the record's format requires.
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
     return tuple(
@@ -112,6 +114,7 @@ def read_value(value: bytes) -> TransactionMetadata:
                 f"the value has version {version}, supported is {_VALUE_VERSION}: a newer broker "
                 "wrote it, so use that release"
             )
+        # Unknown tagged fields are skipped by the decoder.
         read = decode(_Value, value, _VERSION.size)
         return _metadata(read)
     except (struct.error, FrameError, ValueError) as error:

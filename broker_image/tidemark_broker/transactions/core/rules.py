@@ -75,6 +75,7 @@ def init_producer_id(
         return _CONCURRENT
     if expected is not None and not _may_go_on(known, expected):
         return _FENCED
+    # The abort raises the epoch, so the previous producer is fenced even if this one gives up.
     if known.state is TransactionState.ONGOING:
         aborted = fence(known, now_ms=now_ms, fresh_producer_id=fresh_producer_id)
         return replace(aborted, error=ErrorCode.concurrent_transactions, producer=None)
@@ -239,6 +240,7 @@ def end(
         return _UNKNOWN
     if known.state in PREPARED:
         return _CONCURRENT
+    # Older clients keep their epoch, and a retry is recognized by the state.
     if version < EPOCH_BUMP_LEVEL:
         return _end_without_raise(known, producer, commit=commit, now_ms=now_ms)
     # A retry is recognized first, because its epoch is by definition not the current one.

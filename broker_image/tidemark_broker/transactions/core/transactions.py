@@ -15,7 +15,7 @@ from tidemark_broker.transactions.core.metadata import TransactionMetadata
 from tidemark_broker.transactions.core.records import read_key, read_value
 from tidemark_broker.transactions.core.rules import Decision
 
-#: Memory of an id and of a partition, besides the bytes of the id: measured, rounded up.
+#: Memory of an id and of a partition, without the bytes of the id: measured, rounded up.
 _ID_BYTES = 600
 _PARTITION_BYTES = 100
 
@@ -90,6 +90,7 @@ class Transactions:
         entry = self._entries.get(transactional_id)
         if entry is None:
             return rule(None)
+        # One change at a time; the client retries after the commit.
         if entry.is_changing:
             return Decision(error=ErrorCode.concurrent_transactions)
         return rule(entry.committed)
@@ -102,6 +103,7 @@ class Transactions:
 
     def committed(self, transactional_id: str) -> TransactionMetadata | None:
         """Mark the last change as committed. Return the resulting state."""
+        # From now on readers see the new state.
         appended = self._entries[transactional_id].appended
         self._set(transactional_id, _Entry(appended, appended))
         return appended
@@ -121,6 +123,7 @@ class Transactions:
         before = self._entries.pop(transactional_id, None)
         if before is not None:
             self.weight_bytes -= _weight(transactional_id, before)
+        # A committed tombstone leaves nothing.
         if entry.committed is None and entry.appended is None:
             return
         self._entries[transactional_id] = entry
@@ -130,6 +133,7 @@ class Transactions:
 def _weight(transactional_id: str, entry: _Entry) -> int:
     partitions = sum(
         len(each.partitions)
+        # Both states are often the same object, which counts once.
         for each in {id(each): each for each in (entry.committed, entry.appended)}.values()
         if each is not None
     )
