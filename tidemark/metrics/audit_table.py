@@ -12,7 +12,7 @@ _LEFT = Label("kind", tuple(kind.value for kind in FindingKind if not kind.is_da
 
 TIMESTAMP = gauge("tidemark_audit_timestamp_seconds", "Unix time of the end of the audit.")
 SEGMENTS = gauge("tidemark_audit_segments", "Segments that were read completely.", _TOPIC)
-BYTES = gauge("tidemark_audit_bytes", "Bytes of the logs of these segments.", _TOPIC)
+BYTES = gauge("tidemark_audit_bytes", "Bytes of the logs of audited segments.", _TOPIC)
 FINDINGS = gauge("tidemark_audit_findings", "Number of findings.", _TOPIC, _KIND)
 LEFTOVERS = gauge(
     "tidemark_audit_leftovers", "Unreferenced objects and uploads in the whole tier.", _LEFT

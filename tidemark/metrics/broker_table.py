@@ -100,17 +100,19 @@ GROUPS = gauge(
         ),
     ),
 )
-GROUP_MEMBERS = gauge("tidemark_broker_group_members", "Members of these groups.")
+GROUP_MEMBERS = gauge(
+    "tidemark_broker_group_members", "Members of the groups that this broker coordinates."
+)
 GROUPS_BYTES = gauge(
     "tidemark_broker_groups_bytes",
-    "Approximate memory of these groups in bytes. The limit is tidemark.groups.bytes.max.",
+    "Approximate memory of its groups in bytes. The limit is tidemark.groups.bytes.max.",
 )
 TRANSACTIONAL_IDS = gauge(
     "tidemark_broker_transactional_ids", "Transactional ids that this broker coordinates."
 )
 TRANSACTIONS_BYTES = gauge(
     "tidemark_broker_transactions_bytes",
-    "Memory of these transactional ids in bytes. The limit is tidemark.transactions.bytes.max.",
+    "Memory of the transactional ids in bytes. The limit is tidemark.transactions.bytes.max.",
 )
 WITHOUT_MARKERS = gauge(
     "tidemark_broker_transactions_without_markers",

@@ -16,7 +16,7 @@ WRITTEN_BYTES = counter(
     "tidemark_export_written_bytes", "Bytes of the data files in these commits."
 )
 WRITTEN_LETTERS = counter(
-    "tidemark_export_written_dead_letters", "Records of these commits that could not be parsed."
+    "tidemark_export_written_dead_letters", "Records in commits that could not be parsed."
 )
 TABLE_ROWS = gauge("tidemark_export_table_rows", "Rows in the table.")
 TABLE_LETTERS = gauge("tidemark_export_dead_letters", "Rows in the dead letter table.")

@@ -84,7 +84,7 @@ ORPHANS = gauge(
     f"{_OWN}orphans",
     "Unreferenced objects that are left, if this broker did the cluster's last sweep.",
 )
-ORPHAN_BYTES = gauge(f"{_OWN}orphan_bytes", "Bytes of these objects.")
+ORPHAN_BYTES = gauge(f"{_OWN}orphan_bytes", "Bytes of orphaned objects.")
 UNFINISHED_UPLOADS = gauge(
     f"{_OWN}unfinished_uploads",
     "Unreferenced uploads that are left, after the same sweep.",

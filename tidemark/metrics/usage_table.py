@@ -17,11 +17,11 @@ TIMESTAMP = gauge(
 )
 SEGMENTS = gauge("tidemark_usage_segments", "Segments in the manifests.", _TOPIC, _BUCKET)
 LOG_BYTES = gauge(
-    "tidemark_usage_log_bytes", "Bytes of the logs of these segments.", _TOPIC, _BUCKET
+    "tidemark_usage_log_bytes", "Bytes of the logs of segments in the manifests.", _TOPIC, _BUCKET
 )
 STORED_BYTES = gauge(
     "tidemark_usage_stored_bytes",
-    "Stored bytes of these segments, including indexes (KIP-917).",
+    "Stored bytes of segments in the manifests, including indexes (KIP-917).",
     _TOPIC,
     _BUCKET,
 )
@@ -37,7 +37,7 @@ LISTED_BYTES = gauge(
 )
 UNNAMED_BYTES = gauge(
     "tidemark_usage_unnamed_bytes",
-    "Of these, bytes of unreferenced objects and of directories without a manifest.",
+    "Bytes of unreferenced objects and of directories without a manifest.",
     _TOPIC,
     _BUCKET,
 )
