@@ -24,6 +24,7 @@ class Backoff:
 
         ``jitter`` in [0, 1) takes up to a quarter off, so that many callers do not return at once.
         """
+        # Bounded, because a power of two overflows a float after a thousand failures.
         exponent = min(max(failures, 1) - 1, 30)
         return min(self.first_s * float(2**exponent), self.most_s) * (1.0 - 0.25 * jitter)
 

@@ -70,6 +70,7 @@ def divergence(position: Position, log: LogLineage) -> int | None:
     """Return the first offset below the position whose record the log has lost; None if no loss is
     known."""
     epoch = position.leader_epoch
+    # Each restore after the position's epoch has cut the log at its own end.
     ends = [
         restore.end(log.partition)
         for restore in log.restores
@@ -92,6 +93,7 @@ def restored_epoch(highest_epoch: int, now_ms: int) -> int:
     The lost cluster may have elected leaders, and rebuilt partitions, that never claimed a head:
     two generations above the highest are above these. The clock separates restores from the same
     heads, such as those of a bucket that was put back to an older state."""
+    # Two restores of the same heads must not get the same epoch.
     by_clock = min(now_ms // 1000 - _EPOCHS_SINCE_S, _CLOCK_EPOCH_MAX)
     return max(highest_epoch + 2 * GENERATION, by_clock)
 

@@ -185,10 +185,13 @@ class Tiering:
         Disabling with Delete is an addition to KIP-950. It needs the Topic's own policy: a changed
         default must not delete what a completed disablement kept.
         """
+        # A re-enablement keeps the epoch (KIP-950), so that Retain's segments stay live.
         if self.is_off and enabled:
             return replace(self, state=TieringState.ENABLED, epoch=max(self.epoch, 0))
+        # The policy is frozen here: a later change of the spec cannot turn Retain into Delete.
         if self.copies and not enabled:
             return self._disabling(default_policy if policy is None else policy)
+        # Only a completed Retain has kept data that could still be deleted.
         kept = self.ever_tiered and self.is_off and not self.deletes
         if kept and policy is DisablePolicy.DELETE:
             return self._disabling(DisablePolicy.DELETE)

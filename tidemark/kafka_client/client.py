@@ -98,6 +98,7 @@ class KafkaClient:
 
     async def close(self) -> None:
         """Close every connection of this client."""
+        # Taken first, so that no caller uses a connection that is being closed.
         ended, self._open = list(self._open.values()), {}
         await asyncio.gather(*(broker.connection.close() for broker in ended))
 
@@ -133,6 +134,7 @@ class KafkaClient:
 
     def _candidates(self) -> Iterable[Address]:
         """Return the last used address, then connected ones, then all that are known."""
+        # The last used broker first: it has just answered, and its connection is warm.
         connected = [address for (address, _), broker in self._open.items() if broker.usable]
         bootstrap = [parse_address(text) for text in self._access.bootstrap]
         last = [self._last] if self._last in connected else []

@@ -109,6 +109,7 @@ class BatchHeader(NamedTuple):
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at ``position``; :class:`CorruptBatch` if it cannot be one."""
+    # Offsets of a stored batch are a broker's, so negative ones are damage.
     header = read_header(buffer, position)
     if header.base_offset < 0 or header.last_offset_delta < 0:
         raise CorruptBatch(
@@ -123,6 +124,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptBatch(
             f"{len(buffer) - position} bytes are fewer than a batch header ({HEADER_BYTES})"
         )
+    # One unpack of the whole header is much faster than reading field by field.
     header = BatchHeader(*_HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise CorruptBatch(f"magic {header.magic}: only record batch version {MAGIC} is supported")
@@ -146,6 +148,7 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
     end = len(buffer)
     while end - position >= HEADER_BYTES:
         header = parse_header(buffer, position)
+        # A fetch may cut the last batch: clients ignore the rest, and so does this iterator.
         if position + header.size_bytes > end:
             return
         yield position, header
@@ -157,6 +160,7 @@ def compute_crc(buffer: Buffer, start: int, end: int) -> int:
     ``bytes``)."""
     crc = 0
     for begin in range(start, end, _CRC_CHUNK_BYTES):
+        # Pieces bound the memory of the copy that the library needs.
         piece = buffer[begin : min(begin + _CRC_CHUNK_BYTES, end)]
         crc = google_crc32c.extend(crc, piece if type(piece) is bytes else bytes(piece))
     return crc
@@ -182,6 +186,7 @@ def restamp(
     buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
 ) -> None:
     """Write base offset and leader epoch in place; the CRC does not cover them."""
+    # Both fields are in front of the CRC, so that followers can verify what producers sent.
     struct.pack_into(">q", buffer, position, base_offset)
     struct.pack_into(">i", buffer, position + 12, leader_epoch)
 

@@ -60,6 +60,7 @@ def compress(codec: int, data: bytes) -> bytes:
     if kind is Codec.SNAPPY:
         return _compress_xerial(data)
     if kind is Codec.LZ4:
+        # Java clients refuse frames with linked blocks.
         compressor = cramjam.lz4.Compressor(block_linked=False)
         compressor.compress(data)
         return bytes(compressor.finish())

@@ -64,6 +64,7 @@ def from_options(given: Mapping[str, str], environment: Mapping[str, str]) -> Re
 
     Raises InvalidConfig.
     """
+    # The option with the location decides; credentials may come from the environment.
     chosen = [kind for kind in KINDS.values() if kind.option[0] in given]
     if len(chosen) != 1:
         choices = " or ".join(f"'{name}' ({what})" for name, what in _options())

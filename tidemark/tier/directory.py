@@ -70,6 +70,7 @@ class DirectoryStore:
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
         """Return the bytes of the range, cut off at the file's end."""
+        # An empty range is valid for a missing object too, as in S3.
         if end_exclusive <= start:
             return b""
         with self._translated(key), self._open(key) as file:
@@ -83,6 +84,7 @@ class DirectoryStore:
     def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
         """Write part by part, atomically and durably as one object."""
         with self._translated(key):
+            # No lock: an unconditional write may be overwritten by any other writer anyway.
             self._write(key, lambda temporary: _write_parts(temporary, parts))
 
     def create(self, key: str, data: bytes) -> Version:
@@ -113,6 +115,7 @@ class DirectoryStore:
                     os.unlink(parts[-1], dir_fd=folder)
                     os.fsync(folder)
             except FileNotFoundError:
+                # Without its root the store is not mounted, which must not look like success.
                 self._require_root()
                 return
             self._prune(parts[:-1])
@@ -178,6 +181,7 @@ class DirectoryStore:
         Without recursion, because other programs may create folders of any depth. Deeper than the
         longest key there are no objects of a tier.
         """
+        # An explicit stack keeps the order of the keys without recursion.
         stack = [(tuple(parts), iter(self._children(parts)))]
         while stack:
             folder, children = stack[-1]
@@ -186,6 +190,7 @@ class DirectoryStore:
             if not name:
                 stack.pop()
             elif status is not None:
+                # Listed in the order of keys, with the same fields as a listing of S3.
                 modified_ms = status.st_mtime_ns // 1_000_000
                 yield ObjectInfo("/".join(here), status.st_size, modified_ms)
             elif here != (_INTERNAL,) and len("/".join(here)) < _KEY_CHARS_MAX:
@@ -237,6 +242,7 @@ class DirectoryStore:
                 suppress(FileNotFoundError),
                 folder_beneath(self._root, parts[:-1], make=True) as folder,
             ):
+                # The folder is fsynced too, or a crash could lose the name of a durable file.
                 os.rename(temporary, parts[-1], dst_dir_fd=folder)
                 os.fsync(folder)
                 return
@@ -262,6 +268,7 @@ class DirectoryStore:
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
+        # Unrelated keys may share a lock; that costs a wait, never correctness.
         slot = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) % _LOCKS
         path = self._internal("locks") / f"{slot:02d}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -296,6 +303,7 @@ class DirectoryStore:
             self._require_root()
             raise ObjectNotFound(f"no object {key} in {self.describe()}") from error
         except OSError as error:
+            # A link or a device in the path: reading it could leave the tier's directory.
             strange = isinstance(error, NotADirectoryError | NotAFile) or error.errno == errno.ELOOP
             if strange and self._root.is_dir():
                 raise self._strange(key) from error
@@ -349,5 +357,6 @@ def _write_parts(path: Path, parts: Iterable[bytes]) -> None:
         for part in parts:
             view = memoryview(part)
             while view:
+                # Unbuffered writes may be short.
                 view = view[file.write(view) :]
         os.fsync(file.fileno())

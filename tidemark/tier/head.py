@@ -241,6 +241,7 @@ class Head:
     @property
     def next_copy_offset(self) -> int:
         """First offset to copy next: max(log start, live end + 1)."""
+        # Records below the log start are deleted, so copying them would be wasted.
         return max(self.log_start_offset, self.highest_remote_offset + 1)
 
     @property

@@ -59,6 +59,7 @@ class LogDigest:
 
     def update(self, part: bytes) -> None:
         """Add the next bytes of the log."""
+        # Parts have any size; digests are of pieces with a fixed size.
         view = memoryview(part)
         while view:
             taken = view[: PIECE_BYTES - self._in_piece]
@@ -88,6 +89,7 @@ def wrong_piece(data: bytes, position: int, pieces: Sequence[bytes]) -> int | No
     view = memoryview(data)
     first = position // PIECE_BYTES
     for begin in range(0, len(view), PIECE_BYTES):
+        # Fewer digests than pieces mean damage too.
         number = first + begin // PIECE_BYTES
         right = (
             number < len(pieces)
@@ -185,6 +187,7 @@ class BatchLine:
     def check_batch(self, data: Buffer, position_in_data: int = 0) -> None:
         """Check CRC-32C and leader epoch of a batch that is to be served. Raises ObjectDamaged."""
         try:
+            # The piece digest proves equality with the broker's file, the CRC its validity.
             header = parse_header(data, position_in_data)
             check_crc(data, position_in_data, header)
         except CorruptBatch as error:

@@ -91,6 +91,7 @@ def segment_key(
     topic: str, topic_id: uuid.UUID, partition: int, start_offset: int, segment_id: uuid.UUID
 ) -> str:
     """Key of a segment's two objects, without their suffixes."""
+    # The offset is padded, so that a listing returns segments in their order.
     folder = partition_data_prefix(topic, topic_id, partition)
     return f"{folder}{start_offset:020d}-{id_text(segment_id)}"
 
@@ -116,6 +117,7 @@ def place_of_data(key: str) -> Place:
     _, folder, partition, file = _four_parts(name)
     start, _, segment = file.partition("-")
     topic, topic_id = folder[: -_ID_LENGTH - 1], parse_id(folder[-_ID_LENGTH:])
+    # Building the key again refuses every other spelling of it.
     made = segment_key(topic, topic_id, int(partition), int(start), parse_id(segment))
     if name == key or made != name:
         raise ValueError(f"{key!r} is no key of a segment")

@@ -173,6 +173,7 @@ class ObjectStore(Protocol):
 
 def check_key(key: str) -> str:
     """Return ``key``, or raise ValueError if it could leave the store's prefix."""
+    # Dots, empty parts and backslashes could leave the prefix on some store or file system.
     parts = key.split("/")
     if not key or any(part in ("", ".", "..") for part in parts) or "\\" in key or "\0" in key:
         raise ValueError(f"{key!r} is not a key: folders and names, separated by single slashes")

@@ -78,6 +78,7 @@ class RemoteStorageManager:
         the log, then the auxiliary object with the log's digests, which are computed during the
         upload.
         """
+        # The id is random, so its hash spreads segments evenly over the buckets.
         bucket = self._choose(entry)
         store = self._buckets[bucket]
         digest = LogDigest()
@@ -85,12 +86,14 @@ class RemoteStorageManager:
             store.put_stream(entry.log_key, _parts(log.fileno(), data.size_bytes, digest))
         pieces = digest.finish()
         aux = pack(replace(data.aux, pieces=pieces))
+        # The auxiliary object is last: a copy with both objects is complete.
         store.put(entry.aux_key, aux)
         custom = encode_custom_metadata(bucket, data.size_bytes + len(aux))
         return Copied(custom, Digests(log_digest(pieces), digest_of(aux)))
 
     def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
         """Return bytes of the segment's log from position ``start``, cut off at its end."""
+        # The manifest's size bounds the read, whatever the object's size is.
         end = min(end_exclusive, entry.size_bytes)
         return self._where(entry).get_range(entry.log_key, start, end) if start < end else b""
 
@@ -101,6 +104,7 @@ class RemoteStorageManager:
             data = store.get(entry.aux_key).data
         except ObjectTooLarge as error:
             raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
+        # Entries of the manifest's first format have no digest.
         if entry.digests is not None and digest_of(data) != entry.digests.aux:
             what = "its SHA-256 is not the manifest's"
             raise damaged(entry, entry.aux_key, store.describe(), what)
@@ -117,6 +121,7 @@ class RemoteStorageManager:
         """
         keys: dict[str, list[str]] = {}
         for entry in entries:
+            # Without custom metadata the copy was never finished, so its bucket is not recorded.
             unknown = entry.custom_metadata is None
             for name in self._names if unknown else (self._bucket_of(entry),):
                 keys.setdefault(name, []).extend((entry.log_key, entry.aux_key))
@@ -140,6 +145,7 @@ class RemoteStorageManager:
         for store in self._buckets.values():
             listed = itertools.islice(store.list(topic_data_prefix(topic, topic_id)), limit)
             there.append((store, [info.key for info in listed]))
+        # Listed before deleting: a listing that is modified meanwhile may skip keys.
         _delete_each(there)
         return sum(len(keys) for _, keys in there)
 
@@ -154,6 +160,7 @@ class RemoteStorageManager:
         if entry.custom_metadata is None:
             return self._choose(entry)
         bucket, _ = decode_custom_metadata(entry.custom_metadata)
+        # Reading another bucket instead would report the segment as missing.
         if bucket not in self._buckets:
             raise StoreUnavailable(
                 f"{entry.key} is in bucket {bucket!r}, which is no longer configured: add it to "
@@ -173,6 +180,7 @@ def _delete_each(there: Sequence[tuple[ObjectStore, Sequence[str]]]) -> None:
             if keys:
                 store.delete_many(keys)
         except DeletesRefused as error:
+            # Continue with the other buckets, and report all refusals together.
             first = first or error
             refused |= error.refused
     if first is not None:
@@ -188,6 +196,7 @@ def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[byte
     position = 0
     while position < size_bytes:
         try:
+            # pread leaves the file's position alone, which other readers may share.
             part = os.pread(descriptor, min(_READ_BYTES, size_bytes - position), position)
         except OSError as error:
             raise ValueError(f"the file to be copied cannot be read: {error}") from error

@@ -31,6 +31,7 @@ class Expiring:
 
     def __init__(self, limits: Limits, *, all_bytes: int, now_ms: int) -> None:
         self._limits, self._now_ms = limits, now_ms
+        # Segments that are only local count too: retention.bytes covers the whole partition.
         self._excess = all_bytes - limits.retention_bytes
         self._goes_on = limits.deletes
 

@@ -84,6 +84,7 @@ class S3Store:
         self._config = config
         self._name = config.buckets[0] if bucket is None else bucket
         self._bucket = _open(config, self._name, REQUEST_S)
+        # Parts of an upload need more time than other requests, and time-outs belong to a client.
         self._uploads = _open(config, self._name, UPLOAD_S)
         self._refusals = 0
         self._deletes_singly = False
@@ -93,6 +94,7 @@ class S3Store:
         result = self._call(key, lambda path: obstore.get(self._bucket, path))
         if result.meta["size"] > OBJECT_BYTES_MAX:
             raise ObjectTooLarge(key, self.describe(), result.meta["size"])
+        # The size is known before the body is read, so a foreign object never fills the memory.
         data = self._call(key, lambda _: bytes(result.bytes()))
         return Got(data, self._version(key, result.meta["e_tag"]))
 
@@ -103,6 +105,7 @@ class S3Store:
             end = min(end_exclusive, start + _PART_BYTES)
             part = self._part(key, start, end)
             parts.append(part)
+            # A short part is the end of the object: another request would only be refused.
             if len(part) < end - start:
                 break
             start = end
@@ -132,8 +135,8 @@ class S3Store:
                     max_concurrency=_UPLOADS_AT_ONCE,
                 ),
             )
-        # The store's client wraps errors of the iterator: raise the original one.
         except StoreError:
+            # The store's client wraps errors of the iterator: raise the original one.
             if stream.error is not None:
                 raise stream.error from None
             raise
@@ -245,6 +248,7 @@ class S3Store:
 
     def _call(self, key: str, operation: Callable[[str], _Result]) -> _Result:
         """Run one operation with errors in the port's words."""
+        # An empty key is for requests about the bucket itself.
         path = check_key(key) if key else key
         try:
             return operation(path)
@@ -379,6 +383,7 @@ _TROUBLES = (
 def _translated(where: str, key: str, error: Exception) -> StoreError:
     """The port's error for one of obstore's. What the server said comes first: a missing bucket is
     "not found" to the client, and so is every path of a server that is no S3 at all."""
+    # The server's own code decides first, because the client's classes of errors are too coarse.
     answer = _answer(error)
     trouble = next((t for t in _TROUBLES if answer & t.answers), None)
     if trouble is not None:
@@ -392,6 +397,7 @@ def _translated(where: str, key: str, error: Exception) -> StoreError:
         return AlreadyExists(f"{key} exists already in {where}")
     if answer & {"InvalidRange", "416"}:
         return _RangeBeyondEnd(f"{key} in {where} ends before the range")
+    # Anything unknown is retried: treating it as absence could cost data.
     first_line = (str(error).strip() or repr(error)).splitlines()[0]
     message = f"{where}: {first_line[:300]}; it is tried again"
     return StoreUnavailable(message, reason=Reason.STORE_ERROR, retriable=True)
@@ -406,5 +412,6 @@ def _answer(error: Exception) -> frozenset[str]:
     if isinstance(error, FileNotFoundError) and (code is None or code[1] == "NoSuchBucket"):
         found.add("NotS3" if code is None else code[1])
     if "- HTTP error: " in text:
+        # The client's own text for a connection that failed.
         found.add("NoAnswer")
     return frozenset(found)

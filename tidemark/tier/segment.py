@@ -78,6 +78,7 @@ class SegmentEntry:
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch under which an offset of this segment was written."""
+        # The first epoch may begin below the segment: it covers the start in any case.
         epoch = self.leader_epochs[0][0]
         for candidate, start in self.leader_epochs:
             if start > offset:
@@ -131,6 +132,7 @@ def check_range(start: int, end_inclusive: int, epochs: tuple[tuple[int, int], .
         raise ValueError(f"a segment of the offsets {start} to {end_inclusive} holds nothing")
     if not epochs:
         raise ValueError(f"the segment at {start} has no leader epochs")
+    # Every record needs an epoch, or lineage could not be compared.
     if epochs[0][1] > start or epochs[-1][1] > end_inclusive:
         raise ValueError(
             f"leader epochs {epochs} do not cover the offsets {start} to {end_inclusive}"

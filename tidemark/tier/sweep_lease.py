@@ -78,6 +78,7 @@ class SweepLease:
 
     def swept_ms(self) -> int:
         """Return when (ms) the last sweep ended; 0 for never, or if the record is not plausible."""
+        # A time in the future comes from a wrong clock, and would suppress sweeps until then.
         swept_ms = self._read()[0].swept_ms
         return 0 if swept_ms > self._now_ms() + _SKEW_MS else swept_ms
 
@@ -89,6 +90,7 @@ class SweepLease:
         """Take the lease. Raises SweptElsewhere while another holder has it."""
         record, version = self._read()
         now_ms = self._now_ms()
+        # The same holds for a lease that ends later than any correct clock could have set.
         ahead_ms = record.until_ms - now_ms
         if record.holder not in ("", self._holder) and 0 < ahead_ms <= LEASE_MS + _SKEW_MS:
             raise _elsewhere(record.holder, ahead_ms // 1000)
@@ -108,6 +110,7 @@ class SweepLease:
         record, version = self._read()
         if record.holder != self._holder:
             return
+        # The serial makes the body unique: equal bodies have equal versions.
         free = replace(record, holder="", until_ms=0, serial=record.serial + 1)
         if done:
             free = replace(free, swept_ms=self._now_ms(), left=left)

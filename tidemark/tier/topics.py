@@ -72,7 +72,9 @@ class TopicCatalog:
         for _ in range(_ATTEMPTS):
             found = self._load(topic.topic_id)
             if found is not None:
+                # Merged, because a broker that rewrites the object does not know the restores.
                 topic = replace(topic, restores=merge_restores(found[0].restores, topic.restores))
+            # Nothing to write, or a tombstone, which is final.
             if found is not None and (found[0] == topic or found[0].deleted):
                 return False
             if self._write(topic, None if found is None else found[1]):
@@ -138,6 +140,7 @@ class TopicCatalog:
 
         Reads every topic object: use ``get`` if the id is known.
         """
+        # Names are not keys of the store, since a name can be reused after a deletion.
         found = [topic for topic in self.all() if topic.name == name]
         if not found:
             raise TopicNotFound(

@@ -65,6 +65,8 @@ class ReloadedFolder(Generic[T]):
         """
         with self._lock:
             try:
+                # Time, size and inode: a renewal replaces the files, so at least one of them
+                # differs.
                 stamp = self._look()
                 if stamp != self._stamp:
                     self._loaded = self._load(self.folder)
@@ -119,6 +121,7 @@ class ListenerFiles:
         return self._files.current()
 
     def _make(self, folder: Path) -> ssl.SSLContext:
+        # Clients verify host names themselves, as Kafka's do.
         context = ssl.SSLContext(_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = self._verify
@@ -132,6 +135,7 @@ class ListenerFiles:
 def load(folder: Path) -> Contexts:
     """Read the three files. Raises ``OSError`` (``ssl.SSLError`` is one)."""
     server, client = (_context(folder, side) for side in (_SERVER, _CLIENT))
+    # The private key is left out: the digest is reported to the operator.
     digest = hashlib.sha256()
     for name in (CERTIFICATE, TRUSTED):
         with (folder / name).open("rb") as file:

@@ -128,6 +128,7 @@ class _Array:
         # Checked before anything is counted or walked: a claim cannot exceed the bytes that follow.
         if number * element.least > len(buffer) - position:
             raise ValueError(f"{number} elements in {len(buffer) - position} bytes")
+        # Counted before the elements are walked: nested arrays multiply.
         count.add(number)
         if isinstance(element, _Fixed):
             return position + number * element.size
