@@ -36,7 +36,7 @@ runpy.run_module(server, run_name="__main__")
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("server", ["tidemark_broker", "tidemark_operator"])
-def test_a_server_that_still_imports_ends_when_it_is_told(server: str, number: int) -> None:
+def test_a_server_that_still_imports_ends_on_a_signal(server: str, number: int) -> None:
     """A handler ends it with a status of its own: without a handler, process 1 would not end."""
     command = (sys.executable, "-c", TOLD_EARLY, server, str(int(number)))
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0

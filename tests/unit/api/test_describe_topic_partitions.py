@@ -139,12 +139,12 @@ async def test_what_is_not_there() -> None:
     ]
 
 
-async def test_a_cursor_may_name_a_topic_that_is_gone() -> None:
+async def test_a_cursor_may_name_a_deleted_topic() -> None:
     assert told(await ask(cursor=("aa", 5))) == [("b", [0, 1]), ("c", [0, 1, 2, 3])]
 
 
 @pytest.mark.parametrize("cursor", [("b", 0), ("a", -1)])
-async def test_a_cursor_must_be_of_what_is_asked_for(cursor: tuple[str, int]) -> None:
+async def test_a_cursor_must_belong_to_the_request(cursor: tuple[str, int]) -> None:
     assert told(await ask("a", cursor=cursor)) == [("a", ErrorCode.invalid_request)]
 
 

@@ -149,7 +149,7 @@ def test_only_news_is_told() -> None:
     assert cache.fetch(session_id, 3, results={2: begins_later, 1: good(5)}) == (session_id, [2])
 
 
-def test_an_error_is_told_each_time_and_its_end_too() -> None:
+def test_an_error_is_reported_each_time_and_its_end_too() -> None:
     cache = Cache()
     session_id = cache.begin(2)
     failed = {1: FetchResult(error=ErrorCode.not_leader_or_follower)}
@@ -218,7 +218,7 @@ def test_a_stranger_neither_uses_nor_ends_a_session(epoch: int) -> None:
     assert cache.fetch(mine, 1) == (mine, [])
 
 
-def test_an_answer_that_the_session_has_gone_on_without_is_an_error() -> None:
+def test_an_answer_after_the_session_has_continued_is_an_error() -> None:
     cache = Cache()
     session_id = cache.begin()
     late = cache.ask(session_id, 1)
@@ -246,7 +246,7 @@ def filled(*sizes: int, slots: int) -> tuple[Cache, list[int]]:
     return cache, made
 
 
-def test_a_young_session_makes_room_for_nobody() -> None:
+def test_a_young_session_is_not_evicted() -> None:
     cache, made = filled(1, 1, slots=2)
     assert cache.begin(50, who="new") == 0
     assert [cache.fetch(each, 1, who=number) for number, each in enumerate(made)] == [

@@ -94,7 +94,7 @@ async def test_many_at_once(version: int, key_type: int) -> None:
     assert {each.error_message for each in answer.coordinators} == {""}
 
 
-async def test_a_topic_that_is_not_there_is_asked_for() -> None:
+async def test_a_missing_topic_is_requested() -> None:
     answer, wanted = await ask(4, cluster_of(), coordinator_keys=("a",), key_type=1)
     assert answer.coordinators[0].error_code is ErrorCode.coordinator_not_available
     assert wanted == [TRANSACTION_STATE_TOPIC]

@@ -67,7 +67,7 @@ async def test_steps_count_and_waits_do_not() -> None:
     assert one.connection.rests == [pytest.approx(0.5)]
 
 
-async def test_a_request_that_fails_is_counted_and_its_error_goes_on() -> None:
+async def test_a_failed_request_is_counted_and_its_error_propagates() -> None:
     one = Throttled()
 
     async def work() -> None:
@@ -79,7 +79,7 @@ async def test_a_request_that_fails_is_counted_and_its_error_goes_on() -> None:
     assert one.connection.rests == [pytest.approx(0.5)]
 
 
-async def test_a_request_that_is_cancelled_hears_of_it() -> None:
+async def test_a_cancelled_request_is_notified() -> None:
     one, heard = Throttled(), []
 
     async def work() -> None:

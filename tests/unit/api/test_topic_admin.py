@@ -148,7 +148,7 @@ async def test_the_operator_is_not_asked_ever_so_often_for_a_topic_that_does_not
     assert slept == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5, 5])
 
 
-async def test_a_topic_that_is_there_is_told_at_once() -> None:
+async def test_an_existing_topic_is_reported_at_once() -> None:
     world = AdminWorld()
     world.topic("t")
     world.operator.answer = lambda _: result(ErrorCode.topic_already_exists, "it is there")
@@ -198,7 +198,7 @@ async def test_the_whole_configuration_is_answered() -> None:
     assert found["max.message.bytes"] == ("1048588", 5)
 
 
-async def test_an_error_that_kafka_has_no_number_for_is_told_by_its_own() -> None:
+async def test_an_error_without_a_kafka_code_is_reported_by_its_own() -> None:
     world = AdminWorld()
     world.operator.answer = lambda _: TopicChangeResult(
         error_code=DISABLEMENT_IN_PROGRESS, error_message="wait", topic_id=None
@@ -286,7 +286,7 @@ async def test_delete_decides_and_names_are_told_to_who_may_describe() -> None:
     ]
 
 
-async def test_a_topic_that_is_not_there_is_told_to_who_may_describe_it() -> None:
+async def test_a_missing_topic_is_reported_to_clients_that_may_describe_it() -> None:
     world = AdminWorld()
     world.allow((TOPIC, "none", Operation.DESCRIBE))
     assert await delete(world, "none") == [("none", None, "unknown_topic_or_partition")]
@@ -407,7 +407,7 @@ async def test_tiering_is_told_in_both_vocabularies(policy: int, expected: dict[
     assert {each.name: each.value for each in found.configs} == expected
 
 
-async def test_a_broker_tells_of_itself_and_of_the_cluster() -> None:
+async def test_a_broker_describes_itself_and_the_cluster() -> None:
     world = AdminWorld({"node.id": "1", "num.partitions": "2", "log.retention.hours": "5"})
     world.set_cluster(num_partitions="4")
     found = await describe(world, BROKER, "1", include_synonyms=True)

@@ -36,7 +36,7 @@ def test_members_that_end_take_nothing_back_of_when_all_was_given_out() -> None:
     assert readers.joined == joined
 
 
-def test_a_rebalance_before_that_counts_anew() -> None:
+def test_a_rebalance_before_that_restarts_the_count() -> None:
     readers = Readers(partitions=2, records=2)
     readers.assigned(MEMBER, [0, 1])  # type: ignore[list-item]
     readers.revoked(MEMBER, [1])  # type: ignore[list-item]

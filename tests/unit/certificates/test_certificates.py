@@ -100,7 +100,7 @@ async def test_a_broker_is_given_a_leaf_and_keeps_it(
 
 
 @pytest.mark.parametrize("spoilt", ["expired", "of another broker", "half gone"])
-async def test_a_leaf_that_does_not_fit_is_made_anew(
+async def test_a_leaf_that_does_not_fit_is_reissued(
     certificates: Certificates, keeper: Keeper, clock: Clock, spoilt: str
 ) -> None:
     await certificates.leaf(1, "broker-1", BROKER)
@@ -126,7 +126,7 @@ async def test_a_leaf_that_does_not_fit_is_made_anew(
     assert leaf.certificate != before.data["tls.crt"]
 
 
-async def test_an_authority_is_renewed_when_a_user_asks_for_it(
+async def test_an_authority_is_renewed_on_request(
     certificates: Certificates, keeper: Keeper, clock: Clock
 ) -> None:
     """Step by step, each only when the brokers that are alive use what was last issued."""
@@ -193,7 +193,7 @@ async def test_an_authority_that_cannot_be_read_says_which(
         await certificates.authorities()
 
 
-async def test_an_authority_that_is_gone_is_not_made_again(
+async def test_a_deleted_authority_is_not_recreated(
     certificates: Certificates, keeper: Keeper, clock: Clock
 ) -> None:
     """Brokers that run know the former one only: they would all be locked out at once."""
@@ -259,7 +259,7 @@ async def test_an_authority_of_which_a_part_is_spoilt_is_not_used(
 @pytest.mark.parametrize(
     "labels", [{}, {"app": "shop"}, dict(list(CERTIFICATES.labels.items())[:1])], ids=str
 )
-async def test_a_secret_of_somebody_else_is_not_touched(
+async def test_a_secret_of_another_owner_is_not_modified(
     server: FakeApiServer, labels: dict[str, str]
 ) -> None:
     api = FakeKubeApi(server)

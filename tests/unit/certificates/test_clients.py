@@ -34,7 +34,7 @@ def clients(keeper: FolderKeeper, clock: Clock) -> ClientCertificates:
     return ClientCertificates(keeper, "main", "c1", clock)
 
 
-async def test_a_leaf_says_who_the_user_is_and_is_for_clients_only(
+async def test_a_leaf_names_the_user_and_is_for_clients_only(
     clients: ClientCertificates,
 ) -> None:
     leaf, trusted = await clients.leaf("alice", None)
@@ -76,7 +76,7 @@ async def test_a_leaf_is_kept_until_it_is_due(clients: ClientCertificates, clock
 
 
 @pytest.mark.parametrize("spoilt", ["another's", "another key", "no certificate"])
-async def test_a_leaf_that_does_not_fit_is_made_anew(
+async def test_a_leaf_that_does_not_fit_is_reissued(
     clients: ClientCertificates, spoilt: str
 ) -> None:
     leaf, _ = await clients.leaf("alice", None)
@@ -89,7 +89,7 @@ async def test_a_leaf_that_does_not_fit_is_made_anew(
     assert (await clients.leaf("alice", given))[0] not in (leaf, other, given)
 
 
-async def test_an_authority_that_is_gone_is_not_made_again(
+async def test_a_deleted_authority_is_not_recreated(
     clients: ClientCertificates, keeper: FolderKeeper, clock: Clock
 ) -> None:
     """Every user's certificate is of the former one."""
@@ -141,9 +141,7 @@ async def test_an_authority_follows_another_as_slowly_as_clients_load_their_file
     assert not set(split(trusted)) & set(split(read_authority(kept.data).trusted))
 
 
-async def test_a_user_that_is_gone_holds_nothing_up(
-    clients: ClientCertificates, clock: Clock
-) -> None:
+async def test_a_deleted_user_blocks_nothing(clients: ClientCertificates, clock: Clock) -> None:
     await clients.leaf("alice", None)
     assert await clients.rotate(all_looked_at=True, renewal="please")
     clock.now += ANNOUNCED_PAUSE

@@ -106,7 +106,7 @@ async def test_a_log_that_cannot_be_compacted_is_set_aside_for_ever_longer(node:
     assert node.context.failures.count == 0
 
 
-async def test_a_log_whose_files_are_in_doubt_is_told_of(
+async def test_a_log_with_doubtful_files_is_reported(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await node.append(40)
@@ -163,7 +163,7 @@ async def test_no_thread_no_compaction(node: Node) -> None:
         ("log.cleaner.dedupe.buffer.size", "0"),
     ],
 )
-def test_a_value_that_means_nothing_is_told_with_its_key(key: str, value: str) -> None:
+def test_a_meaningless_value_is_reported_with_its_key(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=key.replace(".", "[.]")):
         LogCleaner(
             config(**{key.replace(".", "_"): value}),

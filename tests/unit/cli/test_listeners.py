@@ -57,7 +57,7 @@ def test_no_broker_speaks_for_another() -> None:
     assert all(line.endswith("unless the Cluster has an authorization") for line in lines)
 
 
-def test_a_broker_tells_by_what_everybody_proves_who_they_are() -> None:
+def test_a_broker_lists_its_authentication_mechanisms() -> None:
     entries = {
         "listener.security.protocol.map": "A:PLAINTEXT,B:SASL_SSL,C:SSL,D:SSL",
         **{f"listener.name.{name}.tidemark.tls.directory": "/tls" for name in "bcd"},

@@ -96,14 +96,14 @@ def test_more_partitions_than_an_object_may_name_are_deleted_in_turn() -> None:
 
 
 @pytest.mark.parametrize("given", [("Orders_v1", str(uuid.uuid4())), ("Orders_v1", ""), ("x", "")])
-def test_a_topic_that_was_made_anew_is_left_alone(given: tuple[str, str]) -> None:
+def test_a_recreated_topic_is_left_alone(given: tuple[str, str]) -> None:
     kube = Kept()
     with pytest.raises(ExportError, match="nothing is deleted"):
         RecordDeletions(kube, "t").delete(*given, {0: Position(1)})
     assert kube.there == {}
 
 
-def test_an_object_of_somebody_elses_is_left_alone() -> None:
+def test_an_object_of_another_owner_is_left_alone() -> None:
     kube = Kept()
     name = name_of("orders", "t")
     kube.there[name] = {"metadata": {"name": name, "uid": "x"}}

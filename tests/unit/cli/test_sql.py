@@ -74,7 +74,7 @@ def test_without_java_it_says_how_to_get_it(tier: Path, monkeypatch: pytest.Monk
     assert "install Java 17 or newer" in output
 
 
-def test_a_topic_that_nobody_has_is_told_with_those_that_there_are() -> None:
+def test_an_unknown_topic_is_reported_with_the_known_ones() -> None:
     class Unknown(AnalysisException):
         def getCondition(self) -> str:
             return "TABLE_OR_VIEW_NOT_FOUND"

@@ -122,7 +122,7 @@ def test_a_broker_that_is_fenced_says_why_and_a_user_what_is_wrong() -> None:
     assert ["bob", "User:bob", "False", "bob", "said"] in cells
 
 
-def test_an_export_tells_how_far_its_table_is_and_what_is_wrong() -> None:
+def test_an_export_reports_its_progress_and_problems() -> None:
     spec = {"topicRef": {"name": "t"}, "table": {"name": "db.t"}}
     figures = {"lag": 1200, "rows": 7, "currentTime": "2026-01-01T00:00:00Z"}
     late = {"type": "Exporting", "status": "False", "reason": "Lagging", "message": "it is old"}
@@ -149,7 +149,7 @@ def test_who_may_lead_outside_the_isr_is_shown() -> None:
     assert ["0", "none", "0", "1 2 3", "", "2 1? 3?"] in cells
 
 
-def test_a_damaged_object_is_told_beside_a_topic_that_is_ready() -> None:
+def test_a_damaged_object_is_shown_beside_a_ready_topic() -> None:
     conditions = [
         {"type": "Ready", "status": "True", "reason": "Serving", "message": "served"},
         {"type": "Stalled", "status": "False", "reason": "Progressing", "message": ""},

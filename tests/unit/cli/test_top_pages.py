@@ -98,7 +98,7 @@ def test_without_rows_a_topic_is_counted_by_its_status() -> None:
     assert (line.partitions, line.placeholders) == (2, 1)
 
 
-def test_a_slice_that_cannot_be_read_is_told() -> None:
+def test_an_unreadable_slice_is_reported() -> None:
     bad = {"metadata": {"name": "main-00"}, "partitions": ["9|x"]}
     holdings = holding([topic("orders")], [bad])
     (problem,) = pages.view(holdings, Query()).problems
@@ -138,7 +138,7 @@ def test_topics_are_filtered_sorted_and_turned_over() -> None:
     assert keys == [*SORTS, "trouble"]
 
 
-def test_a_frame_says_where_offsets_live_who_lags_and_what_is_not_well() -> None:
+def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
     settled = condition("TieringSettled", "False", "waits for broker 2", "Disabling")
     short = condition("FullyReplicated", "False", "1 waits for a broker")
     obj = topic(

@@ -61,7 +61,7 @@ def test_a_bar_shows_shares_and_the_smallest_range() -> None:
     assert cells(found, 40) == ((REMOTE, 30), (BOTH, 1), (LOCAL, 9))
 
 
-def test_a_lag_is_known_only_of_whom_both_ends_are() -> None:
+def test_a_lag_is_known_only_if_both_offsets_are() -> None:
     told = offsets(0, 0, None, 90, n1=100, n2=90, n3=101)
     assert [lag(told, 1, node) for node in (2, 3, 4)] == [10, 0, None]
     assert lag(told, 5, 2) is None

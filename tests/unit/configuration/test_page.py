@@ -13,7 +13,7 @@ def test_the_page_is_what_is_generated() -> None:
     assert page.main(["--check", str(PAGE)]) == 0
 
 
-def test_a_page_that_differs_is_found_and_written_anew(
+def test_a_differing_page_is_found_and_rewritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "configuration.md"

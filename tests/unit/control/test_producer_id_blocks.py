@@ -57,7 +57,7 @@ async def test_the_controller_is_asked_once_by_all_who_wait() -> None:
     assert request.session_token == b"secret"
 
 
-async def test_a_client_that_is_new_is_served_when_the_controller_is_gone() -> None:
+async def test_a_new_client_is_served_without_a_controller() -> None:
     ids, controller = ProducerIds(), Controller([block(4000)])
     asking = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
     await many_turns()
@@ -82,7 +82,7 @@ async def test_where_there_are_none_at_present_it_is_asked_again(
     ],
     ids=["not the controller", "stale"],
 )
-async def test_a_refusal_ends_the_session_and_the_next_one_asks(
+async def test_a_refusal_ends_the_session_and_the_next_one_requests_a_full_state(
     error: ErrorCode, ends: type[Exception]
 ) -> None:
     ids = ProducerIds()
@@ -95,7 +95,7 @@ async def test_a_refusal_ends_the_session_and_the_next_one_asks(
     asking.cancel()
 
 
-def test_a_client_that_asks_for_ids_without_end_costs_the_api_server_four_writes_a_second() -> None:
+def test_a_client_that_requests_ids_without_end_costs_the_api_server_four_writes_a_second() -> None:
     pace, now_s, asked = Pace(), 0.0, []
     while len(asked) < 100:
         now_s += pace.wait_s(now_s)

@@ -230,7 +230,7 @@ def test_a_dead_broker_is_given_up_by_directory_and_registration_only() -> None:
         assert not accepted_losses.gives_up(other)
 
 
-def test_a_partition_of_which_nobody_has_anything_begins_anew_where_a_person_says() -> None:
+def test_a_partition_without_any_replica_restarts_where_a_user_accepts_the_loss() -> None:
     world = World(
         brokers=[broker(1, fenced=True), broker(3)],
         topics=[topic(replication_factor=1, partitions_placed=1, topic_id=numbered_uuid(1))],

@@ -143,7 +143,7 @@ def test_another_process_has_acknowledged_nothing() -> None:
 # ---------------------------------------------------------------- replicas in figures
 
 
-def test_a_replica_that_was_never_told_is_not_in_sync() -> None:
+def test_a_replica_that_never_received_its_state_is_not_in_sync() -> None:
     world = _world(1, 2)
     result = world.reconcile(brokers_hear=False)
     assert result.status["replicas"] == {"desired": 2, "placed": 2, "inSync": 0, "placeholders": 0}

@@ -95,7 +95,7 @@ def test_a_wrong_id_is_refused_with_those_that_can_be_adopted(asked: str) -> Non
     assert len(list(world.state.all_rows())) == 1
 
 
-def test_an_id_of_which_nothing_is_known_is_not_made_anew() -> None:
+def test_an_unknown_id_is_not_recreated() -> None:
     world = World(brokers=[broker(1)], topics=[_topic(id_text(STRAY))])
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
@@ -104,7 +104,7 @@ def test_an_id_of_which_nothing_is_known_is_not_made_anew() -> None:
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 
 
-def test_a_topic_that_has_its_id_keeps_it_and_goes_on() -> None:
+def test_a_topic_with_an_id_keeps_it() -> None:
     world = World(brokers=[broker(1)], topics=[_topic()])
     world.reconcile()
     asked = {ADOPT_TOPIC_ID: id_text(STRAY)}
@@ -134,7 +134,7 @@ def test_the_tiering_goes_on_where_it_stood() -> None:
     assert (body["state"], body["epoch"], body["policy"]) == ("Disabled", 3, "Retain")
 
 
-def test_a_tiered_topic_whose_epoch_is_not_on_record_is_not_adopted_with_a_lower_one() -> None:
+def test_a_tiered_topic_without_a_recorded_epoch_is_not_adopted_with_a_lower_one() -> None:
     world = _world(id_text(STRAY))
     world.state.put_row(dataclasses.replace(world.row(number=5), manifest=True))
     result = world.reconcile()

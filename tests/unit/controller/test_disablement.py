@@ -197,7 +197,7 @@ def test_answers_of_other_epochs_count_for_nothing(fields: dict[str, object]) ->
     assert 1 in _pending(world)
 
 
-def test_a_broker_that_starts_again_is_asked_again() -> None:
+def test_a_restarted_broker_is_queried_again() -> None:
     world = _disabling_world()
     _ack(world, 2)
     world.register(2, incarnation=9000)

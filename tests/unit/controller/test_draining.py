@@ -105,7 +105,7 @@ def test_no_more_move_than_may_catch_up_and_the_next_follow() -> None:
     assert step(made) == 1
 
 
-def test_a_new_controller_goes_on_from_the_rows() -> None:
+def test_a_new_controller_continues_from_the_rows() -> None:
     rows = [row((1, 2), partition=part) for part in range(4)]
     made = world(*rows, brokers=3, config={"tidemark.catch.up.replicas": "2"})
     step(made)

@@ -75,7 +75,7 @@ def test_no_replica_outside_the_isr_is_elected() -> None:
     assert (world.row().leader, world.row().isr) == (-1, (1,))
 
 
-def test_an_unclean_election_needs_the_topics_leave_and_is_told() -> None:
+def test_an_unclean_election_needs_the_topics_permission_and_is_reported() -> None:
     world = World(
         brokers=[broker(1), broker(2)],
         topics=[topic(config=UNCLEAN)],

@@ -240,7 +240,7 @@ def test_reports_of_a_former_process_or_of_a_former_epoch_do_not_count() -> None
     assert world.row().leader == 2
 
 
-def test_a_replica_whose_storage_refuses_does_not_count_and_is_asked_again() -> None:
+def test_a_replica_with_failed_storage_does_not_count_and_is_queried_again() -> None:
     world = _world(isr=(1,), last_known_elr=(2,))
     _crash(world, 1)
     report_log(world, 1, 4, 90)
@@ -343,7 +343,7 @@ def test_lost_records_are_told_once_with_their_range() -> None:
     assert world.replica_logs.unanswered(world.state, 1) == []
 
 
-def test_after_a_clean_start_nothing_is_asked() -> None:
+def test_after_a_clean_start_nothing_is_requested() -> None:
     world = _world(isr=(1,))
     world.register(1, incarnation=5, previous=101)
     world.beat(1)
@@ -387,7 +387,7 @@ def test_the_ways_out_that_are_named_exist() -> None:
     assert (world.row().leader, world.row().recovering) == (1, True)
 
 
-def test_a_partition_whose_last_holders_are_away_says_whom_to_start() -> None:
+def test_a_partition_without_live_replicas_names_the_brokers_to_start() -> None:
     world = _world(isr=(3,), elr=(2,))
     fence(world, 2, 3)
     result = world.reconcile()
@@ -395,7 +395,7 @@ def test_a_partition_whose_last_holders_are_away_says_whom_to_start() -> None:
     assert "start brokers 2, 3 " in messages(result)["Ready"]
 
 
-def test_an_unclean_election_is_named_only_where_it_would_find_somebody() -> None:
+def test_an_unclean_election_is_named_only_where_it_would_find_a_leader() -> None:
     world = _world(isr=(3,), elr=(2,))
     fence(world, 2, 3)
     assert "unclean.leader.election.enable" in messages(world.reconcile())["Ready"]

@@ -134,7 +134,7 @@ def test_where_nothing_can_be_told_a_job_that_runs_goes_on() -> None:
     assert step(info(), ABSENT, NOT_NOW) == Rest()
 
 
-def test_a_job_that_ended_in_order_and_was_not_asked_to_begins_again_soon() -> None:
+def test_a_job_that_ended_cleanly_without_request_restarts_soon() -> None:
     """As a pod that a node was drained of."""
     export = info(run=run())
     stopped = JobSeen(phase=JobPhase.ENDED, report=report(Phase.STOPPED), well=True)
@@ -170,7 +170,7 @@ def test_an_end_is_what_the_job_said_and_how_it_left(job: JobSeen, outcome: str)
     assert step(info(run=run()), job).outcome == outcome
 
 
-def test_a_suspended_export_has_no_job_and_goes_on_when_it_is_not() -> None:
+def test_a_suspended_export_has_no_job_and_continues_when_resumed() -> None:
     export = info(run=run(), suspended=True, generation=2)
     assert step(export, RUNNING) == Stop()
     export = exports.applied(export, step(export, ABSENT), now_ms=T0)

@@ -59,7 +59,7 @@ def test_each_listener_has_its_own_address() -> None:
     assert [each.port for each in status.endpoints] == [9092, 9095], "what it said itself"
 
 
-def test_a_pod_on_another_node_is_told_with_its_registration() -> None:
+def test_a_pod_on_another_node_is_announced_with_its_registration() -> None:
     state = World(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     state.put_broker(outside(host="10.0.0.2"))
@@ -105,7 +105,7 @@ def test_a_process_without_the_listener_is_waited_for() -> None:
     assert conditions(status_of(state))["ExternalAddress"][1] == "AddressPending"
 
 
-def test_a_new_controller_tells_what_was_told_before_it_has_looked() -> None:
+def test_a_new_controller_pushes_the_former_state_before_it_has_looked() -> None:
     """Else each take-over would have clients outside lose all brokers for a while."""
     state = World(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(host=TOLD.host, port=TOLD.port)}
@@ -118,7 +118,7 @@ def test_a_new_controller_tells_what_was_told_before_it_has_looked() -> None:
     assert told(World(brokers=[outside()]).state).keys() == {"PLAINTEXT"}, "never pushed before"
 
 
-def test_a_broker_whose_listeners_lead_outside_no_more_has_no_word_of_it() -> None:
+def test_a_broker_without_external_listeners_has_no_condition_about_them() -> None:
     state = World(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     stored = broker_status(state, state.brokers[1], now_ms=0).status

@@ -85,7 +85,7 @@ def test_a_process_that_is_faster_than_its_session_ends_counts() -> None:
     assert not watch.stay(0)
 
 
-def test_a_broker_that_is_gone_is_forgotten() -> None:
+def test_a_removed_broker_is_forgotten() -> None:
     watch = Watch()
     watch.restart()
     watch.restart()

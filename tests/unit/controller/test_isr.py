@@ -92,13 +92,13 @@ def test_only_the_leader_may_propose() -> None:
     assert result.error_code == ErrorCode.fenced_leader_epoch.value
 
 
-def test_a_former_registration_is_not_heard() -> None:
+def test_a_report_of_a_former_registration_is_ignored() -> None:
     for node, epoch in ((1, 99), (8, 1)):
         response = _alter(_world(), _change((1,)), node=node, epoch=epoch)
         assert response.error_code == ErrorCode.stale_broker_epoch.value
 
 
-def test_a_fenced_broker_is_told_that_it_leads_no_more() -> None:
+def test_a_fenced_broker_receives_the_loss_of_its_leaderships() -> None:
     """Its session is a good one: were that ended for a proposal that it repeats in each, it would
     never come to hear who leads now."""
     response = _alter(_world(), _change((1, 4)), node=4, epoch=104)

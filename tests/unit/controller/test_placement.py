@@ -182,7 +182,7 @@ def test_as_many_placeholders_are_filled_as_may_catch_up_in_the_cluster() -> Non
     assert (_fill(world), _fill(world)) == (3, 0)
 
 
-def test_a_broker_catches_up_with_so_many_bytes_at_once_and_a_larger_log_goes_alone() -> None:
+def test_a_broker_catches_up_with_a_limit_of_bytes_and_a_larger_log_moves_alone() -> None:
     world = World(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=4, replication_factor=2, partitions_placed=4)],

@@ -51,7 +51,7 @@ def test_replicas_come_before_others_go() -> None:
     assert made.row().leader == 1
 
 
-def test_a_move_is_not_called_off_while_the_minimum_in_sync_needs_who_came() -> None:
+def test_a_move_is_not_cancelled_while_the_minimum_in_sync_needs_its_new_replica() -> None:
     """Acknowledged records were on one replica alone then."""
     made = world(row((1, 2)), config={"min.insync.replicas": "2"})
     reassign(made, {0: (3, 4)})
@@ -139,7 +139,7 @@ def test_no_replica_goes_before_one_that_stays_is_in_sync() -> None:
     assert reassign(made, {5: (2,)}) == {5: "unknown_topic_or_partition"}
 
 
-def test_a_target_that_would_leave_nobody_in_sync_is_refused() -> None:
+def test_a_target_without_an_in_sync_replica_is_refused() -> None:
     """Only the replicas that the former move added are in sync by now."""
     made = world(row((1, 2)))
     reassign(made, {0: (3, 4)})
@@ -177,7 +177,7 @@ def test_a_dead_leader_of_a_moving_partition_is_replaced() -> None:
     assert made.row().leader == 3
 
 
-def test_a_move_that_nobody_could_lead_after_is_done_once_somebody_can() -> None:
+def test_a_move_without_a_possible_leader_completes_once_there_is_one() -> None:
     made = world(row((1, 2)))
     reassign(made, {0: (3,)})
     # The storage of the replica that came refuses by the time that it is in sync.
@@ -223,7 +223,7 @@ def test_the_preferred_leader_is_elected_where_it_can_lead() -> None:
     assert (made.row(0).leader, made.row(1).leader) == (1, 2)
 
 
-def test_an_unclean_leader_is_elected_where_nobody_leads() -> None:
+def test_an_unclean_leader_is_elected_without_a_leader() -> None:
     made = world(row((1, 2), isr=(1,)), row((3, 4), isr=(3,), partition=1))
     fence(made, 1, 3, 4)
     assert elect(made, 0, 1, unclean=True) == {
@@ -260,7 +260,7 @@ def test_whoever_goes_and_drops_out_of_the_isr_still_has_what_was_committed() ->
     assert made.row().elr == (4,)
 
 
-def test_a_partition_does_not_move_to_places_that_nobody_has() -> None:
+def test_a_partition_does_not_move_to_brokers_that_do_not_exist() -> None:
     made = world(row((1, -1)))
     draft = made.draft()
     assert reassignment.redirected(draft, made.row(), (-1,)) is None

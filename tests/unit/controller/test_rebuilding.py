@@ -216,7 +216,7 @@ def test_a_majority_of_the_last_isr_is_enough_where_one_replica_may_acknowledge_
         assert "brokers 3 have" in _blocked(_one_down(told, min_isr=1))
 
 
-def test_a_majority_that_was_told_different_states_proves_nothing() -> None:
+def test_a_majority_with_different_states_proves_nothing() -> None:
     world = _one_down(_told(1, 2, 3), min_isr=1)
     reports(world, 2, _told(1, 2, 3, partition_epoch=10), is_whole=True)
     assert "brokers 3 have" in _blocked(world)
@@ -234,7 +234,7 @@ def test_brokers_that_are_down_may_have_continued_without_the_others() -> None:
     assert "brokers 3 have" in _blocked(world)
 
 
-def test_a_replica_that_is_gone_proves_nothing() -> None:
+def test_a_missing_replica_proves_nothing() -> None:
     """A later state may have taken it away from broker 1."""
     world = _one_down(_told(1, 2, 3))
     reports(world, 1)
@@ -440,9 +440,7 @@ def test_a_broker_with_another_log_directory_does_not_lead_what_the_former_one_h
     assert ready(result)["Ready"] == ("False", "LastCopyMissing")
 
 
-def test_a_topic_with_an_id_of_which_nothing_was_placed_by_its_old_status_is_not_made_anew() -> (
-    None
-):
+def test_a_topic_with_an_id_and_an_old_status_without_placements_is_not_recreated() -> None:
     """The topic was restored from the tier, placed after the backup was taken, and produced to."""
     world = World(
         brokers=[broker(1), broker(2)],
@@ -499,7 +497,7 @@ def test_whoever_deletes_such_a_broker_is_told_why_it_stays_and_how_to_give_it_u
     assert draining.may_go(world.draft(), going)
 
 
-def test_a_move_that_was_under_way_goes_on() -> None:
+def test_a_move_in_progress_continues() -> None:
     world = _lost()
     for node_id in (1, 2, 3):
         reports(world, node_id, _told(1, 2, 3, isr=(1, 2), adding=(3,), removing=(2,)))
@@ -556,7 +554,7 @@ def test_nobody_is_told_of_a_row_in_doubt() -> None:
     assert snapshot.delta(world.state, rows=[world.row().key]).topics == ()
 
 
-def test_a_row_that_nothing_is_ahead_of_is_led_again_by_whoever_reaches_furthest() -> None:
+def test_a_current_row_is_led_again_by_the_longest_log() -> None:
     world = _behind(row((1, 2), leader_epoch=5, partition_epoch=9))
     for node_id in (1, 2, 3):
         reports(world, node_id, *([_told(1, 2)] if node_id < 3 else []))
@@ -565,7 +563,7 @@ def test_a_row_that_nothing_is_ahead_of_is_led_again_by_whoever_reaches_furthest
     assert world.row().key not in world.state.doubted
 
 
-def test_a_partition_that_nobody_was_told_of_is_as_it_was() -> None:
+def test_a_partition_that_no_broker_knows_is_unchanged() -> None:
     world = _behind(row((1, 2)))
     for node_id in (1, 2, 3):
         reports(world, node_id)
@@ -714,7 +712,7 @@ def test_epochs_never_run_over() -> None:
     ],
     ids=lambda told: next(iter(told)),
 )
-def test_a_row_that_nobody_can_have_written_is_none(told: dict[str, object]) -> None:
+def test_an_impossible_row_is_rejected(told: dict[str, object]) -> None:
     world = _lost(broker(1))
     sound: PartitionState = snapshot.partition_state(_told(1))
     state = dataclasses.replace(sound, **told)  # type: ignore[arg-type]
@@ -722,7 +720,7 @@ def test_a_row_that_nobody_can_have_written_is_none(told: dict[str, object]) -> 
     assert "brokers 1 cannot report the state of their replicas" in _blocked(world)
 
 
-def test_a_partition_that_no_topic_can_have_is_not_heard_of() -> None:
+def test_a_partition_number_that_no_topic_can_have_is_ignored() -> None:
     world = _lost(broker(1))
     reports(world, 1, _told(1), _told(1, partition=2_000_000_000))
     assert list(world.state.held.numbers(numbered_uuid(1))) == [0]
@@ -767,7 +765,7 @@ def test_what_is_not_about_this_rebuilding_and_these_brokers_gives_nobody_up(val
     assert not world.state.rows_of(numbered_uuid(1))
 
 
-def test_a_partition_that_nobody_has_begins_anew_where_a_person_says() -> None:
+def test_a_partition_without_a_replica_restarts_where_a_user_accepts_the_loss() -> None:
     world = _lost(broker(1), broker(2), broker(9, fenced=True), replication_factor=2)
     for node_id in (1, 2):
         reports(world, node_id)
@@ -862,7 +860,7 @@ def test_a_paused_topic_of_which_rows_are_left_says_so_in_its_status() -> None:
     assert status["heldConfig"] == {"retention.ms": "5"}
 
 
-def test_a_tiered_epoch_that_brokers_were_told_never_goes_back() -> None:
+def test_a_pushed_tiered_epoch_never_decreases() -> None:
     world = _behind(row((1, 2), leader_epoch=5, partition_epoch=3))
     reports(world, 1, _told(1, 2), tiering_state=int(TieringState.DISABLING), tiered_epoch=4)
     world.state.put_topic(world.view())
@@ -909,7 +907,7 @@ def test_nothing_is_made_anew_before_every_broker_has_said_that_it_has_none_of_i
     assert world.row(number=4).leader == 1
 
 
-def test_a_name_that_a_broker_knows_is_not_made_anew_in_a_sound_cluster_either() -> None:
+def test_a_name_that_a_broker_knows_is_not_recreated_in_a_sound_cluster_either() -> None:
     world = World(brokers=[broker(1)], topics=[topic(1, replication_factor=1)])
     reports(world, 1, _told(1, number=9))
     world.state.put_topic(topic(1, replication_factor=1, name="topic-9"))

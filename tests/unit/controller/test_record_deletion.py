@@ -196,7 +196,7 @@ def test_what_a_former_leader_said_is_not_frozen_under_the_epoch_of_the_next() -
     assert waiting.message.endswith("partitions 0")
 
 
-def test_a_topic_that_went_while_its_leaders_were_asked_is_named() -> None:
+def test_a_topic_deleted_during_the_query_is_named() -> None:
     world = _world()
     view = _view(ALL_TO_HW)
     step = deletion.next_step(world.state, view, now_ms=T0)
@@ -298,7 +298,7 @@ def test_errors_that_pass_are_tried_again_and_fatal_ones_are_not() -> None:
     assert step.pending == (0, 1)
 
 
-def test_a_leader_is_told_its_epoch_and_that_of_the_last_record() -> None:
+def test_a_leader_receives_its_epoch_and_that_of_the_last_record() -> None:
     """The leader refuses where either is another one: an earlier request may be obsolete."""
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))

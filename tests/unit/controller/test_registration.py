@@ -149,7 +149,7 @@ def test_a_loop_that_does_not_turn_is_not_alive() -> None:
     assert world.beat(1, loop_age_ms=SESSION_MS) == (0, True, False)
 
 
-def test_a_heartbeat_of_a_former_registration_is_told_to_register() -> None:
+def test_a_heartbeat_of_a_former_registration_is_answered_with_register() -> None:
     world = _world()
     assert world.beat(1, broker_epoch=3)[0] == ErrorCode.stale_broker_epoch.value
 
@@ -201,7 +201,7 @@ def _beat(world: World, node_id: int) -> BrokerHeartbeatRequest:
         (True, [], True),
     ],
 )
-def test_at_a_take_over_the_slices_say_who_was_not_fenced(
+def test_at_a_takeover_the_slices_name_the_unfenced_brokers(
     stored: bool, rows: list[object], fenced: bool
 ) -> None:
     assert registration.fenced_at_take_over(1, stored, rows) is fenced  # type: ignore[arg-type]
@@ -288,7 +288,7 @@ def test_a_broker_object_made_again_on_another_disk_has_lost_them() -> None:
     assert "LastCopyMissing" in events
 
 
-def test_a_directory_that_nobody_knows_is_unproven_not_another() -> None:
+def test_an_unknown_directory_is_unproven_not_another() -> None:
     """Rows of a release that did not keep the directories, and a Broker object that was made
     again."""
     world = _world()
@@ -347,7 +347,7 @@ def test_a_broker_object_that_vanishes_leads_nothing_any_more() -> None:
 # ---------------------------------------------------------------- a process that was killed
 
 
-def test_a_killed_process_is_replaced_as_soon_as_its_connections_are_gone() -> None:
+def test_a_killed_process_is_replaced_as_soon_as_its_connections_are_closed() -> None:
     """Its session may last for seconds more; the lock on the directory is the new process's."""
     world = _world()
     draft = world.draft()

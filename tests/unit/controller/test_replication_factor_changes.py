@@ -135,7 +135,7 @@ def test_a_number_that_is_taken_back_ends_what_was_begun() -> None:
     assert shape(made) == ((1, 2), (), ())
 
 
-def test_a_number_that_brokers_are_missing_for_is_told_and_the_topic_goes_on() -> None:
+def test_a_replication_factor_without_enough_brokers_is_reported_and_the_topic_continues() -> None:
     made = world(row((1, 2)), factor=4, brokers=2)
     assert step(made) == 0
     result = made.reconcile()
@@ -162,7 +162,7 @@ def test_a_paused_topic_keeps_what_it_has() -> None:
     assert step(made) == 0
 
 
-def test_a_minimum_in_sync_is_not_asked_for_before_the_replicas_are_there() -> None:
+def test_a_minimum_in_sync_is_not_required_before_the_replicas_exist() -> None:
     """Producers were refused from the moment of the edit on."""
     made = world(row((1,)), factor=3)
     config = {"min.insync.replicas": "2"}

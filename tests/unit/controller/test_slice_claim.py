@@ -44,7 +44,7 @@ def test_a_new_cluster_is_itself_and_makes_its_slices() -> None:
     assert granted(left_by("me", 2)).creates, "an earlier try of its own made some"
 
 
-def test_a_cluster_with_slices_goes_on_with_all_of_them_and_knows_which_are_lost() -> None:
+def test_a_cluster_with_slices_continues_with_all_of_them_and_knows_the_lost_ones() -> None:
     known = {"stored_id": "me", "recorded": SLICES}
     claimed = granted(left_by("me"), **known)
     assert not claimed.creates

@@ -38,7 +38,7 @@ def _reports(world: World, node_id: int, *, refuses: bool) -> tuple[Event, ...]:
     return world.commit(draft).events
 
 
-def test_a_leader_whose_disk_is_full_gives_way_and_leaves_the_isr() -> None:
+def test_a_leader_with_a_full_disk_resigns_and_leaves_the_isr() -> None:
     world = _world()
     (event,) = _reports(world, 1, refuses=True)
     assert (world.row().leader, world.row().isr, world.row().leader_epoch) == (2, (2, 3), 1)
@@ -46,7 +46,7 @@ def test_a_leader_whose_disk_is_full_gives_way_and_leaves_the_isr() -> None:
     assert "broker 1" in event.message
 
 
-def test_a_follower_whose_disk_is_full_leaves_the_isr_and_holds_up_nobody() -> None:
+def test_a_follower_with_a_full_disk_leaves_the_isr_and_blocks_no_produce() -> None:
     world = _world()
     _reports(world, 3, refuses=True)
     assert (world.row().leader, world.row().isr, world.row().leader_epoch) == (1, (1, 2), 0)

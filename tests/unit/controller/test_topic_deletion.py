@@ -107,7 +107,7 @@ def test_tombstones_stay_while_the_topic_is_there() -> None:
     assert topic_deletion.collect(draft, world.deletions) == 0
 
 
-def test_a_broker_whose_object_is_gone_is_not_waited_for() -> None:
+def test_a_broker_without_an_object_is_not_waited_for() -> None:
     world = _world()
     _step(world)
     _confirm(world, 1)
@@ -127,7 +127,7 @@ def test_a_confirmation_from_another_log_directory_does_not_count_for_this_one()
     assert _step(world).waiting_for == (1, 2)
 
 
-def test_a_take_over_asks_again() -> None:
+def test_a_takeover_repeats_the_request() -> None:
     world = _world()
     _step(world)
     _confirm(world, 1)

@@ -76,7 +76,7 @@ def test_its_partitions_begin_recovering_above_every_epoch_of_the_tier() -> None
     ],
     ids=["disabling", "disabled"],
 )
-def test_a_disablement_goes_on_where_it_stood(tiering: Tiering) -> None:
+def test_a_disablement_resumes_where_it_was(tiering: Tiering) -> None:
     text = dataclasses.replace(ORIGIN, tiering=tiering).text()
     world = world_of(restored(text, tiering_spec=TieringSpec(enabled=False)))
     world.reconcile()

@@ -236,7 +236,7 @@ def _refused(world: World, number: int, reason: str) -> str:
     return messages(result)["Stalled"]
 
 
-def test_a_name_belongs_to_the_oldest_and_to_whom_has_the_partitions() -> None:
+def test_a_name_belongs_to_the_oldest_topic_and_to_the_one_with_partitions() -> None:
     world = World(
         brokers=_brokers(1, 2, 3),
         topics=[topic(1), topic(2, name="topic-1"), topic(0, name="topic-1")],
@@ -342,7 +342,7 @@ def test_a_new_topic_that_would_keep_more_locally_than_in_all_is_not_created() -
     assert _main(world.reconcile()) == ("True", "False", "False")
 
 
-def test_a_served_topic_goes_on_with_such_a_retention_and_says_so_once() -> None:
+def test_a_served_topic_continues_with_such_a_retention_and_reports_it_once() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     world.state.put_topic(dataclasses.replace(world.view(), config_problem=PROBLEM))
@@ -458,7 +458,7 @@ def test_two_refusals_are_both_told() -> None:
     )
 
 
-def test_all_refusals_of_a_new_topic_are_told() -> None:
+def test_all_refusals_of_a_new_topic_are_reported() -> None:
     """One after the other took a change and a look for each."""
     view = topic(tiering_spec=ON, config_problem="too long", config_reason="LocalRetentionTooLong")
     world = World(brokers=_brokers(1, 2, 3), topics=[view], view=cluster(slices=1))
@@ -535,7 +535,7 @@ def test_growth_that_waits_says_that_the_old_partitions_go_on() -> None:
     assert result.status["partitionsPlaced"] == 1
 
 
-def test_a_deletion_says_whom_it_waits_for() -> None:
+def test_a_deletion_names_the_brokers_that_it_waits_for() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=T0))

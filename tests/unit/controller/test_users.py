@@ -65,7 +65,7 @@ def test_the_same_again_is_no_news() -> None:
     assert users.changed_at("ns/a") == users.version
 
 
-def test_a_user_that_is_gone_is_told_no_more() -> None:
+def test_a_deleted_user_is_pushed_no_more() -> None:
     users = Users()
     put(users, user("a"), user("b"))
     users.drop("ns/a")

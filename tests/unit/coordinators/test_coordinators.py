@@ -131,7 +131,7 @@ def refusal(coordinators: Coordinators[Table]) -> ErrorCode:
     return raised.value.error_code
 
 
-async def test_a_topic_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
+async def test_a_missing_topic_is_requested(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         assert refusal(made.coordinators) is ErrorCode.coordinator_not_available
         assert made.wanted == [TOPIC]

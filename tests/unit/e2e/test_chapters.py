@@ -6,7 +6,7 @@ from e2e.pods.chapters import CHAPTERS, chosen
 from e2e.pods.unsupported_machine import CannotRun
 
 
-def test_all_are_told_but_those_on_request() -> None:
+def test_all_are_returned_except_those_on_request() -> None:
     names = [chapter.name for chapter in chosen(())]
     assert names[0] == "install"
     assert names[-1] == "removal"

@@ -69,7 +69,7 @@ def of_minio() -> None:
     [(a_pod_fails, 1), (of_minio, unsupported_machine.STATUS), (lambda: None, 0)],
     ids=["ours", "nothing of ours", "none"],
 )
-def test_a_side_ends_by_whose_failure_it_is(
+def test_a_side_ends_according_to_the_failing_part(
     tell: Callable[[], None], status: int, tmp_path: Path
 ) -> None:
     progress = Progress()

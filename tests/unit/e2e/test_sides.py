@@ -26,7 +26,7 @@ PASSED = Outcome(0, passed=5, figures=("a thing 1 s",))
     ],
     ids=["all", "a large machine", "some, by name", "one core", "little memory"],
 )
-def test_all_chapters_are_told_on_two_sides_where_the_machine_has_room(
+def test_all_chapters_run_on_two_sides_where_the_machine_has_room(
     names: tuple[str, ...], cores: int, available_bytes: int, sides: int
 ) -> None:
     assert how_many(names, cores, available_bytes) == sides
@@ -96,7 +96,7 @@ def test_a_run_ends_as_its_worse_side(other: Outcome, status: int) -> None:
     assert ended(Progress(), {"A": other, "B": PASSED}) == status
 
 
-def test_a_machine_that_has_no_side_cannot_and_one_that_has_one_is_told_which_is_missing() -> None:
+def test_a_machine_without_a_side_cannot_run_and_a_missing_side_is_named() -> None:
     refused = Outcome(STATUS, failed=1, not_here="no namespaces")
     with pytest.raises(NotHere, match=r"^no namespaces$"):
         ended(Progress(), {"A": refused, "B": refused})

@@ -77,7 +77,7 @@ def test_uniform_moves_no_more_than_it_must() -> None:
         assert set(held(each)) < before[each.name]
 
 
-def test_another_coordinator_goes_on() -> None:
+def test_another_coordinator_continues() -> None:
     world = World()
     clients = [Client(world, "a"), Client(world, "b", instance_id="static")]
     settle(*clients)
@@ -459,7 +459,7 @@ def test_the_protocol_changes_where_nobody_is_a_member() -> None:
     assert world.group.is_empty
 
 
-def test_a_group_that_made_way_for_nobody_keeps_its_offsets() -> None:
+def test_a_group_that_was_not_evicted_keeps_its_offsets() -> None:
     world = World(consumer_size_max=0)
     assert world.commit("", -1) is NONE
     with pytest.raises(CoordinatorError, match="maximum capacity"):

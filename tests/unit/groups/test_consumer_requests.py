@@ -106,7 +106,7 @@ async def test_offsets_of_a_member(tmp_path: Path) -> None:
             assert answer.groups[0].error_code is error
 
 
-async def test_a_new_leader_of_the_partition_goes_on(tmp_path: Path) -> None:
+async def test_a_new_leader_of_the_partition_continues(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         await join(made)
         before = await describe(made)

@@ -61,7 +61,7 @@ async def test_a_group_without_a_name_is_none(tmp_path: Path) -> None:
             assert synced.error_code.name == error
 
 
-async def test_a_new_leader_of_the_partition_goes_on(tmp_path: Path) -> None:
+async def test_a_new_leader_of_the_partition_continues(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         member = await made.member()
         assert await made.commit(member, 1) is NONE
@@ -338,7 +338,7 @@ async def test_who_may_not_use_the_topic(tmp_path: Path) -> None:
         assert [g.group_id for g in (await made.ask("ListGroups")).groups] == ["g"]
 
 
-async def test_answers_that_nobody_has_room_for_are_to_be_asked_for_again(tmp_path: Path) -> None:
+async def test_answers_without_room_are_to_be_requested_again(tmp_path: Path) -> None:
     """Any client may name the same large group as often as it likes."""
     later = ErrorCode.coordinator_load_in_progress
     async with broker(tmp_path) as made:

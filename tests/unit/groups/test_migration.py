@@ -353,7 +353,7 @@ def test_a_group_of_another_kind_is_no_consumer_group() -> None:
         world.join("a")
 
 
-def test_a_group_that_nobody_can_read_keeps_its_protocol() -> None:
+def test_an_unreadable_group_keeps_its_protocol() -> None:
     world = World()
     odd = Classic(world)
     odd.join(protocols=(Protocol("mine", b"\x00"),))

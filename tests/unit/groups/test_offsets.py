@@ -276,7 +276,7 @@ def test_many_offsets_expire_some_at_a_time() -> None:
     assert world.groups == {}
 
 
-def test_a_group_that_nobody_came_to_goes() -> None:
+def test_a_group_without_members_is_deleted() -> None:
     world = World()
     world.join(version=4)
     assert GROUP in world.groups

@@ -59,7 +59,7 @@ def test_a_new_member_is_given_its_id_first() -> None:
     assert again.join.member_id == answer.member_id
 
 
-def test_an_id_that_nobody_joins_with_is_forgotten() -> None:
+def test_a_member_id_without_a_join_is_forgotten() -> None:
     world = World()
     pending = world.join(version=4).join.member_id
     world.after(SESSION_MS)
@@ -154,7 +154,7 @@ def test_everybody_is_told_once_the_leaders_assignment_is_committed() -> None:
     }
 
 
-def test_a_member_that_the_leader_left_out_is_told_of_nothing() -> None:
+def test_a_member_that_the_leader_left_out_gets_an_empty_assignment() -> None:
     world = World()
     told = [world.join(), world.join()]
     world.begin()
@@ -164,7 +164,7 @@ def test_a_member_that_the_leader_left_out_is_told_of_nothing() -> None:
     assert waits.sync.assignment == b""
 
 
-def test_a_member_that_joins_meanwhile_begins_anew() -> None:
+def test_a_member_that_joins_meanwhile_restarts_the_computation() -> None:
     world = World()
     told = [world.join(), world.join()]
     world.begin()
@@ -224,7 +224,7 @@ def test_who_does_not_ask_for_its_assignment_in_time_is_gone() -> None:
 # ------------------------------------------------------------ heartbeats and sessions
 
 
-def test_a_silent_member_is_gone_after_its_session() -> None:
+def test_a_silent_member_is_removed_after_its_session() -> None:
     world = World()
     first, second = world.stable()
     world.after(SESSION_MS - 1)
@@ -252,7 +252,7 @@ def test_who_waits_for_an_answer_is_not_silent() -> None:
     assert [each.member_id for each in told.join.members] == [ids[0]]
 
 
-def test_a_new_member_that_waits_too_long_may_join_anew() -> None:
+def test_a_new_member_that_waits_too_long_may_rejoin() -> None:
     world = World(initial_rebalance_delay_ms=NEW_MEMBER_JOIN_TIMEOUT_MS * 2)
     told = world.join()
     world.after(NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -281,7 +281,7 @@ def test_heartbeats(beat: Callable[..., ErrorCode], error: ErrorCode) -> None:
 # ------------------------------------------------------------ joining again, leaving
 
 
-def test_a_follower_with_nothing_new_disturbs_nobody() -> None:
+def test_a_follower_without_news_wakes_no_waiter() -> None:
     world = World()
     _, follower = world.stable()
     answer = world.join(follower).join
@@ -444,7 +444,7 @@ def test_a_full_group_takes_no_more() -> None:
     assert [each.join.generation_id for each in told] == [2, 2]
 
 
-def test_a_rebalance_takes_those_who_come_first() -> None:
+def test_a_rebalance_takes_the_first_members() -> None:
     world = World(size_max=2)
     first, _ = world.stable()
     world.leave(first)
@@ -491,7 +491,7 @@ def test_five_thousand_members_rebalance_in_no_time() -> None:
 # ------------------------------------------------------------ another coordinator
 
 
-def test_another_coordinator_goes_on_with_the_generation() -> None:
+def test_another_coordinator_continues_with_the_generation() -> None:
     world = World()
     first, second = world.stable()
     other = world.failover()

@@ -186,7 +186,7 @@ def test_a_rebalance_in_a_poll_parts_what_was_given_before_from_what_comes_after
     assert reading.at == {"u-0": 5}
 
 
-def test_a_member_that_is_not_told_its_offset_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_without_a_committed_offset_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptedConsumer, "script", (("on_assign", "t", 0),))
     monkeypatch.setattr(ScriptedConsumer, "refusal", _error(retriable=False))
     monkeypatch.setattr(consumers, "Consumer", ScriptedConsumer)

@@ -164,7 +164,7 @@ def test_no_head_is_replaced_before_there_is_one() -> None:
     assert [event.value["kind"] for event in run.recorder.events] == ["no head yet"]
 
 
-def test_a_node_that_does_not_come_back_is_told_and_the_others_do() -> None:
+def test_a_node_that_does_not_return_is_reported_and_the_others_return() -> None:
     nodes = Nodes(broken="operator")
     faults, _ = _faults(nodes, Fault(KILL, OPERATOR, 0.0, 0.0))
     faults.start()

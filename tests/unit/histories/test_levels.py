@@ -146,7 +146,7 @@ def test_a_write_may_be_acknowledged_without_an_offset(
     assert made.names() == expected
 
 
-def test_a_write_that_failed_for_certain_is_read_by_nobody(made: Made) -> None:
+def test_a_failed_write_is_never_read(made: Made) -> None:
     made.send("v", ended="fail")
     made.final((0, "v"), level=READ_UNCOMMITTED)
     assert made.names() == ["G1a"]
@@ -165,7 +165,7 @@ def test_who_reads_uncommitted_may_be_given_what_is_aborted(
     assert (made.names(), made.allowed()) == (violations, allowed)
 
 
-def test_a_transaction_that_nobody_asked_to_commit_is_aborted(made: Made) -> None:
+def test_a_transaction_without_a_commit_request_is_aborted(made: Made) -> None:
     made.send("v", level=TRANSACTIONAL, txn="t")
     made.poll((0, "v"))
     assert made.names() == ["G1a"]
@@ -174,7 +174,7 @@ def test_a_transaction_that_nobody_asked_to_commit_is_aborted(made: Made) -> Non
 @pytest.mark.parametrize("ends", [("info",), (None,), ("info", "fail"), ("info", "info")])
 @pytest.mark.parametrize("abort", [True, False])
 @pytest.mark.parametrize("records", [[], [(0, "v")]], ids=["gone", "there"])
-def test_a_commit_that_nobody_knows_of_may_take_effect_whatever_follows(
+def test_a_commit_of_unknown_outcome_may_take_effect_later(
     made: Made, ends: tuple[Ended, ...], abort: bool, records: list[tuple[int, str]]
 ) -> None:
     made.send("v", level=TRANSACTIONAL, txn="t")
@@ -194,7 +194,7 @@ def test_a_commit_that_was_refused_takes_no_effect(made: Made) -> None:
     assert made.names() == ["G1a"]
 
 
-def test_a_commit_that_was_told_in_the_end_is_one(made: Made) -> None:
+def test_a_commit_confirmed_later_is_one(made: Made) -> None:
     made.send("v", level=TRANSACTIONAL, txn="t")
     made.end("t", "info")
     made.end("t")
@@ -243,7 +243,7 @@ def test_of_a_commit_under_way_either_offset_may_be_told(
 @pytest.mark.parametrize(
     ("later", "expected"), [(5, []), (3, ["rewound commit"]), (None, ["lost commit"])]
 )
-def test_a_commit_of_unknown_outcome_that_was_told_has_taken_effect(
+def test_a_commit_of_unknown_outcome_that_was_read_has_taken_effect(
     made: Made, later: int | None, expected: list[str]
 ) -> None:
     made.commit(3)
@@ -261,7 +261,7 @@ def test_a_commit_of_unknown_outcome_may_take_effect_again(made: Made) -> None:
     assert made.names() == []
 
 
-def test_a_commit_that_failed_is_not_told(made: Made) -> None:
+def test_a_failed_commit_is_not_announced(made: Made) -> None:
     made.commit(3, ended="fail")
     made.committed(3)
     assert made.names() == ["phantom"]

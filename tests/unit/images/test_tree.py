@@ -66,7 +66,9 @@ def test_what_is_not_there_is_an_error_and_a_link_to_it_none(source: Path, tmp_p
         tree.add(Path("/etc/gone"))
 
 
-def test_all_may_read_root_alone_writes_and_no_time_tells(source: Path, tmp_path: Path) -> None:
+def test_all_can_read_only_root_can_write_and_times_are_constant(
+    source: Path, tmp_path: Path
+) -> None:
     (source / "usr/lib/libz.so.1.2").chmod(0o6777)
     (source / "usr/lib/python/os.py").chmod(0o600)
     tree = Tree(tmp_path / "tree", source)

@@ -104,7 +104,7 @@ def test_replicas_that_no_broker_could_take_are_placeholders_of_the_picture() ->
     assert [row.replicas for row in cluster_snapshot.rows(view, {})] == [(1, 2), (2, 3)]
 
 
-def test_a_leader_that_is_behind_is_told_from_one_that_has_lost_records() -> None:
+def test_a_leader_that_is_behind_is_distinguished_from_one_that_lost_records() -> None:
     beyond = Failure(ErrorCode.offset_out_of_range)
     behind = records._answer(-1, beyond, 5, Failure(ErrorCode.offset_not_available))
     assert behind.error_code == ErrorCode.offset_not_available.value

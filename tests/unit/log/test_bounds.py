@@ -118,7 +118,7 @@ def test_a_batch_that_begins_below_an_empty_log() -> None:
 
 
 @given(_opened(), _OFFSETS, st.lists(st.tuples(st.sampled_from("srta"), _OFFSETS), max_size=20))
-def test_a_log_start_on_record_never_lies_behind_what_a_crash_leaves(
+def test_a_recorded_log_start_is_never_beyond_the_records_that_a_crash_leaves(
     bounds: Bounds, announced: int, happenings: list[tuple[str, int]]
 ) -> None:
     """No log start takes effect or counts as durable before it is recorded (invariant 2)."""

@@ -156,7 +156,7 @@ def test_a_record_that_is_not_what_it_says_takes_no_others_away(
     assert left[HEADER_BYTES : len(batch)] == batch[HEADER_BYTES:]
 
 
-def test_an_offset_that_is_gone_is_read_as_what_follows_it(bench: LogBench) -> None:
+def test_a_read_at_a_removed_offset_returns_the_next_record(bench: LogBench) -> None:
     log = written(bench)
     clean(log)
     first = records(log)[0][0]
@@ -310,9 +310,7 @@ def test_who_changes_the_log_meanwhile_does_not_wait_and_the_cleaning_gives_up(
         bench.check(log)
 
 
-def test_a_cleaning_that_is_told_to_stop_stops(
-    bench: LogBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cleaning_stops_on_request(bench: LogBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaning_pace, "_TURN_S", 0.0)
     log = written(bench)
     before = bench.bytes_on_disk()
@@ -431,7 +429,7 @@ def _copy(leader: PartitionLog, follower: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("behind", range(0, 62, 3))
-def test_a_follower_goes_on_wherever_it_was_when_its_leader_compacted(
+def test_a_follower_continues_at_any_offset_after_its_leader_compacted(
     bench: LogBench, tmp_path: Path, behind: int
 ) -> None:
     leader = written(bench)

@@ -147,7 +147,7 @@ def test_many_threads_make_many_logs_with_few_syncs_of_the_directory(
     assert len(start().logs()) == 32
 
 
-def test_a_log_made_anew_is_not_bound_by_the_checkpoints_of_the_one_before(
+def test_a_recreated_log_ignores_the_checkpoints_of_the_former_one(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = start()

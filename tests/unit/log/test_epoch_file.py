@@ -117,7 +117,7 @@ def test_an_append_leaves_the_durable_file_alone_until_the_next_flush(bench: Ben
     assert _file(bench).read_text() == "0\n2\n1 0\n4 2\n"
 
 
-def test_an_epoch_outlives_the_batches_that_told_it(bench: Bench) -> None:
+def test_an_epoch_outlives_its_batches(bench: Bench) -> None:
     """Retention lets go of the segment in which the epoch began before any flush: after a power cut
     the tier's last record must not seem to be of another epoch than the log's own."""
     log = bench.create()
@@ -188,7 +188,7 @@ def test_an_epoch_is_in_the_file_before_it_is_in_use(
     assert _file(bench).read_text() == "0\n2\n1 0\n3 2\n"
 
 
-def test_a_log_that_ends_below_its_start_is_begun_anew_in_the_epoch_of_what_was_deleted(
+def test_a_log_that_ends_below_its_start_restarts_in_the_epoch_of_the_deleted_records(
     bench: Bench,
 ) -> None:
     end = _closed(bench)

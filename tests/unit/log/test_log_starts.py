@@ -152,7 +152,7 @@ def test_lines_that_are_read_once_more_change_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", range(3))
 @pytest.mark.parametrize("syncs", [0, 1])
-def test_a_power_cut_while_the_journal_begins_anew(
+def test_a_power_cut_while_the_journal_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: int, page: int
 ) -> None:
     """Only one page of the unsynced journal is on the disk: the old content of the others must not
@@ -184,7 +184,7 @@ def test_a_power_cut_while_the_journal_begins_anew(
     assert _loaded(tmp_path).recorded == {A: Starts(599, 599)}
 
 
-def test_a_full_journal_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_journal_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_starts, "JOURNAL_BYTES", 200)
     starts = _loaded(tmp_path)
     for number in range(50):
@@ -258,7 +258,7 @@ def test_a_first_segment_that_is_missing_is_a_failure_of_the_replica(
     assert len(start().failures) == 1
 
 
-def test_a_directory_that_is_removed_is_made_anew_by_the_next_start_alone(
+def test_a_removed_directory_is_recreated_only_by_the_next_start(
     start: Callable[[], LogManager],
 ) -> None:
     """As the failure says: only while the broker is stopped."""
@@ -389,7 +389,7 @@ def test_a_checkpoint_forgets_nothing_that_was_recorded_beside_it(
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_log_that_is_gone_puts_nothing_on_record_for_the_next_one_of_its_name(
+def test_a_removed_log_records_nothing_for_the_next_one_of_its_name(
     start: Callable[[], LogManager], ahead: bool
 ) -> None:
     """Its checkpoint, or its retention, waited for the disk while it was removed and made again."""
@@ -535,7 +535,7 @@ def test_a_log_start_that_waits_is_recorded_alone(
     assert again.log_start_offset == 7
 
 
-def test_a_log_start_goes_on_record_only_when_the_records_below_are_durable(
+def test_a_log_start_is_recorded_only_when_the_records_below_are_durable(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut would leave a log that ends below its start, and so gives offsets out again."""

@@ -183,7 +183,7 @@ def test_a_read_ends_below_its_bound(bench: Bench) -> None:
         log.read(91, max_bytes=5, up_to_offset=90, min_one=True)
 
 
-def test_a_reader_at_the_tail_goes_on_through_a_roll(bench: Bench) -> None:
+def test_a_reader_at_the_tail_continues_through_a_roll(bench: Bench) -> None:
     log = bench.create()
     offset, rolls = 0, 0
     for _ in range(40):

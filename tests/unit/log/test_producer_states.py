@@ -78,7 +78,7 @@ def test_a_batch_is_taken_refused_or_known(
     assert (found is not None) == (error == "duplicate")
 
 
-def test_a_duplicate_tells_where_its_first_self_stands() -> None:
+def test_a_duplicate_returns_the_offset_of_the_original() -> None:
     states = having(data(0, 10, count=3), data(3, 20, count=2))
     found = states.check(data(0, 99, count=3), AppendOrigin.CLIENT, None)
     assert found is not None
@@ -146,7 +146,7 @@ def test_records_within_and_without_a_transaction_do_not_mix() -> None:
     assert check(states, data(1, 1, transactional=True)) is None
 
 
-def test_a_transaction_begins_here_only_once_the_coordinator_knows_of_it() -> None:
+def test_a_transaction_begins_here_only_once_the_coordinator_knows_it() -> None:
     states, first = ProducerStates(), data(0, 0, transactional=True)
     with pytest.raises(errors.InvalidTransactionState):
         check(states, first)

@@ -306,7 +306,7 @@ def test_whatever_happens_a_log_knows_what_its_batches_tell(
     [lambda data: data[:-3], lambda data: data[:-34] + b"\x07" + data[-33:]],
     ids=["torn", "another version"],
 )
-def test_a_damaged_transaction_index_is_told_by_the_batches(
+def test_a_damaged_transaction_index_is_replaced_by_the_batches(
     bench: LogBench, damage: Callable[[bytes], bytes]
 ) -> None:
     log = bench.create()

@@ -39,7 +39,7 @@ def _after_a_failed_fsync(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Any:
     return log
 
 
-def test_a_log_goes_on_where_nothing_was_lost(
+def test_a_log_continues_if_no_record_was_lost(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = _after_a_failed_fsync(bench, monkeypatch)

@@ -19,7 +19,7 @@ CONFIG = LogConfig(segment_bytes=500)
 Bench = Any  # the LogBench of conftest.py
 
 
-def test_appends_and_reads_go_on_beside_flush_retention_and_lookups(bench: Bench) -> None:
+def test_appends_and_reads_continue_beside_flush_retention_and_lookups(bench: Bench) -> None:
     bench.config = LogConfig(
         segment_bytes=2000, index_interval_bytes=100, retention_ms=-1, local_retention_bytes=9000
     )
@@ -129,7 +129,7 @@ def test_truncations_of_several_logs_and_checkpoints_never_wait_for_each_other(
     assert errors == []
 
 
-def test_a_log_that_begins_anew_can_be_looked_at_without_its_lock(
+def test_a_restarting_log_can_be_inspected_without_its_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Upkeep checks each log for a pending flush, also while a follower starts from the tier."""

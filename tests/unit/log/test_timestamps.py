@@ -250,7 +250,7 @@ def test_records_that_cannot_be_read_keep_nobody_from_looking_up(
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_a_block_that_cannot_be_unpacked_keeps_nobody_from_looking_up(
+def test_a_block_that_cannot_be_unpacked_does_not_prevent_look_ups(
     bench: Bench, codec: int
 ) -> None:
     log = bench.create()

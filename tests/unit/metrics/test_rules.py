@@ -39,7 +39,7 @@ NAMES = list(alerts())
 @pytest.mark.parametrize(
     "rule", list(rules()), ids=lambda rule: rule.get("alert") or rule["record"]
 )
-def test_a_rule_asks_for_metrics_that_there_are(rule: dict[str, str]) -> None:
+def test_a_rule_queries_only_existing_metrics(rule: dict[str, str]) -> None:
     expression = rule["expr"]
     asked = metrics_in(expression)
     assert asked <= ROWS.keys()

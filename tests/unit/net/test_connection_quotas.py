@@ -11,7 +11,7 @@ class Clock:
         return self.now_s
 
 
-def test_an_address_has_so_many_and_others_have_theirs() -> None:
+def test_an_address_has_a_connection_limit_of_its_own() -> None:
     few = Newcomers(per_address_max=2, rate_per_address_max=100)
     assert [few.refusal("a") for _ in range(3)] == [
         None,
@@ -23,7 +23,7 @@ def test_an_address_has_so_many_and_others_have_theirs() -> None:
     assert few.refusal("a") is None
 
 
-def test_an_address_opens_so_many_in_a_while_and_tries_in_vain_do_not_count() -> None:
+def test_an_address_has_a_connection_rate_and_refused_attempts_do_not_count() -> None:
     clock = Clock()
     few = Newcomers(per_address_max=1000, rate_per_address_max=3, now=clock)
     taken = [few.refusal("a") is None for _ in range(200)]

@@ -47,7 +47,7 @@ async def test_one_that_misses_little_and_one_that_misses_much_are_read() -> Non
     assert line.resumed == ["later", "more"]
 
 
-async def test_addresses_take_turns_and_of_one_by_turns_who_misses_least_or_waits_longest() -> None:
+async def test_addresses_take_turns_with_the_smallest_rest_or_the_longest_wait() -> None:
     line = Line()
     readers = {
         name: line.reader(name, address)
@@ -78,7 +78,7 @@ async def test_new_addresses_do_not_go_before_all_others_for_ever() -> None:
     assert line.resumed.count("good") == 3
 
 
-async def test_all_go_on_once_there_is_room() -> None:
+async def test_all_continue_once_there_is_room() -> None:
     line = Line()
     readers = [line.reader(str(number)) for number in range(4)]
     assert [line.may_read(each) for each in readers] == [True, False, False, False]
@@ -104,7 +104,7 @@ async def test_whoever_does_not_go_on_is_ended_if_others_wait(
     assert line.resumed == ["other"]
 
 
-async def test_a_slow_one_that_goes_on_is_given_more_time_but_not_for_ever(
+async def test_slow_progress_extends_the_time_limit_to_a_maximum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(partial_requests, "TURN_S", 0.005)

@@ -34,7 +34,7 @@ def kubeconfig(folder: Path, number: int) -> Path:
     return path
 
 
-def test_a_certificate_is_whole_whichever_thread_asks_first(tmp_path: Path) -> None:
+def test_a_certificate_is_complete_whichever_thread_requests_it_first(tmp_path: Path) -> None:
     begin = threading.Barrier(THREADS)
 
     def size_of_certificate(path: Path) -> int:

@@ -55,7 +55,7 @@ async def test_the_status_of_a_broker_does_not_stand_still_where_there_is_no_aut
     assert world.condition(BROKER, "broker-1", "Ready")[0] == "True"
 
 
-async def test_a_registration_stands_in_the_status_before_it_counts(world: ShellWorld) -> None:
+async def test_a_registration_is_in_the_status_before_it_counts(world: ShellWorld) -> None:
     world.api.fail("replace_status Broker", times=1)
     await world.start_broker(1)
     broker = world.services.state.brokers[1]
@@ -82,7 +82,7 @@ async def test_a_watch_that_brings_a_registration_before_its_answer_takes_nothin
     assert {name: told[name] for name in later} == later
 
 
-async def test_a_rack_that_a_broker_told_outlives_its_session_and_the_controller(
+async def test_a_reported_rack_outlives_the_brokers_session_and_the_controller(
     world: ShellWorld,
 ) -> None:
     """A new controller knew of none before the broker came again, and put replicas together."""
@@ -200,7 +200,7 @@ async def test_a_deleted_broker_that_runs_goes_once_its_replicas_have_moved(
     assert (row.replicas, row.leader) == ((2,), 2)
 
 
-async def test_a_new_controller_goes_on_with_a_drain(world: ShellWorld) -> None:
+async def test_a_new_controller_continues_a_drain(world: ShellWorld) -> None:
     await placed_on_one(world)
     world.edit(BROKER, "broker-1", drain=True)
     for name in ("broker-1", "broker-2"):

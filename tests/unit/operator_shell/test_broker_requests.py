@@ -83,7 +83,7 @@ async def test_a_number_that_is_not_believed_ends_no_term(
     assert asked.ends == []
 
 
-async def test_a_registration_that_cannot_be_decided_is_to_be_asked_again(asked: Asked) -> None:
+async def test_an_undecided_registration_is_to_be_retried(asked: Asked) -> None:
     asked.world.api.fail("replace_status Broker", times=100)
     assert (await asked.register()).error_code == NOT_CONTROLLER
     assert asked.sessions == []
@@ -106,7 +106,7 @@ async def test_sessions_that_end_in_one_moment_are_fenced_in_one_commit(asked: A
     assert committer.groups == groups + 1
 
 
-async def test_a_report_is_heard_under_the_present_registration_only(asked: Asked) -> None:
+async def test_a_report_counts_under_the_current_registration_only(asked: Asked) -> None:
     await asked.world.start_broker(1)
     stale = asked.report(broker_epoch=0)
     found = await asked.requests.broker_status(stale)

@@ -44,7 +44,7 @@ async def test_without_storage_a_status_is_written_once_and_nothing_is_looked_at
     assert world.journal == ["replace_status Cluster main"]
 
 
-async def test_an_accepted_store_is_recorded_before_brokers_are_told(
+async def test_an_accepted_store_is_recorded_before_brokers_receive_it(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
@@ -70,7 +70,7 @@ async def test_a_status_that_cannot_be_written_gives_no_broker_the_store(
     assert world.services.state.cluster.remote_storage
 
 
-async def test_another_store_under_the_same_path_is_unavailable_and_told_once(
+async def test_another_store_under_the_same_path_is_unavailable_and_reported_once(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
@@ -123,7 +123,7 @@ async def test_credentials_come_from_the_secret_and_what_is_wrong_with_it_is_sai
     assert "has no key secretAccessKey" in world.services.state.cluster.storage_problem
 
 
-async def test_before_the_first_broker_is_told_anything_the_accepted_store_is_known(
+async def test_the_accepted_store_is_known_before_the_first_push_to_a_broker(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
@@ -196,7 +196,7 @@ async def test_what_a_sweep_has_left_stands_in_a_condition_until_it_is_gone(
         assert await looked() == ["Swept"], "under every controller"
 
 
-async def test_a_second_cluster_of_the_namespace_is_told_so(world: ShellWorld) -> None:
+async def test_a_second_cluster_of_the_namespace_is_rejected(world: ShellWorld) -> None:
     world.make(CLUSTER, "second", {})
     await ClusterReconciler(world.services).reconcile(world.key(CLUSTER, "second"))
     assert world.condition(CLUSTER, "second", "Ready")[:2] == ("False", "SecondCluster")

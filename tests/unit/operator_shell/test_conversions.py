@@ -99,7 +99,7 @@ def test_a_topic_that_is_not_tiered_has_no_local_retention() -> None:
     assert not view.config_problem
 
 
-def test_a_key_that_is_no_longer_admitted_hinders_nobody() -> None:
+def test_a_key_that_is_no_longer_admitted_blocks_no_other() -> None:
     """An object may have it from before: the operator reads it, a broker passes it over."""
     config = {"compression.type": "zstd", "no.such.key": "1", "retention.ms": "5"}
     found = topic_info(body(config=config), {"log.preallocate": "true"}).config

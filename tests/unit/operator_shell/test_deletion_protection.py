@@ -90,7 +90,7 @@ async def test_a_protected_broker_keeps_its_replicas_until_the_annotation_is_rem
     assert world.services.state.brokers[1].deleting
 
 
-async def test_a_protected_cluster_goes_on_until_the_annotation_is_removed(
+async def test_a_protected_cluster_continues_until_the_annotation_is_removed(
     world: ShellWorld,
 ) -> None:
     clusters, key = ClusterReconciler(world.services), world.services.cluster_key

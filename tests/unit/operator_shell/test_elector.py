@@ -64,7 +64,7 @@ async def test_who_comes_first_leads_and_another_stands_by(world: World) -> None
     assert world.lease["holderIdentity"] == "one"
 
 
-async def test_a_leader_that_renews_is_told_once(world: World) -> None:
+async def test_a_renewing_leader_is_announced_once(world: World) -> None:
     one = world.candidate("one")
     for _ in range(5):
         assert await one.turn()
@@ -107,7 +107,7 @@ async def test_a_renewal_of_unknown_outcome_is_no_renewal(world: World) -> None:
     assert not one.elector.leads()
 
 
-async def test_a_lease_that_stands_still_is_taken_after_a_whole_duration(world: World) -> None:
+async def test_a_lease_without_renewal_is_taken_after_its_whole_duration(world: World) -> None:
     one, two = world.candidate("one"), world.candidate("two")
     assert await one.turn()
     assert not await two.turn()

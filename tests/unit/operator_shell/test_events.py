@@ -47,7 +47,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_an_event_names_its_object_and_who_reports() -> None:
+async def test_an_event_names_its_object_and_its_reporter() -> None:
     world = World()
     async with world.writing():
         world.writer.emit(PLACED)

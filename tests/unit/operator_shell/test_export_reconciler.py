@@ -123,7 +123,7 @@ async def test_figures_and_conditions_of_a_job_that_runs(world: ShellWorld) -> N
     assert world.condition(EXPORT, "x", "Exporting")[1] == "UpToDate"
 
 
-async def test_a_job_that_fails_is_told_of_and_begun_again(world: ShellWorld) -> None:
+async def test_a_failed_job_is_reported_and_restarted(world: ShellWorld) -> None:
     """The exit of JobFailed: nothing has to be done where the cause passes."""
     await running(world)
     world.jobs.end(X, 1, Report(phase=Phase.FAILED, message="the store said 503", lag=5))
@@ -261,7 +261,7 @@ async def test_dead_letters_are_a_table_too(world: ShellWorld) -> None:
     assert "start y-1" in world.journal
 
 
-async def test_a_job_that_is_refused_is_told_of_and_tried_again(world: ShellWorld) -> None:
+async def test_a_refused_job_is_reported_and_retried(world: ShellWorld) -> None:
     """The exit of JobRefused: what the API server names is corrected."""
     world.jobs.refuses = "exceeded quota"
     world.make_export()

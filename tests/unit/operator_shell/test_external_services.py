@@ -167,7 +167,7 @@ async def test_what_somebody_has_changed_is_set_back(keeper: Keeper) -> None:
     assert keeper.api.services[NAME]["spec"]["selector"]["tidemark.dev/broker"] == "broker-1"
 
 
-async def test_a_label_that_somebody_has_added_to_whom_it_leads_to_is_taken_away(
+async def test_a_label_added_to_the_services_selector_is_removed(
     keeper: Keeper,
 ) -> None:
     """Otherwise the Service would select no pod although its spec is as desired."""
@@ -177,7 +177,7 @@ async def test_a_label_that_somebody_has_added_to_whom_it_leads_to_is_taken_away
     assert "version" not in keeper.api.services[NAME]["spec"]["selector"]
 
 
-async def test_an_address_that_comes_later_is_told_at_once(keeper: Keeper) -> None:
+async def test_a_later_address_is_pushed_at_once(keeper: Keeper) -> None:
     world = keeper.world
     world.edit(BROKER, "broker-1", pod=pod("LoadBalancer"))
     assert await keeper.keep() == LOOK_AGAIN_S
@@ -222,7 +222,7 @@ async def test_brokers_are_told_only_of_what_has_changed_for_them(keeper: Keeper
     assert endpoints(state, state.brokers[1])[1].port == 31000
 
 
-async def test_a_service_that_nobody_needs_is_deleted_and_no_other(keeper: Keeper) -> None:
+async def test_an_unneeded_service_is_deleted_and_no_other(keeper: Keeper) -> None:
     await keeper.keep()
     theirs = copy.deepcopy(keeper.api.services[NAME])
     theirs["metadata"] |= {"name": "theirs", "ownerReferences": []}
@@ -275,7 +275,7 @@ async def test_of_all_brokers_that_never_had_any_is_asked_once(keeper: Keeper) -
         assert keeper.api.calls == calls
 
 
-async def test_a_port_that_is_taken_is_told_until_another_is_asked_for(keeper: Keeper) -> None:
+async def test_a_port_in_use_is_reported_until_another_is_requested(keeper: Keeper) -> None:
     taken = pod(brokers=[{"nodeId": 1, "nodePort": 30001}])
     keeper.world.edit(BROKER, "broker-1", pod=taken)
     text = f"PATCH x: HTTP 422: Service {NAME} is invalid: provided port is already allocated"
@@ -311,7 +311,7 @@ async def test_a_change_that_is_refused_takes_no_clients_way_away(keeper: Keeper
     assert [each.host for each in endpoints(state, state.brokers[1])] == ["192.0.2.7"]
 
 
-async def test_a_service_of_somebody_elses_is_not_taken_over(keeper: Keeper) -> None:
+async def test_a_service_of_another_owner_is_not_taken_over(keeper: Keeper) -> None:
     entry = {"manager": "somebody", "fieldsV1": {"f:spec": {}}}
     theirs = {"metadata": {"name": NAME, "labels": {}, "managedFields": [entry]}, "spec": {}}
     keeper.api.services[NAME] = theirs

@@ -250,7 +250,7 @@ async def test_a_broker_that_has_come_again_meanwhile_is_not_fenced(asked: Asked
     assert not services.state.is_live(1), "this one counts"
 
 
-async def test_a_broker_that_is_heard_of_again_meanwhile_is_not_fenced(asked: Asked) -> None:
+async def test_a_broker_that_sends_heartbeats_again_meanwhile_is_not_fenced(asked: Asked) -> None:
     """The broker hung for a session and sends heartbeats again under the same registration."""
     services = asked.world.services
     expires(asked, 1)
@@ -264,7 +264,7 @@ async def test_a_broker_that_is_heard_of_again_meanwhile_is_not_fenced(asked: As
     assert not services.state.is_live(1), "this one counts"
 
 
-async def test_a_heartbeat_that_says_that_all_stands_still_saves_nobody(asked: Asked) -> None:
+async def test_a_heartbeat_of_a_blocked_broker_does_not_extend_its_session(asked: Asked) -> None:
     services = asked.world.services
     expires(asked, 1)
     await many_turns()
@@ -428,7 +428,7 @@ async def test_a_broker_that_wants_to_stop_waits(asked: Asked) -> None:
     assert the_row(asked).leader == 2
 
 
-async def test_a_broker_that_the_slices_call_dead_is_heard_before_a_live_one_is_admitted(
+async def test_a_broker_that_the_slices_call_dead_reports_before_a_live_one_is_admitted(
     asked: Asked,
 ) -> None:
     world = asked.world
@@ -501,7 +501,7 @@ async def test_whoever_looked_for_a_controller_is_waited_for_whatever_the_slices
     assert reports.are_in
 
 
-async def test_a_cluster_that_is_new_waits_for_nobody() -> None:
+async def test_a_new_cluster_waits_for_no_broker() -> None:
     world = ShellWorld()
     world.make_cluster()
     world.make_broker(1)

@@ -112,7 +112,7 @@ async def test_it_tells_of_what_happens_in_its_order(world: World) -> None:
     assert world.asked == []
 
 
-async def test_a_watch_that_ends_goes_on_where_it_was(world: World) -> None:
+async def test_an_ended_watch_resumes_where_it_was(world: World) -> None:
     world.edit("a", 2)
     assert await world.news() == ["a has 2"]
     world.api.end_watch()
@@ -134,9 +134,7 @@ async def test_a_bookmark_moves_it_on(world: World) -> None:
 
 
 @pytest.mark.parametrize("told_in", ["the answer", "an event"])
-async def test_after_410_everything_is_listed_and_what_is_gone_is_missed(
-    world: World, told_in: str
-) -> None:
+async def test_after_410_a_full_list_finds_deleted_objects(world: World, told_in: str) -> None:
     """The error comes as the answer to the watch request, or as an event of the watch."""
     status = {"kind": "Status", "code": 410, "message": "too old resource version"}
     world.api.end_watch(status if told_in == "an event" else None)
@@ -154,7 +152,7 @@ async def test_after_410_everything_is_listed_and_what_is_gone_is_missed(
     [Unavailable(0, "nothing came"), Unavailable(503, "restarts"), Unavailable(429, "busy")],
     ids=["silent", "restarted", "busy"],
 )
-async def test_a_watch_that_fails_goes_on_where_it_was(world: World, error: KubeError) -> None:
+async def test_a_failed_watch_resumes_where_it_was(world: World, error: KubeError) -> None:
     world.api.end_watch(error)
     world.api.fail("watch", error, times=3)
     world.edit("a", 2)

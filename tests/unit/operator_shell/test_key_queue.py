@@ -44,7 +44,7 @@ async def next_of(queue: KeyQueue) -> Key | None:
         return None
 
 
-async def test_a_key_stands_in_it_once_and_first_come_goes_first(queue: KeyQueue) -> None:
+async def test_a_queue_contains_a_key_once_in_first_in_first_out_order(queue: KeyQueue) -> None:
     for name in ("b", "a", "b", "a"):
         queue.add(key(name))
     assert queue.depth == 2

@@ -73,7 +73,7 @@ def test_what_is_written_keeps_the_resource_version_and_counts_transitions() -> 
     assert later["spec"]["renewTime"] != body["spec"]["renewTime"]
 
 
-def test_a_released_lease_names_nobody() -> None:
+def test_a_released_lease_has_no_holder() -> None:
     assert released(lease("me"), NOW)["spec"]["holderIdentity"] == ""
 
 

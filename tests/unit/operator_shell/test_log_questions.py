@@ -89,7 +89,7 @@ async def test_who_cannot_be_reached_is_asked_when_it_can() -> None:
         assert world.row.leader == 2
 
 
-async def test_a_storage_that_refuses_is_asked_again() -> None:
+async def test_refusing_storage_is_retried() -> None:
     async with power_cut({1: 900, 2: None}).term() as world:
         await world.begin()
         assert await world.ask() == [1, 2]

@@ -134,7 +134,7 @@ async def engine() -> AsyncIterator[Engine]:
 # ---------------------------------------------------------------- states
 
 
-async def test_a_full_snapshot_goes_first_and_until_then_nothing_can_be_asked(
+async def test_a_full_snapshot_is_sent_first_and_requests_wait_for_it(
     engine: Engine,
 ) -> None:
     engine.channel.gate.clear()
@@ -168,14 +168,14 @@ async def test_what_changes_while_one_is_under_way_goes_together_as_it_then_is(
     assert change.brokers == (), "they have not changed since the snapshot"
 
 
-async def test_a_topic_that_changed_is_told_with_all_its_partitions(engine: Engine) -> None:
+async def test_a_changed_topic_is_pushed_with_all_its_partitions(engine: Engine) -> None:
     await engine.attach()
     engine.brokers.publish(topics=["ns/topic-1", "ns/unknown"])
     change = await engine.told(2)
     assert [part.partition for part in change.topics[0].partitions] == [0, 1, 2, 3]
 
 
-async def test_a_changed_list_of_brokers_is_told_again(engine: Engine) -> None:
+async def test_a_changed_list_of_brokers_is_pushed_again(engine: Engine) -> None:
     await engine.attach()
     engine.world.state.put_broker(broker(3))
     engine.brokers.publish()
@@ -495,7 +495,7 @@ async def test_users_are_told_once_the_snapshot_is_applied(engine: Engine) -> No
     assert engine.heard.users == [1]
 
 
-async def test_a_cluster_without_users_is_told_as_well(engine: Engine) -> None:
+async def test_an_empty_list_of_users_is_pushed_too(engine: Engine) -> None:
     """A former controller may have pushed users."""
     await engine.attach()
     assert await users_told(engine, 1) == []
@@ -613,7 +613,7 @@ async def test_a_broker_that_ends_its_connection_over_users_is_left_in_peace_for
     assert await users_told(engine, 1) == [], "another process gets them at once"
 
 
-async def test_after_users_were_told_nothing_is_for_longer_than_that_took(
+async def test_pushes_of_users_pause_as_long_as_the_last_one_took(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of Users that are created one by one are pushed together."""

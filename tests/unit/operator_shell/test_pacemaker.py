@@ -91,7 +91,7 @@ async def test_the_clients_authority_is_renewed_when_it_is_asked_for_and_users_f
 
 
 @pytest.mark.parametrize("name", ["main-ca", "main-clients-ca"])
-async def test_an_authority_that_is_spoilt_later_stands_in_the_clusters_conditions(
+async def test_an_authority_that_is_damaged_later_is_in_the_clusters_conditions(
     world: Paced, name: str
 ) -> None:
     """A log line alone would go unnoticed until leaves expire."""

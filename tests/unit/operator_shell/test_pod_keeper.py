@@ -207,7 +207,7 @@ async def test_whoever_leads_no_more_restarts_nobody(world: ShellWorld) -> None:
     assert api.image("broker-1") == POD["image"]
 
 
-async def test_a_controller_that_has_not_heard_of_all_brokers_restarts_nobody(
+async def test_a_controller_without_reports_of_all_brokers_restarts_no_broker(
     world: ShellWorld,
 ) -> None:
     keeper, api = await running(world)
@@ -320,7 +320,7 @@ async def test_a_service_that_another_broker_has_for_its_listener_is_not_taken_o
     assert api.objects[SERVICE.kind, "broker-1"] is body
 
 
-async def test_a_service_of_its_own_that_somebody_has_edited_is_no_strangers(
+async def test_an_edited_service_of_the_operator_remains_its_own(
     world: ShellWorld,
 ) -> None:
     """Otherwise the broker would stay down after its StatefulSet was deleted as documented, until
@@ -336,7 +336,7 @@ async def test_a_service_of_its_own_that_somebody_has_edited_is_no_strangers(
     assert (STATEFUL_SET.kind, "broker-1") in api.objects
 
 
-async def test_a_stateful_set_that_is_somebody_elses_is_left_alone(world: ShellWorld) -> None:
+async def test_a_stateful_set_of_another_owner_is_left_alone(world: ShellWorld) -> None:
     api = PodsApi()
     body: Json = {"metadata": {"name": "broker-1", "generation": 1}, "spec": {}, "status": {}}
     api.objects[STATEFUL_SET.kind, "broker-1"] = body
@@ -384,7 +384,7 @@ def claim_of(**labels: str) -> Json:
 @pytest.mark.parametrize(
     "labels", [{}, {"cluster": "main", "broker": "broker-2"}], ids=["none", "another's"]
 )
-async def test_a_claim_of_somebody_elses_is_not_written_into(
+async def test_a_claim_of_another_owner_is_not_modified(
     world: ShellWorld, labels: dict[str, str]
 ) -> None:
     """Otherwise it would be adopted silently and its content used as the broker's log directory."""
@@ -425,7 +425,7 @@ MISSING = 'storageclass.storage.k8s.io "fast" not found'
     ],
     ids=["no default", "no class", "the last word", "nothing is known"],
 )
-async def test_a_volume_that_does_not_come_is_told(
+async def test_a_missing_volume_is_reported(
     world: ShellWorld, class_name: str | None, events: tuple[str, ...], told: str
 ) -> None:
     api = PodsApi()
@@ -524,7 +524,7 @@ async def test_a_lease_that_is_lost_in_the_middle_of_a_turn_ends_it(world: Shell
     assert api.image("broker-1") == POD["image"]
 
 
-async def test_a_pod_that_was_refused_after_all_holds_nobody(world: ShellWorld) -> None:
+async def test_a_pod_that_was_refused_blocks_no_other_broker(world: ShellWorld) -> None:
     """The pod never stopped, so it never returned; the others must not wait for that."""
     keeper, api = await running(world)
     api.refuses[STATEFUL_SET.kind] = Invalid(422, "no")

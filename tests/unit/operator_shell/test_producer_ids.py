@@ -82,7 +82,7 @@ async def test_ids_that_a_restored_topic_has_seen_are_not_given(world: ShellWorl
     ).producer_id_start == ahead + BLOCK_IDS
 
 
-async def test_a_block_of_which_nobody_knows_whether_it_was_written_is_lost(
+async def test_a_block_with_an_unknown_write_outcome_is_lost(
     world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, blocks = next_id(world), ProducerIdBlocks(world.services)

@@ -63,7 +63,7 @@ def test_pages_are_joined_and_taken_once() -> None:
     [page(number=2), page(number=1, incarnation=2), page(number=0, is_last=False)],
     ids=["skipped", "another process", "again"],
 )
-def test_a_page_that_is_not_the_next_one_begins_anew(second: control.ReplicaStatesRequest) -> None:
+def test_a_page_out_of_order_restarts_the_report(second: control.ReplicaStatesRequest) -> None:
     states = ReplicaStates()
     states.take(page(is_last=False))
     answer = states.take(second).error_code
@@ -113,7 +113,7 @@ def _told(asked: Asked, **changes: Any) -> control.TopicState:
     return topic_state(made.topic_id, "t", partitions=(told,))
 
 
-async def test_a_broker_says_what_it_was_told_before_it_is_admitted(asked: Asked) -> None:
+async def test_a_broker_reports_its_states_before_it_is_admitted(asked: Asked) -> None:
     first = await asked.register(has_states=True)
     assert (first.error_code, first.wants_states) == (NOT_CONTROLLER, True)
     answer = await asked.requests.replica_states(page(_told(asked)))
@@ -124,12 +124,12 @@ async def test_a_broker_says_what_it_was_told_before_it_is_admitted(asked: Asked
     assert (await asked.register(has_states=True)).wants_states, "each time"
 
 
-async def test_a_broker_of_an_earlier_version_is_not_asked(asked: Asked) -> None:
+async def test_a_broker_of_an_earlier_version_is_not_queried(asked: Asked) -> None:
     assert (await asked.register()).error_code == 0
     assert not asked.world.services.state.held.has_heard(1)
 
 
-async def test_a_broker_that_was_told_more_ends_the_term_before_anything_is_decided(
+async def test_a_broker_with_newer_states_ends_the_term_before_any_decision(
     asked: Asked,
 ) -> None:
     (before,) = asked.world.services.state.all_rows()
@@ -319,7 +319,7 @@ async def test_a_topic_that_only_a_broker_knows_is_listed_until_it_has_a_topic(
 
 
 @pytest.mark.parametrize("is_told", [False, True])
-async def test_a_broker_that_was_told_of_a_later_commit_than_was_found_shows_that_it_is_old(
+async def test_a_broker_with_a_later_commit_proves_that_the_slices_are_old(
     asked: Asked, is_told: bool
 ) -> None:
     """The broker has no replica of the change.
@@ -368,7 +368,7 @@ async def test_where_slices_are_lost_their_commits_are_not_missed(asked: Asked) 
     assert taken.state.found[1] > world.services.state.landed
 
 
-async def test_a_cluster_made_again_with_no_slice_left_becomes_the_one_that_brokers_know() -> None:
+async def test_a_recreated_cluster_without_slices_takes_the_id_that_brokers_know() -> None:
     world = ShellWorld()
     cluster_id = "AAAAAAAAQACAAAAAAAAAAQ"
     meta = {"annotations": {ADOPT_CLUSTER_ID: cluster_id}}

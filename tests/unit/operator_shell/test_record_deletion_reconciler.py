@@ -105,7 +105,7 @@ async def test_once_finished_it_never_deletes_again(world: ShellWorld) -> None:
     assert len(world.engine.asked) == asked
 
 
-async def test_a_leader_that_cannot_be_asked_is_waited_for(world: ShellWorld) -> None:
+async def test_an_unreachable_leader_is_waited_for(world: ShellWorld) -> None:
     ask(world, before=-1)
     world.engine.reachable.clear()
     await run(world, 1)
@@ -115,7 +115,7 @@ async def test_a_leader_that_cannot_be_asked_is_waited_for(world: ShellWorld) ->
     assert deletions(world) == [{0: 100}], "-1 is the high watermark at that moment"
 
 
-async def test_a_leader_that_needs_longer_is_asked_again_for_the_same(world: ShellWorld) -> None:
+async def test_a_slow_leader_receives_the_same_request_again(world: ShellWorld) -> None:
     ask(world)
     done = world.engine.answers["delete_records"]
     late = {0: DeletionAnswer(error_code=int(ErrorCode.request_timed_out.value))}
@@ -152,7 +152,7 @@ async def test_a_deletion_without_its_topic_waits_and_fails_after_its_timeout(
     assert deletions(world) == []
 
 
-async def test_a_deletion_goes_on_once_its_topic_is_there_and_placed(world: ShellWorld) -> None:
+async def test_a_deletion_continues_once_its_topic_exists_and_is_placed(world: ShellWorld) -> None:
     ask(world, topicRef={"name": "later"}, timeout="876000h")
     await run(world, 1)
     status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
@@ -192,7 +192,7 @@ async def test_what_took_the_place_of_lost_records_is_not_deleted(world: ShellWo
     assert "records below 40 were lost in an unclean election, from 30 on" in message
 
 
-async def test_after_a_clean_election_the_deletion_goes_on(world: ShellWorld) -> None:
+async def test_after_a_clean_election_the_deletion_continues(world: ShellWorld) -> None:
     ask(world)
     await run(world, 1)
     elect_anew(world)

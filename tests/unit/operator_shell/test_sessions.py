@@ -63,7 +63,7 @@ def test_a_silent_broker_expires_once_after_its_session() -> None:
     assert held.alive(2)
 
 
-def test_a_controller_that_no_broker_has_reached_fences_nobody() -> None:
+def test_a_controller_that_no_broker_has_reached_fences_no_broker() -> None:
     """Brokers continue without a controller, and one that is cut off from all of them must not stop
     them. The first heartbeat starts the time of the others.
     """
@@ -83,7 +83,7 @@ def test_whoever_comes_as_another_process_does_not_wait_for_ever_for_the_former_
     assert run_to(held, 50.0, 60.0) == [(1, 10)]
 
 
-def test_after_a_stall_of_the_intake_nobody_expires_and_the_stall_is_given_back() -> None:
+def test_after_a_stalled_intake_no_session_expires_and_the_stall_is_credited() -> None:
     held = sessions_of(1)
     run_to(held, 0.0, 1.0)
     assert held.tick(61.0) == []
@@ -91,7 +91,7 @@ def test_after_a_stall_of_the_intake_nobody_expires_and_the_stall_is_given_back(
     assert run_to(held, 68.0, 70.0) == [(1, 10)]
 
 
-def test_a_broker_whose_loop_stands_still_counts_as_dead_though_its_thread_reports() -> None:
+def test_a_broker_with_a_blocked_loop_counts_as_dead_although_its_thread_reports() -> None:
     held = sessions_of(1)
     expired: list[tuple[int, int]] = []
     for second in range(1, 12):
@@ -144,7 +144,7 @@ def connected(held: Sessions, broker_id: int, connections: int = 3) -> None:
         assert held.connected(broker_id, broker_id * 10)
 
 
-def test_a_broker_all_of_whose_connections_ended_is_out_after_a_short_grace() -> None:
+def test_a_broker_without_connections_is_fenced_after_a_short_grace() -> None:
     held = sessions_of(1, 2)
     connected(held, 1)
     connected(held, 2)
@@ -262,7 +262,7 @@ def test_silence_before_the_term_counts_once_brokers_have_looked_for_a_controlle
     assert held.alive(1)
 
 
-def test_a_session_is_never_shorter_than_from_the_first_who_looked_for_a_controller() -> None:
+def test_a_session_never_starts_before_the_first_discovery_request() -> None:
     held = term_after(Looked(97.0, {1: 99.8}), 1, 2)
     assert run_to(held, 100.0, 97.0 + TIMEOUT_S) == []
     beat(held, 1, 106.0)
@@ -276,7 +276,7 @@ def test_whoever_has_looked_for_a_controller_was_heard_of_then() -> None:
     assert run_to(held, 108.0, 109.0) == [(2, 20)]
 
 
-def test_also_then_nobody_expires_before_a_broker_has_reached_this_controller() -> None:
+def test_no_session_expires_before_a_broker_has_reached_a_later_controller() -> None:
     """The controller may have been cut off from all of them since the beginning of its term."""
     held = Sessions(TIMEOUT_S, TICK_S, Looked(91.0, {1: 99.8}))
     for broker_id in (1, 2):

@@ -92,7 +92,7 @@ async def test_what_is_there_is_not_made_again(slices: Slices) -> None:
     assert [payload["commit"] for _, payload in slices.store.payloads()] == [0, 5]
 
 
-async def test_a_slice_says_whose_it_is(slices: Slices) -> None:
+async def test_a_slice_names_its_owner(slices: Slices) -> None:
     assert found_slice(slices.stored(0)) == FoundSlice(HOME.cluster_id, 0)
     body = slices.stored(0)
     nobodys = {**body, "metadata": {**body["metadata"], "labels": {}}}

@@ -51,7 +51,7 @@ def test_an_operator_that_waits_for_the_lease_is_well() -> None:
     assert verdict(pulse(leads=False, head_age_s=500.0), 120.0)[0]
 
 
-def test_a_leader_without_a_term_is_well_only_while_that_is_told_elsewhere() -> None:
+def test_a_leader_without_a_term_is_healthy_only_while_a_condition_says_why() -> None:
     assert verdict(pulse(without_term_s=119.0), 120.0)[0]
     assert not verdict(pulse(without_term_s=121.0), 120.0)[0]
     assert verdict(pulse(without_term_s=10_000.0, excuse="waiting for a Cluster"), 120.0)[0]
@@ -179,7 +179,7 @@ class Pages:
             yield Listed([body], resource_version=self._listed.resource_version)
 
 
-async def test_a_whole_list_tells_what_appeared_changed_and_vanished() -> None:
+async def test_a_full_list_reports_added_changed_and_deleted_objects() -> None:
     objects = ObjectStore()
     for body in (topic("same", 1), topic("changed", 2), topic("gone", 3)):
         objects.put(body)

@@ -91,7 +91,7 @@ async def test_what_another_writes_during_the_claim_was_found() -> None:
         assert world.services.state.found == (1, before + 7)
 
 
-async def test_a_lost_slice_is_made_again_once_its_loss_stands_in_the_status() -> None:
+async def test_a_lost_slice_is_recreated_once_the_status_has_its_loss() -> None:
     world = made()
     async with world.term():
         pass
@@ -126,7 +126,7 @@ async def test_producer_ids_begin_at_the_clock_and_go_on_from_there() -> None:
         assert world.status(CLUSTER, "main")["nextProducerId"] == began + block.producer_id_len
 
 
-async def test_a_later_take_over_does_not_begin_it_anew() -> None:
+async def test_a_later_takeover_does_not_restart_it() -> None:
     world = made()
     async with world.term():
         pass

@@ -246,7 +246,7 @@ class NeverServed:
         yield Listed(resource_version=0)
 
 
-async def test_an_object_that_nobody_understands_keeps_no_other_from_being_taken_in(
+async def test_an_unreadable_object_does_not_block_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shell = Shell()
@@ -283,7 +283,7 @@ async def test_an_api_that_is_put_back_under_a_term_ends_it_and_all_is_rebuilt()
     assert shell.loop._behind, "and the next controller doubts every row"
 
 
-async def test_a_take_over_that_finds_the_api_put_back_begins_anew() -> None:
+async def test_a_takeover_that_finds_a_restored_api_restarts() -> None:
     shell = Shell()
     shell.make_cluster()
     shell.make_topic("t")

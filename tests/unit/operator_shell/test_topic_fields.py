@@ -60,7 +60,7 @@ def _told(topic: Json) -> control.TopicState:
 
 
 @pytest.mark.parametrize("path", FIELDS)
-def test_a_change_of_the_manifest_is_told(path: str) -> None:
+def test_a_change_of_the_manifest_is_announced(path: str) -> None:
     value, told = FIELDS[path]
     before, after = body(tiering=TIERED), body(**_spec(path, value))
     assert topic_info(before, {}) != topic_info(after, {})
@@ -82,7 +82,7 @@ def test_no_field_of_the_manifest_is_forgotten() -> None:
 @pytest.mark.parametrize(
     "status", [{"state": "Enabled", "epoch": 3}, {"state": "Disabling", "epoch": 4}]
 )
-def test_a_change_of_the_tiering_state_is_told(status: Json) -> None:
+def test_a_change_of_the_tiering_state_is_announced(status: Json) -> None:
     tiering = {"tiering": {**status, "policy": "Delete"}}
     assert _told(body()) != _told(body(status=tiering))
 

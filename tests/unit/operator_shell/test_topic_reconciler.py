@@ -148,7 +148,7 @@ async def test_a_record_is_evidence_that_a_slice_has_lost_rows(crowd: ShellWorld
         assert not crowd.services.state.rows_of(state.topics["ns/t"].id)
 
 
-async def test_a_topic_that_stands_as_it_should_costs_nothing(world: ShellWorld) -> None:
+async def test_a_settled_topic_costs_nothing(world: ShellWorld) -> None:
     world.make_topic()
     reconciler = TopicReconciler(world.services)
     await reconciler.reconcile(T)
@@ -157,7 +157,7 @@ async def test_a_topic_that_stands_as_it_should_costs_nothing(world: ShellWorld)
     assert world.journal == []
 
 
-async def test_a_status_that_cannot_be_written_tells_no_broker(world: ShellWorld) -> None:
+async def test_a_failed_status_write_pushes_nothing_to_brokers(world: ShellWorld) -> None:
     world.make_topic()
     reconciler = TopicReconciler(world.services)
     world.api.fail("replace_status Topic", Conflict(409, "modified"))
@@ -168,7 +168,7 @@ async def test_a_status_that_cannot_be_written_tells_no_broker(world: ShellWorld
     assert world.journal[-1] == "published ns/t"
 
 
-async def test_a_change_of_configuration_is_told_once(world: ShellWorld) -> None:
+async def test_a_change_of_configuration_is_announced_once(world: ShellWorld) -> None:
     world.make_topic()
     reconciler = TopicReconciler(world.services)
     await reconciler.reconcile(T)
@@ -180,7 +180,9 @@ async def test_a_change_of_configuration_is_told_once(world: ShellWorld) -> None
     assert world.status(TOPIC, "t")["observedGeneration"] == 2
 
 
-async def test_a_field_of_a_newer_version_is_told_and_the_rest_holds(world: ShellWorld) -> None:
+async def test_a_field_of_a_newer_version_is_reported_and_the_rest_applies(
+    world: ShellWorld,
+) -> None:
     world.make_topic()
     reconciler = TopicReconciler(world.services)
     await reconciler.reconcile(T)
@@ -221,7 +223,7 @@ async def test_what_is_observed_is_what_was_decided(world: ShellWorld) -> None:
     assert "Generation 2 of the spec is not applied" in message
 
 
-async def test_a_topic_of_another_cluster_is_told_so_and_left_alone(world: ShellWorld) -> None:
+async def test_a_topic_of_another_cluster_is_marked_and_left_alone(world: ShellWorld) -> None:
     world.make_topic(clusterRef={"name": "other"})
     reconciler = TopicReconciler(world.services)
     await reconciler.reconcile(T)
@@ -274,7 +276,7 @@ async def test_an_orphan_is_recorded_before_its_topic_goes(world: ShellWorld) ->
     assert len(world.status(CLUSTER, "main")["leftBehind"]) == 1
 
 
-async def test_an_object_that_is_gone_is_nothing_to_do(world: ShellWorld) -> None:
+async def test_a_deleted_object_needs_no_work(world: ShellWorld) -> None:
     assert await TopicReconciler(world.services).reconcile(T) is None
     assert world.journal == []
 
@@ -328,7 +330,7 @@ async def test_an_event_reports_a_configuration_change_of_the_manifest(world: Sh
 @pytest.mark.parametrize(
     ("policy", "reason"), [("Delete", "TopicDeleted"), ("Orphan", "TopicLeftBehind")]
 )
-async def test_an_event_tells_that_a_topic_is_deleted_or_left_behind(
+async def test_an_event_reports_that_a_topic_is_deleted_or_left_behind(
     world: ShellWorld, policy: str, reason: str
 ) -> None:
     world.make_topic(deletionPolicy=policy)

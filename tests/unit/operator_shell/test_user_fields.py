@@ -116,7 +116,7 @@ def test_quotas_are_of_the_user_and_of_its_clients() -> None:
     assert info(quotas={"controllerMutationRate": 4}).quotas == (quota("alice", None, mutation=4),)
 
 
-def test_a_clusters_quotas_are_of_whoever_has_none() -> None:
+def test_a_clusters_quotas_apply_to_users_without_their_own() -> None:
     given = {
         "everyUser": {
             "requestPercentage": 7,

@@ -83,7 +83,7 @@ def fits(world: ShellWorld, password: str) -> bool:
 # ---------------------------------------------------------------- passwords
 
 
-async def test_a_secret_stands_before_brokers_are_told_and_the_status_says_it(
+async def test_a_secret_is_written_before_brokers_and_the_status_have_the_user(
     world: ShellWorld,
 ) -> None:
     world.make_user()
@@ -193,7 +193,7 @@ async def test_the_operators_own_secrets_cannot_be_had_as_a_password(world: Shel
     assert world.server.find(SECRET, "alice") is None
 
 
-async def test_a_password_that_somebody_writes_into_the_users_secret_is_taken(
+async def test_a_password_written_into_the_users_secret_is_used(
     world: ShellWorld,
 ) -> None:
     world.make_user()
@@ -335,7 +335,7 @@ async def test_a_user_that_goes_while_it_is_looked_at_holds_up_no_renewal(
     assert "alice" not in certificates._seen
 
 
-async def test_a_secret_of_somebody_else_is_not_touched(world: ShellWorld) -> None:
+async def test_a_secret_of_another_owner_is_not_modified(world: ShellWorld) -> None:
     put_password(world, "theirs", name="alice")
     before = world.server.find(SECRET, "alice")
     world.make_user()
@@ -551,7 +551,7 @@ async def test_a_user_that_is_deleted_while_its_secret_is_read_stays_deleted(
     assert world.services.state.users.get(ALICE.namespaced_name) is None
 
 
-async def test_a_user_whose_secret_cannot_be_read_holds_up_what_brokers_are_told(
+async def test_a_user_with_an_unreadable_secret_delays_the_push_of_users(
     world: ShellWorld,
 ) -> None:
     """Brokers keep the former users: without them, all users would be locked out."""
@@ -565,7 +565,7 @@ async def test_a_user_whose_secret_cannot_be_read_holds_up_what_brokers_are_told
         assert snapshot.users(world.services.state) is not None
 
 
-async def test_a_user_that_is_being_deleted_at_a_take_over_holds_up_nobody(
+async def test_a_user_being_deleted_at_a_takeover_blocks_no_other(
     world: ShellWorld,
 ) -> None:
     world.make(USER, "alice", {"clusterRef": {"name": "main"}}, metadata={"finalizers": ["x/y"]})
@@ -576,7 +576,7 @@ async def test_a_user_that_is_being_deleted_at_a_take_over_holds_up_nobody(
         assert present[1].users == ()
 
 
-async def test_a_fault_in_one_user_holds_up_nobody_else(
+async def test_a_fault_in_one_user_does_not_block_others(
     world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.make_user()
@@ -616,7 +616,7 @@ async def test_who_may_do_everything_follows_the_cluster(world: ShellWorld) -> N
     assert "have no effect" not in world.condition(USER, "alice", "Ready")[2]
 
 
-async def test_a_user_beyond_the_limit_is_told_so(
+async def test_a_user_beyond_the_limit_is_rejected(
     world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(users_module, "USERS_MAX", 1)
@@ -631,7 +631,7 @@ async def test_a_user_beyond_the_limit_is_told_so(
     assert world.condition(USER, "bob", "Ready")[0] == "True"
 
 
-async def test_a_user_of_another_cluster_is_not_told(world: ShellWorld) -> None:
+async def test_a_user_of_another_cluster_is_not_pushed(world: ShellWorld) -> None:
     world.make(USER, "alice", {"clusterRef": {"name": "other"}})
     await reconcile(world)
     assert world.condition(USER, "alice", "Ready")[:2] == ("False", "ClusterNotFound")

@@ -93,7 +93,7 @@ async def test_what_fails_again_and_again_is_told_once_and_taken_back(
     assert world.events.reasons == [reason, "BrokersMissing", reason]
 
 
-async def test_a_server_that_does_not_answer_is_not_told_of_it(world: ShellWorld) -> None:
+async def test_a_server_that_does_not_answer_receives_no_report(world: ShellWorld) -> None:
     world.journal.clear()
     for _ in range(9):
         await outcome(world, Unavailable(503, "busy", 2.0))
@@ -125,7 +125,7 @@ async def test_condition_that_could_not_be_written_is_written_after_the_next_fai
     assert world.events.reasons == ["InternalError"]
 
 
-async def test_an_object_that_this_version_cannot_read_is_told_so(world: ShellWorld) -> None:
+async def test_an_object_that_this_version_cannot_read_is_marked(world: ShellWorld) -> None:
     """The object may belong to a later version, so the message does not name another owner."""
     reconcilers: dict[str, Callable[[Key], Awaitable[float | None]]] = {
         TOPIC.kind: TopicReconciler(world.services).reconcile,
@@ -191,7 +191,7 @@ async def test_after_a_conflict_the_newest_object_is_read(world: ShellWorld) -> 
     assert world.services.state.topics["ns/t"].partitions == 3
 
 
-async def test_an_object_that_is_gone_after_a_conflict_is_forgotten(world: ShellWorld) -> None:
+async def test_an_object_deleted_after_a_conflict_is_forgotten(world: ShellWorld) -> None:
     world.server.delete("user", TOPIC, "t")
     await outcome(world, Conflict(409, "modified"))
     assert world.services.objects.get(T) is None

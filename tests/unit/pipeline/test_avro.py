@@ -379,7 +379,7 @@ def test_fields_go_by_name_and_alias_and_what_is_missing_has_its_default() -> No
     )
 
 
-def test_a_value_that_is_no_record_stands_in_a_column() -> None:
+def test_a_value_that_is_no_record_is_in_a_column() -> None:
     assert decoded("string", [b"\x04hi", b"\x02"])[0] == [{"value": "hi"}, None]
     assert decoded(["null", "long"], [b"\x00", b"\x02\x02"])[0] == [{"value": None}, {"value": 1}]
 
@@ -459,7 +459,7 @@ HOSTILE: dict[str, tuple[Any, bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_record_is_told_why(name: str) -> None:
+def test_a_hostile_record_is_rejected_with_a_reason(name: str) -> None:
     schema, data, why = HOSTILE[name]
     rows, errors = decoded(record(schema), [data])
     assert rows == [None]

@@ -64,7 +64,7 @@ def test_a_recreated_table_starts_from_the_beginning() -> None:
     assert log(made(), claimed(1), wrote(2), replaced, claimed(4, base=2)) is None
 
 
-def test_a_table_whose_rows_were_all_overwritten_begins_anew() -> None:
+def test_a_table_whose_rows_were_all_overwritten_restarts() -> None:
     """Perhaps with what an older version had."""
     before = made(), claimed(1), wrote(2), wrote(3)
     whole = Commit(4, "WRITE", {"mode": "Overwrite", "partitionBy": "[]"})

@@ -32,7 +32,7 @@ def test_what_a_commit_says_is_read_back() -> None:
         Exported.of_properties(FOUND.to_properties() | {"tidemark.offsets": "[]"})
 
 
-def test_a_job_that_starts_goes_on_where_the_table_is_with_the_next_epoch() -> None:
+def test_a_starting_job_continues_at_the_tables_position_with_the_next_epoch() -> None:
     assert begin(None, "t", "id", "b") == Exported("t", "id", {}, 1, "b")
     assert begin(FOUND, "t", "", "b") == Exported("t", "id", {0: 17, 1: 4}, 4, "b")
 

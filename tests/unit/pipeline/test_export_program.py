@@ -20,7 +20,7 @@ from tidemark_pipeline.schemas.registry.client import RegistryDown, RegistryRefu
 TRACE = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\ntidemark_pipeline.{}: gone\n\tat y"
 
 
-def test_an_error_of_sparks_is_told_in_a_line() -> None:
+def test_an_error_of_spark_is_reported_in_one_line() -> None:
     assert own_words(TRACE.format("remote.DataLoss")) == ("DataLoss", "gone")
     assert own_words("[STREAM_FAILED] terminated\n\tat y") == ("", "[STREAM_FAILED] terminated")
     thrown = (
@@ -180,7 +180,7 @@ def test_a_table_is_as_of_the_moment_whose_end_it_has_reached() -> None:
     assert fresh.current_ms == 300
 
 
-def test_a_topic_that_nobody_writes_to_is_current_at_each_look() -> None:
+def test_an_idle_topic_is_current_at_each_check() -> None:
     fresh = Freshness()
     for now_ms in (100, 200):
         fresh.look(now_ms, {0: 10}, {0: 10})

@@ -74,7 +74,7 @@ def test_rows_removed_by_others_are_reported(operation: str, is_rewritten: bool)
     assert (at.exported, at.snapshot_id, at.is_rewritten) == (AT[1], 1, is_rewritten)
 
 
-def test_a_table_whose_rows_were_all_replaced_is_told_from_one_that_lost_some() -> None:
+def test_a_replaced_table_is_distinguished_from_one_that_lost_rows() -> None:
     for total, is_replaced in (("5", True), ("9", False)):
         summary = {"added-records": "5", "deleted-records": "7", "total-records": total}
         known = {1: wrote(1, None), 2: Ancestor(2, 1, summary, "overwrite")}

@@ -83,7 +83,7 @@ def test_without_brokers_the_tier_has_all_of_it_or_nothing_is_read(
 
 
 @given(log=logs(), data=st.data())
-def test_a_hole_within_the_tier_is_read_from_nobody(
+def test_a_hole_within_the_tier_is_read_from_no_replica(
     log: tuple[int, int, list[SegmentRange]], data: st.DataObject
 ) -> None:
     start, end, ranges = log

@@ -46,7 +46,7 @@ def test_the_most_particular_option_counts() -> None:
     assert options.ending.of("a", 1) == Latest()
 
 
-def test_a_stream_begins_at_the_end_and_has_none_unless_told() -> None:
+def test_a_stream_begins_at_the_end_and_never_ends_by_default() -> None:
     stream = parse(BASE, streaming=True)
     assert (stream.starting.of("a", 0), stream.ending) == (Latest(), None)
     assert parse({**BASE, "endingOffsets": "latest"}, streaming=True).ending is not None
@@ -72,7 +72,7 @@ def test_what_a_position_comes_to(position: At, start: int, end: int) -> None:
     assert end_of(position, EXTENT, found_at) == end
 
 
-def test_a_time_that_is_still_to_come_is_an_error_where_asked() -> None:
+def test_a_future_timestamp_is_an_error_on_request() -> None:
     with pytest.raises(NoSuchTime, match="2000 ms or later"):
         start_of(Since(2000), EXTENT, found_at, strict=True)
 

@@ -59,7 +59,7 @@ def test_where_a_partition_was_begun_is_kept() -> None:
     assert not begin(None, "t", "id", "b").deletes
 
 
-def test_a_batch_of_a_new_partition_begins_at_its_log_start_or_nobody_knows() -> None:
+def test_a_batch_of_a_new_partition_begins_at_its_log_start_or_at_an_unknown_offset() -> None:
     assert beginning().reached(NEW, {0: 9}, {0: 2}).starts == {0: 2}
     for given in (
         {"startingOffsets": '{"t": {"0": 5}}'},

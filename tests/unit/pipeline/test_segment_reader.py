@@ -262,7 +262,7 @@ def test_a_segment_that_expired_meanwhile_is_data_loss(small_tier: SmallTier) ->
     assert sum(batch.num_rows for batch in rest) == 10
 
 
-def test_an_object_that_is_gone_without_reason_is_corruption(small_tier: SmallTier) -> None:
+def test_an_unexpectedly_missing_object_is_corruption(small_tier: SmallTier) -> None:
     entry = small_tier.copy(values(0, 10))
     tasks = plan(small_tier, {})
     small_tier.tier.segments.delete([entry])

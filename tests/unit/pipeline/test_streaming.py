@@ -88,7 +88,7 @@ def test_bytes_limit_a_batch(small_tier: SmallTier) -> None:
     assert 18 <= end <= 20
 
 
-def test_a_new_query_begins_at_the_end_unless_told(small_tier: SmallTier) -> None:
+def test_a_new_query_begins_at_the_end_by_default(small_tier: SmallTier) -> None:
     copy(small_tier)
     stream = reader(small_tier, startingOffsets="latest")
     assert stream.initialOffset() == stream.latestOffset()
@@ -128,7 +128,7 @@ def test_a_partition_that_came_to_be_is_read_from_its_beginning(small_tier: Smal
     assert offsets(stream, tasks) == list(range(10))
 
 
-def test_a_partition_that_is_gone_is_data_loss(small_tier: SmallTier) -> None:
+def test_a_missing_partition_is_data_loss(small_tier: SmallTier) -> None:
     copy(small_tier)
     both = {"t": {"0": 10, "1": 7}}
     with pytest.raises(DataLoss, match="t-1 is gone"):

@@ -17,12 +17,12 @@ def _batches(*base_offsets: int) -> bytes:
     return b"".join(build_batch([Record(b"k", b"v")], base_offset=base) for base in base_offsets)
 
 
-def test_a_read_goes_on_behind_the_last_whole_batch() -> None:
+def test_a_read_continues_after_the_last_complete_batch() -> None:
     assert position_behind(_batches(4, 5, 6)[:-1], "t-0", 4) == 6
 
 
 @pytest.mark.parametrize("data", [b"", _batches(6)[:-1], _batches(6), _batches(6, 2)])
-def test_a_read_never_goes_back_nor_stands_still(data: bytes) -> None:
+def test_a_read_always_advances(data: bytes) -> None:
     with pytest.raises(BrokersUnavailable, match="t-0: the leader returned nothing at offset 7"):
         position_behind(data, "t-0", 7)
 

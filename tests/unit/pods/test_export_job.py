@@ -151,7 +151,7 @@ def test_everything_of_the_table_and_of_spark_is_told() -> None:
     assert "secret" not in json.dumps(told.conf)
 
 
-def test_a_schema_is_told_by_its_text_its_file_or_its_registry() -> None:
+def test_a_schema_is_given_by_its_text_its_file_or_its_registry() -> None:
     avro = {"format": "avro", "definition": '{"type": "record"}', "evolution": "grow"}
     told = order(body(table={"schema": avro}))
     assert (told.definition, told.definition_name) == ('{"type": "record"}', "schema.avsc")
@@ -268,7 +268,7 @@ def test_volumes_and_places_are_those_of_the_manifest() -> None:
     assert {"name": "claim-0", "mountPath": "/lake", "readOnly": True} in its["volumeMounts"]
 
 
-def test_a_kubelet_makes_nothing_of_what_the_job_is_told() -> None:
+def test_a_kubelet_expands_nothing_in_the_jobs_variables() -> None:
     """A kubelet expands $(NAME) and replaces $$ by $."""
     fields = "`$(TIDEMARK_SECRET_0)` STRING, `a$$b` INT"
     made = body(table={"schema": {"format": "json", "fields": fields}})
@@ -291,9 +291,7 @@ def test_a_kubelet_makes_nothing_of_what_the_job_is_told() -> None:
     ],
     ids=str,
 )
-def test_a_job_is_another_one_where_it_is_told_something_else(
-    change: dict[str, Any], differs: bool
-) -> None:
+def test_a_job_with_other_inputs_is_another_job(change: dict[str, Any], differs: bool) -> None:
     assert (wanted(body()).digest != wanted(body(**change)).digest) is differs
 
 

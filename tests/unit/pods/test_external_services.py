@@ -178,7 +178,7 @@ def test_what_an_api_server_adds_is_no_change_and_what_is_left_out_later_is_one(
     assert not is_as_wanted(edited, of.manifest)
 
 
-def test_a_broker_on_ports_of_nodes_is_told_its_nodes_address_and_others_as_before() -> None:
+def test_a_broker_on_node_ports_advertises_its_nodes_address() -> None:
     template = broker_objects(outside(), BROKER).stateful_set["spec"]["template"]
     node, told = template["spec"]["containers"][0]["env"]
     assert node["valueFrom"]["fieldRef"]["fieldPath"] == "status.hostIP"

@@ -36,7 +36,7 @@ def test_it_is_written_when_something_is_to_be_otherwise(
     assert is_as_wanted(before, after) is expected
 
 
-def test_a_drain_that_somebody_else_asked_for_is_theirs() -> None:
+def test_a_drain_requested_by_a_user_is_not_reverted() -> None:
     drained = manifest()
     drained["spec"]["drain"] = True
     assert is_as_wanted(drained, manifest())

@@ -57,7 +57,7 @@ async def world() -> AsyncIterator[World]:
     await made.pool.close()
 
 
-async def test_all_who_ask_the_same_share_one_read(world: World) -> None:
+async def test_equal_requests_share_one_read(world: World) -> None:
     jobs = [world.ask("a") for _ in range(3)]
     assert await world.end() is jobs[0] is jobs[1] is jobs[2]
     for job in jobs:
@@ -108,7 +108,7 @@ async def test_what_is_kept_has_a_limit_and_what_is_waited_for_is_not_dropped(
     assert (world.begun, world.jobs.kept_bytes) == (["w", "a", "b", "c"], 0)
 
 
-async def test_a_read_that_nobody_asks_for_any_more_is_not_begun(world: World) -> None:
+async def test_a_cancelled_read_is_not_started(world: World) -> None:
     running, gone = world.ask("a"), world.ask("b")
     world.jobs.leave(gone)
     world.now_s += ABANDONED_S + 1
@@ -131,7 +131,7 @@ async def test_what_is_not_to_be_kept_ends_with_the_last_who_waits(world: World)
     assert (world.begun, len(world.jobs), world.jobs.kept_bytes) == (["a"], 0, 0)
 
 
-async def test_a_failure_is_told_to_those_who_wait_and_kept_for_nobody(world: World) -> None:
+async def test_a_failure_reaches_all_waiters_and_is_not_cached(world: World) -> None:
     waiting = world.ask("a", b"")
     await world.end()
     with pytest.raises(OSError, match="it fails"):

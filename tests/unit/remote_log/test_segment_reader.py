@@ -151,7 +151,7 @@ def test_what_stands_side_by_side_comes_in_one_request(segment: Segment) -> None
         (FIRST + 10, FIRST + 90, [8]),
     ],
 )
-def test_aborted_transactions_are_told_of_what_was_read(
+def test_aborted_transactions_are_returned_for_the_records_read(
     segment: Segment, start: int, end: int, found: list[int]
 ) -> None:
     reader = SegmentReader(segment.tier, segment.caches, segment.entry)

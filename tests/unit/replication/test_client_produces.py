@@ -82,7 +82,7 @@ async def test_every_version(leader: Node, version: int) -> None:
 
 
 @pytest.mark.parametrize("topic_id", [None, "00000000-0000-0000-0000-000000000005"])
-async def test_an_id_that_nobody_knows(leader: Node, topic_id: str | None) -> None:
+async def test_an_unknown_id(leader: Node, topic_id: str | None) -> None:
     unknown = None if topic_id is None else type(TOPIC_ID)(topic_id)
     (part,) = await Producer(leader).send(records(b"k"), version=13, topic="", topic_id=unknown)
     assert part.error_code is ErrorCode.unknown_topic_id
@@ -140,7 +140,7 @@ async def test_which_records_have_no_key(leader: Node) -> None:
     assert part.error_code is ErrorCode.none
 
 
-async def test_a_largest_timestamp_that_lies_is_mended(leader: Node) -> None:
+async def test_a_wrong_largest_timestamp_is_corrected(leader: Node) -> None:
     whole = bytearray(records(b"k", b"k"))
     whole[35:43] = (T0 - 1000).to_bytes(8, "big")
     whole[17:21] = compute_crc(whole, CRC_COVERS_FROM, len(whole)).to_bytes(4, "big")

@@ -152,7 +152,7 @@ async def test_where_a_consumers_log_parts_from_the_leaders(
 @pytest.mark.parametrize(
     ("version", "error"), [(10, ErrorCode.not_leader_or_follower), (11, ErrorCode.none)]
 )
-async def test_a_follower_is_read_from_by_who_knows_that_it_may_be(
+async def test_a_follower_serves_consumers_that_know_of_follower_fetching(
     pair: tuple[Node, Node], version: int, error: ErrorCode
 ) -> None:
     one, two = pair
@@ -181,7 +181,7 @@ async def test_a_follower_sends_to_the_leader_what_it_cannot_answer(
     assert part.current_leader.leader_id == (1 if hinted else -1)
 
 
-async def test_a_follower_gives_what_is_committed_and_wakes_who_waits_for_it(
+async def test_a_follower_serves_committed_records_and_wakes_waiting_fetches(
     pair: tuple[Node, Node],
 ) -> None:
     one, two = pair
@@ -304,7 +304,7 @@ async def test_what_the_log_directory_holds(pair: tuple[Node, Node], asks_for: s
     assert held == ([] if asks_for == "none" else [(TOPIC, 0, len(one.bytes()), 0)])
 
 
-async def test_a_log_directory_that_is_gone(pair: tuple[Node, Node], tmp_path: Path) -> None:
+async def test_a_missing_log_directory(pair: tuple[Node, Node], tmp_path: Path) -> None:
     handled = call(pair[0], 5)
     settings = replace(handled.services.settings, log_dir=tmp_path / "gone")
     handled.services = replace(handled.services, settings=settings)

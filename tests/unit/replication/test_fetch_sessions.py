@@ -227,9 +227,7 @@ async def test_a_leader_in_another_epoch_says_so_of_a_partition_at_rest(node: No
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_session_tells_the_leader_what_naming_everything_does(
-    node: Nodes, seed: int
-) -> None:
+async def test_a_session_conveys_the_same_as_a_full_fetch(node: Nodes, seed: int) -> None:
     """Followers 2 (in a session) and 3 (without one) fetch at the same moments: the leader knows
     the same of both after every step, so it decides the same about their place in the ISR."""
     chance = random.Random(seed)

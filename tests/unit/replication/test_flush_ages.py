@@ -31,7 +31,7 @@ def test_records_that_have_waited_for_flush_ms_are_due() -> None:
     assert ages.overdue({TP: log}, 14.0) == {TP}
 
 
-def test_a_flush_for_another_reason_begins_anew() -> None:
+def test_a_flush_for_another_reason_restarts_the_interval() -> None:
     ages, log = FlushAges(), Log(0, 5, LogConfig(flush_ms=1000))
     ages.overdue({TP: log}, 10.0)
     log.recovery_point = 3
@@ -45,7 +45,7 @@ def test_the_default_is_never() -> None:
     assert not ages.overdue({TP: log}, 1e9)
 
 
-def test_a_log_that_is_gone_is_forgotten() -> None:
+def test_a_removed_log_is_forgotten() -> None:
     ages, log = FlushAges(), Log(0, 5, LogConfig(flush_ms=1000))
     ages.overdue({TP: log}, 10.0)
     assert not ages.overdue({}, 11.0)

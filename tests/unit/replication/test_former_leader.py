@@ -103,7 +103,7 @@ async def test_whatever_was_led_by_whom_the_follower_ends_with_the_leaders_log(
                 await each.stop()
 
 
-async def test_a_log_that_ends_within_the_first_batch_that_is_left_begins_anew(node: Nodes) -> None:
+async def test_a_log_that_ends_within_its_first_remaining_batch_restarts(node: Nodes) -> None:
     """All that a former leader holds was deleted, and of its epoch the leader knows no more: it
     ends at the leader's log start, where no batch of the leader's begins."""
     one, two = node(1), node(2)

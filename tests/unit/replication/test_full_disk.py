@@ -56,7 +56,7 @@ async def test_a_leader_that_can_write_nothing_gives_up_what_another_is_to_lead(
     assert one.partition.leader_epoch == 2
 
 
-async def test_a_leader_goes_on_where_only_its_isr_changes(node: Nodes) -> None:
+async def test_a_leader_continues_when_only_its_isr_changes(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
     with full_disk():
@@ -64,7 +64,7 @@ async def test_a_leader_goes_on_where_only_its_isr_changes(node: Nodes) -> None:
         assert one.partition.is_leader
 
 
-async def test_a_replica_without_room_is_told_and_heals_without_a_request(node: Nodes) -> None:
+async def test_a_replica_without_disk_space_is_reported_and_recovers_by_itself(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
     await one.append(1)
@@ -108,7 +108,7 @@ async def test_a_disk_that_is_full_again_is_looked_at_less_often(node: Nodes) ->
     assert healed_s == [0, 1, 2, 4, 8, 16, 32, 62, 92]
 
 
-async def test_a_follower_without_room_is_told(node: Nodes) -> None:
+async def test_a_follower_without_disk_space_is_reported(node: Nodes) -> None:
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)

@@ -34,7 +34,7 @@ async def test_a_raised_log_start_is_shown_once_a_crash_cannot_take_it_back(node
     assert log_start.delete_records(one.partition, 4).low_watermark == 6
 
 
-async def test_a_follower_tells_a_log_start_only_once_it_is_durable(node: Nodes) -> None:
+async def test_a_follower_reports_a_log_start_only_once_it_is_durable(node: Nodes) -> None:
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)

@@ -104,7 +104,7 @@ async def test_a_change_of_brokers_reaches_the_leaders_of_their_replicas(node: N
     assert leaves["after_change"] == MANY
 
 
-async def test_an_isr_that_changes_wakes_nobody_who_waits_for_records(node: Nodes) -> None:
+async def test_an_isr_change_wakes_no_fetch(node: Nodes) -> None:
     """A Fetch and a produce wait; another row of the same leader concerns neither."""
     one = await leading(node, 1)
     looked_at: list[str] = []

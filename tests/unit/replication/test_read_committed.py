@@ -141,7 +141,7 @@ async def test_what_is_refused(pair: tuple[Node, Node], data: bytes, error: Erro
     assert (await send(one, data)).error is error
 
 
-async def test_a_transaction_that_nobody_has_verified_is_refused(pair: tuple[Node, Node]) -> None:
+async def test_an_unverified_transaction_is_refused(pair: tuple[Node, Node]) -> None:
     data = batch(1, 0, transactional=True)
     result = await produce.append(pair[0].partition, data, acks=1, timeout_ms=0)
     assert result.error is ErrorCode.invalid_txn_state
@@ -201,7 +201,7 @@ async def test_who_waits_for_a_transaction_reads_it_once_its_marker_is_committed
     assert part.records
 
 
-async def test_aborted_transactions_are_told_with_the_records(pair: tuple[Node, Node]) -> None:
+async def test_aborted_transactions_are_returned_with_the_records(pair: tuple[Node, Node]) -> None:
     one, two = pair
     await send(one, batch(1, 0, transactional=True))
     await send(one, batch(2, 0, transactional=True))

@@ -40,7 +40,7 @@ async def _refused(node: Node) -> None:
     assert result.error is ErrorCode.kafka_storage_error
 
 
-async def test_a_failed_log_is_opened_again_whoever_asks_of_it_meanwhile(
+async def test_a_failed_log_is_reopened_despite_concurrent_requests(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = node(1)
@@ -85,7 +85,7 @@ async def test_pauses_between_tries_grow(node: Nodes, monkeypatch: pytest.Monkey
     assert tried_s == [0, 1, 3, 7, 15, 31, 61, 91]
 
 
-async def test_a_disk_that_goes_on_failing_is_not_tried_each_second(
+async def test_a_disk_that_keeps_failing_is_not_retried_each_second(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = node(1)
@@ -215,7 +215,7 @@ async def test_a_tombstone_takes_a_log_that_does_not_open(
     assert (one.log_directory.error() == "") is goes
 
 
-async def test_a_replica_asked_for_twice_at_once_is_made_once(
+async def test_a_replica_requested_twice_at_once_is_created_once(
     node: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tidemark_broker.replication.hosting.placement")

@@ -34,7 +34,7 @@ async def _said(node: Node) -> control.TopicState:
     return topic
 
 
-async def test_a_broker_says_what_it_was_told_also_after_a_restart(node: Nodes) -> None:
+async def test_a_broker_reports_its_pushed_states_after_a_restart(node: Nodes) -> None:
     one = node(1)
     await one.told(MOVING, tiering_state=1, tiered_epoch=3)
     before = await _said(one)

@@ -101,7 +101,7 @@ def test_a_delta_merges_and_never_takes_an_epoch_back() -> None:
     assert [view.partitions[n].leader for n in (0, 1)] == [2, 1]
 
 
-def test_an_answer_that_comes_late_does_not_bring_back_who_went_with_its_commit() -> None:
+def test_a_late_answer_does_not_bring_back_a_removed_member() -> None:
     """The commit that takes the last replica of a move into the ISR ends the move; the leader's
     answer tells of the ISR alone, and may come before that row or behind it."""
     moving, ended = row(adding=(2,)), row(partition_epoch=8, replicas=(1, 2))
@@ -262,7 +262,7 @@ def test_a_topic_whose_Topic_was_lost_is_shown_as_before() -> None:
     assert not cache.is_deleted("t", 0)
 
 
-def test_a_topic_of_which_the_controller_hears_only_after_its_snapshot_is_shown_again() -> None:
+def test_a_topic_that_the_controller_sees_only_after_its_snapshot_is_shown_again() -> None:
     """A restored controller knows of it once the first broker with a replica has registered."""
     cache, topic_id = MetadataCache("c"), uuid.UUID(int=1)
     rows = (row(), row(partition=1))

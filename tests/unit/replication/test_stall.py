@@ -60,7 +60,7 @@ def test_the_turn_before_its_first_session_counts() -> None:
     assert stall.must_be_silent(109.6)
 
 
-async def test_a_stalled_leader_serves_nobody(node: Nodes) -> None:
+async def test_a_stalled_leader_serves_no_request(node: Nodes) -> None:
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)

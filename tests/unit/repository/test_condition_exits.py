@@ -66,7 +66,7 @@ TAKEN = {
         "PartitionsBeyondSpec": "unit/controller/test_rebuilding.py::"
         "test_partitions_that_were_added_after_the_backup_are_served",
         "AdoptionRequired": _ADOPTION + "test_the_named_id_becomes_the_topics",
-        "AdoptionRefused": _ADOPTION + "test_an_id_of_which_nothing_is_known_is_not_made_anew",
+        "AdoptionRefused": _ADOPTION + "test_an_unknown_id_is_not_recreated",
         "Rebuilding": _EXITS
         + "test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported",
         "SliceFull": _EXITS + "test_a_full_slice_has_room_once_topics_are_deleted",
@@ -76,7 +76,7 @@ TAKEN = {
         "NoProgress": "unit/controller/test_disablement.py::"
         "test_without_progress_the_topic_says_who_is_waited_for_and_goes_on_with_that_broker",
         "ReplicationFactorPending": "unit/controller/test_replication_factor_changes.py::"
-        "test_a_number_that_brokers_are_missing_for_is_told_and_the_topic_goes_on",
+        "test_a_replication_factor_without_enough_brokers_is_reported_and_the_topic_continues",
         "Placeholders": "unit/controller/test_placement.py::"
         "test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_first",
         "MinInsyncReplicasTooHigh": _STATUS
@@ -175,28 +175,28 @@ TAKEN = {
         "test_refused_objects_are_reported_to_clients_and_on_the_cluster",
         "SecondCluster": _EXITS + "test_of_two_clusters_of_a_namespace_one_is_deleted",
         "CertificatesUnusable": "unit/operator_shell/test_pacemaker.py::"
-        "test_an_authority_that_is_spoilt_later_stands_in_the_clusters_conditions",
+        "test_an_authority_that_is_damaged_later_is_in_the_clusters_conditions",
         **dict.fromkeys(("SliceUnreadable", "SliceRefused", "SlicesContended"), _TAKE_OVER),
         "NoBrokers": _EXITS + "test_a_broker_is_started_for_a_cluster_without_any",
     },
     "RecordDeletion": {
-        "Resolving": _DELETIONS + "test_a_leader_that_cannot_be_asked_is_waited_for",
-        "PartitionsOffline": _DELETIONS + "test_after_a_clean_election_the_deletion_goes_on",
+        "Resolving": _DELETIONS + "test_an_unreachable_leader_is_waited_for",
+        "PartitionsOffline": _DELETIONS + "test_after_a_clean_election_the_deletion_continues",
         **dict.fromkeys(
             ("TopicNotFound", "TopicNotReady"),
-            _DELETIONS + "test_a_deletion_goes_on_once_its_topic_is_there_and_placed",
+            _DELETIONS + "test_a_deletion_continues_once_its_topic_exists_and_is_placed",
         ),
     },
     "User": {
         "AcknowledgementsPending": _USERS + "test_a_user_is_ready_once_every_broker_knows_it",
         "CertificatesUnusable": _USERS + "test_an_authority_that_is_restored_issues_again",
-        "SecretTaken": _USERS + "test_a_secret_of_somebody_else_is_not_touched",
+        "SecretTaken": _USERS + "test_a_secret_of_another_owner_is_not_modified",
         "SecretRefused": _USERS + "test_an_account_that_may_not_touch_secrets_is_said",
-        "LimitReached": _USERS + "test_a_user_beyond_the_limit_is_told_so",
+        "LimitReached": _USERS + "test_a_user_beyond_the_limit_is_rejected",
         "PasswordUnusable": _USERS + "test_without_its_password_a_user_has_none",
     },
     "Export": {
-        "JobFailed": _EXPORTS + "test_a_job_that_fails_is_told_of_and_begun_again",
+        "JobFailed": _EXPORTS + "test_a_failed_job_is_reported_and_restarted",
         "TopicNotFound": _EXPORTS + "test_an_export_waits_for_a_topic_that_is_not_there_yet",
         "TopicReplaced": _EXPORTS + "test_an_export_without_its_topic_ends_its_job_and_says_so",
         "TableTaken": _EXPORTS + "test_of_two_exports_on_one_table_the_younger_is_refused",
@@ -207,7 +207,7 @@ TAKEN = {
         "SecretNotOffered": _EXPORTS
         + "test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that",
         "ImageMissing": _EXPORTS + "test_where_no_image_is_known_none_is_guessed",
-        "JobRefused": _EXPORTS + "test_a_job_that_is_refused_is_told_of_and_tried_again",
+        "JobRefused": _EXPORTS + "test_a_refused_job_is_reported_and_retried",
         "Lagging": _EXPORTING + "test_one_that_lags_is_believed_only_once_it_clearly_does_no_more",
         "NoProgress": _EXPORTING
         + "test_a_job_that_commits_nothing_though_there_is_something_says_so",
@@ -232,7 +232,7 @@ TAKEN = {
     },
     "Every kind": {
         "ObjectUnreadable": "unit/operator_shell/test_workers.py::"
-        "test_an_object_that_this_version_cannot_read_is_told_so",
+        "test_an_object_that_this_version_cannot_read_is_marked",
         **dict.fromkeys(
             ("Contended", "AccessDenied", "WriteRefused", "DecisionNotStored", "InternalError"),
             _FAILURES,

@@ -103,6 +103,6 @@ def test_what_is_no_certificate() -> None:
         ("?", ""),
     ],
 )
-def test_an_address_is_the_one_that_acls_name(peer: str, host: str) -> None:
+def test_an_address_is_the_one_in_acls(peer: str, host: str) -> None:
     """Also an IPv4 address at a socket for both kinds, as Java has it."""
     assert principal.host_of(peer) == host

@@ -100,7 +100,7 @@ def test_what_an_ended_test_left_is_mended_before_each_start(tmp_path: Path) -> 
     assert starts == [0, 1]
 
 
-def test_a_program_that_runs_no_test_is_asked_twice(tmp_path: Path) -> None:
+def test_a_program_that_runs_no_test_is_started_twice(tmp_path: Path) -> None:
     source = "print('cannot connect'); raise SystemExit(2)"
     found = ran([f"Test{number}" for number in range(500)], tmp_path, source)
     assert set(found.values()) == {(FAILED, "the program ended with status 2 before the test did")}
@@ -132,7 +132,7 @@ def _runs(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("code", "status"), [("raise SystemExit(7)", 7), ("import os; os.abort()", -6)]
 )
-def test_a_status_is_told_more_than_once(tmp_path: Path, code: str, status: int) -> None:
+def test_a_status_is_reported_more_than_once(tmp_path: Path, code: str, status: int) -> None:
     os.environ.pop("PYTHONFAULTHANDLER", None)
     with Child(
         [sys.executable, "-c", code], folder=tmp_path, environ={}, errors=tmp_path / "errors"

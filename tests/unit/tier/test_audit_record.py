@@ -60,7 +60,7 @@ def test_what_is_written_is_read(memory: Any) -> None:
     }
 
 
-def test_an_audit_of_one_topic_keeps_the_others_and_one_of_all_forgets_those_that_are_gone(
+def test_an_audit_of_one_topic_keeps_the_others_and_one_of_all_forgets_deleted_topics(
     memory: Any,
 ) -> None:
     write_record(memory, [audit(7), audit(8)], whole=True)
@@ -234,7 +234,7 @@ def test_where_there_is_no_room_those_with_findings_stay_then_the_latest(
     assert {each.int for each in read_record(memory).topics} == {1, 4, 5}
 
 
-def test_a_topic_whose_names_could_not_be_read_again_spoils_nothing(memory: Any) -> None:
+def test_a_topic_with_an_unreadable_name_spoils_no_other(memory: Any) -> None:
     """Any client with access to the store can write a topic object and a manifest."""
     stranger = Worst(FindingKind.MISSING, 0, "data/elsewhere", 1, 2)
     odd = audit(8, name="no topic's name")

@@ -124,7 +124,7 @@ def test_a_stale_head_is_read_again(place: Any, memory: Any) -> None:
     assert after.head.highest_remote_offset == 9
 
 
-def test_a_superseded_leader_learns_it_from_the_head(place: Any, memory: Any) -> None:
+def test_a_superseded_leader_reads_it_from_the_head(place: Any, memory: Any) -> None:
     store = manifests(memory)
     stale = store.create(place.head())
     store.commit(stale, claim(Claim(2, 0)))

@@ -164,7 +164,7 @@ def test_a_missing_page_keeps_all(place: Any, memory: Any) -> None:
     assert data_keys(memory) == sorted(kept)
 
 
-def test_a_page_goes_only_once_nobody_can_name_it(place: Any, memory: Any) -> None:
+def test_a_page_is_deleted_only_once_no_head_can_name_it(place: Any, memory: Any) -> None:
     """Its writer may be about to write the head, however long ago it wrote the page."""
     store = manifests(memory)
     loaded = filled(place, store, 4)

@@ -452,7 +452,7 @@ class TestSeal:
         assert result is not None
         assert [e.start_offset for e in result[0].entries] == [30]
 
-    def test_a_page_goes_when_all_of_it_is_gone(self, place: Any) -> None:
+    def test_a_page_is_deleted_when_all_of_its_segments_are(self, place: Any) -> None:
         head, pages = self.sealed(place, 10, 3)
         head = expire(head, ONE, 40)
         due = queries.pending_deletes(head, pages, now_ms=999, delay_ms=0)

@@ -10,7 +10,7 @@ from tests.security.client_certificates import ClientAuthority
 from tidemark.tls.files import ListenerFiles, NoCertificates
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(tmp_path: Path) -> None:
+def test_an_encrypted_key_is_refused_without_a_password_prompt(tmp_path: Path) -> None:
     """OpenSSL would ask the terminal, in the middle of a connection, and wait."""
     leaf = ClientAuthority().leaf(tmp_path / "listener", "CN=broker")
     assert ListenerFiles(leaf.folder, ssl.CERT_NONE).context()

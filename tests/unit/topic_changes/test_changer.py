@@ -593,7 +593,7 @@ async def test_what_another_operator_has_changed_meanwhile_is_kept(changes: Chan
     assert changes.spec()["config"] == config
 
 
-async def test_a_change_that_others_always_overtake_is_to_be_asked_for_again(
+async def test_a_change_that_others_always_overtake_is_to_be_retried(
     changes: Changes,
 ) -> None:
     await changes(create())
@@ -763,7 +763,7 @@ async def test_what_brokers_keep_their_state_in_is_not_deleted(changes: Changes)
     assert "internal" in text
 
 
-def test_a_clients_own_text_does_not_make_a_message_too_long_to_be_told() -> None:
+def test_a_clients_text_does_not_make_a_message_too_long() -> None:
     told = refused(ErrorCode.invalid_config, f"Unknown topic config name: {'x' * 0x7FFF}").result()
     assert told.error_message is not None
     assert len(told.error_message) == 2000

@@ -127,7 +127,7 @@ async def test_without_a_controller_clients_are_told_to_ask_again(world: World) 
     assert await world.codes() == {"not_controller"}
 
 
-async def test_a_controller_that_leads_no_more_is_asked_no_more(world: World) -> None:
+async def test_a_former_controller_receives_no_requests(world: World) -> None:
     await world.codes()
     world.connections[0].answer = lambda _: ChangeTopicsResponse(
         error_code=int(ErrorCode.not_controller), results=()

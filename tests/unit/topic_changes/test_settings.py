@@ -81,7 +81,7 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_value_is_told(case: str) -> None:
+def test_a_bad_value_is_reported(case: str) -> None:
     asked, message = BAD[case]
     with pytest.raises(Refusal) as refusal:
         changed(Described({}, None), settings(**asked), is_whole=False)

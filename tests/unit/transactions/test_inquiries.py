@@ -87,7 +87,7 @@ async def test_what_gathers_meanwhile_goes_together() -> None:
     assert await last == {A: OK}
 
 
-async def test_a_coordinator_that_is_not_heard_of_is_asked_again_by_the_client() -> None:
+async def test_a_client_retries_when_the_coordinator_does_not_answer() -> None:
     wire = Wire()
     inquiries = made(wire)
     asked = await soon(inquiries, "a", A)

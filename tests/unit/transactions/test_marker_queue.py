@@ -155,7 +155,7 @@ def test_a_partition_that_is_unknown_for_hours_keeps_its_marker() -> None:
     assert [key for key, _ in world.queue.finished()] == [X]
 
 
-def test_a_partition_whose_deletion_is_on_record_needs_no_marker() -> None:
+def test_a_partition_with_a_recorded_deletion_needs_no_marker() -> None:
     world = World()
     world.leaders[A] = UNKNOWN
     world.queue.add(X, marker(), [A, B])

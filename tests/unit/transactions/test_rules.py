@@ -82,7 +82,7 @@ def test_a_new_id_gets_a_fresh_producer_in_epoch_0() -> None:
     assert decision.change.timeout_ms == TIMEOUT_MS
 
 
-def test_an_expired_id_goes_on_with_a_fresh_producer() -> None:
+def test_an_expired_id_continues_with_a_new_producer() -> None:
     assert init(None, expected=ME).producer == Producer(7, 0)
 
 
@@ -127,7 +127,7 @@ def test_a_producer_that_begins_fences_the_one_before(
     ],
     ids=label,
 )
-def test_a_producer_that_recovers_says_who_it_is(
+def test_a_recovering_producer_sends_its_id(
     state: TransactionState,
     expected: Producer,
     last_epoch: int,

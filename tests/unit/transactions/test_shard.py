@@ -405,7 +405,7 @@ async def test_one_client_that_makes_up_ids_leaves_room_for_others(
         assert made.coordinator.room.used_bytes == 6 * 600 + len("id0") * 5 + len("bob's")
 
 
-async def test_a_marker_goes_to_whoever_leads_by_now(
+async def test_a_marker_is_sent_to_the_current_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broker 2, which leads t-1 at first, cannot be reached."""
