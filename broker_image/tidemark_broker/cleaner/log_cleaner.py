@@ -76,6 +76,7 @@ class LogCleaner:
     ) -> None:
         enabled = config.boolean("log.cleaner.enable")
         self._workers = config.integer("log.cleaner.threads") if enabled else 0
+        # Without workers the thread pool still needs a valid size.
         threads = max(self._workers, 1)
         self._settings = settings_of(config, threads)
         self._backoff_s = config.seconds("log.cleaner.backoff.ms")
@@ -84,6 +85,7 @@ class LogCleaner:
         self._partitions = partitions
         self._monotonic = monotonic
         self._wall_ms = wall_ms
+        # Two workers must not compact the same log.
         self._in_progress: set[TopicPartition] = set()
         self._aside: dict[TopicPartition, Backoff] = {}
         self._stopping = False
@@ -139,6 +141,7 @@ class LogCleaner:
         """Return the due log with the largest dirty ratio."""
         best: tuple[Partition, Dirtiness] | None = None
         figures, now_ms = self.figures, self._wall_ms()
+        # The metrics cover all compacted logs, not only the due ones.
         max_ratio = max_overdue_s = 0.0
         self._forget_removed()
         compacted = [each for each in self._partitions() if each.log.config.compacts]
@@ -190,12 +193,14 @@ class LogCleaner:
             logger.info(
                 "compaction of %s was aborted: its log changed or the broker stops", partition.tp
             )
+        # A damaged log must not stop the compaction of others.
         except (LogError, ValueError) as error:
             self._failed(partition, error)
         else:
             self._succeeded(partition, dirtiness, stats)
 
     def _failed(self, partition: Partition, error: Exception) -> None:
+        # The pause grows with each failure, up to an hour.
         aside = self._aside.get(partition.tp, _ASIDE).failed(self._monotonic())
         self._aside[partition.tp] = aside
         self.figures.failures += 1

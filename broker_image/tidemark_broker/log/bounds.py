@@ -41,6 +41,7 @@ class Bounds(NamedTuple):
         The other offsets are from checkpoints and are clamped to the records. Everything below
         ``first`` was committed before it was deleted.
         """
+        # The caller restarts a log whose start was above its end.
         log_start = min(log_start, end)
         local_start = max(log_start, first)
         return cls(

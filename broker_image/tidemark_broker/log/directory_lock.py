@@ -41,6 +41,7 @@ def lock_directory(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
+        # The kernel releases it when the process ends, so no stale lock remains.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
@@ -117,6 +118,7 @@ def take_clean_shutdown(directory: Path) -> int | None:
             data = path.read_bytes()
         except FileNotFoundError:
             return None
+        # From here a crash counts as an unclean shutdown.
         path.unlink()
         sync_directory(directory)
     try:

@@ -124,6 +124,7 @@ def rename_files(paths: list[Path], suffix: str) -> list[Path]:
         except FileNotFoundError:
             continue
         except OSError as error:
+            # The log file decides; without it a crash recovery ignores the others.
             if path is paths[0]:
                 raise StorageError(f"{path} cannot be removed: {error.strerror}") from error
             logger.warning("%s cannot be removed: %s", path, error.strerror)

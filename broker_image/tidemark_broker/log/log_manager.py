@@ -92,6 +92,7 @@ class LogManager:
         descriptor = lock_directory(directory)
         try:
             identity = ensure_identity(directory, cluster_id=cluster_id, node_id=node_id)
+            # Removed before any log is opened: a crash from here on is an unclean shutdown.
             broker_epoch = take_clean_shutdown(directory)
         except BaseException:
             os.close(descriptor)
@@ -127,6 +128,7 @@ class LogManager:
                 self._open_one(key, path, clean_shutdown=self.clean_shutdown)
             elif (number := names.partition_of_stray(path.name)) is not None:
                 self._found_stray(path, number)
+        # A log that is missing completely counts as lost bytes too.
         missing = self._missing()
         if missing:
             logger.warning("%s: these logs are missing: %s", self.directory, missing)
@@ -307,6 +309,7 @@ class LogManager:
             reason=reason,
             lacks_records=True,
         )
+        # In one step, so that no thread sees the log as neither open nor failed.
         with self._open.changed:
             self._open.by_key.pop(log.key, None)
             self._open.failures[log.key] = failure
@@ -378,6 +381,7 @@ class LogManager:
         if self._lock_descriptor is None:
             return False
         try:
+            # A log that never opened may lack records, so the shutdown is not clean.
             clean = await close_logs(self.logs(), in_thread) and not self.failures
             await in_thread(self._write_last, broker_epoch if clean else None)
         finally:

@@ -187,6 +187,7 @@ def _load(
     *,
     clean_shutdown: bool,
 ) -> LoadedSegments:
+    # The name may belong to a recreated topic, whose records these are not.
     check_topic_id(log.directory, log.topic_id)
     loaded = load_segments(
         log.directory,

@@ -23,6 +23,7 @@ def read_state(directory: Path) -> dict[str, Any] | None:
             return None
     try:
         state = json.loads(data)
+    # Unlike a missing file this is damage, which the caller must see.
     except ValueError as error:
         raise StorageError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(state, dict):

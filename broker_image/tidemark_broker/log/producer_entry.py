@@ -83,6 +83,7 @@ def producer_batch(header: BatchHeader, batch: Buffer) -> ProducerBatch | None:
 
     ``batch`` is read only for a control batch. Raises :class:`CorruptBatch` for an invalid marker.
     """
+    # Other control records do not affect producers.
     marker = read_end_marker(batch) if header.is_control else None
     if marker is None and header.is_control:
         return None
@@ -198,6 +199,7 @@ class ProducerEntry:
 
         A new epoch starts at 0.
         """
+        # A producer without a batch may start with any number (KIP-360).
         if self.epoch == NO_EPOCH:
             return
         first = batch.base_sequence
@@ -331,6 +333,7 @@ class ProducerEntry:
         made.coordinator_epoch = entry.coordinator_epoch
         made.timestamp_ms = entry.timestamp_ms
         made.txn_first_offset = entry.current_txn_first_offset
+        # A producer of which only a marker is left has no batch.
         if entry.last_offset >= 0:
             made.batches.append(
                 BatchMetadata(

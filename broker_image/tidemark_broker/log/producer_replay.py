@@ -106,6 +106,7 @@ def _produced(
         for at, header in walk_produced(segment.descriptor, position, segment.size_bytes):
             if at.base_offset < begin:
                 continue
+            # Only markers need their record; data batches are described by their headers.
             data = segment.bytes_of(at.position, at.end_position) if header.is_control else b""
             batch = producer_batch(header, data)
             if batch is not None:

@@ -53,6 +53,7 @@ class ProducerSnapshots:
 
         Without state a producer is not checked.
         """
+        # A snapshot in memory replaces a file of the same offset.
         data = self._unsaved.get(offset)
         if data is None:
             try:

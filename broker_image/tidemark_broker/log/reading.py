@@ -202,5 +202,6 @@ def _read(
         )
         return position, end, next_offset
 
+    # A damaged index is rebuilt once; damaged records fail again.
     begin, end, next_offset = segment.with_good_index(extent)
     return ReadResult(segment.bytes_of(begin, end), next_offset), end

@@ -103,6 +103,7 @@ class Segment(IndexedSegment):
         try:
             written = self._write(buffers, start)
         except OSError as error:
+            # Remembered, in case the file cannot be cut back now.
             self._cut_due = True
             self._try_to_cut()
             raise StorageError(f"{self.log_path} cannot be written: {error.strerror}") from error
@@ -117,8 +118,10 @@ class Segment(IndexedSegment):
         if batch.max_timestamp > self.largest_timestamp_ms:
             self.largest_timestamp_ms = batch.max_timestamp
             self.offset_of_largest = batch.last_offset
+        # Rolling by time counts from the first batch.
         if position == 0:
             self.first_timestamp_ms = batch.max_timestamp
+        # Sparse entries, as in Kafka: one for each interval.
         if self._bytes_since_entry > index_interval_bytes:
             self.index.append(batch.last_offset, position)
             self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
@@ -246,6 +249,7 @@ class Segment(IndexedSegment):
         """
         assert self.descriptor is not None
         for batch in walk_batches(self.descriptor, 0, self.size_bytes):
+            # A damaged base offset would otherwise enter the indexes.
             if not self.base_offset <= batch.base_offset <= batch.last_offset <= self._offset_max:
                 raise CorruptRecords(
                     f"{self.log_path}: the batch at byte {batch.position} has offsets "

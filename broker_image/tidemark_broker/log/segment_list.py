@@ -157,6 +157,7 @@ class SegmentList:
         """
         number = self.number_of(base_offset)
         segment = self.items[number]
+        # Compaction or retention may have removed it since the caller chose it.
         if segment.base_offset != base_offset or number == len(self.items) - 1:
             raise OffsetOutOfRange(f"no closed segment begins at offset {base_offset}")
         return SegmentFiles(
@@ -200,6 +201,7 @@ class SegmentList:
         oldest = self.items[0]
         assert oldest is not self.active, oldest.log_path
         logger.info("%s is deleted", oldest.log_path)
+        # Renamed before it leaves the list: a failure keeps it readable.
         renamed = rename_files(oldest.paths(), names.DELETED_SUFFIX)
         del self.items[0]
         self._closed_bytes -= oldest.size_bytes

@@ -26,6 +26,7 @@ async def close_logs(logs: Iterable[PartitionLog], in_thread: InThread) -> bool:
 
     Returns, or raises unexpected exceptions, only when no thread works on a log any more.
     """
+    # The workers share one iterator: each takes the next log when it is done.
     left = iter(logs)
 
     async def close_in_turn() -> bool:

@@ -94,6 +94,7 @@ def starts_of(log: LogState) -> Starts:
 
     Takes no lock: a bound that moves meanwhile is persisted the next time.
     """
+    # During a truncation the log counts as truncated, during a removal as shortened.
     bounds, ahead, cut = log.bounds_on_record, log.starts_ahead, log.cut_ahead
     record = log.start_record if cut is None else log.start_record.lowered(cut)
     log_start = record.recordable(bounds)
@@ -126,10 +127,12 @@ def recorded_ahead(
     The caller holds ``shaping`` and not ``lock``. If the block leaves the log in doubt, its files
     may be the old or the new ones. Then the record allows for both until the log is open again.
     """
+    # Set first: a checkpoint by another thread must not write the former values in between.
     log.starts_ahead, log.cut_ahead = starts, cut_to
     try:
         if starts is not None and log.record_starts is not None:
             log.record_starts(starts)
+        # Bounds above the recovery point are not trusted after a crash anyway.
         if cut_to is not None and cut_to < log.bounds.recovery_point:
             log.checkpoint()
         yield

@@ -26,6 +26,7 @@ def first_at_or_after(
     assert segment.descriptor is not None
     position = _position_for(segment, timestamp_ms, start_offset)
     for batch in walk_batches(segment.descriptor, position, segment.size_bytes):
+        # Headers come from clients: a walk without a limit could be made arbitrarily long.
         limits.records_left -= 1
         if limits.records_left < 0:
             return _begin_of(batch, start_offset)

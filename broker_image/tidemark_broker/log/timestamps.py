@@ -52,6 +52,7 @@ def _is_plausible(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
 
 def _check_times(contents: BatchContents, config: LogConfig, now_ms: int) -> None:
     smallest_ms, largest_ms = contents.smallest_ms, contents.largest_ms
+    # Records without timestamps are allowed, as in Kafka.
     if smallest_ms == NO_TIMESTAMP:
         return
     if now_ms - smallest_ms > config.message_timestamp_before_max_ms:

@@ -76,6 +76,7 @@ class TransactionIndex:
         """
         saved, unsaved = self._content
         data, position = encode_aborted(unsaved), saved * ENTRY_BYTES
+        # A segment without aborted transactions has no file.
         if not data and not self._is_stale:
             return saved
         count = saved + len(data) // ENTRY_BYTES

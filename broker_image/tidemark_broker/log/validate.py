@@ -98,6 +98,7 @@ def one_batch(data: Buffer) -> Buffer:
     size = _next_batch(data, 0)
     if size is None:
         raise NoBatch("a produce request carries one whole record batch per partition")
+    # Kafka 4 does not accept the older formats either (KIP-724).
     if data[_MAGIC_POSITION] != MAGIC:
         raise NoBatch(
             f"message format {data[_MAGIC_POSITION]} is not accepted: use a client of Kafka 0.11 "
@@ -118,6 +119,7 @@ def _next_batch(data: Buffer, position: int) -> int | None:
     if left < LENGTH_OVERHEAD:
         return None
     (length,) = _LENGTH.unpack_from(data, position + 8)
+    # The oldest format decides, as in Kafka: the magic byte has not been read yet.
     if length < _LENGTH_MIN:
         raise CorruptRecords(f"a batch of {length} bytes is shorter than any")
     if left <= _MAGIC_POSITION:
@@ -160,6 +162,7 @@ def _check_count(header: BatchHeader) -> None:
 
     Otherwise every consumer and every job would fail on the batch.
     """
+    # Only a compacted log may have fewer records than offsets, never a client's batch.
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
         raise InvalidRecords(
             f"{header.count} records, but the last offset delta is {header.last_offset_delta}"
@@ -241,6 +244,7 @@ def runs_for_segments(
     segment. A batch larger than a segment is a run of its own.
     """
     first, used = 0, 0
+    # The append rolls before the first batch, so a whole segment is free.
     if batches and batches[0].size_bytes > room_bytes:
         room_bytes = segment_bytes
     for number, batch in enumerate(batches):

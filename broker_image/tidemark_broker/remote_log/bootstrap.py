@@ -85,9 +85,11 @@ def _behind(tier: Tier, entry: SegmentEntry, head_log_start: int) -> BootstrapPo
     aux = tier.segments.fetch_aux(entry)
     next_offset = entry.end_offset_inclusive + 1
     try:
+        # The epochs up to this segment's end were stored with it.
         epochs = read_epochs(aux.leader_epochs.decode())
     except (CheckpointFormatError, UnicodeDecodeError) as error:
         raise AuxCorrupt(f"{entry.aux_key}: {error}") from error
+    # A head's log start may be above the segment, if the rest of the tier is expired.
     log_start = min(head_log_start, next_offset)
     return BootstrapPoint(
         next_offset=next_offset,
@@ -122,6 +124,7 @@ def _recent_batches(tier: Tier, snapshot: Snapshot, last: SegmentEntry) -> Seque
         for _ in range(_RECALLED_SEGMENTS):
             if entry is None or left <= 0:
                 break
+            # Segments are read backwards, batches stay in the order of the log.
             found[:0] = _last_batches(tier, entry, left)
             left -= entry.size_bytes
             entry = snapshot.find(entry.start_offset - 1)
@@ -135,6 +138,7 @@ def _last_batches(tier: Tier, entry: SegmentEntry, count_bytes: int) -> list[Pro
     batch at that position.
     """
     position = 0
+    # Only the end of a large segment is read, from an indexed batch.
     if entry.size_bytes > count_bytes:
         index = OffsetIndex.from_bytes(
             entry.start_offset, tier.segments.fetch_aux(entry).offset_index
@@ -146,6 +150,7 @@ def _last_batches(tier: Tier, entry: SegmentEntry, count_bytes: int) -> list[Pro
     found = []
     for at, header in iter_headers(data):
         check_crc(data, at, header)
+        # Markers have no sequence numbers, and the snapshot has their effect.
         if header.producer_id > NO_PRODUCER_ID and not header.is_control:
             batch = producer_batch(header, b"")
             if batch is not None:

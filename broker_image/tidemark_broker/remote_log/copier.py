@@ -57,6 +57,7 @@ class Copier:
         Raises the cause of a failure. After :class:`CustomMetadataTooLarge` nothing more is copied
         in this term.
         """
+        # A commit with an unknown outcome may have copied the candidate already.
         await self._writer.refresh()
         if self._partition.row is None or not self._partition.row.manifest:
             return False  # until the controller knows of the head, "not found" could mean "empty"
@@ -69,6 +70,7 @@ class Copier:
                 "Nothing is copied, because that would leave a hole. Elect a replica that has the "
                 "offsets in between, or delete the records up to there"
             )
+        # Nothing is eligible; the caller waits for a change.
         if isinstance(candidate, Blocked):
             return False
         await self._copy(candidate)
@@ -87,6 +89,7 @@ class Copier:
         :func:`eligibility.stable_from`.
         """
         next_copy_offset = self._writer.head.next_copy_offset
+        # Two segments decide, however many the log has.
         segments = self._partition.log.segments_from(next_copy_offset, _CANDIDATES)
         return eligibility.stable_from(segments, next_copy_offset)
 
@@ -101,6 +104,7 @@ class Copier:
 
     async def _copy(self, segment: SegmentInfo) -> None:
         writer, shared, by = self._writer, self._shared, self._writer.term.by
+        # The quota comes first: a started copy must not wait with an entry in COPY_STARTED.
         await shared.quotas.copy.take(segment.size_bytes)
         shared.metrics.add(tier_table.COPY_REQUESTS)
         try:
@@ -117,6 +121,7 @@ class Copier:
 
     def _entry(self, segment: SegmentInfo, prepared: _Prepared) -> SegmentEntry:
         partition, term = self._partition, self._writer.term
+        # The entry has the claim under which it is written.
         return new_segment(
             topic=partition.topic,
             topic_id=partition.topic_id,
@@ -160,6 +165,7 @@ class Copier:
 
     async def _check_custom_metadata(self, entry: SegmentEntry, custom: bytes | None) -> None:
         limit = self._shared.dynamic.custom_metadata_max_bytes
+        # The limit of KIP-917 is inclusive, as in Kafka.
         if custom is None or len(custom) <= limit:
             return
         logger.warning(

@@ -61,6 +61,7 @@ class Damages:
             of_partition = self._found.get(key) or {}
             known = segment_id in of_partition
             of_partition[segment_id] = damage
+            # A status can show only one of them, so a few suffice.
             if len(of_partition) > _SEGMENTS_MAX:
                 del of_partition[next(iter(of_partition))]
             self._found.put(key, of_partition)
@@ -75,6 +76,7 @@ class Damages:
             return
         with self._lock:
             damage = (self._found.get(key) or {}).get(entry.segment_id)
+            # A good read of another part of the segment proves nothing about this one.
             if damage is not None and start_offset <= damage.offset < next_offset:
                 self._drop(key, entry)
 
@@ -85,6 +87,7 @@ class Damages:
         if not self._found:
             return None
         with self._lock:
+            # Expired segments are not served any more, so their damage is dropped.
             for damage in tuple((self._found.get(key) or {}).values()):
                 if is_live(damage.entry):
                     return Failure(damage.reason, damage.message)

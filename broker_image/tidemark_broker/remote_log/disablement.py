@@ -67,6 +67,7 @@ async def follow_local_starts(writer: HeadWriter) -> None:
     start, and the missing range is not in the tier any more. The result is as if it had been in the
     ISR in time.
     """
+    # Repeated with every expiry run, since replicas may join the ISR later.
     start = _largest(writer.partition, writer.term.tiering.epoch)
     if start is not None and start > writer.head.log_start_offset:
         await writer.expire_to(start)
@@ -79,6 +80,7 @@ async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch:
     await _until(
         shared, partition, Change.LOW_WATERMARK, lambda: _has_heard(partition, tiered_epoch)
     )
+    # The leader sends the head's log start together with its tiered epoch.
     start = partition.head_log_start_offset
     await _until(shared, partition, Change.LOW_WATERMARK, lambda: _has_reached(partition, start))
     await _made_durable(partition, start)
@@ -96,6 +98,7 @@ def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | Non
             starts[node] = partition.log.local_log_start_offset
             continue
         follower = None if leader is None else leader.followers.get(node)
+        # Before it stored the epoch, a follower's local retention may still raise its start.
         has_epoch = follower is not None and follower.tiered_epoch >= tiered_epoch
         starts[node] = (
             follower.local_log_start_offset if has_epoch and follower is not None else None
@@ -132,6 +135,7 @@ def _largest(partition: Partition, tiered_epoch: int) -> int | None:
         if start is None:
             return None
         known.append(start)
+    # The log start must not exceed the high watermark (invariant 13).
     largest = max(known, default=None)
     return largest if largest is not None and largest <= partition.high_watermark else None
 

@@ -46,6 +46,7 @@ def next_segment(
     candidate = _candidate(segments, next_copy_offset)
     if candidate is None:
         return Blocked.NOTHING_CLOSED
+    # The gap was neither copied nor deleted.
     if candidate.base_offset > max(next_copy_offset, log_start_offset):
         return Blocked.HOLE
     if candidate.next_base_offset > last_stable_offset:
@@ -80,5 +81,6 @@ def _candidate(segments: Sequence[SegmentInfo], next_copy_offset: int) -> Segmen
     if first == len(segments):
         return None
     segment = segments[first]
+    # An empty segment has nothing to copy.
     empty = segment.next_base_offset == segment.base_offset
     return None if segment.is_active or empty else segment

@@ -41,6 +41,7 @@ class Expirer:
         self._writer.announce()
         await self._describe_topic()
         await self._expire()
+        # During a disablement the log start may have to follow a new ISR member.
         if self._writer.term.tiering.is_deleting:
             await follow_local_starts(self._writer)
         return await self._delete()
@@ -56,6 +57,7 @@ class Expirer:
     async def _expire(self) -> None:
         if not self._writer.term.tiering.may_expire:
             return
+        # DeleteRecords has moved the replica's own log start, which the head follows.
         new_start = max(self._partition.log_start_offset, await self._retained_from())
         head = self._writer.head
         if new_start <= head.log_start_offset:
@@ -71,8 +73,10 @@ class Expirer:
     async def _retained_from(self) -> int:
         """Return the log start that retention requires, or the current one."""
         log, head = self._partition.log, self._writer.head
+        # An empty tier has nothing to expire.
         if head.live_end is None:
             return head.log_start_offset
+        # Read now, so that a changed configuration applies to this run.
         tier, config = self._shared.guard.tier(), log.config
         limits = Limits(
             retention_ms=config.retention_ms,
@@ -142,8 +146,10 @@ class Expirer:
     async def _describe_topic(self) -> None:
         """Keep the topic's object up to date; only the leader of partition 0 does."""
         partition, view = self._partition, self._partition.view
+        # One writer for each topic: partition 0's leader.
         if partition.partition != 0 or view is None:
             return
+        # A topic without anything in the tier, now or later, needs no description.
         if not self._writer.term.tiering.copies and self._writer.head.is_empty:
             return
         topic = TopicObject(
@@ -154,6 +160,7 @@ class Expirer:
             config=dict(view.config),
             replication_factor=max(len(row.replicas) for row in view.partitions.values()),
         )
+        # Written once for each change, not with every run.
         if topic == self._described:
             return
         tier = self._shared.guard.tier()
@@ -178,8 +185,10 @@ def delete_objects(
     except DeletesRefused as error:
         shared.metrics.add(tier_table.DELETE_ERRORS, len(error.refused))
         logger.warning("%s", error)
+        # A segment counts as deleted only if both of its objects are.
         return [item for item in due if not _keys_of(item) & error.refused.keys()], error
     except StoreError as error:
+        # The request failed as a whole: try single deletions.
         logger.info("%d segments are not deleted at once: %s", len(due), error)
     else:
         return due, None

@@ -73,8 +73,10 @@ class Fetcher:
         self, partition: Partition, offset: int, max_bytes: int, deadline_s: float
     ) -> RemoteRead:
         """Read from the tier; see :class:`RemoteLog`. ``TimeoutError`` when the deadline passes."""
+        # The response is full already.
         if max_bytes <= 0:
             return RemoteRead(b"", offset)
+        # The quota is checked before the read, its size is only known afterwards.
         await self._shared.quotas.fetch.wait(deadline_s)
         self._shared.metrics.add(tier_table.FETCH_REQUESTS)
         snapshot = self._snapshot(partition)
@@ -82,6 +84,7 @@ class Fetcher:
         def work(tier: Tier) -> tuple[RemoteRead, _Ahead | None]:
             return self._read(tier, partition, snapshot, offset, max_bytes)
 
+        # Requests with the same offset and size share one read.
         found, ahead = await self._run(
             partition, ("read", offset, max_bytes), work, deadline_s, offset
         )
@@ -118,6 +121,7 @@ class Fetcher:
         try:
             return await self._run(partition, None, work, deadline_s, log_start)
         except RemoteOffsetOutOfRange as error:
+            # The log start moved during the look-up, so its result is not "none" but outdated.
             if log_start < partition.log_start_offset:
                 raise RemoteUnavailable(f"{error}; retry") from error
             return None
@@ -247,6 +251,7 @@ class Fetcher:
             partition.topic_id, partition.partition, partition.tier_position
         )
         self._snapshots[_key(partition)] = (self._shared.context.monotonic(), snapshot)
+        # Snapshots are valid for a second only, so few are needed.
         while len(self._snapshots) > _SNAPSHOTS_MAX:
             self._snapshots.popitem(last=False)
         return snapshot
@@ -256,6 +261,7 @@ class Fetcher:
     ) -> "tuple[RemoteRead, _Ahead | None]":
         entry = snapshot.find(offset)
         if entry is None:
+            # The caller distinguishes a deleted offset from one above the tier's end.
             head = snapshot.head
             raise queries.RemoteOffsetOutOfRange(
                 f"{head.name}: offset {offset} is not in the tier, which ends at "
@@ -268,6 +274,7 @@ class Fetcher:
             return RemoteRead(data, next_offset, reader.aborted(offset, next_offset)), end
 
         found, end = self._checked(tier, partition, entry, offset, read)
+        # A successful read clears damage that was recorded there.
         self.damages.sound(_key(partition), entry, offset, found.next_offset)
         return found, self._ahead(tier, snapshot, entry, end)
 
@@ -287,6 +294,7 @@ class Fetcher:
             return read(SegmentReader(tier, self.caches, entry))
         except ObjectDamaged as error:
             logger.info("%s: reading once more: %s", partition.tp, error)
+        # The second attempt must not use the cached copy.
         self.caches.forget(entry.segment_id)
         try:
             return read(SegmentReader(tier, self.caches, entry))

@@ -61,6 +61,7 @@ def claiming(shared: Shared, term: LeaderTerm) -> Transition:
     """
 
     def claim(head: Head) -> Head:
+        # Claiming the epoch of a Delete here would end the tier before the log start has moved.
         waits = term.tiering.has_to_delete(head.tiering.epoch)
         return transitions.claim(
             head,
@@ -130,6 +131,7 @@ class HeadWriter:
             tier = self.shared.guard.tier()
             row = self.partition.row
             known = self._loaded is not None or (row is not None and row.manifest)
+            # The result reaches the replica in the same step of the loop.
             self._adopt(*await self._run(self._load, tier, known))
             if not known and not self._retired:
                 isr_maintenance.report_manifest_created(self.partition)
@@ -167,6 +169,7 @@ class HeadWriter:
         """Make the one commit of a disablement with Delete: claim, log start and floor."""
         term, shared = self.term, self.shared
         await self.commit(
+            # Computed on the head at commit time: another attempt may have changed it.
             lambda head: transitions.disable_delete(
                 head,
                 term.by,
@@ -214,6 +217,7 @@ class HeadWriter:
         if self._retired or self._loaded is None or not partition.is_leader:
             return
         head = self._loaded.head
+        # A new leader may not know yet that the head's log start is committed.
         new_start = min(head.log_start_offset, partition.high_watermark)
         if new_start > partition.log_start_offset:
             durable = log_start.raise_to(partition, new_start)
@@ -253,6 +257,7 @@ class HeadWriter:
             found = await self.shared.pools.commits.run_to_end(function, *args)
         except HeadWentBack:
             if not self._retired:
+                # Local retention must not trust a tier whose head went back.
                 remote_end.note_damage(self.partition, is_damaged=True)
             raise
         self._read_at_s = self.shared.context.monotonic()
@@ -302,6 +307,7 @@ class HeadWriter:
             self.term.by,
             now_ms=self.shared.context.wall_ms(),
         )
+        # An unchanged head was not written, so its totals are still valid.
         if changed is loaded:
             return loaded, self.totals
         return changed, queries.totals(changed.head, self.pages(tier))

@@ -68,6 +68,7 @@ class LeaderTasks:
 
     def cancel(self) -> "asyncio.Task[None] | None":
         """End the term at once; return the task that still has to end, if any."""
+        # Results of a commit in progress belong to a term that is over.
         self.writer.retire()
         self._end()  # a task that is cancelled before its first step does not reach its finally
         if self._task is not None and not self._task.done():
@@ -81,6 +82,7 @@ class LeaderTasks:
 
     async def wait_settled(self) -> Failure | None:
         """Wait until settled (None), or until a failure is known."""
+        # A disablement request returns with the reason instead of waiting for the store.
         while not self.settled.is_set() and not self.ended and not self.failures:
             self._changed.clear()
             await self._changed.wait()
@@ -92,6 +94,7 @@ class LeaderTasks:
         try:
             # Nothing is copied or expired before the claim: another leader might still write.
             await self._settle()
+            # A fenced task ends the other one too: both work under the same claim.
             async with asyncio.TaskGroup() as group:
                 if self.term.tiering.copies:
                     group.create_task(self._copy())
@@ -203,6 +206,7 @@ class LeaderTasks:
         context, guard = self.shared.context, self.shared.guard
         now_s = context.monotonic()
         backoff = backoff.failed(now_s)
+        # Read before the wait, so that a recovery in between ends it.
         changes = guard.changes
         await self.shared.wait(
             [self.shared.store_key],
@@ -213,6 +217,7 @@ class LeaderTasks:
 
     def _failed(self, name: str, error: BaseException) -> None:
         failure = failure_of(error)
+        # A repeated failure is logged once.
         if self.failures.get(name) != failure:
             fenced = isinstance(error, ManifestFenced | TopicDeleted)
             level = logging.INFO if fenced else logging.WARNING

@@ -66,6 +66,7 @@ class RemoteQuotas:
         cls, settings: RemoteSettings, counters: RemoteMetrics, now: Callable[[], float]
     ) -> "RemoteQuotas":
         """Create the quotas of the settings."""
+        # Both quotas use Kafka's sliding windows, with separate settings.
         copy = Windows(settings.copy_windows, settings.copy_window_seconds)
         fetch = Windows(settings.fetch_windows, settings.fetch_window_seconds)
         return cls(
@@ -112,5 +113,6 @@ class Shared:
         began_s = loop.time()
         if await self.context.purgatory.wait(keys, satisfied, timeout_s):
             return
+        # The purgatory returned early because it is full: wait at least a moment.
         left_s = min(timeout_s, _LEAST_WAIT_S) - (loop.time() - began_s)
         await asyncio.sleep(max(left_s, 0.0))

@@ -40,6 +40,7 @@ class RemoteQuota:
 
     async def take(self, size_bytes: int) -> None:
         """Wait for a turn below the quota, and account for the bytes."""
+        # One copy at a time is admitted, in order, so that none starves.
         async with self._turn:
             await self.wait(float("inf"))
             self.record(size_bytes)
@@ -53,6 +54,7 @@ class RemoteQuota:
             left_s = deadline_s - self._now()
             if left_s <= 0:
                 raise TimeoutError
+            # Rechecked within a second, since reads of others change the rate.
             pause_s = min(rest_s, left_s, _STEP_S)
             self._throttled(pause_s)
             await asyncio.sleep(pause_s)

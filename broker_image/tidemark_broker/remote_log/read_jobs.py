@@ -96,6 +96,7 @@ class ReadJobs(Generic[R]):
         """
         job.waiters -= 1
         job.left_s = self._clock()
+        # A request whose result is of its moment is worthless for others.
         ends = not keep and not job.waiters
         if ends:
             job.future.cancel()
@@ -104,6 +105,7 @@ class ReadJobs(Generic[R]):
 
     def _unless_abandoned(self, job: Job[R], work: Callable[[], R]) -> R:
         """Run the work in a thread, unless no request has waited for ``ABANDONED_S``."""
+        # The queue was longer than its clients' patience: skip the read.
         if not job.waiters and self._clock() - job.left_s > ABANDONED_S:
             raise Abandoned
         return work()

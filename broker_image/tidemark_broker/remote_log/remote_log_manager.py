@@ -73,6 +73,7 @@ class RemoteLogManager:
         self._fetcher = Fetcher(self._shared, self._snapshot_of)
         self._tasks: dict[TopicIdPartition, LeaderTasks] = {}
         self._ending: dict[asyncio.Task[None], TopicIdPartition] = {}
+        # Topics with a deletion request in progress.
         self._deleting: set[uuid.UUID] = set()
         self._closing: asyncio.Task[None] | None = None
 
@@ -163,6 +164,7 @@ class RemoteLogManager:
     async def disable(self, partition: Partition, disabling: Tiering) -> None:
         """Do this replica's part of a disablement; the controller repeats it until it returns."""
         stored = partition.tiering
+        # The controller may be ahead of, or behind, this replica's state.
         if stored.epoch != disabling.epoch:
             raise RemoteUnavailable(
                 f"{partition.tp}: the request is for tiered epoch {disabling.epoch}, stored is "
@@ -173,15 +175,18 @@ class RemoteLogManager:
                 f"{partition.tp}: the stored tiering state does not match this disablement"
             )
         if partition.role is Role.FOLLOWER:
+            # With Retain a follower has nothing to do but to store the epoch.
             if disabling.deletes:
                 await follow_disablement(self._shared, partition, disabling.epoch)
             return
         if not partition.is_leader:
             raise RemoteUnavailable(f"{partition.tp}: this replica has no role yet")
+        # A request may arrive before the role change has started the tasks.
         self._start(partition)
         tasks = self._tasks.get(_key(partition))
         if tasks is None:
             raise RemoteUnavailable(f"{partition.tp}: it has nothing in the tier")
+        # Acknowledged only once the head is claimed, and for Delete has moved its log start.
         failure = await tasks.wait_settled()
         if failure is not None:
             raise RemoteUnavailable(failure.message)
@@ -197,6 +202,7 @@ class RemoteLogManager:
 
         One request at a time.
         """
+        # The controller repeats a request that took too long.
         if topic_id in self._deleting:
             raise RemoteUnavailable(f"{name}: an earlier deletion request is still running")
         self._deleting.add(topic_id)
@@ -244,6 +250,7 @@ class RemoteLogManager:
         tasks = self._tasks.get(_key(partition))
         if tasks is None:
             return RemoteSummary()
+        # Only the leader knows the tier's totals; followers report zeros.
         failure, totals = self._failure_of(tasks), tasks.writer.totals
         loaded = tasks.writer.loaded
         return RemoteSummary(
@@ -285,6 +292,7 @@ class RemoteLogManager:
         """
         for key in tuple(self._tasks):
             self._stop(key)
+        # A second call waits for the first one's shutdown.
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
         _, late = await asyncio.wait([self._closing], timeout=timeout_s)

@@ -142,6 +142,7 @@ class SegmentReader:
         When ``limits`` are exhausted the look-up ends, as in a local segment
         (``log.timestamp_lookup``).
         """
+        # Entries strictly below: an equal one need not be the first record of that time.
         indexed = self._indexes().times.lookup(timestamp_ms - 1).offset
         line, batch = self._walk_from(max(indexed, start_offset))
         while True:
@@ -167,6 +168,7 @@ class SegmentReader:
 
     def _load(self, first: int, last: int) -> None:
         """Load these chunks. Missing ones are read from the store, adjacent ones in one request."""
+        # Chunks in use are held here, so the shared cache may evict them.
         missing = [number for number in range(first, last + 1) if number not in self._chunks]
         if not missing:
             return
@@ -179,6 +181,7 @@ class SegmentReader:
 
     def _fetch(self, numbers: Sequence[int]) -> list[bytes]:
         """Read chunks of ascending numbers from the store."""
+        # Requests to an object store cost more than bytes, so adjacent chunks are combined.
         runs: list[list[int]] = []
         for number in numbers:
             if runs and number == runs[-1][-1] + 1:
@@ -192,10 +195,12 @@ class SegmentReader:
         size = self._caches.chunk_bytes
         start, end = first * size, min((first + count) * size, self._entry.size_bytes)
         data = self._tier.segments.fetch(self._entry, start, end)
+        # The object's length differs from the manifest's.
         if len(data) != end - start:
             raise self._damaged(
                 f"it has {start + len(data)} bytes, the manifest says {self._entry.size_bytes}"
             )
+        # Segments copied by earlier versions have no digests of pieces.
         if self._entry.digests is not None:
             wrong = wrong_piece(data, start, self._indexes().pieces)
             if wrong is not None:
@@ -259,6 +264,7 @@ class SegmentReader:
         """
         last_offset, position = self._indexes().offsets.entry_for(offset)
         batch = self._batch_at(position)
+        # A wrong index would lead to valid batches with wrong offsets.
         if position and batch.last_offset != last_offset:
             raise self._damaged(
                 f"the batch at byte {position} ends with offset {batch.last_offset}, its index "

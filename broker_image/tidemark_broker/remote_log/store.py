@@ -85,6 +85,7 @@ class StoreGuard:
             return
         before, self._accepted = self._accepted, accepted
         same_place = (before.remote_storage, before.cluster_id) == (remote_storage, cluster_id)
+        # The store was verified with this id already: the controller has recorded it.
         if same_place and self._store_id == store_id:
             return
         self._store_id = ""
@@ -192,6 +193,7 @@ class StoreGuard:
         tier, accepted = self._tier, self._accepted
         if tier is None:
             return True
+        # Without an accepted id the first verified one stays in force.
         expected = accepted.store_id or self._store_id
         try:
             found = await in_thread(ensure_identity, tier.store, accepted.cluster_id, expected)
@@ -221,6 +223,7 @@ class StoreGuard:
         if not isinstance(error, StoreUnavailable):
             text = str(error) or type(error).__name__
             error = StoreUnavailable(text, reason=Reason.REMOTE_STORAGE_UNAVAILABLE, retriable=True)
+        # A repeated failure is logged once.
         if self._error is None or str(self._error) != str(error):
             logger.error("remote storage is not available: %s", error)
         self._error = error
@@ -232,6 +235,7 @@ class StoreGuard:
         self._error = None
         self._store_id = store_id
         self.changes += 1
+        # Wake the tasks that wait for the store.
         self._on_change()
 
 

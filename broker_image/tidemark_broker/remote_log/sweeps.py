@@ -70,6 +70,7 @@ class Sweeps:
     async def _run(self) -> None:
         settings, pools = self._shared.settings, self._shared.pools
         while True:
+            # With jitter brokers that started together check at different times.
             await asyncio.sleep(jittered(settings.sweep_interval_s, settings.jitter))
             if not self._shared.dynamic.sweeps:
                 continue
@@ -120,6 +121,7 @@ class Sweeps:
             progress=self._go_on,
         )
         try:
+            # An interrupted sweep still reports what it has found and removed.
             sweeper.run()
         finally:
             self._report(sweeper.report)
@@ -130,6 +132,7 @@ class Sweeps:
 
     def _report(self, report: SweepReport) -> None:
         self._last = report
+        # Counters add up over all sweeps; the gauges show what the last one has left.
         removed = report.removed.count + report.uploads_removed
         self._shared.metrics.add(tier_table.SWEPT_OBJECTS, removed)
         self._shared.metrics.add(tier_table.SWEPT_BYTES, report.removed.size_bytes)

@@ -56,6 +56,7 @@ class Pool:
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
         """Queue a call. Raises :class:`PoolFull`."""
+        # Refused at once: a longer queue would only serve requests whose clients have given up.
         if self.pending_max is not None and self._pending >= self.threads + self.pending_max:
             self.rejected_total += 1
             raise PoolFull(f"{self._pending} calls of the {self.name} pool are pending, its limit")

@@ -45,6 +45,7 @@ def delete_topic(
         cluster_id=shared.guard.cluster_id,
         partitions=partitions,
     )
+    # The topic's tombstone first: from now on the topic counts as deleted.
     tier.topics.bury(topic)
     heads = _buried(shared, tier, topic)
     # The budget bounds one call, so that the controller's request does not time out.
@@ -71,6 +72,7 @@ def _buried(shared: Shared, tier: Tier, topic: TopicObject) -> list[tuple[int, L
     """Return the tombstones of all partitions, created if there was no head."""
     now_ms, found = shared.context.wall_ms(), set(tier.manifests.partitions(topic.topic_id))
     heads = []
+    # Partitions without a head get a tombstone too, which fences a leader's first head.
     for partition in sorted(found.union(range(topic.partitions))):
         if partition in found:
             # However old the head is: the whole partition is to be deleted.
@@ -102,6 +104,7 @@ def _sweep(tier: Tier, topic: TopicObject) -> int:
     Return their number, so that a later call finds out whether that was all.
     """
     count = tier.segments.sweep_topic(topic.name, topic.topic_id, SEGMENTS_AT_ONCE)
+    # Bounded like segments, so that one call stays short.
     listed = itertools.islice(tier.store.list(topic_pages_prefix(topic.topic_id)), SEGMENTS_AT_ONCE)
     pages = [info.key for info in listed]
     if pages:

@@ -79,6 +79,7 @@ def drop_if_unreferenced(upload: Upload) -> bool:
     """
     entry = upload.entry
     try:
+        # Another attempt has its own segment id, so only this entry counts.
         if _is_referred_to(upload):
             return False
         upload.tier.segments.delete([entry])
@@ -94,7 +95,9 @@ def _is_referred_to(upload: Upload) -> bool:
     head = manifests.load(upload.topic_id, upload.partition).head
     for entry in head.entries:
         if entry.segment_id == segment_id:
+            # A marked entry is deleted later anyway; the late objects can go now.
             return entry.state is not SegmentState.DELETE_STARTED
+    # A finished copy may have moved to a sealed page meanwhile.
     end = upload.entry.end_offset_inclusive
     pages = manifests.pages(upload.topic_id, upload.partition)
     return any(

@@ -27,6 +27,7 @@ def load(
     """
     topic_id, number = partition.topic_id, partition.partition
     known = partition.tier_position
+    # The leader's memory may be ahead of its state file, which is written later.
     if memory is not None and (known is None or known.is_behind(memory.position)):
         known = memory.position
     try:
@@ -55,6 +56,7 @@ def commit(
 ) -> LoadedHead:
     """Commit a transition; if the head went back meanwhile, commit it on the repaired head."""
     try:
+        # The store's conditional write detects that the head has changed.
         return tier.manifests.commit(loaded, transition)
     except (HeadWentBack, HeadNotFound):
         repaired = load(tier, partition, by, now_ms=now_ms, memory=loaded.head)
@@ -76,6 +78,7 @@ def _repair(
             f"{partition.tp}: {error}; broker {found.head.broker_id} has claimed it in leader "
             f"epoch {found.head.leader_epoch}"
         ) from error
+    # Everything this replica knows of the tier limits which repair is acceptable.
     end = partition.remote_end
     evidence = Evidence(
         leader_epoch=by.leader_epoch,

@@ -215,6 +215,7 @@ class MetadataCache:
 
         Another topic of the same name is no proof: it may be an older one from a restored backup.
         """
+        # A tombstone in this very message is proof, whatever the controller knows otherwise.
         gone = {removal.topic_id for removal in request.removals if removal.partition < 0}
         for topic_id, view in tuple(self._vanished.items()):
             is_gone = topic_id in gone or self._is_gone(topic_id)
@@ -222,6 +223,7 @@ class MetadataCache:
                 del self._vanished[topic_id]
             if is_gone:
                 self._tell_deleted(view)
+        # Bound the memory: the oldest doubtful topic is forgotten without a report.
         while len(self._vanished) > _VANISHED_MAX:
             del self._vanished[next(iter(self._vanished))]
 
@@ -275,6 +277,7 @@ class MetadataCache:
         view = self._forget(topic_id)
         if view is None:
             return
+        # Reported as deleted by _settle_vanished, once all of the message is applied.
         self._vanished[topic_id] = view
         if self.topics.get(view.name) is view:
             del self.topics[view.name]
@@ -322,6 +325,7 @@ def _merge_rows(
         elif is_newer(known, row):
             continue
         rows[row.partition] = row
+    # Sort only if necessary: nearly all messages have the rows in order.
     if not in_order:
         sorted_rows = sorted(rows.items())
         rows.clear()

@@ -38,6 +38,7 @@ class Stall:
 
     def turned(self, now_s: float) -> None:
         """Record a turn of the loop. After a gap longer than a session the stall begins."""
+        # The gap exceeds the session: the controller may have elected another leader.
         if now_s > self._silent_from_s:
             self._woke_s = now_s
         self._turned_s = now_s

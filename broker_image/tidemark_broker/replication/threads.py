@@ -67,6 +67,7 @@ class Threads:
         """
         if self._pending_max is not None and self._pending >= self._running_max + self._pending_max:
             raise ThreadsBusy(f"{self._pending} {self.name} are under way already")
+        # The call can be given up until a thread has started it.
         call = _Call(partial(function, *args, **kwargs))
         work = asyncio.get_running_loop().run_in_executor(self._executor, call)
         self._pending += 1

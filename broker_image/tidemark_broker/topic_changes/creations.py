@@ -52,6 +52,7 @@ class Wanted:
         """
         if name in self._waiting or (principal and not self._has_room(principal)):
             return False
+        # A failed creation is not repeated with every metadata request.
         tried = self._tried.get(name)
         if tried is not None and not tried.ready(now_s):
             return False
@@ -69,6 +70,7 @@ class Wanted:
         They are not requested again until their pause is over. :meth:`succeeded` resets it to the
         shortest.
         """
+        # Groups and transactions depend on the broker's own topics.
         in_turn = sorted(self._waiting.items(), key=lambda each: each[1] != "")
         taken = dict(in_turn[:CHANGES_MAX])
         for name in taken:
@@ -103,6 +105,7 @@ class Creations:
         self._cluster = cluster
         self._entries = entries
         self._monotonic = monotonic
+        # Clients' names are bounded here, before anything is sent.
         self._wanted = Wanted()
         self._news = asyncio.Event()
 
@@ -113,6 +116,7 @@ class Creations:
         for, if any.
         """
         is_there = name in self._cluster.topics
+        # A coordinator's topic that is shown but not served must be created again.
         if name in COORDINATORS_TOPICS:
             is_there = self._cluster.has_topic(name)
         if is_there or not self.may_create(name):

@@ -100,6 +100,7 @@ class Forwarder(ChangeForwarder):
         until_s = asyncio.get_running_loop().time() + max(timeout_s, _LEAST_S)
         results: list[TopicChangeResult] = []
         for some in _messages(changes):
+            # A single change that is too large would end the connection for everyone.
             if len(some) == 1 and _size(some[0]) > MESSAGE_BYTES_MAX:
                 results += _all(
                     some,
@@ -143,6 +144,7 @@ class Forwarder(ChangeForwarder):
         validate_only: bool,
     ) -> ChangeTopicsResponse | None:
         async with self._dialling:
+            # One dial at a time; concurrent changes share the connection.
             reached = await self._reach(until_s)
         if reached is None:
             return None
@@ -158,6 +160,7 @@ class Forwarder(ChangeForwarder):
         link = self._link()
         if self._connected is not None:
             of, connection = self._connected
+            # A connection of a former session would carry an outdated token.
             if of is link and not connection.closed:
                 return self._connected
             await self.close()
@@ -165,6 +168,7 @@ class Forwarder(ChangeForwarder):
             return None
         connection = await link.connect()
         self._connected = link, connection
+        # An empty request shows the token before the large one is sent.
         nothing = _request(link, (), _NOBODY, validate_only=True)
         await connection.request(nothing, ChangeTopicsResponse, _left_s(until_s))
         return self._connected

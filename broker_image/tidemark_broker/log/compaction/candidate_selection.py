@@ -95,6 +95,7 @@ def _first_uncleanable(
     for segment in segments:
         if segment.next_base_offset <= start:
             continue
+        # Stops at the first such segment, so that offsets are compacted in order.
         too_young = config.min_compaction_lag_ms > 0 and segment.age_timestamp_ms > youngest_ms
         if segment.is_active or segment.next_base_offset > last_stable_offset or too_young:
             return segment.base_offset

@@ -41,6 +41,7 @@ class CleanedSegment:
         """Write and index one batch."""
         segment = self.segment
         position, size = segment.size_bytes, len(batch)
+        # An index entry has 32 bits for a position.
         if position + size > INT32_MAX:
             raise StorageError(
                 f"{segment.log_path} would exceed {INT32_MAX} bytes, the limit of its index"

@@ -105,6 +105,7 @@ class _Cleaning:
         self._settings = settings
         self._now_ms = now_ms
         self._stopping = stopping
+        # A change of either during the cleaning explains an error.
         self._truncations, self._begin = log.truncations, _begin_of(log)
         self._pace = Pace(self._is_over, moved)
         self.stats = CleaningStats()
@@ -282,6 +283,7 @@ class _Cleaning:
         """Write what remains of a segment. Return whether any of its content was dropped."""
         changed = False
         for header, batch in self._read(source):
+            # Dropping a filler alone is no change worth a rewrite.
             left = keep.filtered(header, batch)
             changed |= left is not batch and not is_filler(header)
             ready = rewritten.gone(header) if left is None else rewritten.kept(header, left)

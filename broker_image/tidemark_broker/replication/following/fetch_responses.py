@@ -21,6 +21,7 @@ from tidemark_broker.replication.threads import in_read_thread
 
 def state_of(partition: Partition) -> LeaderState:
     """Return the current values that a response reports, in the form of :func:`state_in`."""
+    # Only durable values of the tier are reported: a crash must not undo them.
     log, end = partition.log, partition.durable_remote_end
     position = partition.durable_tier_position
     return LeaderState(
@@ -61,6 +62,7 @@ def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartitio
     # Records below the log start are deleted in both tiers, whatever the epochs say.
     if requested.fetch_offset < log.log_start_offset:
         return ErrorCode.offset_out_of_range
+    # Only this log has the follower's missing range; OFFSET_OUT_OF_RANGE makes it restart.
     if isr_maintenance.must_fetch_again(
         partition, partition.leader, replica_id, requested.local_log_start_offset
     ):
@@ -70,8 +72,10 @@ def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartitio
         end = consumer_reads.epoch_end(log, requested.last_fetched_epoch)
         if end.epoch < 0 or end.end_offset < 0:
             return ErrorCode.offset_out_of_range
+    # An empty follower has no epoch to compare, so its offset alone decides.
     elif requested.fetch_offset > log.next_offset:
         return ErrorCode.offset_out_of_range
+    # The follower starts its log from the tier instead of copying it through this leader.
     if requested.fetch_offset < log.local_log_start_offset:
         return ErrorCode.offset_moved_to_tiered_storage
     return ErrorCode.none
@@ -84,6 +88,7 @@ async def records(
     complete.
     """
     log = partition.log
+    # The response is full, or there is nothing new: only the offsets are sent.
     if left <= 0 or requested.fetch_offset >= log.next_offset:
         return answer(partition, ErrorCode.none)
     context = partition.context
@@ -139,6 +144,7 @@ def answer(
     """Return a response with the leader's offsets and the end of the tier."""
     log = partition.log
     point = diverging or UNDEFINED_END
+    # The tier's end is sent only once it is in this leader's state file.
     end, position = partition.durable_remote_end, partition.durable_tier_position
     return ReplicaFetchResult(
         topic_id=partition.topic_id,

@@ -84,6 +84,7 @@ class Fetcher:
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
         self._from_tier = from_tier
+        # Partitions wait singly: a failing disk must not delay others of the same leader.
         self._backoffs: dict[TopicPartition, Backoff] = {}
         self._changed = asyncio.Event()
         self._turn = 0
@@ -169,6 +170,7 @@ class Fetcher:
     async def _round(self, connection: KafkaConnection) -> None:
         request = self._request()
         session_partitions = self._handler.session_partitions
+        # All partitions are backing off, or are starting from the tier.
         if not session_partitions:
             self._handler.reset()
             await self._pause(self._limits.backoff_s)
@@ -184,6 +186,7 @@ class Fetcher:
             return
         if answer.error_code:
             raise ConnectionError(f"the leader returned error {answer.error_code}")
+        # The session advances before the results are applied: the leader counts them as sent.
         self._handler.answered(answer.session_id)
         await self._apply(session_partitions, answer)
 
@@ -196,6 +199,7 @@ class Fetcher:
         # A partition that was removed and added again must not be forgotten.
         for each in requested if self._forgotten else ():
             self._forgotten.pop((each.topic_id, each.partition), None)
+        # Unchanged requests are left out; the session repeats them.
         named, forgotten = self._handler.name(requested, self._forgotten)
         self._forgotten.clear()
         return ReplicaFetchRequest(

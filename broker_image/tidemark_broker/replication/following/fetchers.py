@@ -34,6 +34,7 @@ class Fetchers:
         self.from_tier = FromTier()
         self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
+        # Cancelled tasks are kept until they end: a connection may take time to close.
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
@@ -43,6 +44,7 @@ class Fetchers:
 
     def follow(self, partition: Partition, leader_id: int) -> None:
         """Fetch a partition from ``leader_id`` from now on."""
+        # Leave the former leader first, so that only one fetcher has the partition.
         if self._leader_of.get(partition.tp, leader_id) != leader_id:
             self.unfollow(partition.tp)
         self._leader_of[partition.tp] = leader_id
@@ -65,6 +67,7 @@ class Fetchers:
         known = self._fetchers.get(leader_id)
         if known is not None:
             return known[0]
+        # One connection serves all partitions of a leader.
         fetcher = Fetcher(
             leader_id,
             node_id=self._node_id,

@@ -44,6 +44,7 @@ class Outcome(enum.Enum):
 
 def next_request(partition: Partition, max_bytes: int) -> ReplicaFetchPartition:
     """Return the next request to the leader; it reports the durable log start."""
+    # The epoch and offset of the last record let the leader detect a divergence (KIP-595).
     log = partition.log
     return ReplicaFetchPartition(
         topic_id=partition.topic_id,
@@ -82,6 +83,8 @@ async def apply_answer(
         if not still_applies(partition, requested):
             return Outcome.IDLE
         try:
+            # Truncations run in a thread, so the lock keeps role changes out until the result is
+            # applied.
             outcome = await _apply(partition, result)
         except StorageError as error:
             partition.storage_failed(error)
@@ -125,6 +128,7 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
         # The leader's log starts above this log's end: everything here was deleted.
         if result.log_start_offset >= partition.next_offset:
             await _let_go_of_deleted(partition, result)
+        # Verified like a client's: CRCs, contiguous offsets, epochs that do not fall.
         partition.log.append_as_follower(result.records)
     # High watermark before log start, so that their order holds at every moment.
     _advance_high_watermark(partition, min(result.high_watermark, partition.next_offset))
@@ -202,6 +206,7 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
         )
         await in_role_thread(log.truncate_to, leader.next_offset)
         return Outcome.PROGRESS
+    # Nothing of this log is part of the leader's any more.
     if leader.log_start_offset > log.next_offset:
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
         return Outcome.PROGRESS

@@ -66,12 +66,14 @@ class ReplicaFetchService:
 
         The response is no larger than ``memory`` permits.
         """
+        # The certificate names the broker, so one broker cannot advance another one's offsets.
         if request.replica_id != peer.node_id:
             raise FrameError(f"{peer} fetches as broker {request.replica_id}")
         if not self._known(request):
             return _refused(ErrorCode.stale_broker_epoch)
         now_s = self._context.monotonic()
         session = self._sessions.of(request, now_s)
+        # The follower answers a session error with a full request.
         if isinstance(session, ErrorCode):
             return _refused(session)
         try:
@@ -79,6 +81,7 @@ class ReplicaFetchService:
                 self._context.purgatory
             )
         finally:
+            # A fetch without a session is a session of one round.
             if session.session_id == NO_SESSION:
                 session.close()
         return ReplicaFetchResponse(error_code=0, partitions=results, session_id=session.session_id)
@@ -131,6 +134,7 @@ class _Round:
             if partition is not None:
                 self._left(partition)
             session.forget((each.topic_id, each.partition))
+        # Watch a partition from the first request that names it, so that no change is missed.
         for requested in self._request.partitions:
             cached = session.name(requested)
             self._named.add(cached)
@@ -139,6 +143,7 @@ class _Round:
                 session.watch_over(cached, partition.tp)
         # Consume changes from before this round; they are due already.
         session.changes()
+        # The end of the tier has no watch: compare all partitions now and then.
         if self._now_s - session.checked_s >= CHECK_INTERVAL_S:
             session.checked_s = self._now_s
             self._check_all()
@@ -165,6 +170,7 @@ class _Round:
         )
 
     def _is_enough(self, results: Results) -> bool:
+        # Errors, divergences and a raised log start are sent at once; records wait for min_bytes.
         size = 0
         for cached, (_, result) in results.items():
             if result.error_code or result.diverging_epoch >= 0:
@@ -207,6 +213,7 @@ class _Round:
     ) -> ReplicaFetchResult:
         if partition is None:
             return fetch_responses.refusal(requested, ErrorCode.unknown_topic_id)
+        # Divergence is checked only for a valid fetch; its result would be meaningless otherwise.
         error = fetch_responses.check(partition, self._request.replica_id, requested)
         diverging = None
         if error is ErrorCode.none:
@@ -236,6 +243,7 @@ class _Round:
                 tiered_epoch=requested.tiered_epoch,
             ),
         )
+        # From here the session's rounds stand for fetches of this partition, even unnamed ones.
         if partition.leader is not None and session.session_id != NO_SESSION:
             partition.leader.rests_in(replica_id, session.rounds)
 
@@ -259,6 +267,7 @@ class _Round:
                 due[cached] = None
             elif not is_news and self._is_at_rest(partition, cached):
                 due.pop(cached, None)
+            # Unnamed partitions are reported only if a value differs from the last report.
             state = fetch_responses.state_in(result)
             if is_news or cached in self._named or state != cached.reported:
                 cached.reported = state

@@ -129,6 +129,7 @@ async def _bootstrap_point(partition: Partition, leader: ReplicaFetchResult) -> 
 
 async def _start(partition: Partition, leader: ReplicaFetchResult, point: BootstrapPoint) -> None:
     """Restart the log. The caller holds ``lock``, and nothing has changed since the query."""
+    # The leader may have deleted more than the manifest says.
     log_start = max(leader.log_start_offset, point.log_start_offset)
     await start_at(
         partition,

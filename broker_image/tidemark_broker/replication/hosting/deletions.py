@@ -57,6 +57,7 @@ async def until_settled(
     who: Hashable,
 ) -> None:
     """Wait at most ``timeout_s`` for the pending deletions."""
+    # All wait together: one purgatory entry with the keys of every partition.
     pending = [each for each in deletions if each.pending]
     if pending:
         await purgatory.wait(

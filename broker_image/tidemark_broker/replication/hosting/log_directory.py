@@ -87,6 +87,7 @@ class LogDirectory:
         :class:`ConfigError` for defaults that cannot be parsed.
         """
         try:
+            # Topic configurations arrive with the first snapshot; until then the broker's apply.
             defaults = LogConfig.of(effective(config.entries))
         except ValueError as error:
             raise ConfigError(str(error)) from error
@@ -314,6 +315,7 @@ def _state_in(directory: Path, topic_id: uuid.UUID) -> StoredState | None:
     except (StorageError, ValueError) as error:
         logger.warning("%s: %s; waiting for the controller's state", directory, error)
         return None
+    # A directory name may have been reused; its state must not be.
     if stored is not None and stored.topic_id != topic_id:
         logger.error("%s: partition.state has another topic id and is ignored", directory)
         return None

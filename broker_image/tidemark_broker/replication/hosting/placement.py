@@ -124,6 +124,7 @@ class Placement:
         A leader that was elected cleanly has all committed records. A replica that is neither in
         the ISR nor an eligible leader does not count as a copy of any record.
         """
+        # The copy must not replace the only remaining copy of any committed record.
         node_id = self._context.node_id
         return (
             row.leader >= 0
@@ -159,6 +160,7 @@ class Placement:
             self._fetchers.follow(partition, partition.leader_id)
         else:
             self._fetchers.unfollow(partition.tp)
+        # A leader that waits for the tier gets its first attempt at once.
         self._take_overs.begin(partition)
 
     async def place_again(self, key: TopicIdPartition, now_s: float) -> None:
@@ -169,6 +171,7 @@ class Placement:
         if self._context.failures.may_try(assignment.tp, now_s):
             view = self._context.metadata.by_id(assignment.view.topic_id) or assignment.view
             row = view.partitions.get(assignment.row.partition, assignment.row)
+            # The last row from the controller is better than a placeholder.
             if self._context.metadata.is_in_doubt(*key):
                 row = assignment.row
             self._offline[key] = latest = Assignment(view, row, assignment.controller_epoch)

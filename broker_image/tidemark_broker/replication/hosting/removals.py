@@ -48,8 +48,10 @@ def _takes(
 ) -> bool:
     if not _names(removal, key):
         return False
+    # A tombstone removes every replica of the topic id.
     if removal.partition < 0:
         return True
+    # A newer epoch without this broker is a completed reassignment.
     known_epoch = -1 if row is None else row.partition_epoch
     if removal.partition_epoch > known_epoch:
         return True

@@ -89,6 +89,7 @@ class Remover:
         """Remove a replica whose log does not open."""
         async with self._hosted.lock(unopened.tp):
             try:
+                # The row in the state file decides, since no replica is open to ask.
                 state = await in_thread(self._logs.state_of, unopened)
                 if not removals.take(key, None if state is None else state.row):
                     return None

@@ -122,6 +122,7 @@ class Repairs:
                 await roles.reopen(partition)
             except (StorageError, CorruptRecords) as error:
                 self._failed(partition.tp, error)
+                # A retry cannot restore records, so the caller replaces the log.
                 if isinstance(error, (RecordsMissing, CorruptRecords)):
                     lacking[partition] = str(error)
             else:

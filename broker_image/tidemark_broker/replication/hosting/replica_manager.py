@@ -123,6 +123,7 @@ class ReplicaManager:
             for each in self._logs.unopened()
             if each.topic_id is not None
         )
+        # Grouped as the wire format needs it.
         by_topic: dict[uuid.UUID, list[int]] = {}
         for topic_id, partition in sorted(failed):
             by_topic.setdefault(topic_id, []).append(partition)
@@ -255,6 +256,7 @@ class ReplicaManager:
         for topic in request.topics:
             view = self.metadata.by_id(topic.topic_id)
             if view is not None:
+                # A changed topic may affect hosted replicas that the message does not name.
                 whole = request.full or view is not before[topic.topic_id]
                 assignments += [
                     Assignment(view, row, request.controller_epoch)
@@ -277,6 +279,7 @@ class ReplicaManager:
         numbers = {row.partition for row in topic.partitions}
         if whole:
             numbers |= self._hosted.by_topic.get(view.topic_id, {}).keys()
+        # A partition in doubt keeps its role until its row is known again.
         in_doubt = {n for n in numbers if self.metadata.is_in_doubt(view.topic_id, n)}
         numbers = numbers.intersection(view.partitions).difference(in_doubt)
         rows = [view.partitions[number] for number in sorted(numbers)]
@@ -336,9 +339,11 @@ class ReplicaManager:
         """Retry logs that did not open, offline replicas, and takeovers from the tier."""
         for tp in self._repairs.due():
             await self._open_again(tp)
+        # Offline replicas are placed with the controller's latest row.
         now_s = self.context.monotonic()
         for key in list(self._placement.offline):
             await self._placement.place_again(key, now_s)
+        # A reopened log that lacks records is copied again from its leader.
         for partition, reason in (await self._repairs.reopen(self.partitions)).items():
             await self._copy_anew(partition, reason)
         await self._repairs.probe_room(self.partitions)
@@ -398,6 +403,7 @@ class ReplicaManager:
 
         Logs stay open; the storage closes them.
         """
+        # State files first: a role change below must not queue another write.
         await self.context.states.close()
         take_overs = self._take_overs.cancel()
         if self.context.remote is not None:

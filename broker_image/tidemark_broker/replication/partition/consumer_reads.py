@@ -172,6 +172,7 @@ def _read(partition: Partition, answer: FetchResult, need: DiskReadNeed) -> Fetc
     # A partition whose disk fails is retried after a pause, not with every fetch.
     if not context.failures.may_try(partition.tp, context.monotonic()):
         return FetchResult(error=ErrorCode.kafka_storage_error)
+    # A long search of transaction indexes would block the loop.
     aborted = log.aborted_count(need.offset) if need.read_committed else 0
     if aborted > _ABORTED_MAX:
         return _with(answer, from_disk=need)
@@ -289,6 +290,7 @@ def replica_offset(
     error = partition.check_replica(current_leader_epoch)
     if error is not ErrorCode.none:
         return OffsetResult(error=error)
+    # The log end may exceed the high watermark, so clients do not get this answer.
     if timestamp == LATEST:
         return OffsetResult(
             error=ErrorCode.none,
@@ -311,6 +313,7 @@ def _not_beyond(partition: Partition) -> ErrorCode:
 
 def _special(partition: Partition, timestamp: int, *, read_committed: bool) -> OffsetResult:
     log = partition.log
+    # Consumers see the committed end, which a new leader may not know yet (KIP-207).
     if timestamp == LATEST:
         error = _not_beyond(partition)
         if error is not ErrorCode.none:
@@ -321,6 +324,7 @@ def _special(partition: Partition, timestamp: int, *, read_committed: bool) -> O
         return _at(log, log.log_start_offset)
     if timestamp == EARLIEST_LOCAL:
         return _at(log, log.local_log_start_offset)
+    # Kafka answers -1 if nothing was copied (KIP-405).
     if timestamp == LATEST_TIERED:
         end = partition.remote_end
         if end is None or not partition.tiering.reads_tier:
@@ -338,10 +342,12 @@ def _earliest_pending_upload(partition: Partition) -> OffsetResult:
     log start.
     """
     log, end = partition.log, partition.remote_end
+    # Without a tier nothing is pending.
     if not partition.tiering.reads_tier:
         return OffsetResult(error=ErrorCode.none)
     if end is not None:
         return _at(log, max(end.offset + 1, log.log_start_offset))
+    # Nothing was deleted locally, so nothing can be in the tier alone.
     if log.local_log_start_offset == log.log_start_offset:
         return _at(log, log.log_start_offset)
     return OffsetResult(error=ErrorCode.none)
@@ -413,6 +419,7 @@ async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult 
         found = await remote.newest_offset(partition)
     else:
         found = await remote.offset_by_timestamp(partition, timestamp)
+    # The tier overlaps the local log, which has the more recent answer.
     if found is None or found.offset >= log.local_log_start_offset:
         return None
     return OffsetResult(

@@ -50,6 +50,7 @@ def after_fetch(progress: FollowerProgress, fetch: FollowerFetch) -> FollowerPro
     It is caught up *now* if it fetches at the leader's end. It was caught up at its previous fetch
     if it now has the end of that time.
     """
+    # The two rules of Kafka's Replica.updateFetchStateOrThrow.
     caught_up_s = progress.last_caught_up_s
     if fetch.fetch_offset >= fetch.leader_next_offset:
         caught_up_s = max(caught_up_s, fetch.now_s)
@@ -89,6 +90,7 @@ def at_new_epoch(
 
     Offsets are unknown; an ISR member gets a new lag clock.
     """
+    # An ISR member gets the full lag time to send its first fetch.
     fresh = FollowerProgress(last_caught_up_s=now_s if in_isr else float("-inf"))
     if previous is None:
         return fresh
@@ -150,6 +152,7 @@ class LeaderView(NamedTuple):
 
 def high_watermark(view: LeaderView) -> int:
     """Return the high watermark: the smallest log end that counts, never lower than before."""
+    # Advancing below the minimum would commit records that an eligible leader lacks.
     if len(view.isr) < view.min_isr or view.has_eligible_leaders:
         return view.high_watermark
     smallest = view.next_offset
@@ -163,6 +166,8 @@ def _holds_back(view: LeaderView, node: int, progress: FollowerProgress) -> bool
     """Return whether a follower outside the ISR is caught up and about to join, so that it
     counts too.
     """
+    # With a small ISR the high watermark could otherwise stay ahead of a follower, which
+    # would then never join (Kafka's Partition.maybeIncrementLeaderHW).
     return (
         node in view.eligible
         and progress.next_offset != UNKNOWN
@@ -183,6 +188,8 @@ def may_join(view: LeaderView, node: int) -> bool:
     not show an earlier one than a DeleteRecords has acknowledged (invariant 2).
     """
     progress = view.followers.get(node)
+    # Each condition matches a promise: no pending change, a live registration, all committed data,
+    # all of this epoch's start, and no lower log start.
     return (
         progress is not None
         and node not in view.maximal_isr
@@ -242,8 +249,10 @@ def meaning(
     Only the answer to exactly the pending proposal (the same partition epoch and ISR) may end it.
     Until then any of its members may be in the ISR already.
     """
+    # An answer of another epoch concerns a leadership that has ended or not begun.
     if result.leader_epoch != row.leader_epoch:
         return Answer.NOTHING
+    # A newer row is the controller's committed state, whatever the error.
     if result.partition_epoch > row.partition_epoch:
         return Answer.ADOPT
     proposed = (change.leader_epoch, change.partition_epoch, change.new_isr)

@@ -32,6 +32,7 @@ def leader_view(partition: Partition, leader: LeaderRole) -> LeaderView:
         isr=leader.row.isr,
         maximal_isr=leader.maximal_isr,
         followers=leader.progress(),
+        # A fetch under an older registration proves nothing about the broker's current log.
         eligible=frozenset(
             node
             for node, progress in leader.followers.items()
@@ -91,6 +92,7 @@ def must_fetch_again(
     decided: a replica that may be in the ISR, or is an eligible leader (KIP-966), has all committed
     data and discards none.
     """
+    # All conditions are needed: a deletion from the tier, and a start above the log start.
     log = partition.log
     return (
         log.local_log_start_offset <= log.log_start_offset < local_log_start_offset
@@ -109,6 +111,7 @@ def shrink_isr(partition: Partition) -> None:
     if leader is None:
         return
     if leader.pending is not None:
+        # The answer was lost, or the controller was unreachable: repeat the proposal.
         partition.context.propose_isr(partition, _change(partition, leader, leader.pending))
         return
     propose_news(partition)
@@ -121,6 +124,7 @@ def _propose(partition: Partition, new_isr: tuple[int, ...]) -> None:
     leader = partition.leader
     if leader is None:
         return
+    # Pending before it is sent: from now on the maximal ISR includes the new members.
     leader.pending = new_isr
     if new_isr != leader.row.isr:
         logger.info("%s: proposing ISR %s instead of %s", partition.tp, new_isr, leader.row.isr)
@@ -186,6 +190,7 @@ def _adopt_answer(
         elr=result.elr,
         last_known_elr=result.last_known_elr,
     )
+    # The controller has persisted the row, so this replica's file may follow later.
     partition.remember(partition.stored.with_row(row))
     leader.adopt(row, partition.context.monotonic())
     partition.context.metadata.update(partition.topic_id, row)

@@ -47,6 +47,7 @@ class LeaderRole:
         self.pending: tuple[int, ...] | None = None
         self._rounds: dict[int, FetchRounds] = {}
         known = {} if before is None else before.followers
+        # Log starts survive an epoch: the low watermark must not forget them.
         self.followers: dict[int, FollowerProgress] = {
             node: isr.at_new_epoch(known.get(node), in_isr=node in row.isr, now_s=now_s)
             for node in self._follower_ids(row)
@@ -63,6 +64,7 @@ class LeaderRole:
         """
         if row.partition_epoch != self.row.partition_epoch:
             self.pending = None
+        # A follower that left the ISR must catch up again before it is waited for.
         left = set(self.row.isr) - set(row.isr)
         self.row = row
         self.followers = {

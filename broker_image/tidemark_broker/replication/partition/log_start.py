@@ -31,6 +31,7 @@ def delete_records(partition: Partition, offset: int) -> DeleteResult:
     ``result.offset``.
     """
     error = partition.check_leader()
+    # Kafka rejects DeleteRecords on a topic that is only compacted.
     if error is ErrorCode.none and not partition.log.config.deletes:
         error = ErrorCode.policy_violation
     target = partition.high_watermark if offset == -1 else offset
@@ -38,6 +39,7 @@ def delete_records(partition: Partition, offset: int) -> DeleteResult:
         error = ErrorCode.offset_out_of_range
     if error is not ErrorCode.none:
         return DeleteResult(error, target, UNKNOWN)
+    # Only announced here: clients see it once a checkpoint has it.
     raise_to(partition, target)
     return DeleteResult(ErrorCode.none, target, low_watermark(partition))
 
@@ -111,6 +113,7 @@ def low_watermark(partition: Partition) -> int:
     leader = partition.leader
     if leader is None:
         return UNKNOWN
+    # Followers report their durable log start in each fetch.
     reported = {node: progress.log_start_offset for node, progress in leader.followers.items()}
     others = (_alive_followers(partition) | leader.electable) - {partition.context.node_id}
     return smallest(partition.durable_log_start_offset, reported, others)

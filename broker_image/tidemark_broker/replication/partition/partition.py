@@ -129,6 +129,7 @@ class Partition:
         self.removed = False
         #: Batches that must be read before the append, and those that wait for them.
         self.turns = Turns()
+        # Restore what a former run knew of the tier, before a leader reports it.
         if self.remote_end is not None:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
         if stored is not None:
@@ -243,6 +244,7 @@ class Partition:
         brokers count.
         """
         row = self.row
+        # Added replicas would raise the minimum before they can meet it.
         places = () if row is None else tuple(n for n in row.replicas if n not in row.adding)
         if self.topic in COORDINATORS_TOPICS:
             places = tuple(node for node in places if node >= 0)
@@ -259,6 +261,7 @@ class Partition:
         it.
         """
         context = self.context
+        # A broker that was paused for longer than its session may be superseded.
         if self.role is not Role.LEADER or context.stall.must_be_silent(context.monotonic()):
             return ErrorCode.not_leader_or_follower
         return self._check_epoch(current_leader_epoch)
@@ -295,6 +298,7 @@ class Partition:
         An end that was reported under an older tiered epoch is ignored, because a Delete may have
         removed its records since.
         """
+        # Only durable knowledge of the tier may justify a local deletion.
         current = self.durable_head_tiered_epoch >= self.tiering.epoch
         end, log = self.durable_remote_end if current else None, self.log
         return retention_mode(
@@ -334,6 +338,7 @@ class Partition:
         """
         async with self._file_lock:
             await self._write(stored)
+            # An AlterPartition answer may have changed the row during the write.
             row = self.row
             if row is not None and stored.row is not None and is_newer(row, stored.row):
                 stored = stored.with_row(row)

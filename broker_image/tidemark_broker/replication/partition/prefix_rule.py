@@ -126,6 +126,7 @@ def trusted_offset(end: RemoteEnd | None, epochs: LeaderEpochs, *, next_offset: 
     """
     if end is None or end.offset < 0:
         return -1
+    # The tier's epoch may have ended earlier in this log than in the tier.
     offset = min(end.offset, epochs.end_offset_for(end.epoch, next_offset).end_offset - 1)
     if offset < 0 or epochs.epoch_for_offset(offset) != end.epoch:
         return -1

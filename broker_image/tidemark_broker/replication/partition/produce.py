@@ -52,6 +52,7 @@ async def append(
     Nothing is awaited before the append or its place in the order, so calls made in order append in
     order.
     """
+    # No await before this call: it takes the batch's place in the order.
     begun = begin(partition, data, acks=acks, peer=peer, origin=origin, guard=guard)
     return await acknowledged(partition, begun, acks=acks, timeout_ms=timeout_ms)
 
@@ -154,6 +155,7 @@ async def acknowledged(
 
     ``who``: the client for the purgatory, None for a broker.
     """
+    # Refused batches and acks 0 or 1 need no wait.
     appended = await begun.finish() if isinstance(begun, DelayedAppend) else begun
     if acks != ACKS_ALL or appended.error is not ErrorCode.none:
         return appended
@@ -187,10 +189,13 @@ class DelayedAppend:
         try:
             await self._turn.come()
             try:
+                # The first attempt shows whether the records are needed, now that predecessors are
+                # appended.
                 return self._append(None)
             except RecordsInDoubt:
                 return self._append(await in_record_thread(batch_contents, self._data))
         except ThreadsBusy as error:
+            # Clients retry REQUEST_TIMED_OUT; the batch was not appended.
             busy = ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
             return _to_come_again(self._partition, self._data, busy)
         except LogError as error:
@@ -287,6 +292,7 @@ def _overtaking(partition: Partition, data: bytes) -> ProduceResult | None:
     None.
     """
     context = partition.context
+    # Otherwise the client would take this batch's success for that of the missing one.
     missing = context.refused.before(
         partition.tp, data, context.monotonic(), partition.log.knows_producer
     )

@@ -58,6 +58,7 @@ class RefusedBatches:
         if found is None or knows(found[0].producer_id):
             return
         key, sequence = found
+        # Reinserted at the end, so that the oldest entry is evicted first.
         known = self._lowest.pop(key, None)
         if known is not None and _is_behind(sequence, known.sequence):
             sequence = known.sequence
@@ -87,6 +88,7 @@ class RefusedBatches:
         known = self._lowest.get(key)
         if known is None:
             return None
+        # A later batch stays refused until the missing one arrives or was given up.
         is_late = now_s - known.at_s >= KEPT_S
         if _is_behind(sequence, known.sequence) and not (is_late or knows(key.producer_id)):
             return known.sequence

@@ -21,6 +21,7 @@ def retention_mode(
     (:func:`prefix_rule.trusted_offset`); only segments up to it may be deleted. While the tier is
     unavailable (or another one) nothing local is deleted.
     """
+    # Records below the log start do not count: they are deleted in both tiers.
     tier_is_empty = highest_remote_offset is not None and highest_remote_offset < log_start_offset
     allowed = tiering.local_retention(tier_is_empty=tier_is_empty)
     if allowed is LocalRetention.WHOLE:

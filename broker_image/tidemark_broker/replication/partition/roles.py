@@ -105,9 +105,11 @@ async def _persist(
 
 async def _take_role(partition: Partition, row: control.PartitionState) -> None:
     if row.leader == partition.context.node_id:
+        # Its lost records may be acknowledged ones, which only other replicas have.
         if row.leader_epoch <= partition.lost_in_epoch:
             stop_leading(partition, Role.IDLE)
             return
+        # The same term with another ISR or replica set: followers' progress is kept.
         if partition.leader is not None and partition.leader.epoch == row.leader_epoch:
             partition.leader.adopt(row, partition.context.monotonic())
             isr_maintenance.propose_news(partition)
@@ -129,6 +131,7 @@ async def become_leader(partition: Partition) -> None:
     row = partition.row
     if row is None:
         return
+    # A log that may lack records of the tier must not assign their offsets again.
     question = prefix_rule.question(partition.standing())
     if question:
         _wait_for_tier(partition, question)
@@ -151,6 +154,7 @@ def found_lacking(partition: Partition, tier: TierEnd) -> bool:
 
 
 def _wait_for_tier(partition: Partition, doubt: str) -> None:
+    # Log the reason once, not with every attempt.
     if partition.role is not Role.TAKING_OVER:
         partition.offline_reason = Reason.TAKING_OVER_FROM_TIER
         logger.warning(
@@ -176,6 +180,7 @@ async def lead(partition: Partition, row: control.PartitionState) -> None:
     if doubt is not None and doubt.refuted:
         _wait_for_tier(partition, doubt.reason)
         return
+    # The epoch may have started in a former run of this broker, below the log end.
     start = _epoch_start(partition, row.leader_epoch)
     partition.leader = LeaderRole(
         node_id=partition.context.node_id,
@@ -212,6 +217,7 @@ def _epoch_start(partition: Partition, epoch: int) -> int:
 def _step_down(partition: Partition, role: Role) -> None:
     was_leader = partition.leader is not None
     changed = partition.role is not role
+    # Waiting requests are answered even if the role stays the same.
     stop_leading(partition, role)
     if was_leader or changed:
         logger.info(

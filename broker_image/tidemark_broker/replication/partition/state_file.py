@@ -66,6 +66,7 @@ def to_json(state: StoredState) -> dict[str, object]:
         "tieredEpoch": state.tiering.epoch,
         "tieringState": state.tiering.state.name,
         "disablePolicy": state.tiering.disable_policy.name,
+        # The names are part of the on-disk format, which other versions read.
         "row": None if state.row is None else _row_to_json(state.row),
         "remoteEnd": None
         if state.remote_end is None
@@ -87,6 +88,7 @@ def from_json(data: Mapping[str, object]) -> StoredState:
     if data.get("version") != VERSION:
         raise ValueError(f"partition.state has version {data.get('version')!r}, not {VERSION}")
     row = data.get("row")
+    # Optional fields are missing in files of earlier versions.
     end, head = data.get("remoteEnd"), data.get("head")
     try:
         return StoredState(
@@ -106,6 +108,7 @@ def from_json(data: Mapping[str, object]) -> StoredState:
             else _position_from_json(cast("Mapping[str, object]", head)),
             tier_damaged=data.get("tierDamaged") is True,
         )
+    # A damaged file is one kind of error for callers, whatever is wrong in it.
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"partition.state cannot be read: {error!r}") from error
 
@@ -143,6 +146,7 @@ def _row_from_json(data: Mapping[str, object]) -> control.PartitionState:
         replicas=_integers(data["replicas"]),
         isr=_integers(data["isr"]),
         manifest=bool(data["manifest"]),
+        # Fields that were added later have the defaults of the time before.
         leader_recovery_state=_recovery_state(data.get("leaderRecoveryState")),
         has_eligible_leaders=bool(data.get("elr") or data.get("lastKnownElr")),
         adding=_integers(data.get("adding", [])),

@@ -50,6 +50,7 @@ class StateWriter:
         if self._closed:
             return
         self._waiting[replica] = None
+        # A few fsyncs at once are as fast as a disk gets.
         if len(self._workers) < _AT_ONCE:
             task = asyncio.get_running_loop().create_task(self._work(), name="state files")
             self._workers.add(task)
@@ -83,6 +84,7 @@ class StateWriter:
     def _again_later(self, replica: Replica) -> None:
         if not self._closed and replica not in self._retries:
             loop = asyncio.get_running_loop()
+            # The replica is queued once, however often it changes meanwhile.
             self._retries[replica] = loop.call_later(self._retry_s, self._retry, replica)
 
     def _retry(self, replica: Replica) -> None:

@@ -42,6 +42,7 @@ class StorageFailures:
             error,
             backoff.until_s - now_s,
         )
+        # The controller is notified of the first failure only, not of each attempt.
         if known is None:
             self.changed()
 
