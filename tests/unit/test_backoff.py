@@ -5,7 +5,7 @@ from tidemark.backoff import Backoff
 RULE = Backoff(first_s=1.0, most_s=3.0)
 
 
-def test_it_doubles_up_to_its_most_and_starts_anew() -> None:
+def test_the_pause_doubles_up_to_its_maximum_and_restarts() -> None:
     assert RULE.ready(0.0)
     first = RULE.failed(10.0)
     assert (first.until_s, first.ready(10.5), first.ready(11.0)) == (11.0, False, True)

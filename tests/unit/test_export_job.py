@@ -40,7 +40,7 @@ def test_values_go_to_their_places() -> None:
     assert "registry_options" not in ORDER.table
 
 
-def test_what_is_hidden_stands_in_the_environment_alone() -> None:
+def test_hidden_values_are_in_the_environment_alone() -> None:
     revealed = ORDER.revealed({"A": "word", "B": "key"})
     assert revealed.source["kafka.sasl.password"] == "word"
     assert revealed.table["catalog"] == {"type": "rest", "token": "key"}

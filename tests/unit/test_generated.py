@@ -30,7 +30,7 @@ def test_a_difference_is_named_with_its_remedy_and_not_written(
     assert not (tmp_path / "deep").exists()
 
 
-def test_what_has_no_source_is_told_and_removed_where_all_files_are_made(
+def test_files_without_a_source_are_reported_and_removed_when_all_are_generated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command(two, "make pages", [str(tmp_path)], owned="*.md")

@@ -168,7 +168,7 @@ def test_the_policy_is_frozen_with_the_epoch() -> None:
         )
     )
 )
-def test_whatever_is_asked_it_never_goes_back(
+def test_the_position_never_moves_back(
     steps: list[tuple[bool, DisablePolicy | None, DisablePolicy]],
 ) -> None:
     tiering = NEVER_TIERED

@@ -149,7 +149,7 @@ async def test_a_storage_class_that_is_not_there_is_told(world: ClusterWorld) ->
     assert "StorageClass nowhere does not exist" in told["message"]
 
 
-async def test_what_somebody_has_changed_in_the_service_to_begin_with_is_set_back(
+async def test_changes_by_users_to_the_bootstrap_service_are_reverted(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()

@@ -135,7 +135,7 @@ def test_an_id_that_is_unknown_does_not_matter_where_everything_is_named(epoch: 
     assert answer[1] == [0, 1]
 
 
-def test_only_news_is_told() -> None:
+def test_only_changes_are_announced() -> None:
     cache = Cache()
     session_id = cache.begin(4)
     found = {
@@ -159,7 +159,7 @@ def test_an_error_is_reported_each_time_and_its_end_too() -> None:
     assert cache.fetch(session_id, 4) == (session_id, [])
 
 
-def test_what_was_told_is_read_last() -> None:
+def test_acknowledged_values_are_read_last() -> None:
     cache = Cache()
     session_id = cache.begin(3)
     cache.fetch(session_id, 1, results={0: good(data=b"r")})
@@ -276,7 +276,7 @@ def test_an_old_session_makes_room_for_a_larger_one(size: int, has_room: bool) -
     assert evicted is has_room
 
 
-def test_nobody_has_more_than_half_of_all_sessions() -> None:
+def test_no_client_has_more_than_half_of_all_sessions() -> None:
     cache = Cache(slots=4)
     made = [cache.begin(who="greedy") for _ in range(20)]
     assert 0 not in made

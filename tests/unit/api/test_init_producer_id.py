@@ -44,7 +44,7 @@ async def ask(
     return await init_producer_id.handle(request, Call(shared, version, client, room()))
 
 
-async def test_ids_go_on_from_block_to_block_and_the_next_one_is_asked_for_in_time() -> None:
+async def test_ids_continue_across_blocks_and_the_next_block_is_requested_in_time() -> None:
     ids = ProducerIds()
     asked = asyncio.create_task(ask(ids))
     await ids.wanted.wait()

@@ -8,7 +8,7 @@ import pytest
 from tidemark_broker.api.large_messages import LargeRequests, is_large
 
 
-async def test_so_many_bytes_are_in_service_and_the_first_comes_first() -> None:
+async def test_bytes_in_service_are_limited_in_first_in_first_out_order() -> None:
     large, begun, may_end = LargeRequests(400), [], asyncio.Event()
 
     async def request(number: int, size: int) -> None:

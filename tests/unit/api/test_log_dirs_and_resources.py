@@ -73,7 +73,7 @@ async def test_a_replica_that_is_named_twice_is_answered_for_the_last_directory(
     assert told == {("a", 0): "none"}
 
 
-async def test_replicas_are_moved_by_who_may_alter_the_cluster() -> None:
+async def test_moving_replicas_requires_alter_on_the_cluster() -> None:
     world = hosting(("a", 0))
     world.allow((*CLUSTER, Operation.DESCRIBE))
     denied = {("a", 0): "cluster_authorization_failed"}
@@ -134,7 +134,7 @@ async def test_all_kinds_where_none_is_named() -> None:
     assert await listed(world, 0) == set()
 
 
-async def test_resources_are_listed_for_who_may_describe_configurations() -> None:
+async def test_listing_resources_requires_describe_configs() -> None:
     world = with_brokers(1)
     world.allow((*CLUSTER, Operation.DESCRIBE))
     assert await listed(world, 1) == "cluster_authorization_failed"

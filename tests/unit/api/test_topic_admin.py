@@ -90,7 +90,7 @@ async def test_a_topic_is_answered_once_it_has_leaders(version: int) -> None:
     assert (answer.topic_id, answer.num_partitions, answer.replication_factor) == (TOPIC_ID, 1, 1)
 
 
-async def test_what_is_asked_is_passed_on_with_who_asks() -> None:
+async def test_a_request_is_forwarded_with_its_principal() -> None:
     world = AdminWorld()
     config = creation.CreatableTopicConfig(name="retention.ms", value="5")
     part = creation.CreatableReplicaAssignment(partition_index=0, broker_ids=(1, 2))
@@ -129,7 +129,7 @@ async def test_a_topic_that_still_goes_is_waited_for() -> None:
     assert told(await asking) == {"t": "none"}
 
 
-async def test_the_operator_is_not_asked_ever_so_often_for_a_topic_that_does_not_go(
+async def test_a_topic_that_cannot_be_created_is_requested_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []
@@ -256,7 +256,7 @@ async def test_a_topic_is_deleted_by_its_id() -> None:
     ]
 
 
-async def test_requests_that_make_no_sense_are_told_so() -> None:
+async def test_invalid_requests_are_rejected() -> None:
     world = AdminWorld()
     topic_id = world.topic("t")
     found = await delete(world, "a", "a", (None, None), ("t", topic_id))
@@ -274,7 +274,7 @@ async def test_deletion_that_is_switched_off(version: int, error: str) -> None:
     assert [code for _, _, code in await delete(world, "t", version=version)] == [error]
 
 
-async def test_delete_decides_and_names_are_told_to_who_may_describe() -> None:
+async def test_delete_decides_and_only_clients_that_may_describe_get_names() -> None:
     world = AdminWorld()
     seen, hidden = world.topic("seen"), world.topic("hidden")
     world.allow((TOPIC, "seen", Operation.DESCRIBE))
@@ -381,7 +381,7 @@ async def test_all_keys_of_a_topic_are_described(version: int) -> None:
     assert not keys["segment.ms"].read_only
 
 
-async def test_what_was_not_asked_for_is_not_described() -> None:
+async def test_only_requested_resources_are_described() -> None:
     world = AdminWorld()
     world.topic("t")
     found = await describe(world, TOPIC, "t", keys=("retention.ms", "what"))
@@ -399,7 +399,9 @@ async def test_what_was_not_asked_for_is_not_described() -> None:
     ],
     ids=["retain", "delete"],
 )
-async def test_tiering_is_told_in_both_vocabularies(policy: int, expected: dict[str, str]) -> None:
+async def test_tiering_is_reported_in_both_vocabularies(
+    policy: int, expected: dict[str, str]
+) -> None:
     world = AdminWorld()
     disabled = {"tiering_state": int(TieringState.DISABLED), "tiered_epoch": 2}
     world.topic("t", disable_policy=policy, **disabled)
@@ -736,7 +738,7 @@ async def test_a_topic_that_a_client_names_is_created_where_the_cluster_says_so(
     running.cancel()
 
 
-async def test_nothing_is_created_for_who_may_not() -> None:
+async def test_nothing_is_created_without_permission() -> None:
     world = AdminWorld()
     world.set_cluster(auto_create_topics_enable="true")
     world.allow((TOPIC, "t", Operation.DESCRIBE))

@@ -151,7 +151,7 @@ def test_every_reason_has_a_health(heading: str) -> None:
 # ---------------------------------------------------------------- generations
 
 
-def test_what_nobody_has_looked_at_is_in_progress() -> None:
+def test_an_unreconciled_object_is_in_progress() -> None:
     assert health("Topic", None)[0] == "Progressing"
     pending = {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "Pending"}]}
     assert health("Topic", pending)[0] == "Progressing"

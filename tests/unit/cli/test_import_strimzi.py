@@ -68,7 +68,7 @@ def test_both_versions_are_read(version: str) -> None:
         (["compact", "delete"], "compact,delete"),
     ],
 )
-def test_values_are_as_strimzi_tells_them_to_kafka(value: object, as_text: str) -> None:
+def test_values_are_as_strimzi_passes_them_to_kafka(value: object, as_text: str) -> None:
     assert wanted(spec(config={"key": value})).config == {"key": as_text}
 
 
@@ -106,7 +106,7 @@ def test_the_name_in_kafka_is_kept_beside_the_objects() -> None:
     assert (found.object_name, found.name) == ("orders", "Orders_1")
 
 
-def test_the_id_that_strimzi_knows_is_the_one_that_is_adopted() -> None:
+def test_the_id_in_strimzis_topic_is_adopted() -> None:
     assert wanted(body(status={"topicId": ID})).topic_id == ID
     assert wanted(body(status={"topicId": "nonsense"})).topic_id == ""
     assert wanted(body(status=None)).topic_id == ""

@@ -72,12 +72,12 @@ def test_controllers_know_of_the_remote_storage_too() -> None:
     assert switch not in broker_entries(plan(), 1, "/logs", PORTS)
 
 
-def test_what_is_asked_for_goes_before_what_is_usual() -> None:
+def test_explicit_settings_override_defaults() -> None:
     entries = broker_entries(plan(entries={"log.dirs": "/mine"}), 1, "/logs", PORTS)
     assert entries["log.dirs"] == "/mine"
 
 
-def test_clients_are_told_another_address_where_that_is_asked_for() -> None:
+def test_clients_receive_another_address_if_configured() -> None:
     ports = BrokerPorts(clients=1, replication=2, advertised="localhost:19092", rack="a")
     entries = broker_entries(plan(), 1, "/logs", ports)
     assert entries["advertised.listeners"] == (

@@ -23,7 +23,7 @@ def broker(*clients: dict[str, str]) -> ProcessRecord:
     return ProcessRecord("broker-1", 1, 1, {"clients": list(clients)})
 
 
-def test_each_listener_says_who_gets_in_and_what_they_may_do() -> None:
+def test_each_listener_states_authentication_and_authorization() -> None:
     secured = (
         listener("IN", 2, "SASL_SSL", "SCRAM-SHA-512", "127.0.0.1"),
         listener("CERT", 3, "SSL", "a certificate", "0.0.0.0"),

@@ -74,7 +74,7 @@ def test_one_that_another_command_killed_is_reaped(layout: Layout) -> None:
     assert not exists(record.pid)
 
 
-def test_one_that_does_not_end_when_it_is_asked_is_killed(layout: Layout) -> None:
+def test_a_process_that_does_not_stop_on_request_is_killed(layout: Layout) -> None:
     record = start(layout, STUBBORN)
     assert not processes.stop(layout, record, timeout_s=0.2)
     assert not exists(record.pid)
@@ -139,7 +139,7 @@ def ensure(layout: Layout, *, timeout_s: float) -> processes.ProcessRecord:
     return processes.ensure(layout, "one", [sys.executable, "-c", SLEEPS], timeout_s=timeout_s)
 
 
-def test_one_that_nobody_saw_ready_is_waited_for(
+def test_a_pod_that_was_never_ready_is_waited_for(
     layout: Layout, not_ready: processes.ProcessRecord, tmp_path: Path
 ) -> None:
     (tmp_path / "go").touch()
@@ -148,7 +148,7 @@ def test_one_that_nobody_saw_ready_is_waited_for(
     assert ensure(layout, timeout_s=0) == record
 
 
-def test_one_that_never_becomes_ready_is_stopped_and_started_anew(
+def test_a_target_that_never_becomes_ready_is_restarted(
     layout: Layout, not_ready: processes.ProcessRecord
 ) -> None:
     with pytest.raises(processes.StartError, match="was not ready after 0 s"):

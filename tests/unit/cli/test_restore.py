@@ -23,7 +23,7 @@ def body(*, topic_id: str = "", annotation: str = "") -> dict[str, Any]:
     return {"metadata": meta, "status": {"topicId": topic_id} if topic_id else {}}
 
 
-def test_what_was_restored_is_left_as_it_is_and_what_only_has_the_name_is_told() -> None:
+def test_a_restored_topic_is_left_alone_and_a_namesake_is_reported() -> None:
     """A topic that only has the name is not a restored one: the tier's records stay unreadable."""
     found = in_the_tier()
     own = id_text(found.topic.topic_id)

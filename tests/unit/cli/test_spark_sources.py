@@ -53,7 +53,7 @@ def test_what_is_no_engine_is_said() -> None:
         is_local({}, {"engine": "apache"})
 
 
-def test_jars_that_somebody_names_keep_their_place() -> None:
+def test_given_jars_keep_their_order() -> None:
     assert with_jars({"spark.jars": "/mine.jar"}, ["/kafka.jar"]) == {
         "spark.jars": "/mine.jar,/kafka.jar"
     }

@@ -217,7 +217,7 @@ def test_the_coordinators_topics_have_a_line_and_their_partitions_where_they_are
         assert "clicks" not in said
 
 
-def test_what_ready_refers_to_is_told_as_well() -> None:
+def test_conditions_that_ready_refers_to_are_reported_too() -> None:
     """Without it a topic's message would name a condition that only kubectl shows."""
     conditions = [
         {"type": "Ready", "status": "True", "message": "served; see FullyReplicated"},

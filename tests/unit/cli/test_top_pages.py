@@ -178,7 +178,7 @@ def test_what_is_not_known_is_not_shown_as_zero() -> None:
     assert table.rows == (("0", "1 (epoch 4)", "1 2", "2: ?", "?", "?"),)
 
 
-def test_of_many_partitions_those_that_need_somebody_are_shown() -> None:
+def test_partitions_that_need_attention_are_shown_first() -> None:
     rows = [row(0, number) for number in range(60)]
     rows[58], rows[59] = row(0, 58, isr=(1,)), row(0, 59, leader=-1)
     holdings = holding([topic("orders")], pieces(rows))
@@ -187,7 +187,7 @@ def test_of_many_partitions_those_that_need_somebody_are_shown() -> None:
     assert table.notes == ("10 more partitions: tidemark status orders",)
 
 
-def test_brokers_are_asked_for_what_is_shown_alone() -> None:
+def test_brokers_are_queried_only_for_what_is_shown() -> None:
     found = holding([topic("orders")], pieces(row(0, number) for number in range(60)))
     orders = found.topic("orders")
     assert orders is not None

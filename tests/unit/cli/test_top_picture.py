@@ -12,7 +12,7 @@ def test_the_picture_is_what_is_drawn_today() -> None:
     assert main(["--check", str(DOCS / "images" / "top.svg")]) == 0
 
 
-def test_it_fetches_nothing_and_stands_in_its_page() -> None:
+def test_the_picture_is_inline_in_its_page_and_fetches_nothing() -> None:
     drawn = render()
     assert drawn == render()
     assert "url(http" not in drawn.replace('url("', "url(")

@@ -99,7 +99,7 @@ def test_values_of_keys_that_are_not_served(name: str, value: str, accepted: boo
     assert table.TOPIC[name].type.accepts(value) is accepted
 
 
-def test_every_problem_is_told() -> None:
+def test_every_problem_is_reported() -> None:
     assert len(problems({"a": "1", "flush.ms": "-1", "preallocate": "true"}, table.TOPIC)) == 3
 
 

@@ -99,7 +99,7 @@ def test_listeners_have_names_and_protocols() -> None:
     assert config.listeners[REPLICATION] == Address("10.0.0.1", 0)
 
 
-def test_secrets_in_clear_have_to_be_asked_for() -> None:
+def test_plain_text_secrets_have_to_be_requested() -> None:
     clear = {"listeners": "SASL_PLAINTEXT://a:1", MECHANISMS: "PLAIN"}
     config = parse(ENTRIES | clear | {"tidemark.sasl.unencrypted.secrets": "true"})
     assert config.clients[0].mechanisms == ("PLAIN",)

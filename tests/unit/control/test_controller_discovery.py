@@ -85,7 +85,7 @@ async def test_two_silent_addresses_cost_no_time() -> None:
     assert at[C].open == [found.result().connection]
 
 
-async def test_one_that_stands_by_is_asked_over_the_same_connection_until_it_leads(
+async def test_a_standby_is_queried_over_the_same_connection_until_it_leads(
     hurried: None,
 ) -> None:
     at = {A: Operator(), B: Operator(silent=True)}
@@ -124,7 +124,7 @@ async def test_whoever_stops_looking_leaves_no_connection(hurried: None) -> None
     assert [operator.open for operator in at.values()] == [[], []]
 
 
-async def test_one_that_comes_back_is_found_and_each_problem_is_told_once(
+async def test_a_returning_controller_is_found_and_each_problem_is_logged_once(
     hurried: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     at = {A: Operator(away=True), B: Operator()}
@@ -135,7 +135,7 @@ async def test_one_that_comes_back_is_found_and_each_problem_is_told_once(
     assert caplog.text.count("controller at a:1: no listener") == 1
 
 
-async def test_what_goes_wrong_at_one_address_keeps_nobody_from_the_others(
+async def test_an_error_at_one_address_does_not_block_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     at = {A: Operator(), B: Operator(leads=True)}
@@ -150,7 +150,7 @@ async def test_what_goes_wrong_at_one_address_keeps_nobody_from_the_others(
     assert "an unreadable certificate" in caplog.text
 
 
-async def test_one_that_came_to_nothing_is_asked_after_the_others(hurried: None) -> None:
+async def test_an_address_that_failed_is_tried_after_the_others(hurried: None) -> None:
     """A process that hangs may still say that it leads."""
     at = {A: Operator(leads=True), B: Operator()}
     async with looking(lambda: finder(at).find(last=A)) as found:
@@ -160,7 +160,7 @@ async def test_one_that_came_to_nothing_is_asked_after_the_others(hurried: None)
         assert (await found).address == B
 
 
-async def test_it_is_asked_all_the_same(monkeypatch: pytest.MonkeyPatch, hurried: None) -> None:
+async def test_it_is_queried_all_the_same(monkeypatch: pytest.MonkeyPatch, hurried: None) -> None:
     monkeypatch.setattr(controller_discovery, "LATER_S", 0)
     at = {A: Operator(leads=True), B: Operator()}
     async with looking(lambda: finder(at).find(last=A)) as found:

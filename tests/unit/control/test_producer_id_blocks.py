@@ -46,7 +46,7 @@ async def ids_from(*answers: control.AllocateProducerIdsResponse) -> tuple[int |
         asking.cancel()
 
 
-async def test_the_controller_is_asked_once_by_all_who_wait() -> None:
+async def test_waiting_requests_share_one_request_to_the_controller() -> None:
     ids, controller = ProducerIds(), Controller([block(4000)])
     asking = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
     found = await asyncio.gather(*(ids.next_id(5.0) for _ in range(20)))
@@ -65,7 +65,7 @@ async def test_a_new_client_is_served_without_a_controller() -> None:
     assert await ids.next_id(0.0) == 4000
 
 
-async def test_where_there_are_none_at_present_it_is_asked_again(
+async def test_without_available_ids_the_request_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(producer_id_blocks, "_PAUSE_S", 0.0)

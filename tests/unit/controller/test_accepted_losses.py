@@ -53,7 +53,7 @@ def _offer(result: StatusResult) -> str:
     return message.rpartition(f"{ACCEPT_COPY}: ")[2].split(" ")[0]
 
 
-def test_every_replica_of_a_lost_partition_is_asked_how_far_it_reaches() -> None:
+def test_every_replica_of_a_lost_partition_is_queried_for_its_log_end() -> None:
     world = _lost()
     assert world.replica_logs.unanswered(world.state, 2) == [world.row().key]
     assert world.replica_logs.unanswered(world.state, 1) == [world.row().key]
@@ -79,7 +79,7 @@ def test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_e
     assert ready(result)["Ready"] == ("True", "Serving")
 
 
-def test_what_is_accepted_is_told() -> None:
+def test_an_accepted_change_is_reported() -> None:
     world = _lost()
     report_log(world, 2, 4, 700)
     _asks(world, _offer(world.reconcile()))
@@ -249,7 +249,7 @@ def test_a_partition_without_any_replica_restarts_where_a_user_accepts_the_loss(
     assert (world.row().replicas, world.row().leader) == ((3,), 3)
 
 
-def test_partitions_that_are_gone_are_asked_about_no_more() -> None:
+def test_deleted_partitions_are_queried_no_more() -> None:
     world = _lost()
     report_log(world, 2, 4, 700)
     world.state.remove_row(world.row().key)

@@ -117,7 +117,7 @@ def test_in_a_new_term_what_was_ready_stays_so_until_more_is_known() -> None:
     assert after.reconcile().status == before.reconcile().status
 
 
-def test_in_a_new_term_what_was_not_ready_is_not_believed_before_its_leader_is_heard() -> None:
+def test_in_a_new_term_an_unready_topic_stays_so_until_its_leader_reports() -> None:
     before = _world(1)
     before.reconcile(brokers_hear=False)
     after = World(

@@ -72,7 +72,7 @@ def test_the_named_id_becomes_the_topics(form: str) -> None:
     assert "leftBehind" not in cluster_status(world.state, generation=1, now_ms=T0).status
 
 
-def test_the_claim_stands_before_anything_is_decided_about_the_rows() -> None:
+def test_the_claim_is_written_before_any_decision_about_the_rows() -> None:
     """A growth before that would place partitions of an id that is not yet claimed."""
     world = _world(id_text(STRAY))
     world.state.put_topic(dataclasses.replace(world.view(), partitions=4))
@@ -123,7 +123,7 @@ def test_fewer_partitions_than_there_are_are_refused() -> None:
     assert world.reconcile().status["topicId"] == id_text(STRAY)
 
 
-def test_the_tiering_goes_on_where_it_stood() -> None:
+def test_tiering_resumes_where_it_was() -> None:
     world = _world(id_text(STRAY))
     tiering = TieringStatus(tiering=DISABLED, since_ms=T0)
     world.state.cluster = cluster(orphans=(_orphan(tiering_status=tiering),))
@@ -152,7 +152,7 @@ def test_what_is_being_deleted_cannot_be_adopted_but_forgotten() -> None:
 # ---------------------------------------------------------------- leftBehind
 
 
-def test_what_is_named_is_forgotten_and_told_once() -> None:
+def test_a_named_topic_is_forgotten_and_reported_once() -> None:
     orphans = tuple(_orphan(number, name=f"t{number}") for number in (5, 6, 7))
     named = f"{id_text(numbered_uuid(6))}, {numbered_uuid(7)},nonsense"
     view = cluster(orphans=orphans, asked={FORGET_LEFT_BEHIND: named})

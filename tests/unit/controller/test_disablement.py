@@ -122,7 +122,7 @@ def _ack(world: World, node_id: int, *, now_ms: int = T0, **fields: object) -> b
     return world.disablements.take(world.state, numbered_uuid(1), node_id, answer, now_ms=now_ms)
 
 
-def test_each_hosting_broker_is_asked_for_what_it_hosts_and_placeholders_are_not() -> None:
+def test_each_broker_is_queried_for_its_replicas_and_placeholders_are_not() -> None:
     world = _disabling_world()
     asked = disablement.requests(world.state, world.view(), world.disablements)
     assert {node: request.partitions for node, request in asked.items()} == {
@@ -204,7 +204,7 @@ def test_a_restarted_broker_is_queried_again() -> None:
     assert _pending(world)[2] == (0, 1)
 
 
-def test_the_leaders_part_is_asked_again_of_a_new_leader() -> None:
+def test_the_leaders_part_is_requested_again_from_a_new_leader() -> None:
     world = _disabling_world()
     for node in (1, 2, 3):
         _ack(world, node)

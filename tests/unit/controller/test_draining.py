@@ -334,7 +334,7 @@ def test_a_paused_topic_stays_and_says_so_and_one_that_is_deleted_is_waited_for(
     assert step(made) == 1 or condition(made)[1] == "MovingReplicas"
 
 
-def test_new_replicas_are_not_placed_on_it_not_even_where_somebody_says_so() -> None:
+def test_new_replicas_are_not_placed_on_it_even_on_request() -> None:
     view = topic(partitions=2, replication_factor=2, assignments={0: (1, 2)})
     made = World(brokers=[drained(1), broker(2), broker(3)], topics=[view])
     draft = made.draft()

@@ -251,7 +251,7 @@ def test_a_replica_with_failed_storage_does_not_count_and_is_queried_again() -> 
     assert world.row().leader == 2
 
 
-def test_replicas_whose_storage_refuses_do_not_keep_the_others_from_being_asked(
+def test_replicas_with_failed_storage_do_not_prevent_queries_to_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """There may be more replicas than one request contains."""
@@ -313,7 +313,7 @@ def test_a_removed_broker_is_in_no_set_and_an_eligible_one_takes_over() -> None:
 # ---------------------------------------------------------------- requests and pushed states
 
 
-def test_replicas_are_asked_only_while_an_election_waits_for_them() -> None:
+def test_replicas_are_queried_only_while_an_election_waits_for_them() -> None:
     world = _world(isr=(1,), last_known_elr=(2,))
     assert world.replica_logs.unanswered(world.state, 2) == []
     _crash(world, 1)
@@ -328,7 +328,7 @@ def test_replicas_are_asked_only_while_an_election_waits_for_them() -> None:
     assert world.replica_logs.unanswered(world.state, 1) == []
 
 
-def test_lost_records_are_told_once_with_their_range() -> None:
+def test_lost_records_are_reported_once_with_their_range() -> None:
     world = _world({}, isr=(1,))
     _crash(world, 1)
     assert world.replica_logs.unanswered(world.state, 1) == [KEY], (

@@ -125,7 +125,7 @@ def test_another_order_ends_the_job_and_begins_another_at_once() -> None:
     assert (begun.run.number, begun.run.order, begun.run.generation) == (2, "other", 2)
 
 
-def test_where_nothing_can_be_told_a_job_that_runs_goes_on() -> None:
+def test_a_running_job_continues_while_its_state_is_unknown() -> None:
     """Brokers that are all away for a moment are no other order."""
     export = info(run=run())
     assert isinstance(step(export, RUNNING, NOT_NOW), Rest)
@@ -268,7 +268,7 @@ def test_of_two_of_one_second_the_name_decides() -> None:
     assert registry.holder(two) == ("ns/a", "db.t")
 
 
-def test_nothing_stays_of_exports_that_are_gone() -> None:
+def test_nothing_remains_of_deleted_exports() -> None:
     registry = exports.Exports()
     for number in range(5):
         registry.put(info(key=f"ns/{number}"))

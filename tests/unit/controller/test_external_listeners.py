@@ -138,7 +138,7 @@ def test_a_broker_without_external_listeners_has_no_condition_about_them() -> No
         pytest.param({}, "may not", None, id="may not be read"),
     ],
 )
-def test_nodes_are_told_by_their_external_ips_where_that_is_asked_for(
+def test_nodes_are_advertised_by_external_ips_if_configured(
     known: dict[str, str], problem: str, found: tuple[str, int] | None
 ) -> None:
     state = World(brokers=[outside()]).state
@@ -156,7 +156,7 @@ def cluster_of(state: ControllerState) -> ClusterStatus:
     return ClusterStatus.model_validate(cluster_status(state, generation=1, now_ms=0).status)
 
 
-def test_where_clients_begin_stands_in_the_cluster() -> None:
+def test_the_clusters_status_has_the_bootstrap_address() -> None:
     brokers = [outside(node, host=f"10.0.0.{node % 3}") for node in (1, 2, 3, 4)]
     brokers.append(outside(5, host="10.0.0.9", fenced=True))
     state = World(brokers=brokers).state
@@ -172,7 +172,7 @@ def test_where_clients_begin_stands_in_the_cluster() -> None:
     assert listener.bootstrap_servers == "[2001:db8::1]:9095"
 
 
-def test_the_cluster_names_brokers_that_are_not_told_and_what_is_refused_first() -> None:
+def test_the_cluster_names_brokers_without_current_users_and_refusals_first() -> None:
     state = World(brokers=[outside(1), outside(2)]).state
     state.ways_in.bootstraps = {"EXTERNAL": WayIn(host="b", port=1)}
     state.ways_in.brokers = {

@@ -169,7 +169,7 @@ def test_a_leader_that_has_recovered_says_so_and_then_takes_others_in() -> None:
 
 
 @pytest.mark.parametrize("state", [0, 1, 7])
-def test_nobody_is_taken_in_while_the_leader_recovers(state: int) -> None:
+def test_no_replica_joins_the_isr_while_the_leader_recovers(state: int) -> None:
     world = _recovering()
     (result,) = _alter(world, _change((1, 2), leader_recovery_state=state)).results
     assert result.error_code == ErrorCode.invalid_request.value

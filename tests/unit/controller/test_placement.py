@@ -239,7 +239,7 @@ def test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_fi
     assert _fill(world) == 0
 
 
-def test_no_placeholder_is_filled_where_nobody_could_bring_the_replica_up() -> None:
+def test_no_placeholder_is_filled_where_no_replica_could_catch_it_up() -> None:
     world = World(
         brokers=[broker(1, fenced=True), broker(2)],
         topics=[topic()],

@@ -45,7 +45,7 @@ def _read(world: World) -> ControllerState:
     return state
 
 
-def test_many_share_a_write_and_none_stands_with_its_own_rows() -> None:
+def test_many_topics_share_a_write_without_their_own_rows() -> None:
     world = _placed(range(1, 301))
     assert world.view().partitions_placed == 0
     assert _record(world, *range(1, 301)) == 2

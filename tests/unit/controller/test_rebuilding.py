@@ -394,7 +394,7 @@ def test_the_highest_state_wins_and_a_replica_that_was_taken_away_before_is_not_
     assert (made.leader_epoch, made.partition_epoch) == (6 + GENERATION, 12 + GENERATION)
 
 
-def test_where_a_replica_of_the_highest_state_is_gone_every_broker_is_waited_for() -> None:
+def test_all_brokers_are_waited_for_when_a_replica_of_the_highest_state_is_missing() -> None:
     """Broker 3 was away when its partition moved to brokers 4 and 5, which are not here yet:
     broker 2 has deleted its replica since."""
     world = _lost(broker(2), broker(3), broker(4, fenced=True), broker(5, fenced=True))
@@ -513,7 +513,7 @@ def test_that_a_head_was_made_is_not_forgotten() -> None:
     assert world.row().manifest
 
 
-def test_nothing_is_told_to_go_because_of_a_rebuilding() -> None:
+def test_a_rebuilding_deletes_no_replica() -> None:
     """Broker 1 is in the old row, not in the others' states: it may have records that they lack."""
     world = _behind(row((1, 2), leader_epoch=5, partition_epoch=3))
     reports(world, 1, _told(1, 2, partition_epoch=3))
@@ -545,7 +545,7 @@ def test_nothing_is_decided_on_a_row_in_doubt() -> None:
     assert registration.removal_blockers(world.draft(), 3) == [before.key]
 
 
-def test_nobody_is_told_of_a_row_in_doubt() -> None:
+def test_a_row_in_doubt_is_pushed_to_no_broker() -> None:
     """A broker named in the row may have given its replica away since, and would start from an
     empty log.
     """
@@ -676,7 +676,7 @@ def test_a_tombstone_takes_what_was_said_of_its_topic() -> None:
     assert not world.state.held.of((numbered_uuid(1), 0))
 
 
-def test_what_cannot_be_told_to_be_deleted_is_deleted_by_nobody() -> None:
+def test_a_replica_without_a_tombstone_is_deleted_by_no_broker() -> None:
     """The slice with the tombstone is lost and the Topic is deleted: the replica is a stray."""
     world = World(brokers=[broker(1)], view=_view())
     reports(world, 1, _told(1, 2, number=6))
@@ -743,7 +743,7 @@ def _two_of_three() -> World:
     return world
 
 
-def test_the_message_names_who_is_waited_for_and_taking_it_at_its_word_ends_it() -> None:
+def test_the_message_names_the_missing_brokers_and_following_it_ends_the_wait() -> None:
     world = _two_of_three()
     message = _blocked(world)
     assert message.endswith(f"{REBUILD_WITHOUT}: 3@{SINCE}")
@@ -757,7 +757,7 @@ def test_the_message_names_who_is_waited_for_and_taking_it_at_its_word_ends_it()
 
 
 @pytest.mark.parametrize("value", ["3", "3@2025-01-01T00:00:00Z", f"all@{SINCE}", f"2@{SINCE}"])
-def test_what_is_not_about_this_rebuilding_and_these_brokers_gives_nobody_up(value: str) -> None:
+def test_an_annotation_for_another_rebuilding_gives_no_broker_up(value: str) -> None:
     world = _two_of_three()
     _asks(world, value)
     for _ in range(2):
@@ -894,7 +894,7 @@ def _new(world: World) -> TopicDecision | StatusResult:
     return world.reconcile(4, brokers_hear=False)
 
 
-def test_nothing_is_made_anew_before_every_broker_has_said_that_it_has_none_of_it() -> None:
+def test_nothing_is_recreated_before_every_broker_has_reported_that_it_has_no_replica() -> None:
     world = World(brokers=[broker(1), broker(2, fenced=True)], view=_view())
     reports(world, 1)
     world.state.put_topic(topic(4, replication_factor=1))

@@ -112,7 +112,7 @@ def _offsets(view: DeletionInfo) -> dict[int, int]:
     return {part: point.offset for part, point in view.resolved.items()}
 
 
-def test_leaders_are_asked_where_their_partitions_stand() -> None:
+def test_leaders_are_queried_for_the_offsets_of_their_partitions() -> None:
     step = deletion.next_step(_world().state, _view(ALL_TO_HW), now_ms=T0)
     assert isinstance(step, Resolve)
     assert {(q.partition, q.node_id, q.leader_epoch) for q in step.queries} == {
@@ -238,7 +238,7 @@ def test_beyond_the_high_watermark_fails_that_partition_only() -> None:
     assert "OFFSET_OUT_OF_RANGE" in end.message
 
 
-def test_records_of_a_later_epoch_than_was_meant_are_kept() -> None:
+def test_records_of_a_later_epoch_than_requested_are_kept() -> None:
     """The topic was restored from its tier since the request was written."""
     world = _world()
     view = _frozen(
@@ -339,7 +339,7 @@ def test_a_topic_made_again_is_never_touched() -> None:
         world.state.drop_topic("ns/topic-1")
 
 
-def test_only_the_topic_that_is_meant_loses_records() -> None:
+def test_only_the_named_topic_loses_records() -> None:
     world = _world()
     another = _view(ALL_TO_HW, meant=numbered_uuid(2))
     step = deletion.next_step(world.state, another, now_ms=T0)
@@ -442,7 +442,7 @@ def _report(partition: int, leader_epoch: int, low_watermark: int) -> PartitionS
     )
 
 
-def test_what_reports_already_show_is_not_asked_for() -> None:
+def test_offsets_in_reports_are_not_requested() -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
     for part, epoch, low in ((0, 4, 150), (1, 4, 150), (2, 6, 99)):
@@ -486,7 +486,7 @@ def test_a_paused_one_deletes_nothing() -> None:
         assert ready(result)["Reconciling"] == ("True", "Paused"), "kstatus knows no Succeeded"
 
 
-def test_it_expires_only_when_finished_and_asked_to() -> None:
+def test_it_expires_only_when_finished_and_configured_to() -> None:
     view = _view(ALL_TO_HW, ttl_after_finished_ms=500)
     assert deletion.expires_ms(view) is None
     assert deletion.expires_ms(deletion.finish(view, now_ms=T0)) == T0 + 500
@@ -528,7 +528,7 @@ def test_the_status_freezes_numbers_and_says_how_far_it_is() -> None:
     assert result.status["completionTime"] == result.status["startTime"]
 
 
-def test_what_an_earlier_version_froze_is_written_as_it_stands() -> None:
+def test_an_offset_frozen_by_an_earlier_version_is_written_unchanged() -> None:
     """The API server refuses any change of it."""
     world = _world()
     old = {0: ResolvedOffset(offset=100, leader_epoch=4)}

@@ -401,7 +401,7 @@ def test_a_broker_that_is_removed_on_its_way_leaves_no_place_behind(
     assert 1 not in world.row().adding + world.row().removing
 
 
-def test_the_minimum_in_sync_stays_when_a_broker_goes_whose_successor_catches_up() -> None:
+def test_the_minimum_in_sync_holds_while_a_removed_brokers_successor_catches_up() -> None:
     """One replica was enough from then on, since the other one was still coming."""
     view = topic(replication_factor=2, config={"min.insync.replicas": "2"})
     moved = row((2, 3, 1), isr=(2, 1), adding=(3,), removing=(1,))

@@ -86,7 +86,7 @@ def test_what_is_sound_counts_for_a_while_and_damage_until_another_audit() -> No
     ],
     ids=["given up", "kept", "restarted", "restarted again"],
 )
-def test_of_a_tier_that_is_given_up_nothing_is_told(
+def test_findings_in_an_abandoned_tier_are_not_reported(
     tiering: Tiering, expected: tuple[str, str] | None
 ) -> None:
     """The audit ran an hour before tiering reached its present state."""

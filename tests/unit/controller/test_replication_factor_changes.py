@@ -116,7 +116,7 @@ def test_the_last_replica_in_sync_stays_and_leads() -> None:
     assert (made.row().replicas, made.row().isr, made.row().leader) == ((2,), (2,), 2)
 
 
-def test_where_nobody_leads_nothing_goes() -> None:
+def test_without_a_leader_nothing_is_deleted() -> None:
     made = world(row((1, 2, 3), isr=(2,), leader=-1), factor=1)
     fence(made, 2)
     assert step(made) == 0

@@ -31,7 +31,7 @@ def test_one_whose_partitions_are_in_sync_may() -> None:
     assert held(world(row((1, 2, 3)))) is None
 
 
-def test_one_that_has_the_only_replica_may_and_others_do_not_hold_it() -> None:
+def test_the_only_replica_of_a_partition_may_restart() -> None:
     alone = row((1,))
     elsewhere = row((2, 3), isr=(2,), partition=1)
     assert held(world(alone, elsewhere)) is None
@@ -74,7 +74,7 @@ def test_one_that_is_not_there_may_whatever_is_the_matter_elsewhere() -> None:
     assert held(made, starting=(2,)) is None
 
 
-def test_nobody_is_restarted_by_an_operator_that_no_broker_has_reached() -> None:
+def test_an_operator_that_no_broker_has_reached_restarts_no_broker() -> None:
     made = world(row((1, 2, 3)))
     made.state.unreached = True
     assert held(made) == Hold(unreached=True)
@@ -94,7 +94,7 @@ def told(made: World, pod: PodState) -> dict[str, tuple[str, str, str]]:
     }
 
 
-def test_what_a_restart_waits_for_stands_in_the_status_while_the_broker_serves() -> None:
+def test_the_status_has_the_reason_of_a_waiting_restart() -> None:
     behind = row((1, 2, 3), isr=(1, 2))
     made = world(behind)
     found = told(made, PodState(name="b-0", hold=held(made, starting=(3,))))

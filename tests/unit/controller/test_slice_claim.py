@@ -76,7 +76,7 @@ def test_a_cluster_that_has_an_id_does_not_become_another() -> None:
     assert f"{ADOPT_CLUSTER_ID}: other" in refusal.message
 
 
-def test_slices_of_two_clusters_are_nobodys() -> None:
+def test_slices_of_two_clusters_belong_to_neither() -> None:
     mixed = left_by("other") | {name_of(0): FoundSlice("third", 1)}
     for wanted in ("", "other", "third"):
         assert refused(mixed, asked=wanted).reason == "SlicesOfAnotherCluster"

@@ -139,7 +139,7 @@ def _remote_answer(code: int, message: str = "") -> TierDeletionAnswer:
     return TierDeletionAnswer(error_code=code, message=message)
 
 
-def test_the_tier_is_emptied_by_one_live_broker_after_the_replicas_are_gone() -> None:
+def test_the_tier_is_emptied_by_one_live_broker_after_the_replicas_are_deleted() -> None:
     world = _world(**tiered(True, TieringState.ENABLED, epoch=2))
     _step(world)
     assert _step(world).remote is None

@@ -446,7 +446,7 @@ def test_tiering_that_cannot_begin_stops_nothing_else_of_a_topic_that_is_there()
     assert not world.decide().events, "one event"
 
 
-def test_two_refusals_are_both_told() -> None:
+def test_two_refusals_are_both_reported() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     _edited(world, tiering_spec=ON, replication_factor=5)
@@ -522,7 +522,7 @@ def test_offline_partitions_and_lost_copies() -> None:
     assert ready(result)["Stalled"] == ("True", "LastCopyMissing")
 
 
-def test_growth_that_waits_says_that_the_old_partitions_go_on() -> None:
+def test_waiting_growth_says_that_the_old_partitions_continue() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     draft = world.draft()

@@ -39,7 +39,7 @@ def names(users: Users) -> list[str]:
     return [state.name for state in users.told()[0]]
 
 
-def test_nothing_is_told_before_every_user_that_was_there_was_looked_at() -> None:
+def test_no_users_are_pushed_before_every_existing_user_was_reconciled() -> None:
     """A user missing from the first state would be locked out."""
     world = World()
     users = world.state.users
@@ -108,7 +108,7 @@ def size(*states: wire.UserState) -> int:
 
 
 @pytest.mark.parametrize("name", ["t", "ü" * 249, "n" * 249])
-def test_the_most_that_may_be_told_fits_into_a_frame(name: str) -> None:
+def test_the_largest_state_fits_into_a_frame(name: str) -> None:
     scram = wire.ScramCredential(
         mechanism=2, iterations=8192, salt=bytes(32), stored_key=bytes(64), server_key=bytes(64)
     )

@@ -323,7 +323,7 @@ async def test_a_log_that_cannot_be_read_is_not_answered_from(
         assert "an unknown key" in caplog.text
 
 
-async def test_what_is_due_is_told(tmp_path: Path) -> None:
+async def test_due_work_is_reported(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.alone(1)
         table = await made.active()

@@ -36,7 +36,7 @@ def test_one_that_takes_what_it_can_leaves_half_to_others() -> None:
     assert shares.lacks(1)
 
 
-def test_what_was_there_before_is_nobodys_and_leaves_less() -> None:
+def test_earlier_memory_has_no_owner_and_reduces_the_limit() -> None:
     """As after each takeover by another broker."""
     shares, there = Shares(1024), 0
     for left in (512, 256, 128):

@@ -13,7 +13,7 @@ def test_all_are_returned_except_those_on_request() -> None:
     assert "hold" not in names
 
 
-def test_one_is_told_after_the_first_in_the_order_of_the_table() -> None:
+def test_conditions_are_reported_in_the_order_of_the_table() -> None:
     assert [chapter.name for chapter in chosen(("hold", "faults"))] == ["install", "faults", "hold"]
 
 

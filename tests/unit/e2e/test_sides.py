@@ -32,7 +32,7 @@ def test_all_chapters_run_on_two_sides_where_the_machine_has_room(
     assert how_many(names, cores, available_bytes) == sides
 
 
-def test_every_chapter_is_told_once_and_each_side_installs_first() -> None:
+def test_every_chapter_runs_once_and_each_side_installs_first() -> None:
     told = shared_out(chosen(()), 2)
     assert [side.chapters[0] for side in told] == [CHAPTERS[0]] * 2
     assert [side.again for side in told] == [False, True]
@@ -59,7 +59,7 @@ def test_the_longest_chapter_has_a_side_to_itself_if_it_takes_as_long_as_all_oth
     assert {chapters[3]} in ({*one.chapters[1:]}, {*other.chapters[1:]})
 
 
-def test_one_side_is_told_all_in_full() -> None:
+def test_a_single_side_runs_everything() -> None:
     (side,) = shared_out(chosen(("faults",)), 1)
     assert [chapter.name for chapter in side.chapters] == ["install", "faults"]
     assert not side.again
@@ -114,7 +114,7 @@ def test_a_side_that_leaves_no_outcome_has_failed(tmp_path: Path) -> None:
     assert Outcome.read(path, 0) == PASSED
 
 
-def test_each_line_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_line_names_its_owner(capsys: pytest.CaptureFixture[str]) -> None:
     Progress(side="B").say("one\ntwo")
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith(" s] B  one")

@@ -410,7 +410,7 @@ def test_members_of_thousands_of_topics_are_decided_on_in_steps() -> None:
     assert world.replayed().picture() == world.picture()
 
 
-def test_what_was_begun_elsewhere_for_a_group_that_is_gone() -> None:
+def test_offloaded_work_for_a_deleted_group() -> None:
     world = World()
     world.topics = topics(t=5000)
     world.join("a")
@@ -445,7 +445,7 @@ def test_five_thousand_members_come_in_no_time(topics_each: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_the_protocol_changes_where_nobody_is_a_member() -> None:
+def test_the_protocol_of_an_empty_group_changes() -> None:
     world = World()
     assert world.commit("", -1) is NONE  # a group that has offsets only is a classic one
     assert "g" in world.shard.groups

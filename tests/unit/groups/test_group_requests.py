@@ -103,7 +103,7 @@ async def test_a_commit_that_is_not_replicated_is_no_success(tmp_path: Path) -> 
         assert (await made.fetch()).topics[0].partitions[0].committed_offset == 7
 
 
-async def test_nobody_hears_of_a_transactions_end_before_it_is_replicated(tmp_path: Path) -> None:
+async def test_no_client_sees_a_transactions_end_before_it_is_replicated(tmp_path: Path) -> None:
     producer = TransactionalProducer(7, 1)
     async with broker(tmp_path, commit_timeout_ms=50) as made:
         shard = made.groups.coordinators.shard_of("g")

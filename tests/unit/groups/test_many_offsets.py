@@ -28,7 +28,7 @@ async def ask(made: Broker, request: Any) -> tuple[Any, float]:
     return decode_response(answer_type, b"".join(pieces)[4:])[1], longest[0]
 
 
-async def test_nobody_waits_for_what_names_very_many_partitions(tmp_path: Path) -> None:
+async def test_no_client_waits_for_a_request_with_very_many_partitions(tmp_path: Path) -> None:
     async with broker(tmp_path) as made:
         rows = tuple(row(1, leader=2, replicas=(2,), partition=number) for number in range(MANY))
         topic = topic_state(TOPIC_ID, "t", partitions=rows)

@@ -225,7 +225,7 @@ def test_the_last_one_goes_and_the_group_is_classic_again() -> None:
     assert world.room.used_bytes == weighed
 
 
-def test_it_is_downgraded_when_a_member_is_not_heard_of() -> None:
+def test_a_group_is_downgraded_when_a_members_session_expires() -> None:
     world = World()
     old, _ = mixed(world)
     for _ in range(20):

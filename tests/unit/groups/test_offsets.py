@@ -216,7 +216,7 @@ def test_offsets_of_a_deleted_topic_go() -> None:
 # ------------------------------------------------------------ expiry (KIP-211)
 
 
-def test_offsets_of_nobody_expire_after_their_commit() -> None:
+def test_offsets_without_a_group_member_expire_after_their_commit() -> None:
     world = World()
     world.commit(offsets={("t", 0): 5})
     world.after(RETENTION_MS - CHECK_MS)

@@ -133,7 +133,7 @@ def test_votes_count_where_several_protocols_are_common() -> None:
 # ------------------------------------------------------------ assignments
 
 
-def test_everybody_is_told_once_the_leaders_assignment_is_committed() -> None:
+def test_all_members_are_answered_once_the_leaders_assignment_is_committed() -> None:
     world = World()
     told = [world.join(), world.join()]
     world.begin()

@@ -61,7 +61,7 @@ def test_what_may_be_repeated_is_until_it_is_done() -> None:
     assert len(before) == 1
 
 
-def test_what_may_not_be_repeated_is_told() -> None:
+def test_calls_that_may_not_be_repeated_are_reported() -> None:
     with pytest.raises(KafkaException) as told:
         repeated(_answers(_error(retriable=True), _error(retriable=False)), "x")
     assert not error_of(told.value).retriable()
@@ -85,7 +85,7 @@ def test_a_call_that_does_not_keep_to_its_time_is_known(monkeypatch: pytest.Monk
     assert [*seen, is_hung(thread)] == [False, True, False]
 
 
-def test_fatal_errors_have_somebody_to_be_told_to() -> None:
+def test_fatal_errors_have_a_handler() -> None:
     """Else the library raises them while another callback runs."""
     settings = Run("", {}, Recorder(10), 1).settings()
     assert settings["error_cb"](KafkaError(KafkaError._FATAL, "fenced", fatal=True)) is None

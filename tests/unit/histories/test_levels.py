@@ -230,7 +230,7 @@ def test_a_circle_of_an_order_and_a_read_is_none(made: Made) -> None:
     ("told", "expected"),
     [(5, []), (7, []), (3, ["rewound commit"]), (None, ["lost commit"]), (9, ["phantom"])],
 )
-def test_of_a_commit_under_way_either_offset_may_be_told(
+def test_during_a_commit_either_offset_may_be_returned(
     made: Made, told: int | None, expected: list[str]
 ) -> None:
     made.commit(3)

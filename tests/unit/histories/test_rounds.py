@@ -75,7 +75,7 @@ def test_a_round_that_fails_leaves_its_history_and_nothing_that_runs(
     _assert_gone(next(event.value["pid"] for event in failed.value.events if event.f == "note"))
 
 
-def test_faults_are_in_the_history_and_a_node_that_stays_away_is_told(tmp_path: Path) -> None:
+def test_faults_are_in_the_history_and_a_missing_node_is_reported(tmp_path: Path) -> None:
     plan = Plan(1, (), (Fault(KILL, ANY, 0.0, 0.0),), 60.0)
     cluster = Cluster(tmp_path / "disturbed", broken="broker-2")
     cluster.nodes = ("broker-2",)
@@ -89,7 +89,7 @@ def test_faults_are_in_the_history_and_a_node_that_stays_away_is_told(tmp_path: 
 
 
 @pytest.mark.parametrize("is_interrupted", [True, False], ids=["interrupted", "gone"])
-def test_clients_do_not_outlive_whoever_started_them(
+def test_clients_do_not_outlive_their_parent(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
 ) -> None:
     """Clients end at Ctrl-C and after a parent that could not stop them."""

@@ -9,7 +9,7 @@ from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka.request_batches import Batches
 
 
-async def test_what_is_asked_meanwhile_goes_together_by_weight() -> None:
+async def test_requests_that_arrive_meanwhile_are_batched_by_weight() -> None:
     sent: list[list[str]] = []
 
     async def send(asked: Mapping[str, int]) -> Mapping[str, str]:

@@ -87,7 +87,7 @@ def test_what_is_taken_over_has_the_tiering_that_its_switches_say() -> None:
     assert claimed.tiering_status.tiering == retained
 
 
-def test_what_may_heal_goes_on_and_what_may_not_waits_for_a_person() -> None:
+def test_a_recoverable_error_is_retried_and_another_waits_for_a_user() -> None:
     busy = topic_rules.refused(Failure(ErrorCode.not_controller), "it")
     assert (busy.reason, busy.goes_on) == ("KafkaBusy", True)
     wrong = topic_rules.refused(Failure(ErrorCode.invalid_config, "no such key"), "it")

@@ -83,7 +83,7 @@ def test_good_records(codec: int) -> None:
         "zeros",
     ],
 )
-def test_records_that_nobody_can_read(bench: Bench, payload: bytes, codec: int) -> None:
+def test_unreadable_records(bench: Bench, payload: bytes, codec: int) -> None:
     data = sealed(payload, codec=codec)
     with pytest.raises(InvalidRecords):
         batch_contents(data)

@@ -479,7 +479,7 @@ def _size_of_last(data: bytes) -> int:
 # ------------------------------------------------------------------ recorded compaction offsets
 
 
-def test_how_far_a_log_was_compacted_is_on_record_and_goes_back_with_a_truncation(
+def test_the_compaction_offset_is_recorded_and_moves_back_with_a_truncation(
     start: Callable[[], LogManager],
 ) -> None:
     manager = start()

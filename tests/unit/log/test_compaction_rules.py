@@ -37,7 +37,7 @@ PACE = Pace(lambda: False, lambda _: 0.0)
 
 
 @pytest.mark.parametrize(("slots", "load_factor"), [(2, 0.9), (3, 1.0), (64, 0.9), (1000, 0.99)])
-def test_the_map_tells_the_last_offset_of_each_key_until_it_is_full(
+def test_the_map_has_the_last_offset_of_each_key_until_it_is_full(
     slots: int, load_factor: float
 ) -> None:
     offsets, model = OffsetMap(slots * SLOT_BYTES, load_factor), dict[bytes, int]()
@@ -294,12 +294,12 @@ def _rewritten(steps: list[tuple[bytes, bool]]) -> list[tuple[int, int, int, int
     return [(h.base_offset, h.last_offset, h.partition_leader_epoch, h.count) for h in headers]
 
 
-def test_what_is_gone_is_covered_by_the_batch_in_front() -> None:
+def test_removed_offsets_are_covered_by_the_preceding_batch() -> None:
     steps = [(_plain(0, 2), True), (_plain(2, 3), False), (_plain(5), False), (_plain(6), True)]
     assert _rewritten(steps) == [(0, 5, 0, 2), (6, 6, 0, 1)]
 
 
-def test_what_is_gone_at_the_start_is_one_empty_batch() -> None:
+def test_removed_offsets_at_the_start_are_one_empty_batch() -> None:
     steps = [(_plain(0), False), (_plain(1, 4), False), (_plain(5), True)]
     assert _rewritten(steps) == [(0, 4, 0, 0), (5, 5, 0, 1)]
     assert _rewritten([(_plain(0), False), (_plain(1), False)]) == [(0, 1, 0, 0)]

@@ -133,7 +133,7 @@ def test_a_roll_makes_one_file_and_leaves_the_rest_to_the_flush(
     }
 
 
-def test_what_the_last_index_entries_would_have_told_is_found_after_a_crash(bench: Bench) -> None:
+def test_lost_index_entries_are_rebuilt_after_a_crash(bench: Bench) -> None:
     """A flushed segment that retention rolled: the next flush would finish its indexes."""
     bench.config = LogConfig(index_interval_bytes=10_000)
     log = bench.create()

@@ -60,7 +60,7 @@ WHOLE = "0\n3\n0 0\n2 25\n5 39\n"
         "0\n1\n9 0\n",
     ],
 )
-def test_what_the_file_lacks_is_told_by_the_batches(
+def test_entries_missing_in_the_file_are_read_from_the_batches(
     bench: Bench, text: str | None, clean: bool
 ) -> None:
     end = _closed(bench)

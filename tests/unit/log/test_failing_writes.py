@@ -230,7 +230,7 @@ def _check(log: PartitionLog, before: Extent, after: Extent) -> None:
     [(errno.ENOSPC, True), (errno.EIO, False)],
     ids=["full", "failing-once"],
 )
-def test_no_failing_write_lets_records_go_before_it_is_on_record(
+def test_no_failing_write_lets_records_be_deleted_before_it_is_recorded(
     start: Callable[[], LogManager],
     tmp_path: Path,
     operation: Operation,

@@ -209,7 +209,7 @@ def test_a_recovery_point_goes_back_on_disk_before_a_truncation(directory: Direc
         "local-log-start-offset-checkpoint",
     ],
 )
-def test_of_logs_at_rest_only_a_checkpoint_that_is_gone_is_written_again(
+def test_only_a_missing_checkpoint_is_rewritten_for_idle_logs(
     directory: Directory, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     manager = directory.started()

@@ -50,7 +50,7 @@ def _loaded(directory: Path) -> LogStarts:
 
 @pytest.mark.parametrize("failing", [1, 2], ids=["its first write", "its second write"])
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
-def test_journal_that_could_not_be_begun_anew_loses_nothing_of_later(
+def test_a_journal_that_could_not_be_restarted_loses_no_later_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, call: str
 ) -> None:
     """A write that failed may have reached the disk, or reach it yet."""

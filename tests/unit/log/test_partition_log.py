@@ -133,7 +133,7 @@ def test_what_a_leader_refuses(bench: Bench, data: bytes, error: type[LogError])
 
 
 @pytest.mark.parametrize("behind", [b"x", bytes(11), GOOD[:-1]])
-def test_what_stands_behind_the_batch_and_is_none_is_left_out(bench: Bench, behind: bytes) -> None:
+def test_trailing_bytes_after_the_batch_are_left_out(bench: Bench, behind: bytes) -> None:
     """As Kafka's UnifiedLog.trimInvalidBytes does."""
     log = bench.create()
     bench.append(log, GOOD + behind)
@@ -395,7 +395,7 @@ def test_truncation_to_every_offset(bench: Bench, tmp_path: Any, flushed: bool) 
         one.check(again)
 
 
-def test_starting_anew_behind_the_tier(bench: Bench) -> None:
+def test_restarting_beyond_the_tier(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 30)
     epochs = (EpochEntry(0, 0), EpochEntry(2, 40))

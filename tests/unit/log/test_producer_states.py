@@ -128,7 +128,7 @@ def test_a_transaction_is_unstable_until_its_marker_is_committed() -> None:
     assert states.first_unstable_offset is None
 
 
-def test_what_was_stable_when_it_ended_is_told_with_an_aborted_transaction() -> None:
+def test_an_aborted_transaction_has_the_last_stable_offset_at_its_end() -> None:
     states = having(data(0, 10, transactional=True), data(0, 11, producer=8, transactional=True))
     assert states.note(end(12, commit=False, producer=8)) == AbortedTransaction(8, 11, 12, 10)
 
@@ -309,7 +309,7 @@ def test_new_producer_beyond_the_limit_is_refused_and_known_ones_continue() -> N
     assert check(states, new) is None
 
 
-def test_snapshot_of_many_producers_tells_of_all() -> None:
+def test_a_snapshot_of_many_producers_contains_all() -> None:
     before, count = ProducerStates(), 1000
     for sequence in range(2):
         for number in range(count):

@@ -325,7 +325,7 @@ def test_a_damaged_transaction_index_is_replaced_by_the_batches(
         log.close()
 
 
-def test_nobody_sees_a_log_half_way_while_its_batches_are_told_anew(
+def test_no_reader_sees_a_half_rebuilt_log(
     bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last stable offset is read without the lock: by followers' consumers during a cut."""

@@ -259,7 +259,7 @@ def test_removals_that_were_begun_are_finished(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "0\n3\n0 0\n", "0\n1\n7 0\n", "0\n2\n0 0\n9 9999\n"])
-def test_leader_epochs_are_told_by_the_log(bench: Bench, text: str | None) -> None:
+def test_leader_epochs_are_read_from_the_log(bench: Bench, text: str | None) -> None:
     log = bench.create()
     for number, count in enumerate(COUNTS):
         bench.fill(log, [count], epoch=number // 4)
@@ -290,7 +290,7 @@ def test_bounds_from_checkpoints_are_clamped(bench: Bench) -> None:
     bench.fill(beyond, [1], epoch=beyond.epochs.latest_epoch)
 
 
-def test_what_was_committed_before_a_loss_is_told(bench: Bench) -> None:
+def test_the_committed_offset_before_a_loss_is_reported(bench: Bench) -> None:
     active = _written(bench)
     data = active.read_bytes()
     active.write_bytes(data[: _last_two_batches(data)])

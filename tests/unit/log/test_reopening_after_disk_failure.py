@@ -56,7 +56,9 @@ def test_a_log_continues_if_no_record_was_lost(
     bench.check(log)
 
 
-def test_records_that_the_disk_lost_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_the_disk_lost_are_reported(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = _after_a_failed_fsync(bench, monkeypatch)
     path = sorted(bench.directory.glob("*.log"))[-1]
     os.truncate(path, path.stat().st_size - 1)

@@ -113,7 +113,7 @@ async def test_one_that_does_not_close_keeps_no_other_from_it(
     assert await again.close(4, in_thread)
 
 
-async def test_what_nobody_expects_is_raised_once_no_thread_works_on_a_log(
+async def test_an_unexpected_error_is_raised_once_no_thread_uses_a_log(
     manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory is released too, so that the next process recovers it."""

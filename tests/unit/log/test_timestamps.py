@@ -235,7 +235,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("payload", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("codec", [0, 4])
-def test_records_that_cannot_be_read_keep_nobody_from_looking_up(
+def test_unreadable_records_do_not_prevent_look_ups(
     bench: Bench, payload: bytes, codec: int
 ) -> None:
     """A header that can be right was believed when they were appended."""

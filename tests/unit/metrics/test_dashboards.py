@@ -44,7 +44,7 @@ def test_panels_lie_side_by_side(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_panel_asks_for_what_is_shown_and_says_what_it_is(name: str) -> None:
+def test_every_panel_queries_what_it_shows_and_has_a_description(name: str) -> None:
     shown = dashboards._TABLE
     for panel in panels(name):
         if panel["type"] == "row":

@@ -105,7 +105,7 @@ BY_CONDITION = {
 }
 
 
-def test_every_state_that_somebody_has_to_act_on_leads_to_an_alert() -> None:
+def test_every_actionable_state_has_an_alert() -> None:
     """Every actionable reason of docs/reference/conditions.md has a count and an alert."""
     assert {name for name, _ in _WRONG} == BY_CONDITION.keys()
     assert {alert for named in BY_CONDITION.values() for alert in named} <= alerts().keys()
@@ -135,7 +135,7 @@ def test_an_alert_says_how_bad_it_is_and_what_it_means(name: str) -> None:
     assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{name}.md"
 
 
-def test_every_alert_has_a_runbook_and_stands_in_the_list() -> None:
+def test_every_alert_has_a_runbook_and_is_in_the_list() -> None:
     pages = {page.stem for page in RUNBOOKS.glob("*.md")} - {"index"}
     assert pages == set(NAMES)
     listed = re.findall(

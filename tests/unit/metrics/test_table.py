@@ -28,7 +28,7 @@ TABLES = (broker_table, operator_table, process_table, tier_table, topic_table)
 ROWS = [row for table in TABLES for row in table.ALL]
 
 
-def test_no_name_stands_twice() -> None:
+def test_no_name_occurs_twice() -> None:
     names = Count(row.name for row in ROWS)
     assert {name for name, times in names.items() if times > 1} == set()
 

@@ -112,7 +112,7 @@ async def test_a_topic_says_what_the_last_audit_found_until_another_has_looked(
     ]
 
 
-async def test_the_same_is_written_once_and_the_store_is_asked_once_a_minute(
+async def test_equal_reports_are_written_once_and_the_store_is_queried_once_a_minute(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     await drained(world)

@@ -100,7 +100,7 @@ async def test_a_reported_rack_outlives_the_brokers_session_and_the_controller(
         assert "rack" not in world.status(BROKER, "broker-1")
 
 
-async def test_of_two_objects_of_one_node_id_the_second_is_told_and_takes_over_later(
+async def test_the_second_of_two_objects_with_one_node_id_is_marked_and_takes_over_later(
     world: ShellWorld,
 ) -> None:
     world.make_broker(1, "double")

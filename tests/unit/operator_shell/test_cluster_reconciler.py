@@ -161,7 +161,7 @@ async def test_failed_first_check_of_the_storage_is_logged_and_does_not_end_the_
     assert not world.services.state.cluster.storage_problem
 
 
-async def test_what_a_sweep_has_left_stands_in_a_condition_until_it_is_gone(
+async def test_a_condition_reports_leftovers_of_a_sweep_until_they_are_deleted(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))

@@ -159,7 +159,7 @@ async def test_a_registration_counts_once_it_is_written_and_after_its_slices(lin
     assert line.notes.groups[-1].brokers == {1}
 
 
-async def test_the_end_of_the_term_reaches_whoever_waits_and_whoever_comes_later(
+async def test_the_end_of_the_term_reaches_present_and_later_waiters(
     line: Line,
 ) -> None:
     body = line.slices.server.of_kind(PARTITION_SLICE)

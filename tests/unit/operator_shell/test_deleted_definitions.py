@@ -181,7 +181,7 @@ async def test_where_it_is_not_known_data_is_kept_and_users_are_out(world: World
     assert world.delivered[1:] == [(key_of(topic), False)]
 
 
-async def test_the_operators_own_deletions_are_not_asked_about(world: World) -> None:
+async def test_the_operators_own_deletions_are_not_questioned(world: World) -> None:
     body = world.make(TOPIC, "t", FINALIZER)
     world.store.believe(body["metadata"]["uid"])
     world.delete(TOPIC, "t")

@@ -120,7 +120,7 @@ async def test_a_lease_without_renewal_is_taken_after_its_whole_duration(world: 
     assert one.news == ["won", "led", "lost"]
 
 
-async def test_each_renewal_tells_a_candidate_that_another_leads(world: World) -> None:
+async def test_each_renewal_notifies_a_candidate_that_another_leads(world: World) -> None:
     one, two = world.candidate("one"), world.candidate("two")
     for _ in range(3):
         assert await one.turn()

@@ -62,7 +62,7 @@ async def test_an_event_names_its_object_and_its_reporter() -> None:
     assert event["reportingInstance"] == "operator-1"
 
 
-async def test_one_about_an_object_that_is_gone_is_not_written() -> None:
+async def test_an_event_about_a_deleted_object_is_not_written() -> None:
     world = World()
     world.objects.remove(world.topic)
     async with world.writing():
@@ -87,7 +87,7 @@ async def test_one_that_cannot_be_written_is_dropped_and_the_next_is_written(
     assert "Event PartitionsPlaced not written" in caplog.text
 
 
-async def test_the_line_has_a_limit_and_nobody_waits_for_it(
+async def test_the_queue_has_a_limit_without_waiting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(events_module, "LINE_MAX", 2)
@@ -132,7 +132,7 @@ def test_what_the_aggregator_remembers_is_bounded() -> None:
     assert aggregator.admit("u0", "R", 0.1) == 0
 
 
-def test_what_goes_well_with_thousands_is_told_by_examples_and_what_goes_wrong_of_each() -> None:
+def test_successes_are_reported_by_example_and_failures_individually() -> None:
     aggregator, most = Aggregator(), events_module.EXAMPLES_MAX
 
     def told(reason: str, at_s: float, type_: EventType) -> list[int]:

@@ -208,7 +208,7 @@ async def test_a_topic_that_a_default_would_have_compacted_says_what_it_is(
     assert await served(world)
 
 
-async def test_brokers_are_started_stopped_and_told_apart(world: ShellWorld) -> None:
+async def test_brokers_are_started_stopped_and_distinguished(world: ShellWorld) -> None:
     brokers = BrokerReconciler(world.services, world.reflector)
     two, twin = ShellWorld.key(BROKER, "broker-2"), ShellWorld.key(BROKER, "twin")
     await brokers.reconcile(two)
@@ -347,7 +347,7 @@ def _nothing(_: object) -> None:
     ],
     ids=["unreadable", "contended", "refused", "not-written", "not-listed"],
 )
-async def test_what_stops_a_take_over_is_said_until_it_is_mended(
+async def test_a_blocked_takeover_is_reported_until_it_is_repaired(
     stop: Callable[[Shell], Callable[[], None]], reason: str, words: str
 ) -> None:
     shell = Shell()

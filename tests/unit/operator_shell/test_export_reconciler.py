@@ -76,7 +76,7 @@ def ready(world: ShellWorld, name: str = "x") -> tuple[str, str]:
     return world.condition(EXPORT, name, "Ready")[:2]
 
 
-async def test_the_status_stands_before_there_is_a_job(world: ShellWorld) -> None:
+async def test_the_status_is_written_before_the_job(world: ShellWorld) -> None:
     world.make_export()
     assert await reconcile(world) == SOON_MS / 1000
     assert world.journal == ["replace_status Export x", "start x-1"]
@@ -407,7 +407,7 @@ async def test_what_cannot_be_read_is_waited_for(world: ShellWorld) -> None:
     assert order(world)["kafka.sasl.username"] == "alice"
 
 
-async def test_only_the_tier_is_asked_where_that_is_wanted(world: ShellWorld) -> None:
+async def test_only_the_tier_is_queried_if_configured(world: ShellWorld) -> None:
     world.edit(CLUSTER, "main", remoteStorage=None)
     world.make_export(source={"tier": "remote"})
     await reconcile(world)

@@ -160,7 +160,7 @@ async def test_a_service_is_made_and_costs_no_write_after_that(keeper: Keeper) -
     assert keeper.api.calls == ["list services"]
 
 
-async def test_what_somebody_has_changed_is_set_back(keeper: Keeper) -> None:
+async def test_changes_by_users_are_reverted(keeper: Keeper) -> None:
     await keeper.keep()
     keeper.api.services[NAME]["spec"]["selector"] = {"app": "theirs"}
     await keeper.keep()
@@ -210,7 +210,7 @@ async def test_one_list_is_for_all_that_wait_for_load_balancers(keeper: Keeper) 
         assert api.calls == ["list services"]
 
 
-async def test_brokers_are_told_only_of_what_has_changed_for_them(keeper: Keeper) -> None:
+async def test_brokers_receive_only_changes_that_concern_them(keeper: Keeper) -> None:
     world, state = keeper.world, keeper.world.services.state
     await world.start_broker(1)
     (registered,) = state.brokers[1].listeners[:1]
@@ -268,7 +268,7 @@ async def test_a_new_controller_deletes_what_the_former_one_had_to(keeper: Keepe
     assert not keeper.api.services
 
 
-async def test_of_all_brokers_that_never_had_any_is_asked_once(keeper: Keeper) -> None:
+async def test_brokers_without_any_replica_are_queried_once(keeper: Keeper) -> None:
     keeper.world.edit(BROKER, "broker-1", pod=pod(""))
     for calls in (["list services"], []):
         assert await keeper.keep() is None
@@ -333,7 +333,7 @@ async def test_the_service_of_a_broker_that_is_named_like_it_is_not_taken_over(
     assert f"belongs to Broker {NAME}" in (keeper.condition() or ("", ""))[1]
 
 
-async def test_nodes_are_listed_only_where_they_are_asked_for(keeper: Keeper) -> None:
+async def test_nodes_are_listed_only_on_request(keeper: Keeper) -> None:
     world, state = keeper.world, keeper.world.services.state
     await world.start_broker(1)
     listener = dataclasses.replace(state.brokers[1].listeners[0], name="EXTERNAL", host="10.0.0.1")

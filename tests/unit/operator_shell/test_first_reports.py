@@ -58,7 +58,7 @@ def expecting(live: tuple[int, ...], others: tuple[int, ...] = ()) -> FirstRepor
     return reports
 
 
-def test_where_nobody_is_expected_nobody_is_waited_for() -> None:
+def test_without_expected_brokers_there_is_no_wait() -> None:
     assert FirstReports().are_in
     assert expecting(()).are_in
 
@@ -107,7 +107,7 @@ def test_all_of_it_ends_some_time_after_the_first_has_come() -> None:
     assert turns(reports, 1).are_in
 
 
-def test_where_nobody_comes_people_are_served_until_somebody_does() -> None:
+def test_users_are_served_until_the_first_broker_connects() -> None:
     reports = expecting((1, 2))
     reports.give_up()
     assert turns(reports, 0).are_in
@@ -176,7 +176,7 @@ def leader_leaves(draft: Draft) -> None:
     elections.fence(draft, [1], reason="a test wants it")
 
 
-async def test_no_row_is_written_whoever_wants_it(asked: Asked) -> None:
+async def test_no_row_is_written_for_any_request(asked: Asked) -> None:
     line = asked.world.services.committer
     with nothing_is_written(asked):
         deciding = asyncio.create_task(line.decide(leader_leaves))
@@ -522,7 +522,7 @@ def test_whoever_is_alive_comes_in_that_moment_and_in_time_for_its_session() -> 
     [(lambda _: None, UNREACHED_TURNS), (lambda reports: reports.knocked(2), BOUND_TURNS)],
     ids=["nobody", "one that says nothing"],
 )
-async def test_nobody_waits_for_ever(
+async def test_no_wait_is_endless(
     asked: Asked, comes: Callable[[FirstReports], None], turns_needed: int
 ) -> None:
     services = asked.world.services

@@ -103,7 +103,7 @@ async def world() -> AsyncIterator[World]:
     assert made.api.watching == 0, "nothing is left open"
 
 
-async def test_it_tells_of_what_happens_in_its_order(world: World) -> None:
+async def test_events_are_reported_in_order(world: World) -> None:
     world.edit("a", 2)
     world.make("c")
     world.edit("a", 3)
@@ -160,7 +160,7 @@ async def test_a_failed_watch_resumes_where_it_was(world: World, error: KubeErro
     assert world.asked == ["watch"] * 4
 
 
-async def test_what_was_listed_counts_once_a_watch_goes_on_from_there(world: World) -> None:
+async def test_a_list_counts_once_a_watch_continues_from_it(world: World) -> None:
     world.server.forget()
     world.api.end_watch()
     world.api.fail("watch", Unavailable(0, "no answer"))
@@ -171,7 +171,7 @@ async def test_what_was_listed_counts_once_a_watch_goes_on_from_there(world: Wor
     assert await world.news() == ["a has 2"]
 
 
-async def test_what_goes_on_failing_is_listed(world: World) -> None:
+async def test_persistent_failures_are_listed(world: World) -> None:
     world.api.fail("watch", Unavailable(504, "too large"), times=informer.LISTED_AFTER)
     world.api.end_watch()
     assert await world.news() == ["found a", "found b", "all: a b"]
@@ -213,7 +213,7 @@ async def test_a_definition_that_is_deleted_and_made_again_is_followed_again(wor
     assert await world.news() == ["c has 2"]
 
 
-async def test_one_page_is_told_before_the_next_one_is_asked_for() -> None:
+async def test_a_page_is_processed_before_the_next_one_is_requested() -> None:
     world = World()
     world.api.page_max = 2
     for name in "abcde":

@@ -228,7 +228,7 @@ async def begun(flow: Flow, tier: Path, clock: WallClock) -> MortalWorld:
 
 @pytest.mark.parametrize("after", [False, True], ids=["call-lost", "answer-lost"])
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
-async def test_it_ends_as_if_nobody_had_been_killed(
+async def test_the_result_is_the_same_as_without_a_kill(
     flow: Flow, after: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wall = WallClock()

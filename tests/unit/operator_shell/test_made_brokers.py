@@ -68,7 +68,7 @@ def stalled(world: ShellWorld) -> tuple[str, str, str]:
     ids=["quota", "policy", "taken"],
 )
 @pytest.mark.parametrize("refused", ["broker-1", "main-bootstrap", "main-brokers"])
-async def test_what_is_refused_is_told_and_stops_nothing_else(
+async def test_a_refusal_is_reported_and_stops_nothing_else(
     world: ShellWorld, refused: str, error: KubeError
 ) -> None:
     """The other brokers were not made, and the Cluster's status was written no more."""
@@ -99,7 +99,7 @@ def bootstrap(world: ShellWorld, **labels: str) -> Json:
     }
 
 
-async def test_what_somebody_has_changed_in_the_service_to_begin_with_is_set_back(
+async def test_changes_by_users_to_the_bootstrap_service_are_reverted(
     world: ShellWorld,
 ) -> None:
     """Otherwise it would select no pod until a user reads the condition."""

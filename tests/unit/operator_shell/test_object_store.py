@@ -59,7 +59,7 @@ class Heard:
         self.words.append(f"{key.name} gone")
 
 
-def test_what_a_list_misses_is_gone_for_good() -> None:
+def test_an_object_missing_in_a_list_is_deleted() -> None:
     """The answer to a write of our own comes after the list that it is not in."""
     store = ObjectStore()
     store.put(_body("one", 80))
@@ -68,7 +68,7 @@ def test_what_a_list_misses_is_gone_for_good() -> None:
     assert store.put(_body("other", 110))
 
 
-def test_of_what_was_made_again_the_former_one_is_gone() -> None:
+def test_a_recreated_object_replaces_the_former_one() -> None:
     """Its watch was down meanwhile, so no event announced the deletion."""
     store, heard = ObjectStore(), Heard()
     store.put(_body("one", 80))

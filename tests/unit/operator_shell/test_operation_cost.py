@@ -149,7 +149,7 @@ def test_while_many_are_deleted_the_deletion_of_one_looks_at_its_own_slice() -> 
     assert len(written) == FEW
 
 
-def test_figures_are_what_a_look_at_every_row_tells() -> None:
+def test_figures_equal_a_count_over_all_rows() -> None:
     world = served(20)
     assert figures(world) == counted(world) == (40, 0, 0)
     world.state.put_topic(topic(21, replication_factor=2))

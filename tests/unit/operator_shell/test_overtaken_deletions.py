@@ -192,7 +192,7 @@ async def test_who_is_elected_meanwhile_is_told_the_epoch_it_leads_in(world: She
     assert sorted(told[2:]) == [(0, 1, 0), (1, 1, 0)]
 
 
-async def test_what_a_former_leader_said_is_asked_again(world: ShellWorld) -> None:
+async def test_the_answer_of_a_former_leader_is_requested_again(world: ShellWorld) -> None:
     meanwhile(world, "deletion_points", lambda: elect_anew(world, 0))
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 1)
@@ -276,7 +276,7 @@ async def test_what_one_leader_deleted_counts_though_another_is_away(world: Shel
     assert message.endswith("; broker 2 has no command connection"), "not in the log only"
 
 
-async def test_while_a_leader_is_away_the_status_stands_still(world: ShellWorld) -> None:
+async def test_the_status_does_not_change_while_a_leader_is_away(world: ShellWorld) -> None:
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 1)
     world.engine.reachable.discard(2)

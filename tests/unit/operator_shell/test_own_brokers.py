@@ -182,7 +182,7 @@ async def test_a_changed_list_of_brokers_is_pushed_again(engine: Engine) -> None
     assert len((await engine.told(2)).brokers) == 3
 
 
-async def test_the_stores_credentials_are_told_once_and_again_when_they_change(
+async def test_the_stores_credentials_are_pushed_once_and_after_each_change(
     engine: Engine,
 ) -> None:
     state = engine.world.state
@@ -206,7 +206,7 @@ async def test_the_stores_credentials_are_told_once_and_again_when_they_change(
     assert not (await engine.told(4)).storage_as_before
 
 
-async def test_what_has_landed_is_told_when_it_is_flushed_removals_to_whom_they_concern(
+async def test_committed_changes_are_pushed_at_the_flush_and_removals_to_the_brokers_concerned(
     engine: Engine,
 ) -> None:
     await engine.attach()
@@ -234,7 +234,7 @@ async def test_a_large_change_goes_in_parts(
     assert parts == [3, 1]
 
 
-async def test_what_a_broker_cannot_serve_it_is_told_again_after_a_while(
+async def test_a_state_that_a_broker_cannot_serve_is_pushed_again_after_a_while(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "REPEAT_S", 0.01)
@@ -245,7 +245,7 @@ async def test_what_a_broker_cannot_serve_it_is_told_again_after_a_while(
     assert [part.partition for part in again.topics[0].partitions] == [2]
 
 
-async def test_what_a_broker_could_not_serve_of_a_topic_that_is_gone_is_forgotten(
+async def test_a_failed_state_of_a_deleted_topic_is_forgotten(
     engine: Engine,
 ) -> None:
     """Otherwise it would be requested every few seconds, for ever."""
@@ -341,7 +341,9 @@ async def test_how_far_emptying_the_tier_got_is_an_answer_also_when_it_failed(
     assert engine.channel.sent[-1].controller_epoch == 7
 
 
-async def test_ends_of_logs_are_asked_by_topic_and_come_back_by_partition(engine: Engine) -> None:
+async def test_ends_of_logs_are_requested_by_topic_and_returned_by_partition(
+    engine: Engine,
+) -> None:
     await engine.attach()
     log = control.ReplicaLog(
         topic_id=ID,
@@ -483,7 +485,7 @@ async def users_told(engine: Engine, number: int) -> Any:
     return [user.name for user in engine.channel.users[-1].users]
 
 
-async def test_users_are_told_once_the_snapshot_is_applied(engine: Engine) -> None:
+async def test_users_are_pushed_once_the_snapshot_is_applied(engine: Engine) -> None:
     put_user(engine, "alice")
     engine.channel.gate.clear()
     engine.brokers.attach(engine.channel)  # type: ignore[arg-type]
@@ -501,7 +503,7 @@ async def test_an_empty_list_of_users_is_pushed_too(engine: Engine) -> None:
     assert await users_told(engine, 1) == []
 
 
-async def test_users_that_are_not_known_yet_are_not_told(engine: Engine) -> None:
+async def test_unknown_users_are_not_pushed(engine: Engine) -> None:
     users = engine.world.state.users
     users.expect("ns/alice")
     await engine.attach()
@@ -514,7 +516,9 @@ async def test_users_that_are_not_known_yet_are_not_told(engine: Engine) -> None
     assert engine.brokers.users_behind(users.version) == []
 
 
-async def test_what_changes_while_users_are_told_is_told_once_and_whole(engine: Engine) -> None:
+async def test_a_change_during_a_push_of_users_is_pushed_once_and_completely(
+    engine: Engine,
+) -> None:
     await engine.attach()
     await users_told(engine, 1)
     engine.channel.gate.clear()
@@ -529,7 +533,7 @@ async def test_what_changes_while_users_are_told_is_told_once_and_whole(engine: 
     assert await users_told(engine, 3) == ["bob", "carol"]
 
 
-async def test_what_brokers_know_is_not_told_again(engine: Engine) -> None:
+async def test_known_states_are_not_pushed_again(engine: Engine) -> None:
     await engine.attach()
     await users_told(engine, 1)
     put_user(engine, "alice")
@@ -540,7 +544,7 @@ async def test_what_brokers_know_is_not_told_again(engine: Engine) -> None:
     assert await users_told(engine, 2) == ["alice"]
 
 
-async def test_users_that_were_not_acknowledged_are_told_again(
+async def test_unacknowledged_users_are_pushed_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_link, "REPEAT_S", 0.01)

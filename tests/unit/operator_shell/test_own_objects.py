@@ -136,7 +136,7 @@ async def test_a_dry_run_is_no_refusal() -> None:
     assert own.refused() == []
 
 
-async def test_refusals_are_bounded_however_many_topics_clients_ask_for() -> None:
+async def test_refusals_are_bounded_however_many_topics_clients_request() -> None:
     own = following([0.0])
     for number in range(REFUSALS_MAX + 5):
         await refuse(own, BY_POLICY, f"t{number}")

@@ -71,7 +71,7 @@ async def world() -> AsyncIterator[Paced]:
         yield made
 
 
-async def test_the_clients_authority_is_renewed_when_it_is_asked_for_and_users_follow(
+async def test_the_clients_authority_is_renewed_on_request_and_users_follow(
     world: Paced,
 ) -> None:
     assert await world.trusted() == 1

@@ -220,7 +220,7 @@ async def test_a_controller_without_reports_of_all_brokers_restarts_no_broker(
     assert api.image("broker-1") == "new"
 
 
-async def test_where_no_broker_knows_the_operators_a_stateful_set_that_is_deleted_is_made_anew(
+async def test_a_deleted_stateful_set_is_recreated_before_any_broker_knows_the_operators(
     world: ShellWorld,
 ) -> None:
     """All operator addresses have changed at once.
@@ -403,7 +403,7 @@ async def test_a_claim_of_another_owner_is_not_modified(
     assert (STATEFUL_SET.kind, "broker-1") in api.objects
 
 
-async def test_labels_that_somebody_has_taken_off_its_claim_are_put_back(world: ShellWorld) -> None:
+async def test_labels_removed_from_its_claim_are_restored(world: ShellWorld) -> None:
     keeper, api = await running(world)
     api.objects[VOLUME_CLAIM.kind, CLAIM]["metadata"].pop("labels")
     api.now_s += CHECK_S
@@ -540,7 +540,7 @@ async def test_a_pod_that_was_refused_blocks_no_other_broker(world: ShellWorld) 
 # ------------------------------------------------------------------ what waiting costs
 
 
-async def test_brokers_that_wait_ask_nothing(world: ShellWorld) -> None:
+async def test_waiting_brokers_send_no_requests(world: ShellWorld) -> None:
     """Otherwise a hundred brokers would each send four requests and list all StatefulSets,
     every 3 s.
     """

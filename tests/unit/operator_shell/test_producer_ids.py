@@ -45,7 +45,7 @@ async def test_a_block_is_persisted_before_it_is_given(world: ShellWorld) -> Non
     assert stored(world)["status"]["clusterId"]
 
 
-async def test_brokers_that_ask_at_once_are_given_different_blocks(world: ShellWorld) -> None:
+async def test_concurrent_brokers_get_different_blocks(world: ShellWorld) -> None:
     began, blocks = next_id(world), ProducerIdBlocks(world.services)
     answers = await asyncio.gather(*(blocks.allocate(node) for node in range(5)))
     assert sorted(each.producer_id_start for each in answers) == [

@@ -48,7 +48,7 @@ async def test_who_has_shown_none_does_not_keep_a_connection_for_nothing(
             await Intake().read(stream(b""), proven=True)
 
 
-async def test_what_has_begun_comes_to_an_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_started_work_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_limits, "WHOLE_WITHIN_S", 0.01)
     with pytest.raises(TimeoutError):
         await Intake().read(announced(10, b"never"), proven=True)

@@ -100,7 +100,7 @@ def test_a_broker_with_a_blocked_loop_counts_as_dead_although_its_thread_reports
     assert expired == [(1, 10)]
 
 
-def test_news_is_told_once_and_a_return_from_expiry_is_news() -> None:
+def test_a_change_is_announced_once_and_a_return_from_expiry_is_one() -> None:
     held = sessions_of(1)
     taken = beat(held, 1, 1.0)
     assert taken is not None
@@ -307,7 +307,7 @@ def test_a_short_session_is_not_made_longer() -> None:
     assert (2, 20) in run_to(held, 100.0, 101.5)
 
 
-def test_knocks_are_those_since_somebody_led() -> None:
+def test_discovery_requests_count_since_the_last_term() -> None:
     knocks = Knocks()
     assert knocks.looked() == Looked()
     knocks.heard(1, 5.0)

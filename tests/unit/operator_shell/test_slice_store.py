@@ -99,7 +99,7 @@ async def test_a_slice_names_its_owner(slices: Slices) -> None:
     assert found_slice(nobodys).cluster_id == "unknown ()"
 
 
-async def test_the_state_advances_by_a_write_that_took_effect_and_after_it_is_told(
+async def test_the_state_advances_with_an_effective_write_and_is_announced_after_it(
     slices: Slices,
 ) -> None:
     write = slices.planned()

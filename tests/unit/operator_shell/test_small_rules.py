@@ -129,7 +129,7 @@ def test_a_deletion_counts_only_for_the_object_that_was_deleted() -> None:
     assert objects.remove(topic("a", 10, uid="new"))
 
 
-def test_the_answer_to_a_write_does_not_bring_back_what_is_gone() -> None:
+def test_the_answer_to_a_write_does_not_bring_back_a_deleted_object() -> None:
     """The answer may follow the news of the deletion; the user would reappear until the next
     list.
     """
@@ -141,7 +141,7 @@ def test_the_answer_to_a_write_does_not_bring_back_what_is_gone() -> None:
     assert objects.put(topic("a", 13, uid="made again"))
 
 
-def test_so_many_deleted_objects_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_of_deleted_objects_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "DELETED_MAX", 5)
     objects = ObjectStore()
     for number in range(50):
@@ -149,7 +149,7 @@ def test_so_many_deleted_objects_are_remembered(monkeypatch: pytest.MonkeyPatch)
     assert len(objects._deleted) == 5
 
 
-async def test_what_was_made_while_an_object_was_asked_for_stays() -> None:
+async def test_an_object_created_during_a_request_remains() -> None:
     objects = ObjectStore()
     objects.put(topic("a", 10))
 

@@ -113,7 +113,7 @@ async def test_a_lost_slice_is_recreated_once_the_status_has_its_loss() -> None:
     assert world.status(CLUSTER, "main")["nextProducerId"] > 1_000_000_000_000_000
 
 
-async def test_producer_ids_begin_at_the_clock_and_go_on_from_there() -> None:
+async def test_producer_ids_begin_at_the_clock_and_continue_from_there() -> None:
     """A log restored from another cluster's tier knows ids below: their holders' records would pass
     for that cluster's, and be dropped as duplicates."""
     world = made()
@@ -176,7 +176,7 @@ async def test_of_two_brokers_of_one_node_id_the_registered_one_counts() -> None
         assert world.services.state.brokers[1].key == "ns/zzz"
 
 
-async def test_what_is_no_valid_topic_is_left_out_and_keeps_nobody_from_leading() -> None:
+async def test_an_invalid_topic_is_skipped_and_prevents_no_leadership() -> None:
     world = made()
     world.make_topic("bad", partitions="many")
     world.make_topic("good")
@@ -184,7 +184,7 @@ async def test_what_is_no_valid_topic_is_left_out_and_keeps_nobody_from_leading(
         assert set(world.services.state.topics) == {"ns/good"}
 
 
-async def test_fields_of_a_newer_version_keep_nobody_from_leading_or_coming_back() -> None:
+async def test_fields_of_a_newer_version_prevent_no_leadership_or_return() -> None:
     """After a rollback: Brokers that the newer operator has made still have them."""
     world = await placed()
     for kind, name in ((CLUSTER, "main"), (BROKER, "broker-1"), (TOPIC, "t")):
@@ -295,7 +295,7 @@ async def test_a_slice_that_is_not_understood_stops_the_take_over_before_any_wri
     assert world.journal == []
 
 
-async def test_our_finalizer_stands_before_anything_exists_outside() -> None:
+async def test_our_finalizer_is_written_before_anything_exists_outside() -> None:
     world = made()
     async with world.term():
         pass

@@ -46,7 +46,7 @@ def crowd(world: ShellWorld, monkeypatch: pytest.MonkeyPatch) -> ShellWorld:
     return world
 
 
-async def test_nothing_is_told_before_it_is_stored(world: ShellWorld) -> None:
+async def test_nothing_is_pushed_before_it_is_stored(world: ShellWorld) -> None:
     world.make_topic()
     await TopicReconciler(world.services).reconcile(T)
     slice_name = world.journal[1].rpartition(" ")[2]
@@ -109,7 +109,7 @@ async def test_a_first_status_is_not_put_off_for_long(
     assert crowd.condition(TOPIC, "t", "Ready")[:2] == ("False", "LeadersStarting")
 
 
-async def test_what_else_is_to_be_stored_is_stored_before_a_broker_is_told(
+async def test_everything_is_stored_before_a_broker_receives_it(
     crowd: ShellWorld,
 ) -> None:
     state = crowd.services.state

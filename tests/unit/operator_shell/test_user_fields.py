@@ -74,7 +74,7 @@ def test_how_a_user_proves_itself(
     )
 
 
-def test_the_password_of_somebody_else() -> None:
+def test_a_password_of_another_owner() -> None:
     ref = {"valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}}
     assert info(authentication={"password": ref}).password_ref == ("keys", "k")
 

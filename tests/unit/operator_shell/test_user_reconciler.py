@@ -391,7 +391,7 @@ async def test_what_was_accepted_stays_in_force_while_secrets_are_refused(
     assert told(world).scram == scram
 
 
-async def test_nothing_is_told_of_a_user_whose_secret_was_never_read(world: ShellWorld) -> None:
+async def test_a_user_with_a_secret_that_was_never_read_is_not_pushed(world: ShellWorld) -> None:
     """After a takeover, brokers keep the user that the former controller pushed."""
     users = world.services.state.users
     body = world.make_user()

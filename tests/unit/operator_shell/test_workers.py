@@ -63,7 +63,7 @@ async def test_whatever_fails_comes_again_and_never_ends_the_worker(world: Shell
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_what_fails_again_and_again_is_told_once_and_taken_back(
+async def test_a_repeated_failure_is_reported_once_and_withdrawn(
     world: ShellWorld, error: Exception, tries: int, reason: str
 ) -> None:
     workers, failing = Workers(world.services, {}, LastPass()), [error]
@@ -100,7 +100,7 @@ async def test_a_server_that_does_not_answer_receives_no_report(world: ShellWorl
     assert world.journal == []
 
 
-async def test_what_cannot_be_told_in_a_condition_is_told_as_an_event(world: ShellWorld) -> None:
+async def test_a_problem_without_a_condition_becomes_an_event(world: ShellWorld) -> None:
     world.api.fail("replace_status Topic", Forbidden(403, "no"), times=9)
     workers = Workers(
         world.services, {TOPIC.kind: TopicReconciler(world.services).reconcile}, LastPass()

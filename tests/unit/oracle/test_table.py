@@ -40,7 +40,7 @@ def test_no_two_cases_have_one_name() -> None:
     assert twice == []
 
 
-def test_every_api_and_version_is_asked() -> None:
+def test_every_api_and_version_is_requested() -> None:
     asked = {(case.api_key, case.version) for case in TABLE}
     wanted = {(key, version) for key, versions in SERVED.items() for version in versions}
     assert wanted <= asked
@@ -58,7 +58,7 @@ def test_what_is_sent_can_be_read_unless_it_is_meant_not_to_be() -> None:
 
 
 @pytest.mark.parametrize("what", ["Produce v13 good", "Fetch v18 from the start"])
-def test_ids_are_those_of_the_side_that_is_asked(what: str) -> None:
+def test_ids_are_those_of_the_queried_side(what: str) -> None:
     (case,) = [case for case in TABLE if case.name == what]
     topic = SINK if case.api_key == kafka.PRODUCE else READ
     assert WORLD.topic_ids[topic].bytes in case.frame(WORLD)
@@ -120,7 +120,7 @@ def test_what_is_not_the_same(fields: dict[str, Any], path: str) -> None:
     assert told(read(**fields), read()) == [path]
 
 
-def test_records_are_the_same_whoever_made_the_producers_id() -> None:
+def test_records_are_the_same_for_every_origin_of_the_producer_id() -> None:
     def made(producer_id: int, value: bytes) -> bytes:
         records = [Record(b"k", value, (), 0)]
         return build_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=0)

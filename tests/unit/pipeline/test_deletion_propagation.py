@@ -45,7 +45,7 @@ def test_a_batch_under_way_may_bring_what_went() -> None:
     assert behind(AT, {0: 17, 1: 5, 2: 1}) == (1, 2)
 
 
-def test_rows_are_told_by_the_columns_of_their_records() -> None:
+def test_rows_are_identified_by_the_columns_of_their_records() -> None:
     """A field of the value that is called like one of them is not taken for it."""
 
     def of(*names: str, **structs: StructType) -> StructType:

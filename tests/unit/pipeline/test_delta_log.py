@@ -37,7 +37,7 @@ def restored(version: int, to: int) -> Commit:
     return Commit(version, "RESTORE", {"version": str(to), "timestamp": None})
 
 
-def test_the_newest_export_counts_whoever_commits_behind_it() -> None:
+def test_the_newest_export_counts_despite_later_commits() -> None:
     assert log(made()) is None
     assert log(made(), other(1)) is None
     assert log(made(), claimed(1), wrote(2), other(3, "by hand"), other(4, "[1]")) == AT[2]

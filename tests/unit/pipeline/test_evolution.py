@@ -98,7 +98,7 @@ def test_a_renaming_is_refused_with_what_to_do() -> None:
         changes(of(A=INT), of(a=INT))
 
 
-def test_what_is_not_asked_for_is_refused_and_said() -> None:
+def test_an_unrequested_change_is_refused_and_reported() -> None:
     found = changes(of(a=INT), of(a=LONG, b=TEXT))
     with pytest.raises(ExportError, match="a is widened from int to bigint; b string is added"):
         check_allowed(found, Evolution.REFUSE)

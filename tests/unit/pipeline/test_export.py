@@ -125,7 +125,7 @@ def test_a_catalog_keeps_no_tables_in_its_cache() -> None:
     }
 
 
-def test_two_tables_go_on_where_the_one_behind_is() -> None:
+def test_two_tables_continue_at_the_earlier_position() -> None:
     rows, letters = {0: 17, 1: 4}, {0: 20, 2: 9}
     assert behind(rows, letters) == {0: 17}
     assert ahead(letters, behind(rows, letters)) == {0: 20, 2: 9}

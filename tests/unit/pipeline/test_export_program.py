@@ -54,7 +54,7 @@ def test_an_end_is_judged_by_whether_trying_again_helps(error: Exception, phase:
     assert message
 
 
-def test_what_is_secret_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("cannot connect to jdbc:x://host?password=secret-word")
 
@@ -139,7 +139,7 @@ def shown(page: HttpPage, path: str) -> str:
     return page.answer(path)[1].decode()
 
 
-def test_the_page_tells_how_far_the_job_is(tmp_path: Path) -> None:
+def test_the_page_shows_the_jobs_progress(tmp_path: Path) -> None:
     told = Told()
     page = told.page()
     assert Report.of_json(shown(page, "/report")) == Report(phase=Phase.STARTING)

@@ -66,7 +66,7 @@ def test_a_stream_begins_at_the_end_and_never_ends_by_default() -> None:
     ],
     ids=str,
 )
-def test_what_a_position_comes_to(position: At, start: int, end: int) -> None:
+def test_offsets_of_a_position(position: At, start: int, end: int) -> None:
     """The planner judges positions outside the log."""
     assert start_of(position, EXTENT, found_at, strict=False) == start
     assert end_of(position, EXTENT, found_at) == end

@@ -109,7 +109,7 @@ def test_keys_by_schemas_that_write_other_bytes_stay_apart() -> None:
     assert other.sql("k").endswith("ELSE concat(X'0001', substring(k, 6)) END")
 
 
-def test_versions_that_are_new_are_asked_for() -> None:
+def test_new_versions_are_requested() -> None:
     made = keys(v1=(7, "int"))
     assert isinstance(made.registry, Versions)
     made.registry.found[2] = Registered('"string"', id=8)

@@ -80,7 +80,7 @@ def test_what_manifests_say_was_stored_is_what_lies_on_the_disk(paged: SmallTier
     assert topic.freed == {"disable-delete": on_disk(paged, *entries), "disable-retain": 0}
 
 
-def test_rows_are_by_what_was_asked_for_and_days_are_those_that_retention_sees(
+def test_rows_are_grouped_as_requested_and_days_are_those_of_retention(
     paged: SmallTier,
 ) -> None:
     first, second = (paged.copy(VALUES, newest_ms=DAY_MS + ms) for ms in (0, DAY_MS - 1))
@@ -128,7 +128,7 @@ def test_a_limit_that_is_not_changed_stays_as_the_topic_has_it(paged: SmallTier)
         assert freed == {"retention": on_disk(paged, *entries[:gone])}, config
 
 
-def test_what_is_marked_frees_nothing_twice_and_what_is_deleted_is_gone(paged: SmallTier) -> None:
+def test_a_marked_segment_frees_space_only_once_it_is_deleted(paged: SmallTier) -> None:
     entries = [paged.copy(VALUES) for _ in range(5)]
     paged.expire_to(entries[3].start_offset)
     (topic,) = measured(paged).topics
@@ -151,7 +151,7 @@ def test_a_copy_under_way_is_counted_and_has_no_bytes_yet(paged: SmallTier) -> N
     assert sum(each.segments for each in topic.buckets.values()) == 1
 
 
-def test_what_nothing_names_is_told_with_its_bytes_and_whose_it_is(paged: SmallTier) -> None:
+def test_unreferenced_objects_are_reported_with_bytes_and_owner(paged: SmallTier) -> None:
     named = paged.copy(VALUES)
     strays = {
         replace_id(named.log_key): b"12345",
@@ -246,7 +246,7 @@ def of_memory(memory: MemoryStore, place: Place, metadata: list[bytes], **option
     return measure(tier_on(memory), [topic], whole=True, now_ms=NOW_MS, **options)
 
 
-def test_of_more_rows_and_buckets_than_are_told_apart_nothing_is_lost(
+def test_rows_and_buckets_beyond_the_limit_are_summed(
     memory: MemoryStore, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage_figures, "ROWS_MAX", 4)

@@ -91,7 +91,7 @@ def order(made: dict[str, Any]) -> Order:
     return Order.of_json(variables(made)[ORDER_VARIABLE])
 
 
-def test_the_job_is_told_where_the_topic_is_and_by_which_secrets_it_is_let_in() -> None:
+def test_the_job_receives_the_topics_location_and_its_credentials() -> None:
     told = order(body())
     assert told.source == {
         "topic": "Flights_2013",
@@ -113,7 +113,7 @@ def test_the_job_is_told_where_the_topic_is_and_by_which_secrets_it_is_let_in() 
     }
 
 
-def test_everything_of_the_table_and_of_spark_is_told() -> None:
+def test_everything_of_the_table_and_of_spark_is_reported() -> None:
     made = body(
         schedule="@daily",
         table={
@@ -304,7 +304,7 @@ def test_brokers_and_their_order_are_no_other_job() -> None:
         assert wanted(body(source=source)).digest != wanted(body()).digest
 
 
-def test_of_many_brokers_a_few_are_told() -> None:
+def test_a_few_of_many_brokers_are_named() -> None:
     brokers = [(Endpoint(name="A", host=f"b{number}", port=1),) for number in range(100)]
     assert len(bootstrap(brokers, "A").split(",")) == 8
     assert bootstrap(brokers, "B") == ""

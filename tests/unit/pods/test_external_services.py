@@ -71,7 +71,7 @@ def test_an_empty_list_of_ranges_is_none() -> None:
     )
 
 
-def test_what_the_manifest_says_of_services_stands_in_them() -> None:
+def test_services_contain_the_settings_of_the_manifest() -> None:
     given = outside(
         "LoadBalancer",
         annotations={"all": "1", "own": "all"},
@@ -192,7 +192,7 @@ def test_a_broker_on_node_ports_advertises_its_nodes_address() -> None:
     assert "advertised.listeners" not in configuration.entries(outside(), BROKER), "one place"
 
 
-def test_no_pod_is_replaced_for_what_is_told_to_clients_alone() -> None:
+def test_no_pod_is_replaced_for_a_change_that_only_clients_see() -> None:
     def template(given: BrokerPod) -> Any:
         return broker_objects(given, BROKER).stateful_set["spec"]["template"]
 

@@ -23,7 +23,7 @@ def template(broker: PodBroker = BROKER, **fields: Any) -> Any:
     return objects(broker, **fields).stateful_set["spec"]["template"]
 
 
-def test_each_object_says_whose_it_is() -> None:
+def test_each_object_names_its_owner() -> None:
     made = objects()
     for each in (made.service, made.config_map, made.stateful_set):
         meta = each["metadata"]
@@ -68,7 +68,7 @@ def test_a_start_is_seen_soon_and_may_take_an_hour() -> None:
     assert startup["periodSeconds"] + ready["periodSeconds"] <= 5
 
 
-def test_what_is_told_is_where_it_listens() -> None:
+def test_the_advertised_address_is_the_one_it_listens_on() -> None:
     tls = {
         "name": "TLS",
         "port": 9093,
@@ -140,7 +140,7 @@ def test_it_runs_where_its_rack_is(
     assert template(broker, **given)["spec"].get("nodeSelector") == expected
 
 
-def test_brokers_keep_off_each_others_nodes_unless_told_otherwise() -> None:
+def test_brokers_avoid_each_others_nodes_by_default() -> None:
     terms = template()["spec"]["affinity"]["podAntiAffinity"]
     (first, second) = terms["preferredDuringSchedulingIgnoredDuringExecution"]
     assert first["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"

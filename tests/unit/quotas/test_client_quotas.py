@@ -56,7 +56,7 @@ def test_request_time_never_costs_more_than_a_window(quotas: ClientQuotas) -> No
     assert request.rest_s == 1.0
 
 
-def test_nobody_rests_for_days(quotas: ClientQuotas) -> None:
+def test_no_pause_lasts_for_days(quotas: ClientQuotas) -> None:
     """An answer has 31 bits for it; a connection that rests is not looked at."""
     quotas.apply([quota("ann", None, produce=1)])
     request = quotas.of("ann", "a")
@@ -83,7 +83,7 @@ def test_names_without_end_take_no_memory_without_end(
     assert len(small._measured[QuotaKind.PRODUCE, True]) == 100
 
 
-def test_names_that_clients_take_drive_out_nobody_elses_use(
+def test_names_chosen_by_clients_evict_no_other_users_usage(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     """Ten thousand client ids made the broker forget what a user had used."""

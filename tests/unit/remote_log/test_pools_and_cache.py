@@ -65,7 +65,7 @@ def test_a_cache_keeps_to_its_limit_and_forgets_the_least_used() -> None:
     assert (1 in cache, 3 in cache, cache.size_bytes) == (False, True, 4)
 
 
-def test_many_threads_load_once_and_a_failure_is_kept_by_nobody() -> None:
+def test_many_threads_load_once_and_a_failure_is_not_cached() -> None:
     cache: ByteCache[int, bytes] = ByteCache(100, len)
     inside, release, loads = threading.Event(), threading.Event(), []
 

@@ -81,7 +81,7 @@ async def test_who_comes_back_finds_the_read_in_its_place_of_the_queue(world: Wo
     assert world.begun == ["a", "b", "c"]
 
 
-async def test_what_came_too_late_is_kept_until_it_is_asked_for(world: World) -> None:
+async def test_a_late_result_is_kept_until_it_is_requested(world: World) -> None:
     world.jobs.leave(world.ask("a"))
     await world.end()
     assert (len(world.jobs), world.jobs.kept_bytes) == (1, 4)

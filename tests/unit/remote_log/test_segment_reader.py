@@ -134,7 +134,7 @@ def segment(tmp_path: Path) -> Segment:
     return Segment(tmp_path)
 
 
-def test_what_stands_side_by_side_comes_in_one_request(segment: Segment) -> None:
+def test_adjacent_ranges_are_read_in_one_request(segment: Segment) -> None:
     size = segment.entry.size_bytes
     assert segment.read(FIRST, size) == list(range(FIRST, FIRST + 100, RECORDS))
     assert segment.asked == [(0, 6)]
@@ -158,7 +158,7 @@ def test_aborted_transactions_are_returned_for_the_records_read(
     assert [each.producer_id for each in reader.aborted(start, end)] == found
 
 
-def test_only_what_is_missing_is_asked_for(segment: Segment) -> None:
+def test_only_missing_parts_are_requested(segment: Segment) -> None:
     middle = FIRST + (2 * PIECE_BYTES // (segment.entry.size_bytes // BATCHES) + 1) * RECORDS
     segment.read(middle, 1)
     before = len(segment.asked)

@@ -90,7 +90,7 @@ async def pair(node: Nodes) -> tuple[Node, Node]:
 
 
 @pytest.mark.parametrize("offset", [-1, 4])
-async def test_what_is_out_of_range_is_told_without_offsets(
+async def test_an_out_of_range_fetch_is_answered_without_offsets(
     pair: tuple[Node, Node], offset: int
 ) -> None:
     part = await ask(pair[0], offset=offset)
@@ -99,7 +99,7 @@ async def test_what_is_out_of_range_is_told_without_offsets(
 
 
 @pytest.mark.parametrize("partition_max_bytes", [0, 1])
-async def test_the_first_batch_comes_however_little_is_asked_for(
+async def test_the_first_batch_is_returned_whatever_the_limit(
     pair: tuple[Node, Node], partition_max_bytes: int
 ) -> None:
     part = await ask(pair[0], partition_max_bytes=partition_max_bytes)
@@ -241,7 +241,9 @@ async def test_the_cluster_says_whether_consumers_are_sent_to_their_rack(
 
 
 @pytest.mark.parametrize("what", ["fenced", "out of the ISR"])
-async def test_nobody_is_sent_to_a_replica_that_may_lag(pair: tuple[Node, Node], what: str) -> None:
+async def test_no_consumer_is_redirected_to_a_replica_that_may_lag(
+    pair: tuple[Node, Node], what: str
+) -> None:
     one, _ = pair
     if what == "out of the ISR":
         known = one.partition.row

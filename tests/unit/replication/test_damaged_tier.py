@@ -16,7 +16,7 @@ def _is_suspended(partition: Partition) -> bool:
     return mode.suspended
 
 
-async def test_local_retention_stands_still_also_after_a_restart(node: Nodes) -> None:
+async def test_local_retention_stays_blocked_after_a_restart(node: Nodes) -> None:
     """Until the head is repaired, however late anybody can look at it again."""
     one, two = node(1), node(2)
     state = row(leader=1, leader_epoch=1, partition_epoch=1)

@@ -150,7 +150,7 @@ async def test_a_round_names_and_answers_what_has_changed_and_nothing_else(node:
     assert (pair.line.named, pair.line.answered) == ([], [])
 
 
-async def test_what_the_leader_learns_without_records_reaches_the_follower(node: Nodes) -> None:
+async def test_leader_state_without_new_records_reaches_the_follower(node: Nodes) -> None:
     """No other part announces the end of the tier: the leader finds it by looking."""
     pair = await Pair(node(1), node(2)).start()
     remote_end.note(pair.led(3), 41, 0)
@@ -311,7 +311,7 @@ def fetch(pair: Pair, **changes: Any) -> ReplicaFetchRequest:
     return replace(request, **changes)
 
 
-async def test_only_the_next_request_of_the_same_registration_goes_on_with_a_session(
+async def test_only_the_next_request_of_the_same_registration_continues_a_session(
     node: Nodes,
 ) -> None:
     pair = await Pair(node(1), node(2)).start()

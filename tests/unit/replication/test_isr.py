@@ -74,11 +74,11 @@ def test_the_high_watermark_never_goes_back() -> None:
     assert isr.high_watermark(view(hw=85, followers={2: follower(80), 3: follower(90)})) == 85
 
 
-def test_the_high_watermark_stands_still_below_min_isr() -> None:
+def test_the_high_watermark_does_not_advance_below_min_isr() -> None:
     assert isr.high_watermark(view(hw=10, members=(1,), min_isr=2)) == 10
 
 
-def test_the_high_watermark_stands_still_while_the_row_has_eligible_leaders() -> None:
+def test_the_high_watermark_does_not_advance_while_the_row_has_eligible_leaders() -> None:
     """Whatever the leader believes min.insync.replicas to be (KIP-966)."""
     looked_at = view(hw=10, members=(1,), min_isr=1)._replace(has_eligible_leaders=True)
     assert isr.high_watermark(looked_at) == 10

@@ -48,7 +48,7 @@ async def behind(node: Nodes) -> tuple[Node, Node]:
     return one, two
 
 
-async def test_the_end_of_a_log_is_told_by_whoever_has_it(behind: tuple[Node, Node]) -> None:
+async def test_the_end_of_a_log_is_answered_by_any_replica(behind: tuple[Node, Node]) -> None:
     one, two = behind
     assert await ask(one, consumer_reads.LATEST, DEBUGGING) == (ErrorCode.none, 5)
     assert await ask(two, consumer_reads.LATEST, DEBUGGING) == (ErrorCode.none, 3)

@@ -52,7 +52,7 @@ def test_who_has_no_proof_asks_first() -> None:
     assert asked(epochs=epochs((5, 0)))
 
 
-def test_there_must_be_something_to_ask() -> None:
+def test_a_query_without_a_subject_is_refused() -> None:
     assert not asked(doubt=prefix_rule.UNCLEAN_SHUTDOWN, has_manifest=False)
     assert not asked(doubt=prefix_rule.UNCLEAN_SHUTDOWN, tiering=NEVER_TIERED)
     assert asked(doubt=REFUTED, has_manifest=False)

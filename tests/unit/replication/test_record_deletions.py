@@ -115,7 +115,7 @@ async def test_a_time_means_the_first_record_that_is_not_before_it(
     assert (await meant(one, before_time_ms=before_time_ms)).offset == offset
 
 
-async def test_records_that_come_while_a_time_is_looked_up_are_not_meant(
+async def test_records_appended_during_a_timestamp_look_up_are_ignored(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No record was that late; those that come now are."""
@@ -141,7 +141,7 @@ async def test_records_that_come_while_a_time_is_looked_up_are_not_meant(
     ],
     ids=["another topic", "a former leader", "a leader to be", "any leader"],
 )
-async def test_nobody_answers_for_another_topic_or_epoch(
+async def test_no_replica_answers_for_another_topic_or_epoch(
     node: Nodes, asked: dict[str, Any], refused: ErrorCode
 ) -> None:
     one = await led(node)
@@ -247,7 +247,7 @@ async def test_a_deletion_is_exact_and_may_be_repeated(node: Nodes) -> None:
     assert (less.error_code, less.low_watermark) == (0, 6)
 
 
-async def test_what_is_gone_already_is_gone_whatever_its_epoch_was(node: Nodes) -> None:
+async def test_records_that_are_already_deleted_need_no_epoch(node: Nodes) -> None:
     one = await led(node)
     await delete(one, 6)
     await next_epoch(one, 7)
@@ -385,11 +385,11 @@ async def test_only_the_present_controller_is_obeyed(
     assert one.partition.log_start_offset == (0 if code else 6)
 
 
-def test_the_controller_is_told_that_these_commands_are_known() -> None:
+def test_the_broker_announces_these_commands_to_the_controller() -> None:
     assert wire.DELETION_POINTS < wire.DELETE_TOPIC_RECORDS <= LAST_COMMAND
 
 
-async def test_what_a_compacted_topic_would_refuse_a_dry_run_is_told_too(node: Nodes) -> None:
+async def test_a_dry_run_reports_refusals_of_a_compacted_topic(node: Nodes) -> None:
     one = await led(node)
     one.partition.log.config = replace(
         one.partition.log.config, cleanup_policy=frozenset({"compact"})

@@ -184,7 +184,7 @@ async def test_a_log_that_does_not_open_is_placed_when_it_does(node: Nodes) -> N
     assert again.partition.row == newer(ALONE, leader_epoch=1)  # it was written, not assumed
 
 
-async def test_it_keeps_what_it_was_told_when_the_controller_knows_less(node: Nodes) -> None:
+async def test_a_replica_keeps_its_state_when_the_controller_knows_less(node: Nodes) -> None:
     one, hidden = await _does_not_open(node)
     (one.log_folder / f"{0:020d}.log").rmdir()
     hidden.rename(one.log_folder / f"{0:020d}.log")

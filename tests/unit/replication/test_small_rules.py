@@ -163,7 +163,7 @@ def test_a_manifest_is_news_in_the_same_epochs() -> None:
     assert is_newer(row(partition_epoch=8), row(manifest=True))
 
 
-def test_topics_that_were_deleted_while_the_controller_was_not_heard() -> None:
+def test_topics_deleted_while_the_controller_was_unreachable() -> None:
     """Listeners with data of a topic receive its tombstone.
 
     A topic whose name another one has, or that a snapshot does not name, is deleted only once the

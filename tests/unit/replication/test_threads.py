@@ -102,7 +102,7 @@ async def test_a_cancelled_caller_waits_for_its_thread() -> None:
     assert await second
 
 
-async def test_look_ups_that_nobody_waits_for_any_more_are_not_made(
+async def test_abandoned_look_ups_are_not_made(
     node: Callable[[int], Node],
 ) -> None:
     """A client that requests, disconnects, reconnects and requests again does not block others."""
@@ -149,7 +149,7 @@ async def test_batches_that_are_looked_into_first_keep_their_place(
     ]
 
 
-async def test_nobody_waits_for_the_batches_of_another_client(node: Callable[[int], Node]) -> None:
+async def test_no_client_waits_for_the_batches_of_another(node: Callable[[int], Node]) -> None:
     """However many of one client are looked into first; a client's own keep their order."""
     one = node(1)
     await one.told(ALONE)

@@ -33,10 +33,9 @@ _FAULTS = "integration/remote_log/test_store_faults.py::"
 _TIER_EXITS = "integration/remote_log/test_tier_exits.py::"
 _FILE_SYSTEM = _TIER_EXITS + "test_a_file_system_that_refuses_and_is_mended"
 _OTHER_SERVER = _TIER_EXITS + "test_a_server_that_will_not_do_and_one_that_does"
-_TAKE_OVER = _EXITS + "test_what_stops_a_take_over_is_said_until_it_is_mended"
+_TAKE_OVER = _EXITS + "test_a_blocked_takeover_is_reported_until_it_is_repaired"
 _FAILURES = (
-    "unit/operator_shell/test_workers.py::"
-    "test_what_fails_again_and_again_is_told_once_and_taken_back"
+    "unit/operator_shell/test_workers.py::test_a_repeated_failure_is_reported_once_and_withdrawn"
 )
 _UNREACHED = (
     "unit/operator_shell/test_pacemaker.py::"
@@ -134,11 +133,11 @@ TAKEN = {
         + "test_a_program_that_cleans_the_folder_and_is_stopped",
     },
     "Broker": {
-        "NeverRegistered": _EXITS + "test_brokers_are_started_stopped_and_told_apart",
-        "Fenced": _EXITS + "test_brokers_are_started_stopped_and_told_apart",
-        "ShutDown": _EXITS + "test_brokers_are_started_stopped_and_told_apart",
+        "NeverRegistered": _EXITS + "test_brokers_are_started_stopped_and_distinguished",
+        "Fenced": _EXITS + "test_brokers_are_started_stopped_and_distinguished",
+        "ShutDown": _EXITS + "test_brokers_are_started_stopped_and_distinguished",
         "NodeIdTaken": _BROKERS
-        + "test_of_two_objects_of_one_node_id_the_second_is_told_and_takes_over_later",
+        + "test_the_second_of_two_objects_with_one_node_id_is_marked_and_takes_over_later",
         "BrokerUnreachable": _UNREACHED,
         "LogDirectoryFailed": "unit/replication/test_full_disk.py::"
         "test_a_disk_without_room_is_the_directorys_fault_until_there_is_some",
@@ -166,11 +165,11 @@ TAKEN = {
         "Rebuilding": "unit/operator_shell/test_rebuilding.py::"
         "test_it_ends_once_every_broker_has_reported",
         "OrphansLeft": "unit/operator_shell/test_cluster_reconciler.py::"
-        "test_what_a_sweep_has_left_stands_in_a_condition_until_it_is_gone",
+        "test_a_condition_reports_leftovers_of_a_sweep_until_they_are_deleted",
         "RemoteStorageUnavailable": _EXITS
         + "test_a_store_that_cannot_be_used_is_as_the_message_says",
         "BrokersRefused": "unit/operator_shell/test_made_brokers.py::"
-        "test_what_is_refused_is_told_and_stops_nothing_else",
+        "test_a_refusal_is_reported_and_stops_nothing_else",
         "CreationRefused": "integration/operator/test_object_metadata.py::"
         "test_refused_objects_are_reported_to_clients_and_on_the_cluster",
         "SecondCluster": _EXITS + "test_of_two_clusters_of_a_namespace_one_is_deleted",

@@ -42,7 +42,7 @@ NO_FORMATS = {("broker_image/tidemark_broker/api/metadata_schema.py", "FIRST_FLE
 CONSTANTS = {where: value for where, value in _constants().items() if where not in NO_FORMATS}
 
 
-def test_every_format_stands_in_the_table() -> None:
+def test_every_format_is_in_the_table() -> None:
     assert set(ROWS) == set(CONSTANTS)
 
 

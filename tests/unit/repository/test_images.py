@@ -64,7 +64,7 @@ def test_packages_are_a_set_of_the_lock_installed_by_hash(path: str) -> None:
 
 
 @each_image
-def test_nothing_needs_a_shell_and_nobody_is_root(path: str) -> None:
+def test_no_image_needs_a_shell_or_root(path: str) -> None:
     found = instructions(path)
     for word, rest in found:
         if word in ("RUN", "ENTRYPOINT", "CMD"):
@@ -136,7 +136,7 @@ def test_what_they_have_in_common_is_the_same_in_all() -> None:
     assert spark == [line for line in said(MADE[0], own) if line != "WORKDIR /build"]
 
 
-def test_spark_has_what_it_needs_where_nothing_is_written_and_nobody_has_a_name() -> None:
+def test_spark_runs_on_a_read_only_filesystem_without_a_user_name() -> None:
     """Numba refuses to compile where it can keep nothing, and Hadoop to run for a nameless user."""
     found = instructions("pipeline/Dockerfile")
     environment = dict(found)["ENV"]

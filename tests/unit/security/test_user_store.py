@@ -60,7 +60,7 @@ def test_the_salt_of_a_stranger_is_not_to_be_guessed() -> None:
     assert one.credential("eve", 1).salt != other.credential("eve", 1).salt
 
 
-def test_the_salt_of_a_stranger_stays_whoever_comes_and_goes() -> None:
+def test_the_salt_of_an_unknown_user_is_constant() -> None:
     """A salt that changed with the first and the last user would reveal which names are unknown."""
     ann = user("ann", password="x")
     before = store(ann).credential("eve", 1).salt

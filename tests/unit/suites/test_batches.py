@@ -87,7 +87,7 @@ def test_tests_behind_a_first_one_that_says_nothing_run(tmp_path: Path) -> None:
     }
 
 
-def test_what_an_ended_test_left_is_mended_before_each_start(tmp_path: Path) -> None:
+def test_remains_of_an_ended_test_are_repaired_before_each_start(tmp_path: Path) -> None:
     starts: list[int] = []
     program = Program(
         command=lambda some: [sys.executable, "-c", PROGRAM, *some],
@@ -141,7 +141,7 @@ def test_a_status_is_reported_more_than_once(tmp_path: Path, code: str, status: 
         assert not child.alive
 
 
-def test_what_does_not_end_when_it_is_asked_is_killed(
+def test_a_program_that_does_not_stop_on_request_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child_processes, "_STOP_S", 0.3)
@@ -157,7 +157,7 @@ def test_what_does_not_end_when_it_is_asked_is_killed(
 # ---------------------------------------------------------------- what is left, and since when
 
 
-def test_the_test_that_goes_on_is_the_one_that_is_late() -> None:
+def test_the_test_that_continues_is_the_late_one() -> None:
     """Go's parallel tests begin, wait until the others have ended, and continue."""
     batch = Batch(["TestA", "TestB", "TestC"])
     batch.started(0)
@@ -195,7 +195,7 @@ def test_others_tests_are_none_of_it() -> None:
     assert batch.left == ["a"]
 
 
-def test_one_that_runs_again_holds_up_nobody() -> None:
+def test_a_pod_that_runs_again_blocks_no_other() -> None:
     batch = Batch(["a", "b"])
     batch.started(0)
     batch.read(Result("a", PASSED), 1)

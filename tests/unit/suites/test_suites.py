@@ -76,7 +76,7 @@ def test_brokers_that_a_test_has_stopped_are_started(tmp_path: Path) -> None:
         assert brokers.asked == started
 
 
-def test_kafka_gos_tests_are_told_the_version(tmp_path: Path) -> None:
+def test_kafka_gos_tests_receive_the_version(tmp_path: Path) -> None:
     """Without it they return at once, and Go counts them as passed."""
     with KAFKA_GO.environ(Brokers(tmp_path), tmp_path) as environ:
         assert environ["KAFKA_VERSION"] == kafka.VERSION
@@ -146,7 +146,7 @@ def test_docker_knows_nothing_else(tmp_path: Path, words: str) -> None:
     assert brokers.asked == []
 
 
-def test_docker_asks_the_process_that_runs_the_suite(tmp_path: Path) -> None:
+def test_docker_requests_reach_the_process_that_runs_the_suite(tmp_path: Path) -> None:
     brokers = Brokers(tmp_path)
     with docker(brokers, tmp_path) as programs:
         asked = [str(programs / "docker"), "compose", "stop", "kafka-2"]

@@ -167,7 +167,7 @@ TORN = {
 
 
 @pytest.mark.parametrize("name", TORN)
-def test_what_is_no_record_is_said_in_our_own_words_and_written_anew(
+def test_an_invalid_record_is_reported_in_our_own_words_and_rewritten(
     name: str, memory: Any
 ) -> None:
     memory.objects[AUDIT_KEY] = TORN[name]
@@ -190,7 +190,7 @@ def test_a_newer_format_is_named() -> None:
         decode(data)
 
 
-def test_of_what_is_too_large_no_more_is_read_than_tells(memory: Any) -> None:
+def test_an_oversized_value_is_read_only_as_far_as_needed(memory: Any) -> None:
     memory.objects[AUDIT_KEY] = b"[" + b"0," * BYTES_MAX
     asked = []
     memory.get_range = lambda key, start, end: asked.append((start, end)) or b"0" * (end - start)

@@ -83,7 +83,7 @@ def test_a_missing_head_is_said_to_be_missing(place: Any, memory: Any) -> None:
         manifests(memory).load(place.topic_id, place.partition)
 
 
-def test_create_gives_back_what_stands(place: Any, memory: Any) -> None:
+def test_create_returns_the_existing_object(place: Any, memory: Any) -> None:
     store = manifests(memory)
     first = store.create(place.head(leader_epoch=1))
     again = store.create(place.head(leader_epoch=2))

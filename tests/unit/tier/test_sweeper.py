@@ -249,9 +249,7 @@ def test_one_sweeper_at_a_time(memory: Any) -> None:
     first.take()
 
 
-def test_where_nobody_may_list_uploads_objects_are_swept_and_the_report_says_so(
-    place: Any, memory: Any
-) -> None:
+def test_objects_are_swept_without_permission_to_list_uploads(place: Any, memory: Any) -> None:
     """Nothing at all was swept by credentials that could do all that copying needs."""
     manifests(memory).create(place.head())
     put_objects(memory, place.segment(0, 9))

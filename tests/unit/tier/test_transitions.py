@@ -293,7 +293,7 @@ class TestExpire:
         assert after.entries is head.entries
         assert len(after.marks) == 1
 
-    def test_goes_on_while_disabled(self, place: Any) -> None:
+    def test_continues_while_disabled(self, place: Any) -> None:
         by = Claim(1, 1)
         head = copied(place.head(), place.segment(0, 9), place.segment(10, 19))
         head = claimed(head, by, TieringState.DISABLING, DisablePolicy.RETAIN)

@@ -51,7 +51,7 @@ def test_a_certificate_has_one_name(names: tuple[tuple[str, str], ...]) -> None:
         of_certificate(certificate(*names))
 
 
-def test_no_certificate_is_nobody() -> None:
+def test_a_client_without_a_certificate_is_anonymous() -> None:
     with pytest.raises(WrongPeer, match="no name"):
         of_certificate(None)
 

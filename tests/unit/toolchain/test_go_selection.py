@@ -83,7 +83,7 @@ def test_caches_inside_the_checkout_are_moved(tmp_path: Path) -> None:
     assert environ["GOFLAGS"] == "-p=1 -modcacherw"
 
 
-def test_the_packaged_go_keeps_its_caches_with_ours_unless_told(tmp_path: Path) -> None:
+def test_the_packaged_go_keeps_its_caches_with_ours_by_default(tmp_path: Path) -> None:
     go = Go(tmp_path / "go", PINNED, packaged=True)
     given = {"GOMODCACHE": "/shared/modules", "GOROOT": "/old"}
     environ = build_environment(go, tmp_path / "cache", given, None)

@@ -92,7 +92,7 @@ def test_a_local_cluster_says_that_java_is_missing_before_it_starts_anything(
     assert not layout.control_plane.exists()
 
 
-def test_what_maven_says_is_told_where_it_fails(path: Path, tmp_path: Path) -> None:
+def test_mavens_output_is_reported_on_failure(path: Path, tmp_path: Path) -> None:
     program(path, "java", JAVA)
     program(path, "mvn", FAILS)
     with pytest.raises(ToolchainError, match="no route to host") as told:

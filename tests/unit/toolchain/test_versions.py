@@ -73,7 +73,7 @@ def test_the_packaged_go_builds_everything_that_is_built() -> None:
         assert is_enough(pinned, program.needs_go)
 
 
-def test_the_control_plane_is_told_its_version() -> None:
+def test_the_control_plane_receives_its_version() -> None:
     program = controlplane_program()
     assert program.version.startswith("v1.36.")
     assert f"-X=k8s.io/component-base/version.gitVersion={program.version}" in (

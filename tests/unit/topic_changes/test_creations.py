@@ -96,7 +96,7 @@ async def world() -> AsyncIterator[World]:
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_what_is_wanted_often_is_asked_for_once(world: World) -> None:
+async def test_repeated_needs_are_requested_once(world: World) -> None:
     for _ in range(10):
         world.creations.want(GROUPS)
     world.creations.want(TRANSACTIONS)
@@ -105,7 +105,7 @@ async def test_what_is_wanted_often_is_asked_for_once(world: World) -> None:
     assert len(await world.asked()) == 1
 
 
-async def test_it_is_asked_for_again_later_and_more_rarely(world: World) -> None:
+async def test_it_is_requested_again_later_and_more_rarely(world: World) -> None:
     world.controller.error = ErrorCode.not_controller
     asked_at = []
     for tick in range(200):
@@ -116,7 +116,7 @@ async def test_it_is_asked_for_again_later_and_more_rarely(world: World) -> None
     assert asked_at == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5]
 
 
-async def test_what_is_there_is_not_asked_for(world: World) -> None:
+async def test_an_existing_topic_is_not_requested(world: World) -> None:
     world.tell(GROUPS)
     world.creations.want(GROUPS)
     assert await world.asked() == []

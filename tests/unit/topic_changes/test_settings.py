@@ -106,7 +106,7 @@ def test_another_bad_value_is_an_invalid_configuration() -> None:
     assert refusal.value.code == ErrorCode.invalid_config
 
 
-def test_nobody_switches_tiering_off_by_not_mentioning_it() -> None:
+def test_an_omitted_field_does_not_disable_tiering() -> None:
     before = Described({"segment.ms": "5"}, ON)
     with pytest.raises(Refusal, match=r"Include remote[.]storage[.]enable"):
         changed(before, settings(retention_ms="5"), is_whole=True)

@@ -157,7 +157,7 @@ async def test_messages_between_brokers() -> None:
     ]
 
 
-async def test_nobody_coordinates() -> None:
+async def test_without_a_coordinator() -> None:
     away = await made(Wire(), leader=-1).ask("a", ME, [A], adds=False)
     assert away == {A: ErrorCode.coordinator_not_available}
     unknown = await made(Wire()).ask("unknown", ME, [A], adds=False)

@@ -226,7 +226,7 @@ def test_no_step_goes_through_all_that_waits() -> None:
     assert queue.next_s() is None
 
 
-def test_markers_that_nobody_wants_any_more_hold_up_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_obsolete_markers_block_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "BATCH_MAX", 2)
     world = World()
     world.queue.add(Y, marker(), [A])

@@ -96,7 +96,7 @@ async def test_a_transaction_of_version_2(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-async def test_records_of_a_partition_that_nobody_has_added_are_refused(
+async def test_records_of_a_partition_that_was_not_added_are_refused(
     tmp_path: Path, version: int, error: ErrorCode
 ) -> None:
     async with serving(tmp_path) as made:
@@ -268,7 +268,7 @@ async def test_offsets_count_once_their_transaction_is_committed(
         assert await made.committed_offset(stable=True) == expected
 
 
-async def test_offsets_are_not_told_before_the_end_of_their_transaction_is_committed(
+async def test_offsets_are_not_returned_before_the_end_of_their_transaction_is_committed(
     tmp_path: Path,
 ) -> None:
     """Or they would go back, should this coordinator die."""
@@ -486,7 +486,7 @@ async def test_topics_that_may_not_be_described_are_left_out(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_clients_are_told_of_features(tmp_path: Path, version: int) -> None:
+async def test_clients_receive_the_features(tmp_path: Path, version: int) -> None:
     async with serving(tmp_path) as made:
         answer = await made.ask(
             18, version, client_software_name="tests", client_software_version="1"

@@ -74,7 +74,7 @@ async def test_whose_guards_are_void_each_time_is_told_to_ask_again(states: Prod
     assert coordinator.asked == 6
 
 
-async def test_nobody_is_asked_once_the_transaction_is_under_way_here(
+async def test_the_coordinator_is_not_queried_for_a_transaction_in_progress_here(
     states: ProducerStates,
 ) -> None:
     states.note(MARKER)
