@@ -39,8 +39,8 @@ def resources_page() -> str:
         _GENERATED,
         "# Custom resources",
         "",
-        f"Group `{GROUP}`, version `{VERSION}`, all of them namespaced. A field whose name is in",
-        "bold must be given. What the API server itself refuses (CEL) is slanted, in its words.",
+        f"API group `{GROUP}`, version `{VERSION}`. All kinds are namespaced. Required fields are",
+        "bold. Messages of the API server for rejected objects (CEL rules) are in italics.",
     ]
     for kind in KINDS:
         lines += _kind(kind)
@@ -79,7 +79,7 @@ def _rows(schema: Schema, path: str) -> Iterator[str]:
 def _rules(schema: Schema) -> Iterator[str]:
     rules = schema.get(VALIDATIONS, ())
     if rules:
-        yield from ("", "Refused at admission:", "")
+        yield from ("", "Rejected at admission:", "")
         yield from (f"- {_sentence(rule)}" for rule in rules)
 
 
@@ -122,14 +122,13 @@ def conditions_page() -> str:
         _GENERATED,
         "# Conditions",
         "",
-        "`kubectl get`, `kubectl describe` and `tidemark status` show conditions. Every reason of",
-        "every kind stands here, with its way out; the message beside it in the status names the",
-        "brokers, partitions and objects. `Stalled=True` waits for a person, `Reconciling=True`",
-        "goes on by itself.",
+        "`kubectl get`, `kubectl describe` and `tidemark status` show conditions. This page lists",
+        "every reason of every kind and what to do. The message in the status names the brokers,",
+        "partitions and objects. `Stalled=True` needs a user. `Reconciling=True` resolves itself.",
     ]
     for kind, reasons in TABLE.items():
         lines += ["", f"## {kind}", ""]
-        lines += ["| reason | stands in | what it means | exit |", "|---|---|---|---|"]
+        lines += ["| reason | condition | meaning | what to do |", "|---|---|---|---|"]
         lines += [_reason(reason) for reason in reasons]
     return "\n".join(lines) + "\n"
 
