@@ -28,11 +28,11 @@ def test_a_process_has_pages_of_its_own() -> None:
     assert made.answer("/metrics/topics") == (HTTPStatus.OK, b"topic 1\n")
 
 
-def test_whoever_is_not_well_is_not_served_by_a_load_balancer() -> None:
+def test_an_unhealthy_broker_gets_no_traffic_from_a_load_balancer() -> None:
     assert page(well=False).answer("/healthz") == (HTTPStatus.SERVICE_UNAVAILABLE, b"why\n")
 
 
-def test_whoever_does_not_wait_for_a_page_is_not_worth_a_traceback(
+def test_a_client_that_does_not_wait_for_a_page_causes_no_traceback(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A kubelet may have probed the process while it hung. Any other error is logged."""

@@ -10,7 +10,7 @@ _STEPS = st.lists(
 )
 
 
-def test_who_was_used_stays() -> None:
+def test_a_used_entry_stays() -> None:
     kept: Lru[str, str] = Lru(2)
     kept.put("a", "A")
     kept.put("b", "B")

@@ -168,7 +168,7 @@ def test_the_policy_is_frozen_with_the_epoch() -> None:
         )
     )
 )
-def test_the_position_never_moves_back(
+def test_no_change_of_the_spec_moves_tiering_back(
     steps: list[tuple[bool, DisablePolicy | None, DisablePolicy]],
 ) -> None:
     tiering = NEVER_TIERED

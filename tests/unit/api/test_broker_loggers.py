@@ -119,7 +119,7 @@ async def test_the_old_request_does_not_know_them() -> None:
     assert answer.responses[0].error_code is ErrorCode.invalid_request
 
 
-async def test_who_may_not_alter_the_cluster_may_not_alter_its_logs() -> None:
+async def test_altering_loggers_requires_alter_on_the_cluster() -> None:
     world = AdminWorld()
     world.allow((int(ResourceType.CLUSTER), "kafka-cluster", int(Operation.DESCRIBE_CONFIGS)))
     assert (await alter(world, (NAME, SET, "INFO")))[0] == "cluster_authorization_failed"

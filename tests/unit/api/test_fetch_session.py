@@ -159,7 +159,7 @@ def test_an_error_is_reported_each_time_and_its_end_too() -> None:
     assert cache.fetch(session_id, 4) == (session_id, [])
 
 
-def test_acknowledged_values_are_read_last() -> None:
+def test_partitions_with_returned_records_are_read_last() -> None:
     cache = Cache()
     session_id = cache.begin(3)
     cache.fetch(session_id, 1, results={0: good(data=b"r")})
@@ -255,7 +255,7 @@ def test_a_young_session_is_not_evicted() -> None:
     ]
 
 
-def test_who_was_silent_for_long_makes_room_for_anybody() -> None:
+def test_a_session_that_was_idle_for_long_is_evicted() -> None:
     cache, made = filled(9, 9, slots=2)
     cache.now_s = IDLE_S + 0.5
     assert cache.begin(1, who="new") != 0

@@ -112,7 +112,7 @@ async def test_a_type_that_does_not_exist() -> None:
     assert answer.coordinators[0].error_code is ErrorCode.invalid_request
 
 
-async def test_who_may_not_describe_it_is_not_told() -> None:
+async def test_coordinators_are_returned_only_with_describe() -> None:
     users = UserStore()
     users.apply(user_states(user("ANONYMOUS", "ALLOW DESCRIBE GROUP a...")))
     cluster = cluster_of(GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)

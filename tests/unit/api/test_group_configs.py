@@ -85,7 +85,7 @@ async def test_numbers_have_bounds(name: str, value: str, error: str, says: str)
     assert world.operator.asked == []
 
 
-async def test_who_may_and_what_has_no_name() -> None:
+async def test_group_configs_need_permission_and_a_valid_name() -> None:
     world = AdminWorld()
     assert await alter(world, "") == ("invalid_request", "Default group resources are not allowed.")
     assert await describe(world, "") == "invalid_request"

@@ -59,7 +59,9 @@ async def test_ids_continue_across_blocks_and_the_next_block_is_requested_in_tim
     assert not ids.wanted.is_set()
 
 
-async def test_who_waits_for_too_long_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wait_that_is_too_long_is_answered_with_a_retriable_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(init_producer_id, "_WAIT_S", 0.01)
     answer = await ask(ProducerIds())
     assert answer.error_code is ErrorCode.coordinator_load_in_progress
@@ -137,9 +139,7 @@ def denied(name: str, pattern: PatternType = PatternType.LITERAL) -> Acl:
         pytest.param([PREFIXED, denied("*")], False, id="all are denied"),
     ],
 )
-async def test_whoever_may_write_to_any_topic_may_do_so_idempotently(
-    acls: list[Acl], allowed: bool
-) -> None:
+async def test_write_on_any_topic_allows_idempotent_writes(acls: list[Acl], allowed: bool) -> None:
     users, ids = UserStore(), ProducerIds()
     ann = UserState(name="ann", scram=(), acls=tuple(acls))
     users.apply(

@@ -27,7 +27,7 @@ async def test_bytes_in_service_are_limited_in_first_in_first_out_order() -> Non
     assert (turns._left, turns._used, turns._waiting) == (400, {}, {})
 
 
-async def test_who_asks_for_much_waits_only_for_itself() -> None:
+async def test_a_large_request_delays_only_its_client() -> None:
     """A hundred and twenty such connections made one good request wait for 16 s."""
     large, ended = LargeRequests(400), []
 
@@ -43,7 +43,7 @@ async def test_who_asks_for_much_waits_only_for_itself() -> None:
     assert max(number for number, who in enumerate(ended) if who != "bad") < 15
 
 
-async def test_who_gives_up_takes_nobodys_turn() -> None:
+async def test_a_cancelled_request_takes_no_turn() -> None:
     large = LargeRequests(400)
 
     async def request() -> None:

@@ -89,7 +89,7 @@ async def test_what_is_over_the_quota_is_refused_until_its_time_is_over(limited:
 
 
 @pytest.mark.parametrize("version", range(2, 6))
-async def test_who_does_not_know_the_error_is_served_and_rests(
+async def test_a_client_without_the_error_code_is_served_and_throttled(
     limited: Limited, version: int
 ) -> None:
     assert REFUSED not in await limited.create(15, 15, 15, version=version)

@@ -110,7 +110,7 @@ async def test_an_answer_without_room_for_it_is_left_alone() -> None:
     assert one.connection.rests == [1.0]
 
 
-def test_who_has_to_prove_yet_who_it_is_uses_nobodys_quota() -> None:
+def test_an_unauthenticated_client_uses_no_quota() -> None:
     """Else strangers would use up everybody's: what they say of themselves is not believed."""
     users = UserStore()
     users.apply(user_states(quotas=(quota("", None, request=1),)))

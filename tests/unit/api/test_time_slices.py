@@ -44,7 +44,7 @@ def test_what_is_named_twice() -> None:
     assert named_twice([("t", 0), ("t", 1), ("t", 0), ("t", 0)]) == {("t", 0)}
 
 
-async def test_who_came_first_begins_first_though_it_gives_its_turn_away() -> None:
+async def test_requests_begin_in_order_of_arrival_despite_yielding() -> None:
     lock, begun = asyncio.Lock(), []
 
     async def request(name: str, turns: int) -> None:

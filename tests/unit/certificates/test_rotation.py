@@ -73,7 +73,7 @@ def test_it_begins_by_itself_before_the_authority_ends() -> None:
 @given(
     steps=st.lists(st.tuples(st.booleans(), st.sampled_from(["", "a", "b"])), max_size=12),
 )
-def test_whoever_is_one_step_behind_still_knows_everybody(
+def test_a_broker_one_step_behind_still_trusts_every_leaf(
     steps: list[tuple[bool, str]],
 ) -> None:
     """A broker that uses what the step before issued, and one that uses what this one did."""

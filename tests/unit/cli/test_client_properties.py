@@ -27,7 +27,7 @@ def test_a_file_of_a_client_is_read(tmp_path: Path) -> None:
     assert "a=b" not in repr(access)
 
 
-def test_without_a_file_nobody_is_asked_for_anything() -> None:
+def test_without_a_file_access_needs_no_credentials() -> None:
     assert read_access(None, "b:1") == Access(("b:1",))
 
 

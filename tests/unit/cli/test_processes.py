@@ -139,7 +139,7 @@ def ensure(layout: Layout, *, timeout_s: float) -> processes.ProcessRecord:
     return processes.ensure(layout, "one", [sys.executable, "-c", SLEEPS], timeout_s=timeout_s)
 
 
-def test_a_pod_that_was_never_ready_is_waited_for(
+def test_a_process_that_is_not_ready_yet_is_waited_for(
     layout: Layout, not_ready: processes.ProcessRecord, tmp_path: Path
 ) -> None:
     (tmp_path / "go").touch()
@@ -148,7 +148,7 @@ def test_a_pod_that_was_never_ready_is_waited_for(
     assert ensure(layout, timeout_s=0) == record
 
 
-def test_a_target_that_never_becomes_ready_is_restarted(
+def test_a_process_that_never_becomes_ready_is_restarted(
     layout: Layout, not_ready: processes.ProcessRecord
 ) -> None:
     with pytest.raises(processes.StartError, match="was not ready after 0 s"):

@@ -143,7 +143,7 @@ def test_an_export_reports_its_progress_and_problems() -> None:
     assert ["bad", "t", "db.t", "False", "-", "-", "-", "no room"] in cells
 
 
-def test_who_may_lead_outside_the_isr_is_shown() -> None:
+def test_eligible_leaders_outside_the_isr_are_shown() -> None:
     waiting = replace(row(0, -1, (1, 2, 3)), isr=(), elr=(2,), last_known_elr=(1, 3))
     cells = printed([], [TopicRows("orders", {"spec": {}}, (waiting,))])
     assert ["0", "none", "0", "1 2 3", "", "2 1? 3?"] in cells

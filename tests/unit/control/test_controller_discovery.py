@@ -116,7 +116,7 @@ async def test_where_two_lead_one_connection_is_left() -> None:
     }
 
 
-async def test_whoever_stops_looking_leaves_no_connection(hurried: None) -> None:
+async def test_a_cancelled_discovery_leaves_no_connection(hurried: None) -> None:
     at = {A: Operator(), B: Operator()}
     async with looking(finder(at).find):
         await many_turns()
@@ -150,7 +150,7 @@ async def test_an_error_at_one_address_does_not_block_the_others(
     assert "an unreadable certificate" in caplog.text
 
 
-async def test_an_address_that_failed_is_tried_after_the_others(hurried: None) -> None:
+async def test_the_last_controller_is_queried_after_the_others(hurried: None) -> None:
     """A process that hangs may still say that it leads."""
     at = {A: Operator(leads=True), B: Operator()}
     async with looking(lambda: finder(at).find(last=A)) as found:
@@ -160,7 +160,9 @@ async def test_an_address_that_failed_is_tried_after_the_others(hurried: None) -
         assert (await found).address == B
 
 
-async def test_it_is_queried_all_the_same(monkeypatch: pytest.MonkeyPatch, hurried: None) -> None:
+async def test_the_last_controller_is_queried_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch, hurried: None
+) -> None:
     monkeypatch.setattr(controller_discovery, "LATER_S", 0)
     at = {A: Operator(leads=True), B: Operator()}
     async with looking(lambda: finder(at).find(last=A)) as found:

@@ -79,7 +79,7 @@ def test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_e
     assert ready(result)["Ready"] == ("True", "Serving")
 
 
-def test_an_accepted_change_is_reported() -> None:
+def test_an_accepted_copy_is_reported() -> None:
     world = _lost()
     report_log(world, 2, 4, 700)
     _asks(world, _offer(world.reconcile()))

@@ -55,7 +55,7 @@ def test_a_new_topic_is_ready_when_its_leaders_have_acknowledged_it() -> None:
     assert ready(world.reconcile(brokers_hear=False))["Ready"] == ("True", "Serving")
 
 
-def test_who_is_waited_for_for_long_is_named_once_the_time_is_over() -> None:
+def test_a_slow_broker_is_named_once_the_time_is_over() -> None:
     world = _world(1)
     world.reconcile(brokers_hear=False)
     assert _pass(world, PATIENCE_MS - 1) == []

@@ -152,7 +152,7 @@ def test_what_is_being_deleted_cannot_be_adopted_but_forgotten() -> None:
 # ---------------------------------------------------------------- leftBehind
 
 
-def test_a_named_topic_is_forgotten_and_reported_once() -> None:
+def test_named_orphans_are_forgotten_and_reported_once() -> None:
     orphans = tuple(_orphan(number, name=f"t{number}") for number in (5, 6, 7))
     named = f"{id_text(numbered_uuid(6))}, {numbered_uuid(7)},nonsense"
     view = cluster(orphans=orphans, asked={FORGET_LEFT_BEHIND: named})

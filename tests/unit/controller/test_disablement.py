@@ -133,7 +133,7 @@ def test_each_broker_is_queried_for_its_replicas_and_placeholders_are_not() -> N
     assert {(r.tiered_epoch, r.policy) for r in asked.values()} == {(1, DELETE)}
 
 
-def test_without_progress_the_topic_says_who_is_waited_for_and_goes_on_with_that_broker() -> None:
+def test_without_progress_the_topic_names_the_slow_broker_and_continues_with_it() -> None:
     world = _disabling_world()
     for node_id in (1, 2):
         _ack(world, node_id)

@@ -54,7 +54,7 @@ _numbers = itertools.count()
 # ---------------------------------------------------------------- the sets
 
 
-def test_who_leaves_the_isr_below_the_minimum_stays_eligible() -> None:
+def test_a_replica_that_leaves_the_isr_below_the_minimum_stays_eligible() -> None:
     world = _world()
     alter(world, 1, 2)
     assert _sets(world.row()) == ((1, 2), (), ())

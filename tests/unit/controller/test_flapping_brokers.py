@@ -36,7 +36,7 @@ class Watch:
         return not self.comebacks.held_back(now_s=self.now_s)
 
 
-def test_whoever_comes_back_once_need_not_wait() -> None:
+def test_a_broker_that_restarts_once_need_not_wait() -> None:
     watch = Watch()
     assert watch.stay(0), "it was there before this controller"
     watch.restart()
@@ -44,7 +44,7 @@ def test_whoever_comes_back_once_need_not_wait() -> None:
     assert watch.told == []
 
 
-def test_whoever_restarts_in_a_loop_is_given_nothing_however_long_that_goes_on() -> None:
+def test_a_broker_that_restarts_in_a_loop_gets_no_leaderships() -> None:
     for period_s in (5, 45, 100, 200):
         watch, given = Watch(), 0
         for _ in range(60):

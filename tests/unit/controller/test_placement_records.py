@@ -56,7 +56,7 @@ def test_many_topics_share_a_write_without_their_own_rows() -> None:
     assert _record(world, 1) == 0, "it is there"
 
 
-def test_whoever_takes_over_counts_what_is_on_record() -> None:
+def test_the_next_controller_counts_recorded_placements() -> None:
     world = _placed(range(1, 3))
     _record(world, 1)
     state = _read(world)

@@ -77,7 +77,7 @@ def test_a_leader_that_goes_hands_over_in_the_same_commit() -> None:
     assert made.row().leader_epoch == before.leader_epoch + 1
 
 
-def test_whoever_goes_is_told_to_delete_its_replica() -> None:
+def test_a_removed_replica_is_deleted_by_its_broker() -> None:
     made = world(row((1, 2)))
     draft = made.draft()
     reassignment.reassign(draft, made.view(), {0: (1,)})
@@ -241,7 +241,7 @@ def test_a_paused_topic_keeps_leaders_and_replicas() -> None:
     assert reassign(made, {0: (2, 1)}) == {0: "policy_violation"}
 
 
-def test_whoever_goes_is_waited_for_as_long_as_the_minimum_in_sync_needs_it() -> None:
+def test_a_removed_replica_is_waited_for_while_the_minimum_in_sync_needs_it() -> None:
     """Kafka lets it go, and producers with acks=all are refused."""
     made = world(row((1, 2), isr=(1,)), config={"min.insync.replicas": "2"})
     reassign(made, {0: (3, 2)})
@@ -251,7 +251,7 @@ def test_whoever_goes_is_waited_for_as_long_as_the_minimum_in_sync_needs_it() ->
     assert shape(made) == ((3, 2), (3, 2), (), ())
 
 
-def test_whoever_goes_and_drops_out_of_the_isr_still_has_what_was_committed() -> None:
+def test_a_removed_replica_that_leaves_the_isr_still_has_committed_records() -> None:
     """Otherwise it would delete its replica, and the one remaining member could lack its tail."""
     moved = row((2, 1, 4), isr=(2, 4), adding=(2,), removing=(4,))
     made = world(moved, config={"min.insync.replicas": "2"})

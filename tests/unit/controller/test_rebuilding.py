@@ -113,7 +113,7 @@ def test_a_lost_partition_is_rebuilt_once_every_replica_of_the_highest_state_has
     assert made.name == "topic-1"
 
 
-def test_whoever_of_those_that_had_everything_reaches_furthest_leads() -> None:
+def test_the_longest_log_of_the_eligible_replicas_leads() -> None:
     world = _lost(config={"min.insync.replicas": "2"})
     for node_id in (1, 2, 3):
         reports(world, node_id, _told(1, 2, 3, isr=(1, 2)))
@@ -485,7 +485,7 @@ def test_a_broker_does_not_go_before_the_status_says_that_anything_is_rebuilt() 
     assert rebuilding.only_reported(world.state, 1) == [], "it is not rebuilt any more"
 
 
-def test_whoever_deletes_such_a_broker_is_told_why_it_stays_and_how_to_give_it_up() -> None:
+def test_deleting_such_a_broker_reports_why_it_stays_and_how_to_give_it_up() -> None:
     world, going = _broker_1_is_deleted()
     status = broker_status(world.state, going, now_ms=T0).status
     (told,) = [each for each in status["conditions"] if each["type"] == "Draining"]  # type: ignore[attr-defined]
@@ -825,7 +825,7 @@ def test_a_paused_topic_is_rebuilt_and_led_and_its_spec_is_not_carried_out() -> 
     assert result.status["partitionsPlaced"] == 1
 
 
-def test_whoever_a_paused_topic_waits_for_is_given_up_as_any_other() -> None:
+def test_a_broker_that_a_paused_topic_waits_for_can_be_given_up() -> None:
     world = _two_of_three()
     world.state.put_topic(dataclasses.replace(world.view(), paused=True))
     offered = messages(world.reconcile(brokers_hear=False))["Reconciling"]

@@ -86,7 +86,7 @@ def test_they_come_as_there_is_room() -> None:
     ],
     ids=["out-of-sync", "another-out-of-sync", "placeholder", "behind", "most-loaded"],
 )
-def test_who_goes_first(
+def test_replicas_outside_the_isr_are_removed_first(
     before: tuple[int, ...], isr: tuple[int, ...], kept: tuple[int, ...]
 ) -> None:
     made = world(row(before, isr=isr), factor=2)
@@ -183,7 +183,7 @@ def test_a_successor_that_dies_on_the_way_down_does_not_keep_its_place() -> None
     assert made.row().replicas == (1, 2)
 
 
-def test_who_is_needed_for_the_minimum_in_sync_stays_until_another_has_caught_up() -> None:
+def test_a_replica_needed_for_the_minimum_in_sync_stays_until_another_has_caught_up() -> None:
     """A drained broker in sync went with the successor that was one too many."""
     moved = row((4, 3, 1, 2), isr=(2, 3), leader=2, adding=(4,), removing=(2,))
     made = world(moved, factor=2)

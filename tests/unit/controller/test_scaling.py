@@ -68,7 +68,7 @@ def test_of_too_many_the_highest_ids_are_drained_and_removed_once_they_are_empty
     assert found.is_leaving
 
 
-def test_a_broker_to_be_removed_stays_when_more_are_requested() -> None:
+def test_a_draining_broker_stays_when_more_are_requested() -> None:
     found = scale(3, (), made(range(1, 4), drained=(3,)))
     assert (staying(found), leaving(found), found.removed) == ([1, 2, 3], [], ())
 

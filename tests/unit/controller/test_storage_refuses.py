@@ -119,7 +119,7 @@ def test_below_the_minimum_it_stays_eligible() -> None:
     assert world.row().leader == 1, "it has all that is committed, and no other broker is live"
 
 
-def test_whoever_catches_up_later_takes_over_then() -> None:
+def test_a_replica_that_catches_up_later_takes_over_then() -> None:
     world = _world(isr=(1,))
     _reports(world, 1, refuses=True)
     alter(world, 1, 2)

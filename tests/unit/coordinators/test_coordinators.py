@@ -163,7 +163,7 @@ async def test_the_same_state_again_changes_nothing(tmp_path: Path) -> None:
         assert await made.active() is table
 
 
-async def test_who_leads_no_more_resigns_at_once(tmp_path: Path) -> None:
+async def test_a_deposed_coordinator_resigns_at_once(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.alone(1)
         table = await made.active()
@@ -323,7 +323,7 @@ async def test_a_log_that_cannot_be_read_is_not_answered_from(
         assert "an unknown key" in caplog.text
 
 
-async def test_due_work_is_reported(tmp_path: Path) -> None:
+async def test_expired_deadlines_are_delivered(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.alone(1)
         table = await made.active()
@@ -333,7 +333,7 @@ async def test_due_work_is_reported(tmp_path: Path) -> None:
         assert table.expired_keys == ["now"]
 
 
-async def test_who_waits_no_more_for_a_commit_is_forgotten_though_nothing_is_committed(
+async def test_an_abandoned_wait_is_forgotten_although_nothing_is_committed(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as made:

@@ -62,7 +62,7 @@ def test_only_so_much_is_taken_at_a_time() -> None:
     assert 4 in deadlines
 
 
-def test_who_sleeps_is_told_of_what_comes_sooner() -> None:
+def test_a_sleeper_is_woken_for_an_earlier_deadline() -> None:
     told: list[int] = []
     deadlines = Deadlines[str](lambda: told.append(1))
     deadlines.schedule("a", 10)

@@ -6,14 +6,14 @@ from e2e.pods.chapters import CHAPTERS, chosen
 from e2e.pods.unsupported_machine import CannotRun
 
 
-def test_all_are_returned_except_those_on_request() -> None:
+def test_all_chapters_run_except_those_on_request() -> None:
     names = [chapter.name for chapter in chosen(())]
     assert names[0] == "install"
     assert names[-1] == "removal"
     assert "hold" not in names
 
 
-def test_conditions_are_reported_in_the_order_of_the_table() -> None:
+def test_requested_chapters_run_in_the_order_of_the_table() -> None:
     assert [chapter.name for chapter in chosen(("hold", "faults"))] == ["install", "faults", "hold"]
 
 

@@ -90,7 +90,7 @@ def test_another_coordinator_continues() -> None:
     assert other.group.is_empty  # sessions count from when it loaded
 
 
-def test_who_is_not_heard_of_is_gone() -> None:
+def test_a_silent_member_is_removed() -> None:
     world = World()
     a, b = Client(world, "a"), Client(world, "b")
     settle(a, b)
@@ -102,7 +102,7 @@ def test_who_is_not_heard_of_is_gone() -> None:
     assert held(a) == everything(world)
 
 
-def test_who_does_not_give_up_in_time_is_gone() -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     world = World()
     a, b = Client(world, "a", rebalance_timeout_ms=10_000), Client(world, "b")
     a.beat()
@@ -445,7 +445,7 @@ def test_five_thousand_members_come_in_no_time(topics_each: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_the_protocol_of_an_empty_group_changes() -> None:
+def test_a_group_without_members_changes_its_protocol() -> None:
     world = World()
     assert world.commit("", -1) is NONE  # a group that has offsets only is a classic one
     assert "g" in world.shard.groups
@@ -459,7 +459,7 @@ def test_the_protocol_of_an_empty_group_changes() -> None:
     assert world.group.is_empty
 
 
-def test_a_group_that_was_not_evicted_keeps_its_offsets() -> None:
+def test_a_group_keeps_its_offsets_if_no_member_could_join() -> None:
     world = World(consumer_size_max=0)
     assert world.commit("", -1) is NONE
     with pytest.raises(CoordinatorError, match="maximum capacity"):

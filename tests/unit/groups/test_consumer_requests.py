@@ -141,7 +141,7 @@ async def test_an_expression_is_looked_up_by_the_broker(tmp_path: Path) -> None:
         assert member.subscribed_topic_regex == "t|u.*"
 
 
-async def test_who_may_not(tmp_path: Path) -> None:
+async def test_requests_without_permission_are_denied(tmp_path: Path) -> None:
     async with broker(tmp_path, "ALLOW ALL TOPIC *", "ALLOW DESCRIBE GROUP other") as made:
         assert (await join(made)).error_code is ErrorCode.group_authorization_failed
         assert (await describe(made)).error_code is ErrorCode.group_authorization_failed

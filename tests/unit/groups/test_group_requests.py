@@ -79,7 +79,7 @@ async def test_a_new_leader_of_the_partition_continues(tmp_path: Path) -> None:
         assert (second.committed_offset, second.error_code) == (-1, NONE)
 
 
-async def test_who_waits_hears_that_another_broker_leads(tmp_path: Path) -> None:
+async def test_a_waiting_fetch_is_notified_of_another_leader(tmp_path: Path) -> None:
     async with broker(tmp_path, initial_rebalance_delay_ms=60_000) as made:
         member_id = (await made.join()).member_id
         waiting = asyncio.create_task(made.join(member_id))
@@ -306,7 +306,7 @@ DENIED = ErrorCode.group_authorization_failed
 NO_TOPIC = ErrorCode.topic_authorization_failed
 
 
-async def test_who_may_not_use_the_group(tmp_path: Path) -> None:
+async def test_requests_without_permission_on_the_group(tmp_path: Path) -> None:
     async with broker(tmp_path, "ALLOW ALL TOPIC *", "ALLOW ALL GROUP other") as made:
         assert (await made.join()).error_code is DENIED
         assert (await made.sync("m", 1)).error_code is DENIED
@@ -328,7 +328,7 @@ async def test_who_may_not_use_the_group(tmp_path: Path) -> None:
         assert deleted.results[0].error_code is DENIED
 
 
-async def test_who_may_not_use_the_topic(tmp_path: Path) -> None:
+async def test_requests_without_permission_on_the_topic(tmp_path: Path) -> None:
     async with broker(tmp_path, "ALLOW ALL GROUP *") as made:
         assert await made.commit() is NO_TOPIC
         assert [e.error_code for e in (await made.fetch()).topics[0].partitions] == [NO_TOPIC] * 2

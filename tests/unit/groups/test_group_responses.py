@@ -25,7 +25,7 @@ async def test_very_many_are_answered_in_turns_and_in_their_order() -> None:
     ]
 
 
-async def test_a_later_request_is_answered_too() -> None:
+async def test_each_request_is_answered() -> None:
     loop, answers = asyncio.get_running_loop(), Answers()
     for value in ("a", "b"):
         waiting: asyncio.Future[str] = loop.create_future()

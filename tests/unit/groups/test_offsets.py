@@ -60,7 +60,7 @@ def consuming(*topics: str) -> tuple[World, str]:
         "transaction of an unknown", "text", "long text",
     ],
 )  # fmt: skip
-def test_who_may_commit_while_a_group_has_members(
+def test_commits_to_a_group_with_members(
     commit: Callable[..., list[ErrorCode]], error: ErrorCode
 ) -> None:
     world = World()
@@ -79,9 +79,7 @@ def test_who_may_commit_while_a_group_has_members(
     ],
     ids=["nobody", "member", "member before version 9", "transaction of a member", "transaction"],
 )
-def test_who_may_commit_where_there_is_no_group(
-    commit: Callable[..., list[ErrorCode]], error: ErrorCode
-) -> None:
+def test_commits_without_a_group(commit: Callable[..., list[ErrorCode]], error: ErrorCode) -> None:
     assert commit(World()) == [error]
 
 

@@ -208,7 +208,7 @@ def test_a_sync_that_is_refused(sync: Callable[..., object], error: ErrorCode) -
     assert told.sync.error is error  # type: ignore[attr-defined]
 
 
-def test_who_does_not_ask_for_its_assignment_in_time_is_gone() -> None:
+def test_a_member_without_a_sync_in_time_is_removed() -> None:
     world = World()
     told = [world.join(session_ms=1_000_000, rebalance_ms=20_000) for _ in range(2)]
     world.begin()
@@ -238,7 +238,7 @@ def test_a_silent_member_is_removed_after_its_session() -> None:
     assert len(again.join.members) == 1
 
 
-def test_who_waits_for_an_answer_is_not_silent() -> None:
+def test_a_member_that_waits_for_an_answer_is_not_silent() -> None:
     world = World()
     ids = world.stable(3)
     told = world.join(ids[0])
@@ -290,7 +290,7 @@ def test_a_follower_without_news_wakes_no_waiter() -> None:
 
 
 @pytest.mark.parametrize("who", [0, 1], ids=["leader", "follower with news"])
-def test_who_has_news_begins_a_rebalance(who: int) -> None:
+def test_a_member_with_new_metadata_starts_a_rebalance(who: int) -> None:
     world = World()
     ids = world.stable()
     protocols = (RANGE,) if who == 0 else (Protocol("range", b"other"),)
@@ -311,7 +311,7 @@ def test_a_lost_answer_to_a_join_is_given_again() -> None:
     assert world.state is COMPLETING
 
 
-def test_whoever_asks_twice_gets_the_last_answer() -> None:
+def test_a_repeated_join_is_answered_at_the_last_request() -> None:
     world = World()
     first, second = world.stable()
     lost = world.join(first)
@@ -321,7 +321,7 @@ def test_whoever_asks_twice_gets_the_last_answer() -> None:
     assert kept.join.generation_id == 2
 
 
-def test_who_does_not_join_in_time_is_left_behind() -> None:
+def test_a_member_that_does_not_join_in_time_is_left_out() -> None:
     world = World()
     first, second = world.stable(session_ms=1_000_000)
     told = world.join(first)
@@ -502,7 +502,7 @@ def test_another_coordinator_continues_with_the_generation() -> None:
     assert other.group.members == {}
 
 
-def test_who_waits_is_told_to_look_for_another_coordinator() -> None:
+def test_waiting_members_are_answered_with_not_coordinator() -> None:
     world = World()
     first, second = world.stable()
     waits = world.join(first)

@@ -61,7 +61,7 @@ def test_what_may_be_repeated_is_until_it_is_done() -> None:
     assert len(before) == 1
 
 
-def test_calls_that_may_not_be_repeated_are_reported() -> None:
+def test_an_error_that_is_not_retriable_is_raised() -> None:
     with pytest.raises(KafkaException) as told:
         repeated(_answers(_error(retriable=True), _error(retriable=False)), "x")
     assert not error_of(told.value).retriable()

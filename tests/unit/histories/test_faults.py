@@ -93,7 +93,7 @@ def _faults(nodes: Nodes, *faults: Fault) -> tuple[Faults, Run]:
     ("kind", "state"), [(KILL, "killed"), (RESTART, "stopped"), (PAUSE, "held up")]
 )
 @pytest.mark.parametrize("role", [ANY, OPERATOR])
-def test_a_disturbed_suite_is_reported_and_repeated(kind: str, state: str, role: str) -> None:
+def test_a_fault_is_recorded_and_its_node_returns(kind: str, state: str, role: str) -> None:
     nodes = Nodes()
     faults, run = _faults(nodes, Fault(kind, role, 0.0, 3600.0))
     faults.start()

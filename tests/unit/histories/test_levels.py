@@ -156,7 +156,7 @@ def test_a_failed_write_is_never_read(made: Made) -> None:
     ("level", "violations", "allowed"),
     [(READ_COMMITTED, ["G1a"], []), (READ_UNCOMMITTED, [], ["G1a"])],
 )
-def test_who_reads_uncommitted_may_be_given_what_is_aborted(
+def test_a_read_uncommitted_consumer_may_get_aborted_records(
     made: Made, level: str, violations: list[str], allowed: list[str]
 ) -> None:
     made.send("v", level=TRANSACTIONAL, txn="t")

@@ -63,7 +63,7 @@ def test_what_is_not_served_is_left_out() -> None:
     assert "writer1" in plan.left_out
 
 
-def test_whoever_cannot_be_disturbed_is_not() -> None:
+def test_a_plan_disturbs_only_available_nodes() -> None:
     roles, kinds = set(), set()
     for seed in range(50):
         plan = make(seed, SECONDS, frozenset({0}), operator=False)

@@ -237,7 +237,9 @@ def _reopened(bench: LogBench, log: PartitionLog) -> PartitionLog:
 # ------------------------------------------------------------------ others at the same time
 
 
-def test_whoever_reads_meanwhile_reads_on(bench: LogBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_concurrent_read_continues_through_a_cleaning(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The files that a read finds by name are others than those that it looked up."""
     log = written(bench)
     log.flush()
@@ -283,7 +285,7 @@ def _remove(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("at", [1, 60, 180, 240])
 @pytest.mark.parametrize("meanwhile", [_truncate, _close, _remove], ids=["cut", "close", "remove"])
-def test_who_changes_the_log_meanwhile_does_not_wait_and_the_cleaning_gives_up(
+def test_a_concurrent_change_of_the_log_aborts_the_cleaning_without_waiting(
     bench: LogBench,
     meanwhile: Callable[[PartitionLog], None],
     at: int,

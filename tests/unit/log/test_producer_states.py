@@ -201,7 +201,7 @@ def test_idle_producers_expire_and_those_within_a_transaction_stay() -> None:
     assert sorted(each.producer_id for each in states.active()) == [1, 3]
 
 
-def test_who_copies_old_records_is_not_idle() -> None:
+def test_a_producer_of_old_records_is_not_idle() -> None:
     """Its timestamps are another's. What is forgotten of it would be appended again."""
     states, copied = ProducerStates(), [data(n, n, producer=1, at_ms=0) for n in range(4)]
     states.note(copied[0])

@@ -53,7 +53,7 @@ def known(log: PartitionLog) -> list[ActiveProducer]:
     return sorted(log.active_producers())
 
 
-def test_who_is_no_producer_has_no_marker(bench: LogBench) -> None:
+def test_a_marker_without_a_producer_is_rejected(bench: LogBench) -> None:
     log = bench.create()
     with pytest.raises(InvalidRecords):
         finish(log, -1, commit=True)

@@ -51,7 +51,7 @@ def _all_wait(shared: SharedWork, asked: int) -> None:
 
 
 @pytest.mark.parametrize(("fails_at", "runs"), [(-1, 2), (1, 2), (2, 3)])
-def test_who_comes_while_one_is_under_way_shares_the_next(fails_at: int, runs: int) -> None:
+def test_callers_during_a_run_share_the_next_run(fails_at: int, runs: int) -> None:
     work, failed = Counted(), list[BaseException]()
     work.fails_at = fails_at
     shared = SharedWork(work, LockRank.CHECKPOINTS)

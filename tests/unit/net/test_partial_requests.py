@@ -86,7 +86,7 @@ async def test_all_continue_once_there_is_room() -> None:
     assert line.resumed == ["1", "2", "3"]
 
 
-async def test_whoever_does_not_go_on_is_ended_if_others_wait(
+async def test_a_stuck_reader_is_closed_while_others_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(partial_requests, "TURN_S", 0.001)
@@ -124,7 +124,7 @@ async def test_slow_progress_extends_the_time_limit_to_a_maximum(
     assert max(renewals) == 2
 
 
-async def test_who_leaves_the_line_is_not_called() -> None:
+async def test_a_reader_that_left_the_queue_is_not_called() -> None:
     line = Line()
     first, second, third = (line.reader(name) for name in ("1", "2", "3"))
     for each in (first, second, third):

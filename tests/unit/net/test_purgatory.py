@@ -190,7 +190,7 @@ async def test_a_watch_notes_what_was_notified_until_it_ends() -> None:
     assert list(watch.changed) == ["C"]
 
 
-async def test_who_waits_under_a_watch_is_woken_by_each_of_its_keys() -> None:
+async def test_a_watch_is_woken_by_each_of_its_keys() -> None:
     purgatory, watch = Purgatory(), Watch[str]()
     for key in ("a", "b"):
         purgatory.watch(watch, key, key)

@@ -40,7 +40,7 @@ async def until(what: Callable[[], bool]) -> None:
     raise AssertionError("it does not come")
 
 
-async def test_without_a_term_another_controller_is_to_be_asked(asked: Asked) -> None:
+async def test_without_a_term_the_answer_is_not_controller(asked: Asked) -> None:
     asked.requests.end()
     alter = control.AlterPartitionRequest(broker_id=1, broker_epoch=1, changes=())
     assert (await asked.register()).error_code == NOT_CONTROLLER

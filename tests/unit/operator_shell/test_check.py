@@ -50,7 +50,7 @@ def test_a_cluster_is_ready_with_its_brokers_as_it_is_wanted_now(
     assert check.cluster_complaint(body, 3) == told
 
 
-def test_failures_are_reported_for_each_object_within_one_time_limit() -> None:
+def test_failures_are_reported_for_each_check_within_one_time_limit() -> None:
     looked: list[str] = []
 
     def never(name: str) -> check.Check:

@@ -117,7 +117,7 @@ async def test_slices_of_an_earlier_cluster_of_the_name_stay() -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["call-lost", "answer-lost"])
-async def test_whoever_comes_next_goes_on_wherever_the_former_ended(
+async def test_the_next_operator_continues_an_interrupted_teardown(
     after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(takeover, "SLICES_DEFAULT", 4)

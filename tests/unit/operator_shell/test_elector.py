@@ -56,7 +56,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-async def test_who_comes_first_leads_and_another_stands_by(world: World) -> None:
+async def test_the_first_candidate_leads_and_another_stands_by(world: World) -> None:
     one, two = world.candidate("one"), world.candidate("two")
     assert await one.turn()
     assert not await two.turn()
@@ -159,7 +159,7 @@ async def test_of_two_that_take_it_at_once_one_wins(world: World) -> None:
     assert three.news == ["led", "won"]
 
 
-async def test_who_stops_releases_the_lease_and_another_leads_at_once(world: World) -> None:
+async def test_a_stopping_leader_releases_the_lease_and_another_leads_at_once(world: World) -> None:
     one, two = world.candidate("one"), world.candidate("two")
     competing = asyncio.create_task(one.elector._compete(one.api))  # type: ignore[arg-type]
     while not one.news:  # noqa: ASYNC110 - the loop tells by its news

@@ -87,7 +87,7 @@ async def test_one_that_cannot_be_written_is_dropped_and_the_next_is_written(
     assert "Event PartitionsPlaced not written" in caplog.text
 
 
-async def test_the_queue_has_a_limit_without_waiting(
+async def test_events_beyond_the_limit_of_the_queue_are_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(events_module, "LINE_MAX", 2)

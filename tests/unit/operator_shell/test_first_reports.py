@@ -89,7 +89,7 @@ def test_others_have_a_moment_to_come_though_the_slices_say_that_they_are_dead()
     assert reports.are_in, "all have come"
 
 
-def test_whoever_comes_in_that_moment_is_waited_for() -> None:
+def test_a_broker_that_arrives_at_that_moment_is_waited_for() -> None:
     reports = expecting((1,), (2,))
     reports.presented(1)
     reports.knocked(2)
@@ -107,7 +107,7 @@ def test_all_of_it_ends_some_time_after_the_first_has_come() -> None:
     assert turns(reports, 1).are_in
 
 
-def test_users_are_served_until_the_first_broker_connects() -> None:
+def test_reports_count_as_complete_until_a_broker_looks_for_a_controller() -> None:
     reports = expecting((1, 2))
     reports.give_up()
     assert turns(reports, 0).are_in
@@ -488,7 +488,7 @@ async def test_what_brokers_looked_for_a_controller_before_the_term_counts(asked
     assert turns(reports, 1).are_in
 
 
-async def test_whoever_looked_for_a_controller_is_waited_for_whatever_the_slices_say(
+async def test_a_broker_that_looked_for_a_controller_is_waited_for_despite_the_slices(
     asked: Asked,
 ) -> None:
     asked.world.services.first_reports.end()
@@ -509,7 +509,7 @@ async def test_a_new_cluster_waits_for_no_broker() -> None:
         assert expected_by(Asked(world)).are_in
 
 
-def test_whoever_is_alive_comes_in_that_moment_and_in_time_for_its_session() -> None:
+def test_live_brokers_connect_in_time_for_their_sessions() -> None:
     """Also where one of the operator's addresses does not answer."""
     comes_s = client._LONGEST_PAUSE_S + controller_discovery.DIAL_S
     assert comes_s < OTHERS_TURNS * TICK_S < Settings().session_timeout_s

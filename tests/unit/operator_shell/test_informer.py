@@ -171,7 +171,7 @@ async def test_a_list_counts_once_a_watch_continues_from_it(world: World) -> Non
     assert await world.news() == ["a has 2"]
 
 
-async def test_persistent_failures_are_listed(world: World) -> None:
+async def test_a_persistent_failure_of_a_watch_leads_to_a_list(world: World) -> None:
     world.api.fail("watch", Unavailable(504, "too large"), times=informer.LISTED_AFTER)
     world.api.end_watch()
     assert await world.news() == ["found a", "found b", "all: a b"]
@@ -303,7 +303,7 @@ class Answer:
 
 
 @pytest.mark.parametrize("taken", [1, 2], ids=["as it begins", "later"])
-async def test_whoever_stops_watching_leaves_no_connection(taken: int) -> None:
+async def test_a_cancelled_watch_leaves_no_connection(taken: int) -> None:
     answer = Answer()
     watch = KubeApi(answer).watch(TOPIC, NAMESPACE, 7, silence_s=1)
     for _ in range(taken):

@@ -124,7 +124,7 @@ async def test_hundreds_that_wait_for_a_hung_leader_leave_the_workers_to_others(
             await many_turns()
 
 
-async def test_who_was_not_let_in_comes_when_somebody_is_done() -> None:
+async def test_a_waiting_key_is_woken_when_a_slot_is_free() -> None:
     woken: list[object] = []
     turns = LeaderTurns(woken.append)
     begun = [turns.turn(1, ShellWorld.key(RECORD_DELETION, str(n))) for n in range(AT_ONCE)]

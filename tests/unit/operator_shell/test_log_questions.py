@@ -78,7 +78,7 @@ async def test_the_longest_log_leads_once_all_have_answered() -> None:
         assert await world.ask() == []
 
 
-async def test_who_cannot_be_reached_is_asked_when_it_can() -> None:
+async def test_an_unreachable_broker_is_queried_once_reachable() -> None:
     async with power_cut(BOTH).term() as world:
         await world.begin()
         world.engine.reachable = {2}

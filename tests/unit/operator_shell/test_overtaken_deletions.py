@@ -174,7 +174,7 @@ async def test_another_topic_gets_no_offsets_of_the_former_one(world: ShellWorld
     assert world.status(RECORD_DELETION, "d")["topicId"] == id_text(topic_id(world))
 
 
-async def test_who_is_elected_meanwhile_is_told_the_epoch_it_leads_in(world: ShellWorld) -> None:
+async def test_a_broker_elected_meanwhile_receives_its_leader_epoch(world: ShellWorld) -> None:
     """So it refuses what was meant for the one before, and looks whether its log has the records
     that were meant: it may have lost its tail in a crash."""
     world.make(RECORD_DELETION, "d", ALL)
@@ -220,7 +220,7 @@ async def test_a_request_made_again_does_not_end_with_the_former_one(world: Shel
 
 
 @pytest.mark.parametrize("how", ["deleted", "paused"])
-async def test_who_takes_a_request_back_stops_it(world: ShellWorld, how: str) -> None:
+async def test_a_withdrawn_deletion_stops(world: ShellWorld, how: str) -> None:
     def take_back() -> None:
         if how == "deleted":
             world.delete(RECORD_DELETION, "d")

@@ -199,7 +199,7 @@ async def test_one_pod_is_replaced_and_the_other_waits_until_that_broker_is_back
     assert api.image("broker-2") == "new"
 
 
-async def test_whoever_leads_no_more_restarts_nobody(world: ShellWorld) -> None:
+async def test_a_former_controller_restarts_no_broker(world: ShellWorld) -> None:
     keeper, api = await running(world)
     world.leads = False
     change(world)
@@ -500,7 +500,7 @@ async def test_a_pod_that_does_not_start_says_why(
     assert told in pod_condition(world)[1]
 
 
-async def test_whoever_may_not_read_events_is_told_less(world: ShellWorld) -> None:
+async def test_pods_are_kept_without_permission_to_read_events(world: ShellWorld) -> None:
     api = PodsApi()
     api.refuses[EVENT.kind] = Forbidden(403, "not yours")
     api.objects[VOLUME_CLAIM.kind, CLAIM] = claim_of(cluster="main", broker="broker-1")

@@ -37,7 +37,7 @@ async def test_until_a_secret_was_shown_requests_are_small() -> None:
             assert await Intake().read(reader, proven=proven) is not None
 
 
-async def test_who_has_shown_none_does_not_keep_a_connection_for_nothing(
+async def test_an_idle_connection_without_a_certificate_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(request_limits, "UNPROVEN_IDLE_S", 0.01)
@@ -48,7 +48,7 @@ async def test_who_has_shown_none_does_not_keep_a_connection_for_nothing(
             await Intake().read(stream(b""), proven=True)
 
 
-async def test_started_work_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_started_request_has_to_arrive_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_limits, "WHOLE_WITHIN_S", 0.01)
     with pytest.raises(TimeoutError):
         await Intake().read(announced(10, b"never"), proven=True)

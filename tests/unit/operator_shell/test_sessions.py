@@ -76,7 +76,7 @@ def test_a_controller_that_no_broker_has_reached_fences_no_broker() -> None:
     assert run_to(held, 109.0, 112.0) == [(1, 10)]
 
 
-def test_whoever_comes_as_another_process_does_not_wait_for_ever_for_the_former_one() -> None:
+def test_a_new_process_does_not_wait_for_ever_for_the_former_one() -> None:
     """Without proof it is refused until the session of that one has expired."""
     held = sessions_of(1, reached=False)
     held.knocked(1, 50.0)
@@ -167,7 +167,7 @@ def test_one_open_connection_is_a_sign_of_life() -> None:
     assert run_to(held, 0.0, 8.0) == []
 
 
-def test_whoever_comes_back_within_the_grace_has_lost_nothing() -> None:
+def test_a_broker_that_reconnects_within_the_grace_keeps_its_session() -> None:
     held = sessions_of(1)
     connected(held, 1, 1)
     held.disconnected(1, 10, 1.0)
@@ -269,7 +269,7 @@ def test_a_session_never_starts_before_the_first_discovery_request() -> None:
     assert run_to(held, 106.0, 107.0) == [(2, 20)]
 
 
-def test_whoever_has_looked_for_a_controller_was_heard_of_then() -> None:
+def test_a_discovery_request_counts_as_a_heartbeat() -> None:
     held = term_after(Looked(91.0, {1: 99.8, 2: 99.0}), 1, 2)
     assert run_to(held, 100.0, 108.0) == []
     beat(held, 1, 108.0)
@@ -288,7 +288,7 @@ def test_no_session_expires_before_a_broker_has_reached_a_later_controller() -> 
     assert run_to(held, 202.0, 203.0) == [(2, 20)]
 
 
-def test_whoever_knocks_or_connects_then_has_a_whole_session() -> None:
+def test_a_broker_that_connects_then_has_a_whole_session() -> None:
     held = term_after(Looked(80.0, {1: 99.8}), 1, 2, 3)
     held.knocked(2, 101.0)
     held.open(3, broker_epoch=30, now_s=101.0)

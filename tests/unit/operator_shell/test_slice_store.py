@@ -193,7 +193,7 @@ async def test_without_the_lease_nothing_is_written(slices: Slices) -> None:
     assert slices.api.calls == []
 
 
-async def test_who_loses_the_lease_while_an_outcome_is_unknown_reads_no_more(
+async def test_a_holder_that_loses_the_lease_during_an_unknown_outcome_reads_no_more(
     slices: Slices,
 ) -> None:
     write = slices.planned()

@@ -462,7 +462,7 @@ async def test_an_authority_that_is_restored_issues_again(world: ShellWorld) -> 
 
 
 @pytest.mark.parametrize(("type_", "username"), [("tls-external", "CN=alice"), ("oauth", "alice")])
-async def test_who_proves_itself_otherwise_has_no_secret(
+async def test_a_user_with_another_authentication_has_no_secret(
     world: ShellWorld, type_: str, username: str
 ) -> None:
     """Nor keeps one from before: its password would still lie there."""
@@ -601,7 +601,7 @@ async def test_a_fault_in_one_user_does_not_block_others(
         assert [user.name for user in present[1].users] == ["alice"]
 
 
-async def test_who_may_do_everything_follows_the_cluster(world: ShellWorld) -> None:
+async def test_super_users_follow_the_cluster(world: ShellWorld) -> None:
     world.make_user(authorization={"acls": [READ]})
     await reconcile(world)
     assert "have no effect" in world.condition(USER, "alice", "Ready")[2]

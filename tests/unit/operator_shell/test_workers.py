@@ -151,7 +151,7 @@ async def test_an_object_that_this_version_cannot_read_is_marked(world: ShellWor
         assert world.condition(kind, name, "Stalled")[0] == "False"
 
 
-async def test_who_changes_an_object_in_a_row_waits_no_longer_for_the_last_change(
+async def test_consecutive_changes_of_an_object_are_not_delayed(
     world: ShellWorld,
 ) -> None:
     """Each try met another resourceVersion: the object is as new as one that was just edited."""

@@ -64,7 +64,7 @@ def test_lag_counts_what_the_table_has_not() -> None:
     assert FOUND.lag({0: 20, 1: 4, 2: 6}) == 3 + 6
 
 
-def test_whoever_was_superseded_is_told_by_whom() -> None:
+def test_a_superseded_job_names_its_successor() -> None:
     check_ours(FOUND, Exported.of_properties(FOUND.to_properties()))
     with pytest.raises(Superseded, match=r"another job \(b, epoch 4\)"):
         check_ours(FOUND, FOUND.taken_by("b"))

@@ -54,7 +54,7 @@ def test_an_end_is_judged_by_whether_trying_again_helps(error: Exception, phase:
     assert message
 
 
-def test_secrets_are_never_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_is_in_a_reported_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("cannot connect to jdbc:x://host?password=secret-word")
 

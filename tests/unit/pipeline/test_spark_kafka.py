@@ -102,7 +102,7 @@ def test_only_assigned_partitions_are_given_offsets() -> None:
     assert json.loads(found["startingOffsets"]) == {"t": {"2": 5}}
 
 
-def test_who_we_are_is_said_in_java(tmp_path: Path) -> None:
+def test_credentials_are_passed_as_java_properties(tmp_path: Path) -> None:
     for name in ("ca", "crt", "key"):
         (tmp_path / name).write_text(f"PEM of {name}", encoding="utf-8")
     found = said(

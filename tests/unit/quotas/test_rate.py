@@ -55,7 +55,7 @@ def test_after_the_rest_the_rate_is_at_most_the_limit(
     assert rate.per_second(now_s) <= limit * (1 + 1e-6)
 
 
-def test_who_keeps_to_what_it_is_told_gets_the_limit_in_the_mean() -> None:
+def test_a_client_that_obeys_the_throttle_reaches_the_limit_on_average() -> None:
     rate, now_s, used = WindowedRate(WINDOWS), 0.0, 0
     while now_s < 300:
         rate.record(64, now_s)

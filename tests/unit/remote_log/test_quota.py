@@ -41,7 +41,7 @@ async def test_of_many_that_wait_one_passes_at_a_time() -> None:
     assert min(gaps) > 0.015  # 60 bytes are 60 ms of the quota, forgotten with their window
 
 
-async def test_who_gives_up_waiting_leaves_the_turn_to_the_next() -> None:
+async def test_a_cancelled_wait_leaves_the_quota_to_the_next() -> None:
     waits = Waits()
     await waits.quota.take(100)
     waiting = asyncio.create_task(waits.quota.take(1))

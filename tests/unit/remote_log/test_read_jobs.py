@@ -70,7 +70,7 @@ async def test_equal_requests_share_one_read(world: World) -> None:
     assert world.begun == ["a", "a"]
 
 
-async def test_who_comes_back_finds_the_read_in_its_place_of_the_queue(world: World) -> None:
+async def test_a_repeated_request_finds_its_read_in_the_queue(world: World) -> None:
     for name in ("a", "b", "c"):
         world.jobs.leave(world.ask(name))  # it waited no longer
     again = world.ask("b")
@@ -81,7 +81,7 @@ async def test_who_comes_back_finds_the_read_in_its_place_of_the_queue(world: Wo
     assert world.begun == ["a", "b", "c"]
 
 
-async def test_a_late_result_is_kept_until_it_is_requested(world: World) -> None:
+async def test_an_abandoned_read_is_kept_until_it_is_requested(world: World) -> None:
     world.jobs.leave(world.ask("a"))
     await world.end()
     assert (len(world.jobs), world.jobs.kept_bytes) == (1, 4)

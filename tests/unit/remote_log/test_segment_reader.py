@@ -134,7 +134,7 @@ def segment(tmp_path: Path) -> Segment:
     return Segment(tmp_path)
 
 
-def test_adjacent_ranges_are_read_in_one_request(segment: Segment) -> None:
+def test_adjacent_indexes_are_read_in_one_request(segment: Segment) -> None:
     size = segment.entry.size_bytes
     assert segment.read(FIRST, size) == list(range(FIRST, FIRST + 100, RECORDS))
     assert segment.asked == [(0, 6)]

@@ -120,7 +120,7 @@ async def test_one_that_goes_away_is_unavailable_until_it_is_back(
     watched.guard.tier()
 
 
-async def test_a_replaced_file_is_noticed_while_unused(watched: Watched, folder: Path) -> None:
+async def test_a_replaced_store_is_noticed_while_unused(watched: Watched, folder: Path) -> None:
     watched.configure(folder)
     await watched.verified()
     fields = json.loads(_identity(folder).read_text())

@@ -57,7 +57,7 @@ async def test_it_fetches_again_before_it_is_let_into_the_isr(node: Nodes) -> No
 
 
 @pytest.mark.parametrize("changes", [{"isr": (1, 2)}, {"isr": (1,), "has_eligible_leaders": True}])
-async def test_who_may_be_elected_gives_up_nothing(node: Nodes, changes: Any) -> None:
+async def test_an_electable_replica_deletes_nothing(node: Nodes, changes: Any) -> None:
     """The replica may be the only one with the committed records by the time its leader dies."""
     one, two, _ = await pair(node, **changes)
     for _ in range(3):
@@ -66,7 +66,7 @@ async def test_who_may_be_elected_gives_up_nothing(node: Nodes, changes: Any) ->
     assert two.partition.log.local_log_start_offset == LOCAL_START
 
 
-async def test_who_is_about_to_join_gives_up_nothing(node: Nodes) -> None:
+async def test_a_replica_about_to_join_the_isr_deletes_nothing(node: Nodes) -> None:
     """The controller may have taken it in already."""
     one, two, proposals = await pair(node, isr=(1,))
     leader = one.partition.leader

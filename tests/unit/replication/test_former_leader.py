@@ -84,7 +84,7 @@ async def test_a_follower_of_an_empty_log_may_know_an_epoch_of_its_own(node: Nod
     ),
     last=st.sampled_from([1, 2]),
 )
-async def test_whatever_was_led_by_whom_the_follower_ends_with_the_leaders_log(
+async def test_a_follower_ends_with_the_leaders_log_after_any_leaderships(
     steps: list[tuple[int, int, bool]], last: int
 ) -> None:
     """Each step: who leads in the next epoch, how much it appends, whether the other fetches it."""

@@ -122,7 +122,7 @@ async def test_a_follower_without_disk_space_is_reported(node: Nodes) -> None:
     assert two.manager.failed_replicas() == ()
 
 
-async def test_who_was_taken_out_of_the_isr_holds_up_nothing(node: Nodes) -> None:
+async def test_a_follower_removed_from_the_isr_blocks_nothing(node: Nodes) -> None:
     """A caught-up follower is waited for because it is about to join.
 
     A follower that the controller has removed is not, although it is alive and continues to fetch.

@@ -39,20 +39,20 @@ def asked(**changes: object) -> bool:
     return bool(prefix_rule.question(dataclasses.replace(STANDING, **changes)))  # type: ignore[arg-type]
 
 
-def test_who_has_proof_leads_without_the_tier() -> None:
+def test_a_leader_with_proof_leads_without_the_tier() -> None:
     assert not asked()
     assert not asked(end=None)
     assert not asked(end=RemoteEnd(-1, -1))
 
 
-def test_who_has_no_proof_asks_first() -> None:
+def test_a_leader_without_proof_reads_the_tier_first() -> None:
     assert asked(doubt=prefix_rule.UNCLEAN_SHUTDOWN)
     assert asked(recovering=True)
     assert asked(next_offset=99)
     assert asked(epochs=epochs((5, 0)))
 
 
-def test_a_query_without_a_subject_is_refused() -> None:
+def test_the_tier_is_read_only_where_it_can_have_an_answer() -> None:
     assert not asked(doubt=prefix_rule.UNCLEAN_SHUTDOWN, has_manifest=False)
     assert not asked(doubt=prefix_rule.UNCLEAN_SHUTDOWN, tiering=NEVER_TIERED)
     assert asked(doubt=REFUTED, has_manifest=False)

@@ -180,7 +180,7 @@ async def test_an_open_transaction_is_not_read(pair: tuple[Node, Node]) -> None:
     assert (await consumer_reads.list_offset(one.partition, consumer_reads.LATEST)).offset == 3
 
 
-async def test_who_waits_for_a_transaction_reads_it_once_its_marker_is_committed(
+async def test_a_waiting_fetch_reads_a_transaction_once_its_marker_is_committed(
     pair: tuple[Node, Node],
 ) -> None:
     one, two = pair

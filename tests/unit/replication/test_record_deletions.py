@@ -165,7 +165,7 @@ async def test_what_cannot_be_looked_up_in_time_is_said_of_its_partition(
     assert error(await meant(one, before_time_ms=T0)) is ErrorCode.request_timed_out
 
 
-async def test_who_does_not_lead_any_more_when_all_is_looked_up_says_so(
+async def test_a_leader_deposed_during_a_look_up_returns_an_error(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, look_up = await led(node), consumer_reads.list_offset
@@ -291,7 +291,7 @@ async def test_a_leader_that_does_not_know_what_is_committed_deletes_later(node:
     assert one.partition.log_start_offset == 0
 
 
-async def test_who_waits_waits_for_the_very_topic(node: Nodes) -> None:
+async def test_a_pending_deletion_waits_for_the_same_topic_id(node: Nodes) -> None:
     """Another topic took its name.
 
     Its log may never reach the requested offset; or it reaches it, and nothing of the former topic

@@ -93,7 +93,7 @@ async def test_of_a_known_producer_its_sequence_numbers_tell(node: Nodes) -> Non
     assert not one.context.refused
 
 
-async def test_another_epoch_restarts(node: Nodes) -> None:
+async def test_a_batch_of_another_epoch_is_not_refused(node: Nodes) -> None:
     """The client has given the first one up."""
     one = node(1)
     await follows(one)

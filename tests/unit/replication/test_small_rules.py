@@ -101,7 +101,7 @@ def test_a_delta_merges_and_never_takes_an_epoch_back() -> None:
     assert [view.partitions[n].leader for n in (0, 1)] == [2, 1]
 
 
-def test_a_late_answer_does_not_bring_back_a_removed_member() -> None:
+def test_a_late_alter_partition_answer_does_not_restore_ended_moves() -> None:
     """The commit that takes the last replica of a move into the ISR ends the move; the leader's
     answer tells of the ISR alone, and may come before that row or behind it."""
     moving, ended = row(adding=(2,)), row(partition_epoch=8, replicas=(1, 2))

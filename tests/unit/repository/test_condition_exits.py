@@ -51,7 +51,7 @@ TAKEN = {
     "Topic": {
         "Paused": _EXITS + "test_a_pause_ends_with_its_annotation",
         "LeadersStarting": "unit/controller/test_acknowledgements.py::"
-        "test_who_is_waited_for_for_long_is_named_once_the_time_is_over",
+        "test_a_slow_broker_is_named_once_the_time_is_over",
         "BrokersMissing": _EXITS + "test_brokers_are_started",
         "PartitionsOffline": _EXITS + "test_a_broker_with_the_records_is_started",
         "ElectionPending": _LOSSES + "test_a_copy_is_accepted_where_an_election_waits_for_another",
@@ -73,7 +73,7 @@ TAKEN = {
         "LocalRetentionTooLong": _EXITS + "test_local_retention_is_shortened",
         "Compacted": _EXITS + "test_a_topic_that_a_default_would_have_compacted_says_what_it_is",
         "NoProgress": "unit/controller/test_disablement.py::"
-        "test_without_progress_the_topic_says_who_is_waited_for_and_goes_on_with_that_broker",
+        "test_without_progress_the_topic_names_the_slow_broker_and_continues_with_it",
         "ReplicationFactorPending": "unit/controller/test_replication_factor_changes.py::"
         "test_a_replication_factor_without_enough_brokers_is_reported_and_the_topic_continues",
         "Placeholders": "unit/controller/test_placement.py::"

@@ -104,7 +104,7 @@ def test_what_was_made_is_all_that_there_is(path: str) -> None:
     assert f"PATH={runtime.SEARCHED} " in environment
 
 
-def test_who_runs_it_is_somebody() -> None:
+def test_images_run_as_a_user_without_privileges() -> None:
     for path in MADE:
         assert dict(instructions(path))["USER"] == f"{runtime.USER}:{runtime.USER}"
 

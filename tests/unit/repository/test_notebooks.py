@@ -16,7 +16,7 @@ def test_a_notebook_is_in_order(path: Path) -> None:
     assert faults(load(path)) == []
 
 
-def test_problems_are_reported() -> None:
+def test_faults_of_a_notebook_are_reported() -> None:
     sound = load(NOTEBOOKS[0])
     code = next(at for at, cell in enumerate(sound["cells"]) if cell["cell_type"] == "code")
 

@@ -28,5 +28,5 @@ def test_others_are_refused_by_name(named: list[str]) -> None:
     assert "some" in (sbom.refusal("some", named) or "")
 
 
-def test_whoever_is_excused_is_pinned_and_not_permissive() -> None:
+def test_packages_with_license_exceptions_are_pinned_and_not_permissive() -> None:
     assert sbom.EXCUSED.keys() <= sbom.pinned().keys()

@@ -195,7 +195,7 @@ def test_others_tests_are_none_of_it() -> None:
     assert batch.left == ["a"]
 
 
-def test_a_pod_that_runs_again_blocks_no_other() -> None:
+def test_a_test_that_runs_again_does_not_count_as_lost() -> None:
     batch = Batch(["a", "b"])
     batch.started(0)
     batch.read(Result("a", PASSED), 1)

@@ -95,7 +95,7 @@ def test_of_two_that_write_at_once_both_are_kept(memory: Any) -> None:
     assert {each.int for each in read_record(memory).topics} == {1, 2, 3}
 
 
-def test_who_is_overtaken_again_and_again_says_so(memory: Any) -> None:
+def test_a_repeatedly_overtaken_writer_raises_an_error(memory: Any) -> None:
     write_record(memory, [audit()], whole=True)
 
     def refuse(*_: Any) -> Any:

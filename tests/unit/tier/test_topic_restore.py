@@ -72,7 +72,7 @@ def only(store: Any) -> Restorable:
     return found
 
 
-def test_existing_objects_are_reported(place: Any, memory: Any) -> None:
+def test_the_tier_describes_a_stored_topic(place: Any, memory: Any) -> None:
     stored(place, memory, 5)
     described(place, memory)
     found = only(memory)

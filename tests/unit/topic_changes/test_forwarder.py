@@ -119,7 +119,7 @@ async def test_a_connection_that_has_ended_is_made_again(world: World) -> None:
     assert len(world.connections) == 2
 
 
-async def test_without_a_controller_clients_are_told_to_ask_again(world: World) -> None:
+async def test_without_a_controller_clients_get_a_retriable_error(world: World) -> None:
     world.link = None
     assert await world.codes(3) == {"not_controller"}
     world.register(7)
@@ -175,7 +175,7 @@ async def test_a_change_that_no_message_can_have_is_refused_here(world: World) -
     assert [c.name for request in world.asked for c in request.changes] == ["a", "b"]
 
 
-async def test_who_asks_for_much_leaves_room_for_others(world: World) -> None:
+async def test_a_large_request_leaves_room_for_others(world: World) -> None:
     """A hundred connections of one client; the controller is slow."""
     await world.codes()
     may_end, asked = asyncio.Event(), world.asked

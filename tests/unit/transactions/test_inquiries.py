@@ -165,7 +165,7 @@ async def test_without_a_coordinator() -> None:
     assert await made(Wire(), leader=1).ask("a", ME, [A], adds=False) == {A: OK}
 
 
-async def test_who_waits_when_the_broker_stops_is_answered() -> None:
+async def test_waiting_requests_are_answered_when_the_broker_stops() -> None:
     inquiries = made(Wire())
     waiting = [await soon(inquiries, name, A) for name in ("a", "b")]
     await inquiries.close()

@@ -167,7 +167,7 @@ def test_a_partition_with_a_recorded_deletion_needs_no_marker() -> None:
     assert [key for key, _ in world.queue.finished()] == [X]
 
 
-def test_who_resigns_sends_nothing_more() -> None:
+def test_a_resigned_coordinator_sends_nothing() -> None:
     world = World()
     world.queue.add(X, marker(), [A, C])
     world.queue.add(Y, marker(), [B])

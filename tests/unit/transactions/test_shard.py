@@ -180,7 +180,7 @@ async def test_the_next_coordinator_knows_what_the_former_one_decided(
         assert (repeated.error, repeated.producer) == (ErrorCode.none, Producer(1, 1))
 
 
-async def test_uncommitted_state_is_never_announced_nor_withdrawn(
+async def test_uncommitted_decisions_are_never_announced_nor_withdrawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broker 2 is in the ISR and does not fetch: nothing is committed until it has left."""
@@ -319,7 +319,9 @@ async def test_the_next_transaction_waits_for_the_markers_of_the_one_before(
         assert state(shard) is TransactionState.ONGOING
 
 
-async def test_requests_of_leaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_to_the_inquiries_of_leaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def asked(partition: int, epoch: int, *, adds: bool, topic: str = TOPIC) -> WireInquiry:
         return WireInquiry(
             transactional_id=ID,

@@ -442,7 +442,7 @@ def allowed(made: TransactionBroker, *acls: str) -> None:
     made.users.apply(user_states(user("ann", *acls)))
 
 
-async def test_who_may_what(tmp_path: Path) -> None:
+async def test_each_request_needs_its_permissions(tmp_path: Path) -> None:
     denied = ErrorCode.transactional_id_authorization_failed
     async with serving(tmp_path) as made:
         allowed(made)

@@ -68,7 +68,9 @@ async def test_a_marker_that_overtakes_the_answer_is_no_error(states: ProducerSt
     assert coordinator.asked == 2
 
 
-async def test_whose_guards_are_void_each_time_is_told_to_ask_again(states: ProducerStates) -> None:
+async def test_repeatedly_void_guards_are_answered_with_concurrent_transactions(
+    states: ProducerStates,
+) -> None:
     coordinator = Coordinator(*[lambda: states.note(MARKER)] * 10)
     assert await verified(states, coordinator) is ErrorCode.concurrent_transactions
     assert coordinator.asked == 6
