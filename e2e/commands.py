@@ -41,7 +41,7 @@ class Up:
         )
 
     def addresses(self) -> dict[str, Any]:
-        """What it prints once all is ready."""
+        """Addresses that the command prints once the cluster is ready."""
         assert self._process.stdout is not None
         lines = []
         for line in self._process.stdout:

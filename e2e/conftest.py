@@ -11,7 +11,7 @@ from tests.conformance.local_cluster import Cluster, run_cluster
 
 @pytest.fixture(scope="package")
 def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """What ``tidemark up`` starts."""
+    """Cluster started by ``tidemark up``."""
     with run_cluster(tmp_path_factory.mktemp("local") / "cluster") as running:
         yield running
 

@@ -53,7 +53,9 @@ def run_page(page: Path, cluster: Cluster, output: Path) -> str:
 
 
 def topic_names(cluster: Cluster) -> set[str]:
-    """Of topics that somebody made; brokers make their own where a client names a group."""
+    """Return the topics that users created; brokers create their own where a client names a
+    group.
+    """
     return {
         topic["metadata"]["name"]
         for topic in cluster.kube.objects("Topic")

@@ -117,11 +117,11 @@ class Exporting:
         return time_ is not None and time_ >= then
 
     def commits(self) -> int:
-        """Of the table: each leaves a file of metadata."""
+        """Return the number of the table's commits: each leaves a metadata file."""
         return len(list(self.warehouse.glob("db/exported/metadata/*.metadata.json")))
 
     def job(self) -> int | None:
-        """Its process."""
+        """Return the process of the job."""
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 command = (folder / "cmdline").read_bytes().split(b"\0")
@@ -166,7 +166,7 @@ def test_a_manifest_is_a_table_whatever_is_killed(
     wait(lambda: exporting.run() == 2, "the next run", 120)
     assert "SIGKILL" in exporting.status["lastFailure"]
 
-    # The operator is killed as well: what it has begun ends with it, and is begun again.
+    # The operator is killed as well: its job ends with it and is started again.
     wait(lambda: exporting.commits() > COMMITS + 2, "the next run's commits", SPARK_S)
     second = exporting.job()
     operator = processes.find(cluster.local.layout, "operator")

@@ -1,6 +1,7 @@
-"""The remote tier goes away under a running cluster: it is told, nothing is lost, and it heals.
+"""The remote tier fails under a running cluster: the status reports it, no record is lost, and
+copying resumes.
 
-Directory: its folder is gone. S3: the Secret holds a wrong key, or the endpoint does not answer.
+Directory: its folder is removed. S3: the Secret holds a wrong key, or the endpoint does not answer.
 """
 
 import time
@@ -158,5 +159,5 @@ def fails_and_heals(cluster: Cluster, trouble: Fault) -> None:
         wait(lambda: metric(cluster, topic, AVAILABLE) == 0, "the broker's metric to say so")
 
     wait(lambda: store_ready() == "True", "the Cluster to say that the tier answers again")
-    wait(lambda: metric(cluster, topic, SEGMENTS) > segments, "copying to go on")
+    wait(lambda: metric(cluster, topic, SEGMENTS) > segments, "copying to resume")
     assert consume(cluster, topic, 2 * BATCH) == list(range(2 * BATCH))

@@ -1,4 +1,4 @@
-"""A disk without room under one of three brokers: producers go on, and it comes back by itself."""
+"""A full disk under one of three brokers: producers continue, and the broker recovers by itself."""
 
 import resource
 import time

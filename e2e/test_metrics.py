@@ -1,4 +1,4 @@
-"""What a running cluster shows is what the table of metrics says, and nothing else."""
+"""A running cluster exposes exactly the metrics in the table of metrics."""
 
 import re
 import urllib.request

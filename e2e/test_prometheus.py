@@ -42,7 +42,7 @@ def something_wrong(cluster: Cluster, topic: str) -> Iterator[None]:
 
 
 def use(cluster: Cluster, topic: str) -> None:
-    """What rates and quantiles are of."""
+    """Use the topic, so that rates and quantiles have values."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for number in range(100):
         producer.produce(topic, f"record {number}".encode(), partition=0)

@@ -1,4 +1,4 @@
-"""A lost cluster's topics come back from the tier alone: brokers' disks and etcd are gone."""
+"""A lost cluster's topics are restored from the tier alone: brokers' disks and etcd are lost."""
 
 import os
 import shutil
@@ -212,7 +212,7 @@ def run_refused(folder: Path, *arguments: str) -> str:
 
 
 def ends_shown(shown: str) -> dict[int, int]:
-    """What ``--dry-run`` says that comes back."""
+    """Return the end offsets that ``--dry-run`` would restore."""
     found = {}
     for line in shown.splitlines():
         words = line.split()

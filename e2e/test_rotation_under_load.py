@@ -90,7 +90,7 @@ def test_nothing_fails_while_everything_is_made_anew(local_cluster: Cluster) -> 
     assert all(new != old for new, old in zip(leaves(cluster), before, strict=True))
     for number in range(BROKERS):
         assert condition(cluster, "Broker", f"broker-{number + 1}") == "True"
-    # Whoever dials anew is believed: nobody holds on to a connection of before.
+    # Only new connections count: none from before the rotation may remain.
     assert cluster.local.stop_broker(1)
     cluster.local.start_broker(1)
     wait(lambda: len(cluster.view(topic).rows[0].isr) == BROKERS, "all replicas in sync")

@@ -23,7 +23,7 @@ KEPT_IN = ("control-plane/", "minio/", "certificates/")
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What must not be found, in every form in which it might appear."""
+    """Secrets that must not be exposed, in every form in which they might appear."""
 
     values: tuple[bytes, ...]
 
@@ -42,7 +42,7 @@ class Secrets:
         return cls(tuple(found) + tuple(base64.b64encode(value).rstrip(b"=") for value in found))
 
     def are_in(self, content: bytes) -> bool:
-        """Any of them?"""
+        """Return whether the content includes a secret."""
         return any(value in content for value in self.values)
 
 

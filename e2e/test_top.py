@@ -43,11 +43,11 @@ def topic(local_cluster: Cluster) -> Iterator[str]:
     assert producer.flush(60) == 0
     yield name
     local_cluster.kube.delete("Topic", name)
-    wait(lambda: local_cluster.kube.get("Topic", name) is None, f"{name} to be gone")
+    wait(lambda: local_cluster.kube.get("Topic", name) is None, f"{name} to be deleted")
 
 
 def places(view: View) -> list[Place]:
-    """Of the only partition that is shown."""
+    """Return the replicas of the only partition."""
     (table,) = view.partitions
     bar = table.rows[0][-1]
     return [each.place for each in bar.ranges] if isinstance(bar, Bar) else []
@@ -71,7 +71,7 @@ def test_it_is_told_where_offsets_live_and_who_lags(
     assert {row[2] for row in found.brokers.rows} == {"True"}
 
     folder = local_cluster.local.layout.root
-    said = run(folder, "top", topic)  # nobody looks at a pipe, so it is printed once
+    said = run(folder, "top", topic)  # a pipe is no terminal, so top prints once
     assert "1 of " in said
     assert "░" in said
     assert f"0 to {RECORDS:,}" in said
@@ -104,7 +104,7 @@ def test_kubectl_finds_its_plugin(
 
 
 class Counted(Kube):
-    """Counts what is asked of the API server."""
+    """Counter of requests to the API server."""
 
     calls: ClassVar[Counter[str]] = Counter()
 
@@ -134,14 +134,15 @@ def test_objects_are_listed_page_by_page_and_then_watched(
         batch.put_into(holdings)
     assert holdings.lines[other].ready == "True"
     kube.delete("Topic", other)
-    wait(lambda: kube.get("Topic", other) is None, "the topic to be gone")
+    wait(lambda: kube.get("Topic", other) is None, "the topic to be deleted")
     kube.calls.clear()
     for batch in reader.read(1):
         batch.put_into(holdings)
     assert other not in holdings.lines
     assert kube.calls == {"watch": 1}
 
-    # A moment that the API server does not remember: all is listed anew, without a word of it.
+    # A resource version that the API server no longer has: the client lists everything again and
+    # reports nothing.
     with pytest.raises(KubeError) as caught:
         kube.changes("Topic", "1", 1)
     assert caught.value.status == GONE

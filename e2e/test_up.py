@@ -22,7 +22,7 @@ spec:
   replicationFactor: 2
 """
 
-#: Topics that somebody made; brokers make their own where a client names a group.
+#: Topics that users created; brokers create their own where a client names a group.
 USERS = "!tidemark.dev/internal"
 
 

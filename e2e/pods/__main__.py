@@ -35,7 +35,6 @@ DOCKER_TIMEOUT_S = 20
 
 
 def machine() -> Machine:
-    """This one."""
     programs = frozenset(name for name in ("kind", "docker", "apt-get") if shutil.which(name))
     return Machine(
         system=sys.platform,
@@ -92,7 +91,7 @@ def main(arguments: list[str]) -> int:
         print(f"make e2e: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        progress.say("interrupted; all that the run had made is gone")
+        progress.say("interrupted; everything that the run created is removed")
         return 130
 
 

@@ -1,7 +1,6 @@
-"""What runs in the client's pod: a topic is made or deleted as a Kafka client does it.
+"""Program in the client's pod that creates or deletes a topic as a Kafka client does.
 
-Arguments: create or delete, bootstrap server, topic. Printed is "done", or what was answered
-instead.
+Arguments: create or delete, bootstrap server, topic. It prints "done" or the error.
 """
 
 import sys
@@ -11,7 +10,7 @@ from kafka.errors import KafkaError
 
 
 def main(what: str, bootstrap: str, topic: str) -> str:
-    """What came of it."""
+    """Return "done" or the error."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=30_000)
     try:
         if what == "create":

@@ -1,7 +1,7 @@
-"""What is only looked at is asked of the API server over connections that stay.
+"""Read-only requests to the API server over persistent connections.
 
-A run looks thousands of times, and a kubectl that starts anew for each look takes more of the
-machine than what it asks. What changes something is kubectl's, as it is a person's.
+A run polls thousands of times, and starting kubectl for each poll costs more than the request
+itself. Changes are made with kubectl, as a person makes them.
 """
 
 import json
@@ -29,14 +29,16 @@ class Resource(NamedTuple):
     namespaced: bool
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Of one object, or of all in a namespace."""
+        """Return the path of one object, or of all objects in a namespace."""
         where = f"/namespaces/{namespace}" if self.namespaced else ""
         return f"{self.root}{where}/{self.plural}{f'/{name}' if name else ''}"
 
 
 def resources(group_root: str, body: dict[str, Any]) -> Iterator[tuple[str, Resource]]:
-    """By the names that kubectl knows each by (plural, singular, plural with its group), of the
-    version that the server prefers; pure. ``group_root``: of :data:`GROUPS`."""
+    """Map each name that kubectl accepts (plural, singular, plural with group) to its resource.
+
+    Uses the version that the server prefers. ``group_root``: one of :data:`GROUPS`.
+    """
     for group in body["items"]:
         name = group["metadata"].get("name", "")
         version = group["versions"][0]
@@ -102,7 +104,7 @@ class Api:
 
 
 def _message(text: str) -> str:
-    """Of a Status; a proxied pod may say anything."""
+    """Return the message of a Status. A proxied pod may return any text."""
     try:
         return str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):

@@ -121,8 +121,10 @@ class Buildah:
             settings.write(file)
 
     def _lent(self) -> dict[Path, str]:
-        """What a build finds where. Not where the base has its authorities, for those go into
-        images."""
+        """Files of the host that a build uses.
+
+        The base's authorities are left out, for those go into images.
+        """
         authorities = {AUTHORITIES.parent: LENT} if AUTHORITIES.exists() else {}
         return {self.state / "pip.conf": str(PIP_SETTINGS), **authorities}
 
@@ -146,7 +148,10 @@ class Buildah:
 
 
 def forget_layers(store: Path, max_mb: int) -> None:
-    """All, once they are too many: which of them a build would use again nobody can tell."""
+    """Remove all layers once their total size exceeds ``max_mb``.
+
+    Buildah does not say which are still in use.
+    """
     if store.exists():
         _unmount(store)
         if int(run(["du", "-s", "-m", store]).split()[0]) > max_mb:
@@ -154,8 +159,9 @@ def forget_layers(store: Path, max_mb: int) -> None:
 
 
 def fingerprint(dockerfile: Path, context: Path, bases: Iterable[Path]) -> str:
-    """Of all that an image is made of, and of how: packages are pinned, and bases, where they are
-    there, told by when they were made."""
+    """Fingerprint of everything that determines an image: packages are pinned, and bases are
+    identified by their creation time, where they exist.
+    """
     found = hashlib.sha256(Path(__file__).read_bytes() + dockerfile.read_bytes())
     for base in bases:
         if base.exists():
@@ -167,8 +173,11 @@ def fingerprint(dockerfile: Path, context: Path, bases: Iterable[Path]) -> str:
 
 
 def files_of(context: Path) -> list[Path]:
-    """What a build may copy: whatever its ``.dockerignore``, which has folders and files to let
-    through and nothing else but compiled code, lets through; all where there is none."""
+    """Return the files of a context that its ``.dockerignore`` lets through, or all files if there
+    is none.
+
+    The ignore file may only contain allowed files and folders, and compiled code.
+    """
     ignored = context / ".dockerignore"
     lines = ignored.read_text("utf-8").splitlines() if ignored.exists() else ["!."]
     roots = [context / line.removeprefix("!") for line in lines if line.startswith("!")]
@@ -177,7 +186,7 @@ def files_of(context: Path) -> list[Path]:
 
 
 def _unmount(folder: Path) -> None:
-    """What a build left there that was killed: nobody else builds now."""
+    """Unmount what a killed build left mounted. No other build runs at this time."""
     for mounted in mounts_below(folder, Path("/proc/self/mountinfo").read_text("utf-8")):
         run(["umount", mounted])
 

@@ -1,5 +1,4 @@
-"""What is asked of the Kafka client in its pod; the program there is
-:mod:`e2e.pods.client_program`."""
+"""Requests to the Kafka client in its pod, whose program is :mod:`e2e.pods.client_program`."""
 
 import json
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ Records = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Whatever it is asked raises CommandFailed where it fails or takes too long."""
+    """The client's pod. All methods raise CommandFailed on failure or timeout."""
 
     kubernetes: Kubernetes
     timeout_s: float
 
     def run(self, what: str, *arguments: object) -> str:
-        """What it prints."""
+        """Run the program and return its output."""
         words = ("--", "python3", "-", what, BOOTSTRAP, *map(str, arguments))
         return self.kubernetes.run(
             *("--namespace", NAMESPACE, "exec", "--stdin", "client", *words),
@@ -35,15 +34,15 @@ class Client:
         self.run("commit", topic, group)
 
     def committed(self, topic: str, group: str) -> dict[str, int]:
-        """What a group has committed, by partition."""
+        """Return the committed offsets of a group by partition."""
         return self._offsets("committed", topic, group)
 
     def begins(self, topic: str) -> dict[str, int]:
-        """The first offset of each partition, as clients are told."""
+        """Return the first offset of each partition, as clients see it."""
         return self._offsets("begins", topic)
 
     def ends(self, topic: str) -> dict[str, int]:
-        """The offset after the last one of each partition, as clients are told."""
+        """Return the end offset of each partition, as clients see it."""
         return self._offsets("ends", topic)
 
     def records(self, topic: str) -> Records:

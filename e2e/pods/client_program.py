@@ -1,7 +1,7 @@
-"""What runs in the client's pod: records with numbers are produced, or read and compared.
+"""Program in the client's pod that produces numbered records, or reads and compares them.
 
-Arguments: what to do (:data:`PROGRAMS`), bootstrap server, topic, and what that takes. The client
-is kafka-python, as its project publishes it; nothing of Tidemark is in that image.
+Arguments: action (:data:`PROGRAMS`), bootstrap server, topic, and the action's arguments. The
+client is kafka-python as published; that image contains nothing of Tidemark.
 """
 
 import json
@@ -71,7 +71,7 @@ def commit(bootstrap: str, topic: str, group: str) -> None:
 
 
 def committed(bootstrap: str, topic: str, group: str) -> None:
-    """What a group has committed, by partition, as JSON."""
+    """Print the committed offsets of a group by partition, as JSON."""
     consumer, parts = _assigned(bootstrap, topic, group=group)
     print(json.dumps({str(part.partition): consumer.committed(part) for part in parts}))
     consumer.close()

@@ -49,7 +49,7 @@ class Image:
 
 
 class Builder(Protocol):
-    """What builds an image from a Dockerfile and a folder, and writes it as an archive."""
+    """Builder of an image archive from a Dockerfile and a folder."""
 
     def build(self, name: str, dockerfile: Path, context: Path, archive: Path) -> None: ...
 

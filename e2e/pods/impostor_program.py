@@ -1,10 +1,9 @@
-"""What runs in the impostor's pod: one try to be heard at a private listener.
+"""Program in the impostor's pod: one attempt to be accepted by a private listener.
 
-Arguments: control or replication, the listener's address, the cluster's id, the node id at the
-other end (-1 for a controller), the node id that is claimed, and the folder of the certificate that
-is shown, whose name ends with the node id that stands in it ("" for no certificate). The words of a
-broker are spoken with the broker's own code, which is in that image. One line is printed: what was
-answered, or how the connection ended.
+Arguments: control or replication, the listener's address, the cluster's id, the node id of the
+listener (-1 for a controller), the claimed node id, and the folder of the certificate to show,
+whose name ends with the node id in it ("" for no certificate). Requests are built with the broker's
+own code, which is in that image. It prints one line: the answer, or how the connection ended.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ NOBODY = uuid.UUID(int=1)
 
 
 def registration(cluster: str, claimed: int) -> control.BrokerRegistrationRequest:
-    """What would take a broker's place, if it were heard."""
+    """Return a registration that would replace the broker, if it were accepted."""
     return control.BrokerRegistrationRequest(
         broker_id=claimed,
         cluster_id=cluster,
@@ -52,7 +51,7 @@ def heartbeat(claimed: int) -> control.BrokerHeartbeatRequest:
 
 
 def fetch(claimed: int) -> ReplicaFetchRequest:
-    """Of an epoch that no broker has."""
+    """Return a Fetch with an epoch that no broker has."""
     return ReplicaFetchRequest(
         replica_id=claimed,
         broker_epoch=0,
@@ -64,7 +63,9 @@ def fetch(claimed: int) -> ReplicaFetchRequest:
 
 
 async def without_certificate(host: str, port: int) -> str:
-    """In TLS; whoever is let in would be kept until it has said something."""
+    """Connect over TLS without a certificate; an accepted connection stays open until it sends
+    a request.
+    """
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
@@ -98,7 +99,10 @@ def question(listener: str, cluster: str, shown: int, claimed: int) -> tuple[Any
 async def answered(
     listener: str, address: str, cluster: str, other: int, claimed: int, folder: str
 ) -> str:
-    """What the listener says; "" where it ends the connection in order. Raises ``OSError``."""
+    """Return the listener's answer, or "" if it closes the connection in order.
+
+    Raises ``OSError``.
+    """
     host, _, port = address.rpartition(":")
     if not folder:
         return await without_certificate(host, int(port))

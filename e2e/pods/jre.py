@@ -57,7 +57,7 @@ def copy_without_links(root: Path, source: Path, target: Path) -> None:
 
 
 def _real(root: Path, path: Path) -> Path:
-    """Where a link of the tree below ``root`` leads, which links may follow."""
+    """Resolve a path below ``root`` through chains of links."""
     while path.is_symlink():
         to = path.readlink()
         path = root / to.relative_to("/") if to.is_absolute() else path.parent / to

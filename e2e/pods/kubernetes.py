@@ -1,5 +1,4 @@
-"""What a run asks a Kubernetes cluster: by kubectl what it changes, and waiting with a reason when
-time is up."""
+"""Operations on a Kubernetes cluster: changes by kubectl, and waits that fail with a reason."""
 
 import json
 import time
@@ -51,12 +50,17 @@ class Kubernetes:
         return self.api.object(namespace, kind, name)
 
     def all(self, namespace: str, *kinds: str) -> list[dict[str, Any]]:
-        """All objects of these kinds. Raises CommandFailed."""
+        """Return all objects of the given kinds.
+
+        Raises CommandFailed.
+        """
         return [body for kind in kinds for body in self.api.objects(namespace, kind)]
 
     def log(self, namespace: str, pod: str, since_s: int = 0) -> str:
-        """What a pod's one container has written, of the last ``since_s`` where that is given.
-        Raises CommandFailed."""
+        """Return the log of a pod's only container, or its last ``since_s`` seconds.
+
+        Raises CommandFailed.
+        """
         query = f"?sinceSeconds={since_s}" if since_s else ""
         return self.api.raw(f"/api/v1/namespaces/{namespace}/pods/{pod}/log{query}")
 

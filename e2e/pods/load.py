@@ -1,7 +1,7 @@
-"""Records that go on being written and read while a chapter does things to the brokers.
+"""Continuous writes and reads while a chapter disturbs the brokers.
 
-The program is :mod:`e2e.pods.load_program`, in the client's pod; it ends with its standard input,
-so a run that ends leaves none behind.
+The program is :mod:`e2e.pods.load_program`, in the client's pod. It ends with its standard input,
+so a run that ends leaves no process behind.
 """
 
 import json
@@ -30,8 +30,10 @@ class Outcome:
 
 
 def judge(text: str) -> Outcome:
-    """What the program printed. Raises :class:`Failed` where a client was told of a failure, or a
-    record is not there exactly once; pure."""
+    """Check the program's output.
+
+    Raises :class:`Failed` if a client reported a failure, or if a record is missing or duplicated.
+    """
     told = json.loads(text)
     complaints = []
     if told["failed"]:
@@ -73,7 +75,10 @@ class Load:
             self.end()
 
     def end(self) -> Outcome:
-        """What came of it. Raises :class:`Failed`."""
+        """Stop the load and return its result.
+
+        Raises :class:`Failed`.
+        """
         if self._process is None:
             raise Failed("the load was never begun")
         try:

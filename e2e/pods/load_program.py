@@ -1,10 +1,10 @@
-"""What runs in the client's pod while brokers and operators come and go: a producer that never
-pauses, and a reader that sees to it that each record is there once, in order.
+"""Program in the client's pod: a continuous producer, and a reader that checks that each record
+arrives once and in order.
 
-Arguments: bootstrap server, topic, consumer group, first number. It says so when the first record
-was read, goes on until its standard input ends, and then prints one line of JSON. Both clients try
-again by themselves; so what counts is what the producer tells its caller, and how long the caller
-had to wait for it.
+Arguments: bootstrap server, topic, consumer group, first number. It reports the first record that
+was read, continues until its standard input ends, and then prints one line of JSON. Both clients
+retry by themselves. The result is therefore what the producer reports to its caller, and the
+caller's longest wait.
 """
 
 import json
@@ -26,8 +26,11 @@ FLOWS = "records flow"
 
 
 class Writer:
-    """``acks=all`` and idempotent. ``acknowledged``: numbers; ``longest_s``: from a send to its
-    acknowledgement; ``failures``: what callers were told."""
+    """Idempotent producer with ``acks=all``.
+
+    ``acknowledged``: numbers; ``longest_s``: longest time from a send to its acknowledgement;
+    ``failures``: errors that callers received.
+    """
 
     def __init__(self, bootstrap: str, topic: str, first: int) -> None:
         self._bootstrap, self._topic, self._number = bootstrap, topic, first
@@ -83,7 +86,10 @@ class Writer:
 
 
 class Reader:
-    """Of all partitions, from where they ended. ``wrong``: what no reader may see."""
+    """Reader of all partitions from their end.
+
+    ``wrong``: violations that no reader may see.
+    """
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self._consumer = KafkaConsumer(
@@ -116,7 +122,7 @@ class Reader:
         self.read.add(number)
 
     def end(self) -> dict[str, int]:
-        """What is committed, by partition."""
+        """Return the committed offsets by partition."""
         self._consumer.commit()
         found = {str(part.partition): self._consumer.committed(part) for part in self._parts}
         self._consumer.close()

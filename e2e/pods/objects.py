@@ -14,7 +14,7 @@ STORE = "store"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 KEYS = {"accessKeyId": "e2e-access", "secretAccessKey": "e2e-secret-of-one-run"}
 STORE_PORT = 9000
-#: What a restricted namespace asks of each container.
+#: Security settings that a restricted namespace requires of each container.
 CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 STORE_ENDPOINT = f"http://minio.{STORE}.svc:{STORE_PORT}"
 BUCKET = "tier"
@@ -100,7 +100,7 @@ def impostor(name: str, secrets: Mapping[str, str]) -> dict[str, Any]:
 
 
 def pod(name: str, where: str, container: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-    """Of one container, in a restricted namespace."""
+    """Return a Pod with one container, for a restricted namespace."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -173,7 +173,6 @@ def job(name: str, image: str, program: str, options: Mapping[str, Any]) -> dict
 
 
 def topic(name: str, **spec: Any) -> dict[str, Any]:
-    """A Topic."""
     return {
         "apiVersion": "tidemark.dev/v1alpha1",
         "kind": "Topic",
@@ -196,7 +195,9 @@ def user(name: str) -> dict[str, Any]:
 
 
 def tiered(*, enabled: bool = True, **tiering: Any) -> dict[str, Any]:
-    """Of a Topic's spec: records leave the brokers' disks a megabyte at a time."""
+    """Return the tiering part of a Topic's spec: brokers move records to the tier a megabyte at
+    a time.
+    """
     local = {"enabled": enabled, "localRetention": {"size": "1Mi"}}
     config = {"segment.bytes": str(1 << 20), "retention.ms": "-1"}
     return {"config": config, "tiering": {**local, **tiering}}
@@ -214,7 +215,7 @@ def record_deletion(name: str, topic: str, below: dict[int, int], **spec: Any) -
 
 
 def export(name: str, topic: str, **spec: Any) -> dict[str, Any]:
-    """An Export, continuous unless told otherwise."""
+    """Return an Export, continuous by default."""
     when = {} if "schedule" in spec else {"continuous": {}}
     table = {"name": f"db.{topic.replace('-', '_')}", "warehouse": "/lake"} | spec.pop("table", {})
     return {
@@ -226,7 +227,7 @@ def export(name: str, topic: str, **spec: Any) -> dict[str, Any]:
 
 
 def bound(user: str, role: str) -> dict[str, Any]:
-    """A ClusterRole for somebody, in the brokers' namespace."""
+    """Return a binding of a ClusterRole to a user in the brokers' namespace."""
     group = "rbac.authorization.k8s.io"
     return {
         "apiVersion": f"{group}/v1",

@@ -1,4 +1,4 @@
-"""What came of one side of a run, and of all of them: one line of figures, one of counts.
+"""Outcome of one side of a run, and of all sides: one line of figures, one of counts.
 
 A side is a process of its own on a cluster of its own, and leaves its outcome as a file.
 """
@@ -26,7 +26,7 @@ class Outcome:
     not_here: str = ""
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write the outcome as JSON."""
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
@@ -57,5 +57,5 @@ def ended(progress: Progress, outcomes: Mapping[str, Outcome]) -> int:
     if statuses:
         return INTERRUPTED if statuses == {INTERRUPTED} else FAILED
     for side, why in missing.items():
-        raise CannotRun(f"side {side} could not be told, for the machine refused it: {why}")
+        raise CannotRun(f"side {side} could not run, because the machine refused it: {why}")
     return 0

@@ -1,5 +1,7 @@
-"""What runs in a pod: of the addresses HOST:PORT that are its arguments, those that take a
-connection are printed. Nothing but Python is needed, so it runs in any of the images."""
+"""Program in a pod that prints which of its arguments, addresses HOST:PORT, accept a connection.
+
+It needs only Python, so it runs in any of the images.
+"""
 
 import concurrent.futures
 import socket

@@ -1,8 +1,7 @@
-"""What a run says while it goes on: each step as it begins and what it took, and one closing line.
+"""Progress output of a run: each step as it starts, its duration, and one closing line.
 
-A run builds images and waits for pods, minutes in which nothing else would be seen. Times are
-seconds since the run began. Where two sides of a run tell their chapters at the same time, each
-line says whose it is.
+A run builds images and waits for pods, which takes minutes without other output. Times are seconds
+since the run started. If two sides run chapters at the same time, each line names its side.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Preparation: told, not counted."""
+        """Report a step of preparation, which is not counted."""
         self.say(f"{what} …")
         begun = time.monotonic()
         yield

@@ -1,7 +1,7 @@
-"""Where the pods run: two providers of a Kubernetes cluster, and which one is taken.
+"""The two providers of a Kubernetes cluster, and the choice between them.
 
-``kind`` is for people with Docker. ``node`` needs no Docker and no image registry: a control plane
-and a kubelet of this project's own building, on Debian's containerd, shut into namespaces that end
+``kind`` is for people with Docker. ``node`` needs no Docker and no image registry: it runs a
+control plane and a kubelet that this project builds, on Debian's containerd, in namespaces that end
 with the run. The tests are the same on both.
 """
 
@@ -17,7 +17,10 @@ KINDS = ("kind", "node")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the choice depends on. ``programs``: those of the PATH that matter."""
+    """Properties of the machine that determine the choice.
+
+    ``programs``: relevant programs in the PATH.
+    """
 
     system: str
     root: bool
@@ -43,7 +46,7 @@ def choose(wanted: str, machine: Machine) -> Choice:
             raise CannotRun(f"PROVIDER={wanted}: it is one of {', '.join(KINDS)}")
         if why_not[wanted]:
             raise NotHere(f"PROVIDER={wanted}: {why_not[wanted]}")
-        return Choice(wanted, "asked for")
+        return Choice(wanted, "requested")
     if not why_not["kind"]:
         return Choice("kind", "kind is installed and Docker answers")
     if not why_not["node"]:
@@ -73,7 +76,7 @@ class Provider(Protocol):
 
     @property
     def kubeconfig(self) -> Path:
-        """An administrator's."""
+        """Return an administrator's kubeconfig."""
 
     def load(self, archives: Mapping[str, Path]) -> None:
         """Give the node the images: docker archives by name."""
@@ -88,4 +91,4 @@ class Provider(Protocol):
         """The command, for who runs this, that begins with kubectl on this cluster."""
 
     def logs(self) -> Sequence[Path]:
-        """What the node's own programs have written."""
+        """Return the logs of the node's own programs."""

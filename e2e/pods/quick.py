@@ -18,7 +18,7 @@ LIMIT_S = 30 * 60
 
 
 class OutOfTime(KeyboardInterrupt):
-    """A run is told so as it is told of Ctrl-C, and leaves as little."""
+    """The run is out of time. It stops and cleans up as after Ctrl-C."""
 
 
 def main() -> int:

@@ -1,9 +1,8 @@
-"""The README's way to an installation on a real cluster, taken from its text and followed.
+"""The README's installation on a real cluster, taken from its text and executed.
 
-Whoever reads it types these six commands and no others, so these are run: as they stand, by a
-shell, in a folder that has the charts and ``my-values.yaml``. What a reader puts in their place of
-the README's examples is put here, too, and nothing else: the file's values (images, bucket, and
-what makes them small enough for one node: ``objects.values``), and the keys of the bucket.
+A shell runs exactly the six commands of the README in a folder that has the charts and
+``my-values.yaml``. Only the example values that a reader replaces are replaced here: the file's
+values (images, bucket, and sizes for one node: ``objects.values``), and the keys of the bucket.
 """
 
 import os
@@ -31,7 +30,7 @@ def commands() -> list[str]:
 
 
 def values() -> dict[str, Any]:
-    """What stands there as ``my-values.yaml``."""
+    """Return the README's ``my-values.yaml``."""
     found = yaml.safe_load(_block("yaml"))
     assert isinstance(found, dict)
     return found
@@ -45,7 +44,7 @@ def _block(language: str) -> str:
 
 
 class Reader:
-    """Somebody at a shell who has helm, kubectl, a kubeconfig and a checkout."""
+    """A reader at a shell with helm, kubectl, a kubeconfig and a checkout."""
 
     def __init__(
         self, folder: Path, helm: Helm, kubernetes: Kubernetes, keys: dict[str, str]
@@ -73,7 +72,10 @@ class Reader:
         (self._folder / VALUES_FILE).write_text(text, encoding="utf-8")
 
     def types(self, command: str) -> str:
-        """What it printed. Raises CommandFailed."""
+        """Run a command and return its output.
+
+        Raises CommandFailed.
+        """
         return run(
             ["bash", "-euc", command],
             environment=self._environment,

@@ -1,8 +1,8 @@
 """``make reproducible``: the images of operator and broker, each built twice from nothing.
 
-Who installs an image wants to know that it is of the sources that it says. That can be told by
-building it again: all digests are the same, or the files that differ are named. Packages come from
-their registry each time; the base is one for both.
+A reproducible build lets users verify that an image comes from the published sources. Either all
+digests match, or the files that differ are named. Packages come from their registry each time; both
+builds use one base.
 """
 
 import dataclasses
@@ -55,7 +55,10 @@ def main() -> int:
 
 
 def _twice(name: str, buildah: Buildah, folder: Path, progress: Progress) -> None:
-    """Raises Failed, CommandFailed."""
+    """Build an image twice and compare.
+
+    Raises Failed, CommandFailed.
+    """
     epoch = run(["git", "-C", ROOT, "log", "-1", "--format=%ct"]).strip()
     options = ("--no-cache", "--timestamp", epoch, "--build-arg", f"SOURCE_DATE_EPOCH={epoch}")
     builder = dataclasses.replace(buildah, options=options)
@@ -72,13 +75,16 @@ def _twice(name: str, buildah: Buildah, folder: Path, progress: Progress) -> Non
 
 
 def digest(archive: Path) -> str:
-    """Of the image in a docker archive: of its configuration, which names its layers."""
+    """Return the digest of the image in a docker archive: that of its configuration, which
+    names its layers.
+    """
     return f"sha256:{_manifest(archive)['Config'].removesuffix('.json')}"
 
 
 def different(first: Path, second: Path) -> list[str]:
-    """What the images in two archives do not have in common, a line for each; none if they are the
-    same image."""
+    """Return a line for each difference between the images in two archives; none if they are
+    equal.
+    """
     if digest(first) == digest(second):
         return []
     layers = zip(_manifest(first)["Layers"], _manifest(second)["Layers"], strict=False)
@@ -97,7 +103,7 @@ def _different_files(first: tuple[Path, str], second: tuple[Path, str]) -> list[
 
 
 def _members(archive: Path, layer: str) -> dict[str, tuple[object, ...]]:
-    """By path all that a layer says of a file, and what is in it."""
+    """Return metadata and digest of each file in a layer, by path."""
     with tarfile.open(archive) as outer, tarfile.open(fileobj=outer.extractfile(layer)) as files:
         return {
             each.name: (

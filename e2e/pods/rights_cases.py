@@ -1,7 +1,8 @@
-"""One case for each rule of the operator's Role: what needs it, and where its absence shows.
+"""One case for each rule of the operator's Role: the action that needs it, and where its absence is
+reported.
 
-In a condition, in an Event, in what a Kafka client is told, or, where the account may not even say
-so, in the operator's log.
+The report is a condition, an Event, the answer to a Kafka client or, if the account may not write
+either, the operator's log.
 """
 
 import json
@@ -30,8 +31,10 @@ Look = Callable[[Stage, float], str]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Of the rule that has this verb on this resource of this group. ``disturb`` does what needs
-    it."""
+    """Case for the rule with this verb on this resource of this group.
+
+    ``disturb`` starts the action that needs it.
+    """
 
     group: str
     resource: str
@@ -41,7 +44,7 @@ class Case:
     healed: Look
 
     def is_of(self, rule: Rule) -> bool:
-        """Whether it stands in that rule."""
+        """Return whether a rule grants this case's right."""
         return (
             self.group in rule["apiGroups"]
             and self.resource in rule["resources"]
@@ -53,7 +56,7 @@ class Case:
 
 
 def _nothing(stage: Stage) -> None:
-    """What the operator does by itself needs it."""
+    """Disturb nothing: the operator uses the right by itself."""
 
 
 def _make_topic(name: str) -> Callable[[Stage], None]:
@@ -84,7 +87,7 @@ def _make_export(name: str) -> Callable[[Stage], None]:
 
 
 def _new_term(stage: Stage) -> None:
-    """Another operator looks at everything anew."""
+    """Make another operator leader, which lists everything again."""
     stage.replace(stage.leading_pod())
 
 
@@ -170,7 +173,7 @@ def _logged(*words: str) -> Look:
 def _answered(what: str, topic: str, words: str) -> Look:
     def missing(stage: Stage, _: float) -> str:
         answer = _ask(what, topic)(stage)
-        return "" if words in answer else f"a client is told: {answer}"
+        return "" if words in answer else f"a client receives: {answer}"
 
     return missing
 

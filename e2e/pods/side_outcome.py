@@ -1,4 +1,4 @@
-"""How one side of a run ends: what came of it, and where things went wrong, what was seen there."""
+"""End of one side of a run: its outcome and, on failure, diagnostics."""
 
 import contextlib
 import shutil

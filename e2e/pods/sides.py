@@ -1,9 +1,9 @@
-"""How the chapters of a run are shared out over nodes that stand side by side.
+"""Distribution of a run's chapters over nodes that run side by side.
 
-A chapter waits for most of its time: for pods that go and come one after the other, for Leases and
-sessions that run out. So a run of all chapters on one node leaves a core idle, and is told on two,
-each with an installation of its own. Which chapter is told where follows from what each one takes
-(:attr:`Chapter.takes_s`); pure.
+A chapter mostly waits: for pods that restart one after the other, for Leases and sessions that
+expire. A run of all chapters on one node leaves a core idle, so it uses two nodes, each with an
+installation of its own. The distribution follows from the duration of each chapter
+(:attr:`Chapter.takes_s`).
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Side:
 
     @property
     def takes_s(self) -> int:
-        """Together."""
+        """Sum of the chapters' durations."""
         first, *others = self.chapters
         return _first_s(first, self.again) + sum(chapter.takes_s for chapter in others)
 
@@ -37,8 +37,11 @@ def _first_s(first: Chapter, again: bool) -> int:
 
 
 def how_many(names: Sequence[str], cores: int, available_bytes: int) -> int:
-    """Sides of a run of the chapters of these names. Whoever names some has them told one after the
-    other on one node, as a machine does that is too small for two."""
+    """Return the number of sides for the chapters with the given names.
+
+    Chapters that are named run one after the other on one node, as do all chapters on a machine too
+    small for two.
+    """
     fits = cores >= len(NAMES) and available_bytes >= len(NAMES) * MEMORY_BYTES
     return len(NAMES) if fits and not names else 1
 

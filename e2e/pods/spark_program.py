@@ -1,11 +1,12 @@
-"""What runs in the pod of the Spark job: a topic is counted, and its records' numbers summed, and
-so are those of a table that an Export has made of it.
+"""Program in the pod of the Spark job: counts the records of a topic and sums their numbers, and
+does the same for the table of an Export.
 
-Argument, as one JSON object: ``topic``, the options of the ``tidemark`` source; and where there is
-a table, ``table``, what :class:`tidemark_pipeline.export.table_options.Wanted` is made of, and
-``jar``, where Iceberg's is. One line comes out, a JSON object with the same two names: of the topic
-for each partition and tier (``remote``, ``local``) how many rows there are, and the sum of the
-numbers that the values begin with; of the table, or null, rows, different offsets and that sum.
+Argument, as one JSON object: ``topic``, the options of the ``tidemark`` source; and, if there is a
+table, ``table``, the arguments of :class:`tidemark_pipeline.export.table_options.Wanted`, and
+``jar``, the path of Iceberg. Output is one line, a JSON object with the same two names. For the
+topic it has, for each partition and tier (``remote``, ``local``), the number of rows and the sum of
+the numbers that the values start with. For the table it has rows, distinct offsets and that sum, or
+null.
 """
 
 import json
@@ -33,7 +34,7 @@ def of_topic(session: SparkSession, options: dict[str, str]) -> list[dict[str, A
 
 
 def of_table(session: SparkSession, wanted: Wanted) -> dict[str, Any]:
-    """All of it."""
+    """Return rows, distinct offsets and sum of a table."""
     (row,) = (
         session.table(f"{CATALOG}.{wanted.table}")
         .agg(

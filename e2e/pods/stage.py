@@ -1,7 +1,7 @@
-"""What every chapter finds: an installation in a namespace, and the words to ask it something.
+"""Installation in a namespace, and the operations on it that every chapter uses.
 
-A chapter (:mod:`e2e.pods.chapters`) says what happens; here stands how it is brought about and how
-long one waits for it, so that each waiting has the same patience and tells what it last saw.
+A chapter (:mod:`e2e.pods.chapters`) describes what happens. This module implements it and waits for
+it, so that all waits have the same timeout and report the last state that they saw.
 """
 
 import json
@@ -31,7 +31,7 @@ BROKERS = 3
 PARTITIONS = 2
 RECORDS = 2000
 #: Three segments of each partition of a tiered topic (:func:`e2e.pods.objects.tiered`): the last is
-#: open, and of the others no three have so many bytes.
+#: open, and no three of the others have this many bytes.
 TIERED_RECORDS = 6000
 TIERED_BYTES = 3 << 20
 #: What a person would miss.
@@ -49,7 +49,9 @@ HELM_TIMEOUT_S = READY_TIMEOUT_S + 60
 
 
 def replicas_complaint(topic: dict[str, Any], placeholders: int) -> str:
-    """Why a Topic has not just so many placeholders and all else in sync; pure."""
+    """Return why a Topic lacks the given number of placeholders or has other replicas out of
+    sync.
+    """
     found = topic.get("status", {}).get("replicas", {})
     desired = topic["spec"]["partitions"] * topic["spec"]["replicationFactor"]
     in_sync = desired - placeholders
@@ -61,11 +63,12 @@ def replicas_complaint(topic: dict[str, Any], placeholders: int) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """``reaches_pods``: whether this process does, as one on the node would.
+    """An installation.
 
-    ``written``: how many records stand in each topic that a chapter has left. ``values``: the
-    chart's, as the last ``helm`` had them, so that a chapter changes what it means and no more.
-    ``load``: what is written and read meanwhile.
+    ``reaches_pods``: whether this process reaches pods, as one on the node does. ``written``: the
+    number of records in each topic that a chapter has left. ``values``: the chart's values of the
+    last ``helm`` command, so that a chapter changes only its own. ``load``: records that are
+    written and read meanwhile.
     """
 
     provider: Provider
@@ -88,13 +91,13 @@ class Stage:
         self.helm.run(verb, "tidemark", str(CHART), *options, values=self.values)
 
     def revision(self) -> int:
-        """Of the release, for ``helm rollback``."""
+        """Return the revision of the release, for ``helm rollback``."""
         told = self.helm.run("status", "tidemark", "--namespace", NAMESPACE, "--output", "json")
         return int(json.loads(told)["version"])
 
     @property
     def brokers(self) -> int:
-        """How many the release asks for."""
+        """Number of brokers in the release."""
         return int(self.values["brokerPods"]["replicas"])
 
     def all_ready(self) -> None:
@@ -162,7 +165,9 @@ class Stage:
         return self.object(f"topics.tidemark.dev/{name}")
 
     def replicas(self, topic: str, placeholders: int) -> str:
-        """Why the topic has not just so many placeholders and all else in sync."""
+        """Wait until the topic has the given number of placeholders and all other replicas in
+        sync.
+        """
         return replicas_complaint(self.topic(topic), placeholders)
 
     def in_sync(self, topic: str) -> None:
@@ -170,7 +175,7 @@ class Stage:
         self.wait(f"all replicas of {topic}", lambda: self.replicas(topic, 0))
 
     def produce(self, topic: str, count: int = RECORDS) -> None:
-        """That many more records, numbered on, from the client's pod with acks=all."""
+        """Produce more records, numbered consecutively, from the client's pod with acks=all."""
         first = self.written.setdefault(topic, 0)
         self.client.run("produce", topic, first, count)
         self.written[topic] = first + count
@@ -211,8 +216,10 @@ class Stage:
         return sum(self.metric(f"broker-{n}-0", metric) for n in range(1, self.brokers + 1))
 
     def produce_to_tier(self, topic: str) -> None:
-        """So many records of a tiered topic that each partition closes segments, until they are
-        there. Raises Failed."""
+        """Fill a tiered topic until each partition has closed segments in the tier.
+
+        Raises Failed.
+        """
         before = self.copied_to_tier()
         self.produce(topic, TIERED_RECORDS)
 
@@ -258,12 +265,15 @@ class Stage:
         return watched(self.kubernetes, what, path)
 
     def uids(self, *kinds: str) -> dict[str, str]:
-        """Of the objects of these kinds, by kind and name."""
+        """Return the uids of the objects of the given kinds, by kind and name."""
         found = self.kubernetes.all(NAMESPACE, *kinds)
         return {f"{b['kind']}/{b['metadata']['name']}": b["metadata"]["uid"] for b in found}
 
     def python(self, pod: tuple[str, str], program: Path, *arguments: str) -> str:
-        """What a program prints in a pod, which is a namespace and a name. Raises CommandFailed."""
+        """Run a program in a pod, given as namespace and name, and return its output.
+
+        Raises CommandFailed.
+        """
         where, name = pod
         return self.kubernetes.run(
             *("--namespace", where, "exec", "--stdin", name, "--", "python3", "-", *arguments),
@@ -272,11 +282,9 @@ class Stage:
         )
 
     def broker_pods(self) -> list[str]:
-        """Their names."""
         return [f"broker-{number}-0" for number in range(1, self.brokers + 1)]
 
     def operator_pods(self) -> list[str]:
-        """Their names."""
         return [f"{OPERATOR}-{number}" for number in range(OPERATORS)]
 
     def ports(self, pod: str) -> dict[str, str]:
@@ -287,7 +295,6 @@ class Stage:
         return {port["name"]: f"{address}:{port['containerPort']}" for port in container["ports"]}
 
     def pod(self, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
-        """As it is."""
         return self.kubernetes.get(namespace, "pod", name)
 
     def container(self, pod: str) -> dict[str, Any]:
@@ -323,7 +330,10 @@ class Stage:
         return sum(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
     def restarted(self, pod: str, before: int) -> None:
-        """Wait for another container than that of so many restarts. Raises Failed."""
+        """Wait until the restart count exceeds ``before``.
+
+        Raises Failed.
+        """
         self.wait(
             f"another container of {pod}",
             lambda: (
@@ -340,14 +350,17 @@ class Stage:
         raise Failed(f"the Lease names no pod of the operator: {holder!r}")
 
     def leader(self) -> str:
-        """Who holds the operators' Lease; "" for nobody."""
+        """Return the holder of the operators' Lease, or "" if there is none."""
         body = self.kubernetes.get(NAMESPACE, "lease", OPERATOR)
         return str(body["spec"].get("holderIdentity", ""))
 
     # ------------------------------------------------------------ waiting
 
     def account(self, namespace: str) -> None:
-        """Of the pods of a new namespace: none is made without it. Raises Failed."""
+        """Wait for the default account of a new namespace, which pods require.
+
+        Raises Failed.
+        """
 
         def complaint() -> str:
             there = self.kubernetes.names(namespace, "serviceaccounts")
@@ -356,7 +369,10 @@ class Stage:
         self.wait(f"the account of {namespace}", complaint)
 
     def pod_ready(self, namespace: str, name: str) -> None:
-        """Raises Failed."""
+        """Wait until a pod is Ready.
+
+        Raises Failed.
+        """
         self.wait(f"pod {name}", lambda: not_ready(self.pod(name, namespace)))
 
     def ready(self, what: str) -> None:
@@ -364,8 +380,12 @@ class Stage:
         self.wait(what, lambda: not_ready(self.kubernetes.get(NAMESPACE, what)))
 
     def wait(self, what: str, look: Callable[[], str], timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Until ``look`` has nothing to complain of; where that takes long, what it complains of is
-        told now and then. Raises Failed."""
+        """Wait until ``look`` returns no complaint.
+
+        Long waits print the current complaint from time to time.
+
+        Raises Failed.
+        """
         next_s = time.monotonic() + LONG_S
 
         def look_and_tell() -> str:

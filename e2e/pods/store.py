@@ -1,5 +1,7 @@
-"""What lies in the object store of a run, as a client beside the pods lists it
-(docs/reference/tier-format.md has the keys)."""
+"""Contents of a run's object store, as listed by a client beside the pods.
+
+docs/reference/tier-format.md describes the keys.
+"""
 
 from typing import Any
 

@@ -14,8 +14,11 @@ from e2e.pods.stage import Stage
 
 
 def tell(stage: Stage, names: Sequence[str], *, again: bool = False) -> None:
-    """The chapters of these names, or all. Raises at the first step that fails. ``again``: another
-    side of the run tells the first one in full."""
+    """Run the chapters with the given names, or all.
+
+    Raises at the first step that fails. ``again``: another side of the run runs the first chapter
+    in full.
+    """
     chapters = chosen(names)
     first, *others = chapters
     later = _of_others(first, others) & set(stage.images)
@@ -32,7 +35,7 @@ def tell(stage: Stage, names: Sequence[str], *, again: bool = False) -> None:
 
 
 def _of_others(first: Chapter, others: Sequence[Chapter]) -> set[str]:
-    """What only these name."""
+    """Return the images that only these chapters name."""
     return {name for chapter in others for name in chapter.images} - set(first.images)
 
 

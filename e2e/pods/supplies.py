@@ -40,9 +40,12 @@ def built(
     folder: Path,
     progress: Progress,
 ) -> dict[str, Image]:
-    """Every image of a run of the chapters of these names. Raises CommandFailed, also for one that
-    has grown too large."""
+    """Return every image of a run of the chapters with the given names.
+
+    Raises CommandFailed, also for an image that exceeds its size limit.
+    """
     images = build_all(builder, own_images(names), programs, folder, progress)
+    # Only our own images have a size limit.
     for name in [each for each in OWN if each in images]:
         image = images[name]
         short = name.rpartition("/")[2].partition(":")[0]

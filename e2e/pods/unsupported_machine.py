@@ -1,7 +1,7 @@
-"""A run that ends because of the machine, and not of what is tested, told apart by its exit status.
+"""Failures that are caused by the machine and not by the tested code, distinguished by exit status.
 
-A machine may refuse namespaces, have no packages, or start no container. CI asks whether Tidemark
-works, and such a machine has no answer to that.
+A machine may refuse namespaces, have no packages, or start no container. CI tests whether Tidemark
+works, and such a machine cannot answer that.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ LINES_MAX = 3
 
 
 class CannotRun(RuntimeError):
-    """There is no run as it was asked for; the text says what to do about it."""
+    """The requested run is not possible; the text says what to do."""
 
 
 class NotHere(CannotRun):
@@ -25,7 +25,10 @@ class NotHere(CannotRun):
 
 @contextlib.contextmanager
 def of_the_machine() -> Iterator[None]:
-    """What fails inside is the machine's. Raises :class:`NotHere`."""
+    """Treat failures inside the block as failures of the machine.
+
+    Raises :class:`NotHere`.
+    """
     try:
         yield
     except (CommandFailed, Failed) as error:

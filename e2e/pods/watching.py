@@ -1,5 +1,4 @@
-"""What a field of an object is, one value after the other: a state that lasts a moment is missed by
-looking every now and then."""
+"""Successive values of an object's field, from a watch: polling misses short-lived states."""
 
 import contextlib
 import subprocess

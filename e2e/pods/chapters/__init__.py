@@ -1,9 +1,9 @@
-"""What the pods are put through, in chapters that can be told one by one.
+"""Chapters of the pod tests, which can be run one by one.
 
-The first installs, the last uninstalls. Each between them needs nothing but what the first has
-left (three brokers, all Ready, a client's pod, a store), and leaves it as well as it found it: so
-``make e2e CHAPTERS="faults"`` tells the first and that one. A chapter is a module here; its steps
-need each other, and it stops at the first that fails.
+The first installs, the last uninstalls. Each chapter between them needs only what the first has
+left: three brokers, all Ready, a client's pod and a store. It leaves the cluster in the same state,
+so ``make e2e CHAPTERS="faults"`` runs the first chapter and that one. A chapter is a module here;
+its steps depend on each other, and it stops at the first failure.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from e2e.pods.chapters.chapter import Chapter
 from e2e.pods.images import BROKER, OPERATOR, OWN
 from e2e.pods.unsupported_machine import CannotRun
 
-#: In the order in which they are told.
+#: In the order in which they run.
 CHAPTERS: tuple[Chapter, ...] = (
     install.CHAPTER,
     tier.CHAPTER,
@@ -68,6 +68,6 @@ def chosen(names: Sequence[str]) -> tuple[Chapter, ...]:
 
 
 def own_images(names: Sequence[str]) -> tuple[str, ...]:
-    """Those of ours that the chapters of these names need."""
+    """Return our own images that the chapters with the given names need."""
     more = dict.fromkeys(image for chapter in chosen(names) for image in chapter.images)
     return (OPERATOR, BROKER, *(image for image in more if image in OWN))

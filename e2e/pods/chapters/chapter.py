@@ -1,4 +1,4 @@
-"""A part of a run that can be told by itself."""
+"""A part of a run that can run by itself."""
 
 import contextlib
 from collections.abc import Callable
@@ -24,11 +24,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """``what``: in one line, for who chooses. ``on_request``: told only when it is named.
-    ``images``: what it needs beside operator, broker, client and store.
+    """A chapter of a run.
 
-    ``takes_s``: about how long, beside another side of a run (:mod:`e2e.pods.sides`). ``again``:
-    what leads to the same state where another side tells all steps; ``again_takes_s``: how long.
+    ``what``: description in one line, for the list of chapters. ``on_request``: run only when it is
+    named. ``images``: images other than operator, broker, client and store.
+
+    ``takes_s``: approximate duration while another side runs (:mod:`e2e.pods.sides`). ``again``:
+    steps that lead to the same state where another side runs all steps; ``again_takes_s``: their
+    duration.
     """
 
     name: str

@@ -13,7 +13,7 @@ def _hold(stage: Stage) -> None:
 
 CHAPTER = Chapter(
     "hold",
-    "keep what the chapters before have left until Ctrl-C; told only when it is named",
+    "keep what the chapters before have left until Ctrl-C; run only when it is named",
     (Step("everything stays as it is", _hold),),
     on_request=True,
 )

@@ -1,9 +1,9 @@
-"""Whom the network lets through is not yet a broker.
+"""A pod that the network policies let through still has to prove that it is a broker.
 
-The impostor is a pod that carries a broker's labels, as the policies want them, and runs the
-broker's own code. It shows no certificate; or one that an authority of its own making has signed,
-with the right name in it; or the real one of broker 2, with which it says that it is broker 3. As
-broker 2 it is heard, or the rest would prove nothing.
+The impostor is a pod that carries a broker's labels, as the policies require, and runs the broker's
+own code. It shows no certificate; or one with the right name, signed by an authority of its own; or
+the real one of broker 2, while it claims to be broker 3. As broker 2 it is accepted, which proves
+that the other refusals have the stated cause.
 """
 
 import datetime as dt
@@ -93,7 +93,9 @@ def _as_another(stage: Stage) -> None:
 
 
 def _refused(stage: Stage, folder: str, words: str) -> None:
-    """At every door, with one line in its log, and nobody else is the worse for it."""
+    """Check that every listener refuses the impostor with one log line, and that brokers are
+    unaffected.
+    """
     time.sleep(QUIET_S)
     before = _brokers(stage)
     for door in _doors(stage):
@@ -110,7 +112,7 @@ def _refused(stage: Stage, folder: str, words: str) -> None:
 
 
 def _lines(stage: Stage, door: _Door) -> list[str]:
-    """What a pod's log says of the impostor's address."""
+    """Return the log lines of a pod that contain the impostor's address."""
     address = stage.pod(IMPOSTOR[1])["status"]["podIP"]
     log = stage.kubernetes.log(NAMESPACE, door.pod)
     return [line for line in log.splitlines() if address in line]
@@ -121,7 +123,7 @@ def _no_line(stage: Stage, door: _Door, before: list[str]) -> str:
 
 
 def _brokers(stage: Stage) -> dict[str, Any]:
-    """What changes of a broker that is fenced, registered anew or started again."""
+    """Return the fields that change if a broker is fenced, registered again or restarted."""
     found = {}
     for body in stage.kubernetes.all(NAMESPACE, "brokers.tidemark.dev"):
         name = body["metadata"]["name"]
@@ -147,10 +149,13 @@ CHAPTER = Chapter(
     "a pod that is let through as a broker, and is none",
     (
         Step("a pod with a broker's labels and its certificate is heard as that broker", _comes),
-        Step("without a certificate nobody hears it, in one line each", _without_certificate),
+        Step(
+            "without a certificate every listener refuses it, in one log line each",
+            _without_certificate,
+        ),
         Step("nor with one of another authority", _of_another_authority),
         Step("nor as another broker than its certificate's", _as_another),
-        Step("nobody is the worse for it", _goes),
+        Step("brokers are unaffected", _goes),
     ),
     takes_s=52,
 )

@@ -126,7 +126,7 @@ def _consumed(topic: str, count: int) -> set[int]:
 
 CHAPTER = Chapter(
     "install",
-    "both charts, placeholders, a broker that joins, clients; always told first",
+    "both charts, placeholders, a broker that joins, clients; always run first",
     (
         Step("an object store runs in a restricted namespace", _store, ours=False),
         Step("the README's six commands install both charts with two brokers", _install),

@@ -1,7 +1,8 @@
-"""A Prometheus in a pod finds every page by the chart's monitors, and has all that is asked of it.
+"""A Prometheus in a pod discovers every page through the chart's monitors and has every required
+metric.
 
 Its targets come from the API server by the labels and port names of the ServiceMonitors that the
-chart renders, so one that does not fit is a page that is missing here.
+chart renders. A monitor that does not match leaves a page without a target.
 """
 
 from e2e.pods import objects
@@ -43,7 +44,7 @@ def pages(stage: Stage) -> set[tuple[str, str]]:
 
 
 def _pages_complaint(stage: Stage, prometheus: Prometheus) -> str:
-    """Operators have one page, whose path stands in no label."""
+    """Return which pages have no target. The operators' only page has no label with its path."""
     targets = prometheus.get("api/v1/targets?state=active")["activeTargets"]
     up = {
         (each["labels"].get("pod", ""), each["labels"].get("metrics_path", "/metrics"))
@@ -56,12 +57,15 @@ def _pages_complaint(stage: Stage, prometheus: Prometheus) -> str:
 
 
 def _has_all(stage: Stage) -> None:
-    """What is shown of something wrong alone has a Topic of a name that is taken."""
+    """Check that every metric exists.
+
+    A Topic whose name is taken provides those that only errors produce.
+    """
     prometheus = Prometheus(stage)
     stage.kubernetes.apply(
         objects.topic(SECOND, topicName=TOPIC, partitions=1, replicationFactor=1)
     )
-    stage.wait("a Topic that waits for somebody", lambda: _not_stalled(stage))
+    stage.wait("a Topic that waits for a user", lambda: _not_stalled(stage))
     stage.produce(TOPIC)
     stage.consume(TOPIC)
     left = {row.name: _shown(row) for row in ROWS} | dict(queries(TOPIC))
@@ -106,7 +110,7 @@ def _is_ill(rule: dict[str, str]) -> bool:
 
 CHAPTER = Chapter(
     "metrics",
-    "a Prometheus finds every page by the chart's monitors, and has all that is asked of it",
+    "a Prometheus finds every page by the chart's monitors, and has every required metric",
     (
         Step("every page of operators and brokers is found by the monitors and scraped", _scraped),
         Step("every metric of the table and every query of the dashboards has data", _has_all),

@@ -69,7 +69,7 @@ def _named(stage: Stage) -> None:
 
 
 def _brokers(stage: Stage) -> None:
-    """By connections that are new: one that was there before is not asked about again."""
+    """Check brokers with new connections, because policies do not apply to existing ones."""
     brokers = [(NAMESPACE, name) for name in stage.broker_pods()]
     _reach(stage, dict.fromkeys(brokers, BROKERS_REACH))
     for name in stage.broker_pods():
@@ -113,14 +113,17 @@ def _reach(stage: Stage, wanted: Mapping[Pod, Set[str]]) -> None:
 
 
 def _reaches(stage: Stage, pod: Pod, names: Set[str]) -> None:
-    """The ports of these names of every other pod of operators and brokers, and no more of them.
-    Raises Failed."""
+    """Check that a pod reaches exactly the named ports of all other operators and brokers.
+
+    Raises Failed.
+    """
     doors = {
         address: name
         for each in (*stage.operator_pods(), *stage.broker_pods())
         if each != pod[1]
         for name, address in stage.ports(each).items()
     }
+    # Every other port has to be unreachable, so both kinds of deviation are reported.
     wanted = {address for address, name in doors.items() if name in names}
 
     def complaint() -> str:

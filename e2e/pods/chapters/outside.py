@@ -19,7 +19,7 @@ from e2e.pods.stage import BROKERS, PARTITIONS, RECORDS, Stage
 
 TOPIC = "outside"
 CLIENT_TIMEOUT_S = 60
-#: Of documentation (RFC 5737): nobody has them.
+#: Addresses for documentation (RFC 5737), which no host has.
 BALANCERS = "192.0.2."
 BALANCED_PORT = 9097
 LISTENERS: dict[str, Any] = {
@@ -62,7 +62,7 @@ def _balanced() -> list[str]:
 
 
 def _give_balancers(stage: Stage) -> None:
-    """What a cloud's controller would write: an address for each Service."""
+    """Write an address for each Service, as a cloud's controller does."""
     for number, name in enumerate([*_balanced(), "tidemark-balanced-bootstrap"], start=1):
         status = {"loadBalancer": {"ingress": [{"ip": f"{BALANCERS}{number}"}]}}
         patch = ("--type", "merge", "--patch", json.dumps({"status": status}))
@@ -71,7 +71,7 @@ def _give_balancers(stage: Stage) -> None:
 
 
 def _without(stage: Stage, listener: str) -> str:
-    """Which brokers are not told of on a listener; "" for none."""
+    """Return the brokers that a listener does not advertise; "" if there are none."""
     left = []
     for number in range(1, BROKERS + 1):
         body = stage.kubernetes.get(NAMESPACE, "brokers.tidemark.dev", f"broker-{number}")
@@ -83,21 +83,21 @@ def _without(stage: Stage, listener: str) -> str:
 
 
 def _servers(stage: Stage, listener: str) -> str:
-    """Where clients of a listener begin, as the Cluster's status says."""
+    """Return the bootstrap servers of a listener from the Cluster's status."""
     body = stage.kubernetes.get(NAMESPACE, "clusters.tidemark.dev", "tidemark")
     told = body.get("status", {}).get("externalListeners") or []
     return next((each["bootstrapServers"] for each in told if each["name"] == listener), "")
 
 
 def _told(servers: str) -> dict[int, tuple[str, int]]:
-    """Which address of each broker a client is told that begins there."""
+    """Return the advertised address of each broker, as a client of the servers receives it."""
     client = AdminClient({"bootstrap.servers": servers})
     found = client.list_topics(timeout=CLIENT_TIMEOUT_S).brokers
     return {node: (str(each.host), each.port) for node, each in found.items()}
 
 
 def _by_nodes(stage: Stage) -> None:
-    """All that the client is told is the address of the node that all pods are on."""
+    """Check that the only advertised address is that of the node that all pods run on."""
     stage.make_topic(TOPIC)
     servers = _servers(stage, "NODES")
     (node,) = stage.kubernetes.all("", "nodes")
@@ -105,12 +105,12 @@ def _by_nodes(stage: Stage) -> None:
     told = _told(servers)
     hosts, ports = {host for host, _ in told.values()}, {port for _, port in told.values()}
     if hosts != {addresses["InternalIP"]} or len(ports) != BROKERS:
-        raise Failed(f"by {servers} a client is told {told}")
+        raise Failed(f"by {servers} a client receives {told}")
     inside = _told(BOOTSTRAP)
     if {host for host, _ in inside.values()} != {
         f"broker-{number}.{NAMESPACE}.svc" for number in range(1, BROKERS + 1)
     }:
-        raise Failed(f"by {BOOTSTRAP} a client is told {inside}")
+        raise Failed(f"by {BOOTSTRAP} a client receives {inside}")
     _write_and_read(stage, servers)
 
 
@@ -167,7 +167,10 @@ def _not_advertised(stage: Stage) -> str:
 
 
 def _by_balancers(stage: Stage) -> None:
-    """The listener itself is reached by the address of a pod: nobody has a load balancer here."""
+    """Check advertised load balancers.
+
+    Clients use a pod's address, because no load balancer exists here.
+    """
     bootstrap = f"{BALANCERS}{BROKERS + 1}:{BALANCED_PORT}"
     if (found := _servers(stage, "BALANCED")) != bootstrap:
         raise Failed(f"clients begin at {found}, not {bootstrap}")
@@ -175,7 +178,7 @@ def _by_balancers(stage: Stage) -> None:
     told = _told(f"{pod}:{BALANCED_PORT}")
     wanted = {number: (f"{BALANCERS}{number}", BALANCED_PORT) for number in range(1, BROKERS + 1)}
     if told != wanted:
-        raise Failed(f"a client is told {told}")
+        raise Failed(f"a client receives {told}")
 
 
 def _closed(stage: Stage) -> None:
@@ -212,7 +215,7 @@ CHAPTER = Chapter(
         Step("a client writes and reads by ports of the node", _by_nodes, beside_pods=True),
         Step("and after a broker's pod was replaced", _pod_deleted, beside_pods=True),
         Step(
-            "addresses of load balancers are told on their listener",
+            "addresses of load balancers are advertised on their listener",
             _by_balancers,
             beside_pods=True,
         ),

@@ -19,7 +19,7 @@ def _uninstall(stage: Stage) -> None:
 
 
 def _kept(stage: Stage) -> dict[str, str]:
-    """What a person would miss, with its uid."""
+    """Return the objects with user data, with their uids."""
     uids = stage.uids(*KEPT_KINDS, "pods")
     return {name: uid for name, uid in uids.items() if not name.startswith(f"Pod/{OPERATOR}")}
 
@@ -37,7 +37,7 @@ def _again(stage: Stage) -> None:
 
 CHAPTER = Chapter(
     "removal",
-    "uninstall, and another installation on what is left; told last",
+    "uninstall, and another installation on what is left; run last",
     (
         Step("an uninstalled release leaves brokers that serve on", _uninstall),
         Step("the next release finds all records again", _again),

@@ -1,10 +1,10 @@
-"""The operator's account has no right too many, and one too few is noticed where people look.
+"""The operator's account has no superfluous right, and a missing right is reported to users.
 
-Each rule of its Role is withdrawn while the operator runs, what needs it is done
-(:mod:`e2e.pods.rights_cases`), and the refusal shows. Then the rule is put back, and what has
-waited for it is done without anybody's help. A rule that no case withdraws fails the chapter, and
-already tests/integration/chart/test_rendering.py; that each verb of each rule is asked for is held
-by tests/integration/operator/test_rights.py.
+Each rule of its Role is withdrawn while the operator runs, an action that needs it is started
+(:mod:`e2e.pods.rights_cases`), and the refusal is reported. Then the rule is put back, and the
+pending work completes without intervention. A rule that no case withdraws fails the chapter, and
+also tests/integration/chart/test_rendering.py. tests/integration/operator/test_rights.py guarantees
+that each verb of each rule is used.
 """
 
 import functools
@@ -58,7 +58,7 @@ def _withdrawn(stage: Stage, rules: list[Rule], rule: Rule, case: Case) -> None:
     stage.recovered()
     stage.progress.say(
         f"{what}: noticed after {noticed_s - begun_s:.0f} s, "
-        f"mended after {time.monotonic() - noticed_s:.0f} s"
+        f"repaired after {time.monotonic() - noticed_s:.0f} s"
     )
 
 
@@ -85,7 +85,7 @@ BOUND = {
     "tidemark-owner": ("tidemark-view", "tidemark-edit", "tidemark-admin"),
 }
 READ = ("get", "topics.tidemark.dev", TOPIC)
-#: Asked, and nothing is changed by it.
+#: A dry run: the request changes nothing.
 CHANGE = ("patch", "topics.tidemark.dev", TOPIC, "--type=merge", "-p", "{}")
 OWN = ("patch", "clusters.tidemark.dev", "tidemark", "--type=merge", "-p", "{}")
 STATUS = (*CHANGE, "--subresource=status")
@@ -120,7 +120,7 @@ def _reads_not(stage: Stage, user: str) -> str:
 
 
 def _may(stage: Stage, user: str, asked: tuple[str, ...]) -> bool:
-    """By a request of the user's, and nothing but a refusal of rights is one."""
+    """Return whether a user may make a request. Errors other than a refusal count as allowed."""
     try:
         stage.kubernetes.run("--namespace", NAMESPACE, f"--as={user}", *asked)
     except CommandFailed as error:
@@ -145,9 +145,12 @@ CHAPTER = Chapter(
     "rights",
     "each rule of the operator's Role is needed, and users have fewer",
     (
-        Step("each rule that is withdrawn is missed, and mended by putting it back", _one_by_one),
+        Step(
+            "each rule that is withdrawn is reported, and work resumes once it is put back",
+            _one_by_one,
+        ),
         Step("in other namespaces the account may do nothing", _nowhere_else),
-        Step("whoever may view or edit reaches no status and no slice", _users),
+        Step("viewers and editors cannot change a status or a slice", _users),
         Step("all is as it was", _swept),
     ),
     takes_s=97,

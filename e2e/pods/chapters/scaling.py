@@ -42,7 +42,7 @@ def _goes(stage: Stage) -> None:
         stage.wait(f"no {NAME}", lambda: _there(stage))
     told = [json.loads(text) for text in seen if text]
     if not any(each["remaining"] for each in told):
-        raise Failed(f"its status told no progress: {told}")
+        raise Failed(f"its status shows no progress: {told}")
     stage.wait("no pod of it", lambda: _kept(stage, "pods", f"{NAME}-0"))
     stage.wait("no StatefulSet of it", lambda: _kept(stage, "statefulsets", NAME))
     stage.object(CLAIM)
@@ -94,7 +94,7 @@ def _dead(stage: Stage) -> None:
 
 
 def _begins_anew(stage: Stage) -> None:
-    """What it alone had is lost, as was accepted; and the topic is served again."""
+    """Check that the topic is served again without the records that only the lost broker had."""
 
     def complaint() -> str:
         ready = condition(stage.topic(ALONE), "Ready")
@@ -203,7 +203,7 @@ CHAPTER = Chapter(
         Step("each broker is evicted, and no second one meanwhile", _evicted),
         Step("no send has failed, and every record is there once", _load_ends),
         Step("a dead broker with the only copy goes once that is accepted", _dead),
-        Step("its topic begins anew where that is accepted", _begins_anew),
+        Step("its topic restarts empty where loss is accepted", _begins_anew),
     ),
     takes_s=99,
 )

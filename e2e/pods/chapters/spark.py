@@ -21,12 +21,12 @@ from tidemark_pipeline.export.formats import Format
 TOPIC = "counted"
 JOB = "count"
 PROGRAM = Path(__file__).parents[1] / "spark_program.py"
-#: An Export, the volume that it writes to and whoever looks after that.
+#: An Export, the volume that it writes to and a pod that reads it.
 LAKE = "lake"
 EXPORT = f"exports.tidemark.dev/{LAKE}"
 FOLDER = "/lake"
 JAR, WAREHOUSE, TABLE = f"{FOLDER}/iceberg.jar", f"{FOLDER}/tables", "db.counted"
-#: Spark starts anew, on a machine that has other work, and figures are a minute old.
+#: Spark restarts on a machine with other load, and metrics are up to a minute old.
 TABLE_S = 600
 
 
@@ -77,7 +77,7 @@ def _export(stage: Stage) -> None:
     )
     stage.progress.say("its second pod has written the rest; the Export goes")
     stage.delete(EXPORT)
-    stage.wait("no job of an Export that is gone", lambda: _left(stage))
+    stage.wait("no job of an Export that is deleted", lambda: _left(stage))
 
 
 def _bring(stage: Stage, jar: Path) -> None:

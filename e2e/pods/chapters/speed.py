@@ -1,8 +1,8 @@
-"""How soon there is what people wait for, in figures beside what they are to stay below.
+"""Durations that users wait for, next to their targets.
 
-Nothing is judged: a machine that has other work is slower. What Kubernetes tells the time of in
-whole seconds (a container's start, a condition) is rounded down, so a figure may be a second too
-long, and is never too short.
+Nothing is judged: a machine with other load is slower. Kubernetes reports some times in whole
+seconds (a container's start, a condition), rounded down. A duration may therefore be up to a second
+too long, and is never too short.
 """
 
 import datetime as dt
@@ -32,7 +32,7 @@ def _tell(stage: Stage, what: str, taken_s: Sequence[float], target_s: int) -> N
 
 
 def _moment(text: str) -> float:
-    """Of RFC 3339, with up to nine digits of a second, in UTC."""
+    """Parse an RFC 3339 time with up to nine digits of a second, in UTC."""
     return dt.datetime.fromisoformat(f"{text.removesuffix('Z')[_NANOSECONDS]}+00:00").timestamp()
 
 
@@ -109,7 +109,7 @@ def _revive(stage: Stage, pod: str, name: str, restarts: int) -> None:
 
 
 def _both_silent(stage: Stage) -> None:
-    """A broker that nobody can tell from a live one, while nobody looks."""
+    """Silence a broker without closing its connections, while no operator leads."""
     operator, broker = stage.leading_pod(), f"broker-{BROKERS}-0"
     begun = time.monotonic()
     for pod in (operator, broker):

@@ -1,7 +1,7 @@
-"""What a release changes reaches operators and brokers one after the other, and a rollback takes it
-back, while records are written and read.
+"""A release reaches operators and brokers one after the other, and a rollback reverts it, while
+records are written and read.
 
-A second tag of the same images stands for a new version: what is looked at is how it arrives.
+A second tag of the same images represents a new version, because only the rollout is under test.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ def _definition(stage: Stage) -> None:
 
 
 def _definition_back(stage: Stage) -> None:
-    """What an older definition does not know goes first."""
+    """Restore the older definition, after removing the fields that it does not know."""
     with _kept(stage):
         _patch(stage, None)
         _upgrade_base(stage, BASE_CHART)
@@ -101,7 +101,7 @@ def _images(stage: Stage) -> None:
         stage.install(wait=False)
         _roll(stage, _everybody(stage), lambda pod: _tag(pod) == NEXT)
         stage.recovered()
-        # Watches that began before the definition changed were told nothing of it.
+        # Watches that were open before the definition changed receive no event for it.
         stage.wait("word of the field", lambda: _not_told(stage))
 
 
@@ -133,8 +133,10 @@ def _end(stage: Stage) -> None:
 
 
 def _roll(stage: Stage, wanted: Mapping[str, int], is_new: Callable[[Pod], bool]) -> None:
-    """Until so many pods whose names begin so are new ones, and Ready; no two of one kind were away
-    at a time."""
+    """Wait until the given number of pods with this prefix are new and Ready.
+
+    At no time may two pods of one kind be unavailable.
+    """
 
     def complaint() -> str:
         pods = stage.kubernetes.all(NAMESPACE, "pods")

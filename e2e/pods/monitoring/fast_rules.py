@@ -1,8 +1,9 @@
-"""The chart's rules with short durations, so that nobody waits a quarter of an hour for an alert.
+"""The chart's rules with short durations, so that tests do not wait a quarter of an hour for an
+alert.
 
-Only durations are other ones: how long something must last (``for``), over how long a rate is
-taken, and two ages in seconds that an expression compares. What promtool says of the rules with
-their real durations stands in ``tests/integration/monitoring/test_alerts.py``. Pure.
+Only durations differ: a rule's ``for``, the range of a rate, and two ages in seconds that an
+expression compares. ``tests/integration/monitoring/test_alerts.py`` runs promtool on the rules with
+their real durations.
 """
 
 import re
@@ -20,9 +21,9 @@ _WINDOW = re.compile(r"\[\d+[smhd]\]")
 
 
 def hurried(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The groups of a PrometheusRule, each rule with short durations.
+    """Return the groups of a PrometheusRule with short durations.
 
-    Raises ValueError where an age does not stand in its rule any more.
+    Raises ValueError if an expected age is no longer in its rule.
     """
     return [{**group, "rules": [_rule(rule) for rule in group["rules"]]} for group in groups]
 

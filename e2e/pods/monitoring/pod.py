@@ -12,7 +12,7 @@ MONITORING = "monitoring"
 NAME = "prometheus"
 PORT = 9090
 _API = "rbac.authorization.k8s.io"
-#: What Prometheus' discovery asks for.
+#: Permissions that Prometheus' discovery requires.
 _FOUND = (
     {"apiGroups": [""], "resources": ["services", "pods"]},
     {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"]},

@@ -1,7 +1,7 @@
-"""What the Prometheus operator makes of a ServiceMonitor: a job of Prometheus' configuration.
+"""Scrape job that the Prometheus operator generates from a ServiceMonitor.
 
-Prometheus finds the targets itself, in the API server, by the monitor's selector and the name of
-its port. So a label or a port that does not fit is a target that is missing. Pure.
+Prometheus discovers the targets itself, in the API server, by the monitor's selector and the name
+of its port. A label or a port that does not match leaves a target missing.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Prometheus on the cluster of a run, and what it is asked through the API server."""
+"""Prometheus on the cluster of a run, queried through the API server."""
 
 import json
 import urllib.parse
@@ -39,7 +39,7 @@ class Prometheus:
         stage.pod_ready(pod.MONITORING, pod.NAME)
 
     def stop(self) -> None:
-        """All that :meth:`start` has made is gone, but for the namespace of its own."""
+        """Delete everything that :meth:`start` created, except for its namespace."""
         for namespace, kinds in (
             (pod.MONITORING, ("pod", "configmap", "serviceaccount")),
             (NAMESPACE, ("rolebinding", "role")),
@@ -54,7 +54,10 @@ class Prometheus:
         return found
 
     def get(self, path: str) -> Mapping[str, Any]:
-        """What the API says. Raises CommandFailed."""
+        """Return the API's response.
+
+        Raises CommandFailed.
+        """
         pods = f"/api/v1/namespaces/{pod.MONITORING}/pods/{pod.NAME}:{pod.PORT}/proxy"
         body = json.loads(self.stage.kubernetes.api.raw(f"{pods}/{path}"))
         found: Mapping[str, Any] = body["data"]

@@ -1,4 +1,4 @@
-"""The addresses of the node's network namespace. Nobody outside it sees them."""
+"""The addresses of the node's network namespace, which are not visible outside it."""
 
 NODE = "10.89.0.1"
 PODS = "10.90.0.0/24"

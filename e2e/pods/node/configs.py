@@ -60,7 +60,6 @@ def pod_network(layout: Layout) -> str:
 
 
 def kubelet(layout: Layout) -> str:
-    """A KubeletConfiguration."""
     return json.dumps(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -166,7 +165,7 @@ def api_server(layout: Layout) -> dict[str, list[str]]:
             f"--client-ca-file={pki / 'ca.crt'}",
             f"--kubelet-client-certificate={pki / 'apiserver-kubelet.crt'}",
             f"--kubelet-client-key={pki / 'apiserver-kubelet.key'}",
-            # The node's name stands in no DNS.
+            # DNS does not contain the node's name.
             "--kubelet-preferred-address-types=InternalIP",
             f"--token-auth-file={pki / 'tokens.csv'}",
             "--authorization-mode=Node,RBAC",

@@ -1,6 +1,6 @@
-"""Who the node's programs are to one another: an authority, certificates, tokens, kubeconfigs.
+"""Identities of the node's programs: an authority, certificates, tokens, kubeconfigs.
 
-Made anew for each run, in its folder; they let nobody in anywhere else.
+Each run creates its own in its folder; they are not valid anywhere else.
 """
 
 import datetime as dt
@@ -23,7 +23,7 @@ USERS = {
     "kube-controller-manager": ("system:kube-controller-manager", ""),
     "kube-scheduler": ("system:kube-scheduler", ""),
     "kube-proxy": ("system:kube-proxy", ""),
-    # CoreDNS lists Services and slices; nobody else's rights are in question here.
+    # CoreDNS lists Services and slices; no other program's rights are tested here.
     "coredns": ("coredns", "system:masters"),
     # So does what enforces policies, with pods and namespaces.
     "policies": ("policies", "system:masters"),
@@ -34,13 +34,13 @@ LIFETIME = dt.timedelta(days=2)
 
 
 def write_credentials(layout: Layout) -> None:
-    """Everything under ``layout.pki``."""
+    """Write all keys and certificates under ``layout.pki``."""
     layout.pki.mkdir(parents=True, mode=0o700)
     key = ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("tidemark-e2e", key, None)
     _write_pair(layout.pki, "ca", key, authority)
     _issue(layout.pki, "apiserver", "kube-apiserver", "", key, authority)
-    # With it the API server asks the kubelet for logs and commands in a container.
+    # The API server's client certificate for the kubelet, for logs and commands in a container.
     _issue(layout.pki, "apiserver-kubelet", "kube-apiserver", "system:masters", key, authority)
     _write_key(layout.pki / "service-accounts.key", ec.generate_private_key(ec.SECP256R1()))
     lines = []

@@ -1,9 +1,9 @@
-"""What the node takes from Debian: containerd, runc and the plugins of the pod network, nftables
-for kube-proxy, iptables for NetworkPolicies; and what builds images without a registry, buildah and
-mmdebstrap.
+"""Debian packages of the node: containerd, runc, the plugins of the pod network, nftables for
+kube-proxy and iptables for NetworkPolicies.
 
-They are installed as they are, and no service is started: the node runs a containerd of its own, in
-its own namespaces. Packages stay; nothing else of a run does.
+Buildah and mmdebstrap build images without a registry. Packages are installed unchanged, and no
+service is started: the node runs its own containerd in its own namespaces. Packages remain
+installed after a run; nothing else does.
 """
 
 import os
@@ -25,7 +25,7 @@ PACKAGES = {
     "buildah": "buildah",
     "mmdebstrap": "mmdebstrap",
 }
-# invoke-rc.d asks this program before it starts anything; 101 is "not allowed".
+# invoke-rc.d runs this program before it starts a service; 101 is "not allowed".
 POLICY = Path("/usr/sbin/policy-rc.d")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INSTALL_TIMEOUT_S = 600

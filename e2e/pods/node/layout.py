@@ -1,39 +1,39 @@
-"""Where the node of one run keeps everything: one folder, which goes with the run."""
+"""Files of one run's node, all in one folder that is removed with the run."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Sockets lie in a /run that only the node's mount namespace has.
+#: Sockets are in a /run that exists only in the node's mount namespace.
 CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``root``: the folder."""
+    """Paths below ``root``, the folder of a node."""
 
     root: Path
 
     @property
     def logs(self) -> Path:
-        """Of the node's programs, one file each."""
+        """Folder with one log file for each of the node's programs."""
         return self.root / "logs"
 
     @property
     def pki(self) -> Path:
-        """Keys and certificates."""
+        """Folder of keys and certificates."""
         return self.root / "pki"
 
     @property
     def admin(self) -> Path:
-        """The administrator's kubeconfig."""
+        """Kubeconfig of the cluster's administrator."""
         return self.kubeconfig("admin")
 
     def kubeconfig(self, who: str) -> Path:
-        """Of one of :data:`e2e.pods.node.credentials.USERS`."""
+        """Return the kubeconfig of one of :data:`e2e.pods.node.credentials.USERS`."""
         return self.pki / f"{who}.kubeconfig"
 
     def config(self, name: str) -> Path:
-        """A configuration file."""
+        """Return the path of a configuration file."""
         return self.root / "config" / name
 
     def data(self, name: str) -> Path:

@@ -1,10 +1,9 @@
-"""What outlives the namespaces of a run: its folder, and its containers' cgroups. They go with the
-run.
+"""Cleanup of what outlives the namespaces of a run: its folder, and its containers' cgroups.
 
-The starter removes them at its end, whatever that is, but for one: who is killed by ``kill -9``
-removes nothing. So a guard stands beside each run, in a session of its own. It waits for the
-starter to end, by a standard input that ends with it, and for whoever is left of the run; then it
-removes what is there. A machine that went down with both leaves it to the next run.
+The starter removes them at its end, unless ``kill -9`` kills it. A guard in a session of its own
+covers that case: it waits until its standard input ends with the starter and until no process of
+the run is left, then removes the leftovers. If the machine goes down with both, the next run
+removes them.
 """
 
 import contextlib
@@ -25,18 +24,18 @@ PARENT = "k8s.io"
 CONTAINERS = "*/data/containerd/io.containerd.grpc.v1.cri/*/*"
 PREFIX = "tidemark-e2e-"
 CGROUPS_TIMEOUT_S = 10
-#: Of a build of an image, which goes on to its end.
+#: An image build, which continues to its end.
 OTHERS_TIMEOUT_S = 15 * 60
 POLL_S = 0.1
 
 
 def folder_of(cache: Path, pid: int) -> Path:
-    """Of the run whose starter is ``pid``."""
+    """Return the folder of the run whose starter is ``pid``."""
     return cache / f"{PREFIX}{pid}"
 
 
 def layout_of(run_folder: Path, side: str) -> Layout:
-    """Of one side of the run that has this folder."""
+    """Return the layout of one side of the run in this folder."""
     return Layout(run_folder / side)
 
 
@@ -50,7 +49,7 @@ def folder_made(cache: Path) -> Iterator[Path]:
     guard = subprocess.Popen(
         [sys.executable, "-m", "e2e.pods.node.leftovers", str(folder)],
         stdin=subprocess.PIPE,
-        # Whoever reads what the run says does not wait for the guard.
+        # A reader of the run's output must not have to wait for the guard.
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -84,12 +83,12 @@ def _remove(folder: Path) -> None:
 
 
 def _cgroups(name: str) -> list[Path]:
-    """Of a container: in the one hierarchy of version 2, or in each of version 1."""
+    """Return the cgroups of a container: one in version 2, one for each hierarchy in version 1."""
     return [*CGROUPS.glob(f"{PARENT}/{name}"), *CGROUPS.glob(f"*/{PARENT}/{name}")]
 
 
 def _removed(path: Path) -> bool:
-    """Whether a cgroup is gone, as one is that nothing is in."""
+    """Remove a cgroup if it is empty; return whether it no longer exists."""
     with contextlib.suppress(FileNotFoundError):
         try:
             path.rmdir()
@@ -102,7 +101,7 @@ def _removed(path: Path) -> bool:
 
 
 def guard(folder: Path) -> None:
-    """Until standard input ends, and nobody is left who names the folder."""
+    """Wait until standard input ends and no process names the folder, then remove the leftovers."""
     while os.read(0, 1024):
         pass
     deadline_s = time.monotonic() + OTHERS_TIMEOUT_S

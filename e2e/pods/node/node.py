@@ -76,8 +76,11 @@ class Node:
         run([*self._ctr(), "tasks", "kill", "--signal", name, container_id])
 
     def way_in(self) -> str:
-        """Into its namespaces, which are those of this side's containerd. Whoever types that in a
-        shell is found by the same words, and is younger."""
+        """Command that enters the namespaces of this side's containerd.
+
+        It selects the oldest match, because a shell in which a person types the same words also
+        matches.
+        """
         kubectl = " ".join(self.kubernetes.program)
         words = f"containerd --config {self.layout.containerd_config}"
         enter = f"nsenter --mount --net --target $(pgrep --oldest --full '{words}')"

@@ -1,4 +1,4 @@
-"""What runs inside the namespaces: the node is started, and the story told on it."""
+"""Program inside the namespaces: starts the node and runs the chapters on it."""
 
 import json
 import os
@@ -25,8 +25,10 @@ PLAN, OUTCOME = "plan.json", "outcome.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the starter has made and found, for one side. ``side``: as its lines are marked, ""
-    where there is one only; ``program``: the node's binary."""
+    """Input that the starter prepares for one side.
+
+    ``side``: prefix of its lines, "" if there is only one side; ``program``: the node's binary.
+    """
 
     root: Path
     side: str
@@ -41,7 +43,7 @@ class Plan:
     again: bool
 
     def write(self, path: Path) -> None:
-        """As JSON."""
+        """Write the plan as JSON."""
         path.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
 
     @classmethod
@@ -60,7 +62,7 @@ class Plan:
 
 def main(path: Path) -> int:
     """The exit status of this side; more of what came of it is beside the plan."""
-    # Whoever starts a run in the background ignores this, and the run is still to be stopped by it.
+    # A shell makes background jobs ignore this signal, but it still has to stop the run.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     plan = Plan.read(path)
     # Kubernetes' clients remember an address's definitions, and each side's server has the same.

@@ -11,7 +11,7 @@ from tidemark_cli.toolchain.versions import required_go, required_module
 MODULE = Path(__file__).parents[1] / "go"
 # What the control plane's build has compiled is not compiled again.
 NODE_PACKAGES = 1300
-# Apart from the node's binary: its requirements are newer, and would have all of that built anew.
+# Apart from the node's binary: its requirements are newer, and would rebuild all of that.
 POLICIES = Path(__file__).parents[1] / "policies"
 POLICIES_PACKAGES = 700
 
@@ -44,7 +44,10 @@ def ensure_pause() -> Path:
 
 
 def ensure_policies() -> Path:
-    """What holds pods to NetworkPolicies. Raises ToolchainError."""
+    """Return the program that enforces NetworkPolicies.
+
+    Raises ToolchainError.
+    """
     sources = read_sources(POLICIES)
     go_mod = sources["go.mod"].decode()
     program = Program(

@@ -20,7 +20,7 @@ from e2e.pods.commands import run
 from e2e.pods.node.addresses import DOMAIN, NODE, NODE_NAME, POLICY_QUEUE
 from e2e.pods.node.layout import Layout
 
-#: How long the run inside may take to tell what happened, after it has been told to stop.
+#: How long the run inside may take to report its outcome after a stop signal.
 STOP_TIMEOUT_S = 30
 #: Settings of the whole kernel that a kubelet changes where they are others. It is shown files that
 #: say what it wants to read, so that it changes none.
@@ -65,8 +65,11 @@ def run_inside(commands: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """A terminal has told them all; whoever told this process alone means them, too. Who is told
-    once more does not wait for what they have to say."""
+    """Stop the processes.
+
+    A terminal signals the whole process group; a signal to this process alone has to be passed on.
+    A second signal ends the wait for their output.
+    """
     try:
         _wait(processes, 2)
         for process in processes:
@@ -90,8 +93,9 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> Non
 
 
 def first_process(command: Sequence[str]) -> int:
-    """Process 1 of the namespace: starts ``command``, waits for it, and buries whoever is left to
-    it, such as the shims of containers."""
+    """Run as process 1 of the namespace: start ``command``, wait for it, and reap orphans such
+    as the shims of containers.
+    """
     child = subprocess.Popen([sys.executable, *command], stdin=subprocess.DEVNULL)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -112,7 +116,10 @@ def _end_with_stdin(child: int) -> None:
 
 
 def prepare(layout: Layout) -> None:
-    """What the namespaces need before the first program starts. Raises CommandFailed."""
+    """Prepare the namespaces before the first program starts.
+
+    Raises CommandFailed.
+    """
     run(["hostname", NODE_NAME])
     _mounts(layout)
     for command in (
@@ -121,8 +128,9 @@ def prepare(layout: Layout) -> None:
         ["ip", "address", "add", f"{NODE}/32", "dev", "lo"],
         # A way to the addresses of Services, which become those of pods on it.
         ["ip", "route", "add", "default", "dev", "lo", "src", NODE],
-        # By iptables, as not every kernel has nftables' statement. While nobody reads the queue
-        # no pod reaches another: policies that are not enforced are not taken for any.
+        # By iptables, because not every kernel has nftables' statement. While no program reads the
+        # queue, no pod reaches another, so missing enforcement is not mistaken for policies that
+        # work.
         [
             *("iptables", "--wait", "--append", "FORWARD"),
             *("--match", "conntrack", "--ctstate", "NEW"),

@@ -28,7 +28,7 @@ from tidemark_cli.toolchain.programs import ensure_controlplane
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Supplies:
-    """What every side of a run is given."""
+    """Supplies that every side of a run receives."""
 
     node: Path
     pause: Path
@@ -38,7 +38,9 @@ class _Supplies:
 
 
 def on_node(progress: Progress, names: Sequence[str]) -> int:
-    """The exit status of a run of the chapters of these names, which may stand beside other runs.
+    """Run the chapters with the given names and return the exit status.
+
+    Other runs may run at the same time.
 
     Raises CommandFailed, ToolchainError, NotHere, CannotRun.
     """
@@ -81,7 +83,7 @@ def _supplied(cache: Path, run_folder: Path, names: Sequence[str], progress: Pro
 def _plan(
     run_folder: Path, side: Side, supplies: _Supplies, progress: Progress, *, alone: bool
 ) -> Path:
-    """Where what one side is to do stands."""
+    """Write one side's plan and return its path."""
     layout = layout_of(run_folder, side.name)
     layout.root.mkdir()
     plan = Plan(

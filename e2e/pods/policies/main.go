@@ -3,7 +3,7 @@
 // The pod network of the node knows no policies. Here the kernel hands over the
 // first packet of each connection between pods, and Kubernetes' own reading of
 // the policies (sigs.k8s.io/kube-network-policies) judges it: what it denies is
-// dropped. That project's program is not taken as it is, since it asks for a
+// dropped. That project's program is not taken as it is, since it requires a
 // statement of nftables that not every kernel has; a rule of iptables leads to
 // the same queue.
 package main
@@ -55,7 +55,7 @@ func newEngine(ctx context.Context, kubeconfig, node string) (*networkpolicy.Pol
 	provider := podinfo.NewInformerProvider(pods, namespaces, nil, []podinfo.IPResolver{resolver})
 	standard := networkpolicy.NewStandardNetworkPolicy(node, namespaces, pods, policies)
 	engine := networkpolicy.NewPolicyEngine(provider, []api.PolicyEvaluator{standard})
-	// Every packet is asked about, so no set of addresses is to be kept.
+	// Every packet is evaluated, so no set of addresses is needed.
 	engine.SetDataplaneSyncCallbacks(func() {})
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())

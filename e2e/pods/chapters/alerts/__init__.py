@@ -1,8 +1,8 @@
-"""Every alert of the chart is raised by what it is for, and is silent again once that is mended.
+"""Every alert of the chart fires for its cause, and resolves once the cause is fixed.
 
 A Prometheus in a pod evaluates the rules that the chart renders, with short durations and nothing
 else changed (:mod:`e2e.pods.monitoring.fast_rules`). While an alert fires, the commands of its
-runbook are run as they stand there.
+runbook are run unchanged.
 """
 
 from e2e.pods.chapters.alerts import brokers, operators, storage, tier
@@ -28,7 +28,7 @@ NOT_HERE = {
     ),
     "TidemarkExternalAddressMissing": (
         "it takes a listener that waits for a load balancer, and two restarts of every broker: the "
-        "chapter outside sees the condition that it asks for"
+        "chapter outside sees the condition that it requires"
     ),
     "TidemarkCreationsRefused": (
         "it takes an admission policy of the whole cluster: "

@@ -1,4 +1,4 @@
-"""A broker that is away, and whatever waits for it; and one whose main loop stands still."""
+"""Faults of brokers: an absent broker and its consequences, and a blocked main loop."""
 
 import json
 import threading
@@ -20,7 +20,8 @@ STUCK, LATE = NAMES["tmrd"], "late"
 AWAY, DRAINED, STANDING = "broker-3", "broker-2", "broker-1"
 STANDS_STILL_S = 14
 #: Only the first thread of a process is stopped, by what debuggers use; the thread that answers
-#: Prometheus goes on. Numbers of ptrace(2): PTRACE_SEIZE, PTRACE_INTERRUPT, __WALL, PTRACE_DETACH.
+#: Prometheus continues. Numbers of ptrace(2): PTRACE_SEIZE, PTRACE_INTERRUPT, __WALL,
+#: PTRACE_DETACH.
 STAND_STILL = """
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -115,7 +116,7 @@ def _stands_still(stage: Stage) -> Iterator[None]:
         exec_ = ("exec", "--stdin", f"{STANDING}-0", "--", "python3", "-", str(STANDS_STILL_S))
         try:
             stage.kubernetes.run("--namespace", NAMESPACE, *exec_, stdin=STAND_STILL)
-        except Exception as error:  # noqa: BLE001 it is told by the thread that waits
+        except Exception as error:  # noqa: BLE001 the waiting thread reports it
             failed.append(error)
 
     thread = threading.Thread(target=hold)
@@ -148,7 +149,7 @@ FAULTS = (
         caused=_away,
     ),
     Fault(
-        what="a main loop that stands still",
+        what="a main loop that is blocked",
         alerts=("TidemarkBrokerStalled",),
         caused=_stands_still,
     ),

@@ -13,8 +13,11 @@ from e2e.pods.stage import Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """``caused``: as long as the block lasts; at its end it is mended, and who depends on it is
-    well again. ``beside_pods``: see :class:`Step`."""
+    """A fault and its alerts.
+
+    ``caused``: context manager that causes the fault; at its end the fault is repaired, and all
+    dependents are healthy. ``beside_pods``: see :class:`Step`.
+    """
 
     what: str
     alerts: tuple[str, ...]
@@ -22,7 +25,9 @@ class Fault:
     beside_pods: bool = False
 
     def step(self) -> Step:
-        """It raises its alerts, and the commands of their runbooks work meanwhile."""
+        """Return the step that causes the fault, waits for its alerts and runs the commands of
+        their runbooks.
+        """
         return Step(f"{self.what}: {', '.join(self.alerts)}", self._take, self.beside_pods)
 
     def _take(self, stage: Stage) -> None:
@@ -51,5 +56,5 @@ def alerts(prometheus: Prometheus) -> list[dict[str, Any]]:
 
 
 def any_(prometheus: Prometheus) -> set[str]:
-    """Their names."""
+    """Return the names of all firing alerts."""
     return {each["labels"]["alertname"] for each in alerts(prometheus)}

@@ -1,6 +1,6 @@
-"""What an operator cannot do: it is not allowed to, or waits for somebody who does not answer.
+"""Faults of operators: missing rights, and peers that do not answer.
 
-Rights are taken out of the Role that the chart has made, and put back.
+Rights are removed from the Role that the chart created, and put back.
 """
 
 import base64
@@ -23,11 +23,11 @@ from tidemark_operator.certificates.authority import KeyPair, issue
 TOPIC = "alerts-operator"
 EXPORT = "alerts-export"
 SLOW = "e2e-slow"
-#: An address of documentation (RFC 5737): whoever calls it waits.
+#: An address for documentation (RFC 5737): a caller gets no answer.
 NOBODY = "https://192.0.2.1/"
 WEBHOOK_TIMEOUT_S = 10
 HELD, AUTHORITY = "broker-1", "tidemark-ca"
-#: Of 90 days so many are over: less than two weeks are left.
+#: Elapsed days of 90: less than two weeks are left.
 OLD = dt.timedelta(days=80)
 
 
@@ -100,7 +100,7 @@ def _export(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _lease(stage: Stage) -> Iterator[None]:
-    """Nobody leads, so nobody renews a certificate that is about to end."""
+    """Block the Lease: without a leader no certificate is renewed."""
     with without(stage, "leases"):
         _put_leaf(stage)
         yield
@@ -165,7 +165,7 @@ FAULTS = (
         caused=_export,
     ),
     Fault(
-        what="no right to the Lease, and a certificate that nobody renews",
+        what="no right to the Lease, and a certificate that is not renewed",
         alerts=(
             "TidemarkNoOperatorLeads",
             "TidemarkBrokerWithoutController",

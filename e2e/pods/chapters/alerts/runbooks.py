@@ -1,7 +1,7 @@
-"""The commands of the runbooks, read out of their pages and run as they stand there.
+"""The commands of the runbooks, read from their pages and run unchanged.
 
-They are run by a shell, with a ``kubectl`` that means the cluster of the run and finds our plugin,
-as it would on the machine of whoever is called out of bed.
+A shell runs them with a ``kubectl`` that uses the cluster of the run and finds our plugin, as on
+the machine of an engineer on call.
 """
 
 import os
@@ -41,7 +41,10 @@ def named(command: str) -> str:
 
 
 def follow(stage: Stage, alerts: Sequence[str]) -> None:
-    """Run the diagnosis of these alerts, each command once. Raise CommandFailed."""
+    """Run the diagnosis of the alerts, each command once.
+
+    Raises CommandFailed.
+    """
     folder = _programs(stage.helm.home / "bin", " ".join(map(str, stage.kubernetes.program)))
     pages = [(FOLDER / f"{alert}.md").read_text("utf-8") for alert in alerts]
     for command in dict.fromkeys(line for page in pages for line in commands(page)):

@@ -16,8 +16,8 @@ FOLDER = f"/var/lib/tidemark/log/{TOPIC}-0"
 
 @contextmanager
 def _refuses(stage: Stage) -> Iterator[None]:
-    """Neither its cleaner nor whoever appends can make a file there. Only what is closed is
-    cleaned, and nothing is before its topic says so."""
+    """Make the log folder reject new files, for the cleaner and for appends."""
+    # The cleaner takes closed segments only, and none before the topic's setting allows it below.
     stage.make_topic(
         TOPIC,
         config={"cleanup.policy": "compact", "segment.bytes": "1048576", **_from("1.0")},

@@ -196,7 +196,7 @@ FAULTS = (
         beside_pods=True,
     ),
     Fault(
-        what="a store that lets nobody in",
+        what="a store that rejects every client",
         alerts=("TidemarkTierUnavailable",),
         caused=_shut_out,
         beside_pods=True,

@@ -1,4 +1,4 @@
-// Command pause does nothing until it is told to stop: the process that holds
+// Command pause does nothing until it receives a signal: the process that holds
 // a pod's namespaces while its containers come and go.
 package main
 
