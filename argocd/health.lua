@@ -46,7 +46,7 @@ local outcome = found.Ready or found.Succeeded
 if outcome == nil or outcome.status ~= "True" then
   return health("Progressing", outcome or {reason = "Pending"})
 end
--- Served all the same: what is amiss beside that is told, and fails no sync.
+-- The topic is served: other problems are shown, and fail no sync.
 for _, name in ipairs({"FullyReplicated", "TieringSettled", "TierSwept", "RemoteIntegrity", "Exporting"}) do
   if is(name, "False") then
     return health("Healthy", found[name])

@@ -1,9 +1,9 @@
-"""What dpkg knows of the packages that files were taken of: for scanners, and for their licences.
+"""dpkg's records of the packages that files were taken from, for scanners and for licences.
 
-A scanner learns what is in an image from dpkg's records. One folder for each package, of which some
-files are there, is what images without a package manager have, and Trivy, Grype and Docker Scout
-read it: ``/var/lib/dpkg/status.d/NAME`` as in dpkg's own list, ``NAME.md5sums`` beside it. An image
-that is no Debian's has no such records, and gets none.
+A scanner reads the content of an image from dpkg's records. Images without a package manager have a
+file for each package, which Trivy, Grype and Docker Scout read: ``/var/lib/dpkg/status.d/NAME`` as
+in dpkg's own list, ``NAME.md5sums`` beside it. An image that is not based on Debian has no such
+records, and gets none.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,11 +18,14 @@ _RELEASE = (Path("/etc/os-release"), Path("/etc/debian_version"))
 
 
 def add_records(tree: Tree, source: Path = Path("/")) -> list[str]:
-    """Add to the tree whose files these are; the names of the packages."""
-    for path in filter(lambda each: _below(source, each).exists(), _RELEASE):
+    """Add the records of the packages that own the tree's files; return the names of the
+    packages.
+    """
+    for path in filter(lambda item: _below(source, item).exists(), _RELEASE):
         tree.add(path)
     taken = {str(path) for path in tree.taken}
     stanzas = _stanzas(_below(source, _DPKG / "status"))
+    # A package counts if at least one of its files is in the tree.
     records = {
         name: _below(source, _DPKG / "info" / f"{listed}.md5sums")
         for listed, files in _lists(_below(source, _DPKG / "info"))
@@ -30,6 +33,8 @@ def add_records(tree: Tree, source: Path = Path("/")) -> list[str]:
         for name in [listed.partition(":")[0]]
         if name in stanzas
     }
+    # Checksums only of the files that are in the tree, or a scanner would report the others as
+    # missing.
     for name, sums in sorted(records.items()):
         tree.write(_DPKG / "status.d" / name, stanzas[name])
         if sums.exists():
@@ -43,21 +48,26 @@ def add_records(tree: Tree, source: Path = Path("/")) -> list[str]:
 
 
 def _stanzas(status: Path) -> dict[str, str]:
-    """By package, its paragraph of dpkg's list of what is installed."""
+    """Return the paragraphs of dpkg's list of installed packages, by package."""
     if not status.exists():
         return {}
     paragraphs = status.read_text("utf-8").strip().split("\n\n")
-    return {each.partition("\n")[0].removeprefix("Package: "): f"{each}\n" for each in paragraphs}
+    return {
+        paragraph.partition("\n")[0].removeprefix("Package: "): f"{paragraph}\n"
+        for paragraph in paragraphs
+    }
 
 
 def _lists(info: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """By package, as dpkg calls it ("libc6:amd64"), the files that it brought."""
+    """Yield the files of each package, by dpkg's name ("libc6:amd64")."""
     for path in sorted(info.glob("*.list")):
         yield path.stem, path.read_text("utf-8").splitlines()
 
 
 def _real(source: Path, path: str) -> str:
-    """A file of a package by the name under which it is taken: its folders may be links by now."""
+    """Return the path under which a file of a package is taken, because its folders may be
+    links.
+    """
     folder, _, name = path.rpartition("/")
     return f"{_folder(source, folder or '/')}/{name}"
 

@@ -72,7 +72,7 @@ def without_debug_information(data: bytes) -> bytes:
 
 def _rewritten(data: bytes) -> bytes:
     header = _HEADER.unpack_from(data)
-    sections = [_Section(*each) for each in _table(data, _SECTION, header[5], header[11])]
+    sections = [_Section(*item) for item in _table(data, _SECTION, header[5], header[11])]
     segments = list(_table(data, _SEGMENT, header[4], header[9]))
     # What is loaded, and the table that says so: neither moves.
     fixed = max(offset + size for _, _, offset, _, _, size, *_ in segments)
@@ -83,14 +83,14 @@ def _rewritten(data: bytes) -> bytes:
         start = names + section.name
         return data.startswith((b".debug_", b".zdebug_"), start, start + 8)
 
-    debug = [each for each in sections if is_debug(each) and each.kind != _WITHOUT_BYTES]
-    if not debug or any(each.flags & _ALLOCATED or each.offset < fixed for each in debug):
+    debug = [item for item in sections if is_debug(item) and item.kind != _WITHOUT_BYTES]
+    if not debug or any(item.flags & _ALLOCATED or item.offset < fixed for item in debug):
         return data
     for section in debug:
         # Its header stays, empty: symbols and other sections go by numbers.
         section.kind, section.size = _WITHOUT_BYTES, 0
     kept = bytearray(data[:fixed])
-    for section in sorted(sections, key=lambda each: each.offset):
+    for section in sorted(sections, key=lambda item: item.offset):
         if section.offset < fixed:
             continue
         body = data[section.offset : section.offset + section.size]

@@ -1,7 +1,7 @@
-"""Whether nothing is missing in what was made: the program's imports, there and where all is.
+"""Check of a built image: the program's imports there, compared with those in the full image.
 
-An import that fails where nothing is missing (a package that brokers have no use for, a module for
-another system) is to fail in the same way in the image, and no other.
+An import that fails in the full image (a package that brokers do not use, a module for another
+system) must fail in the same way in the built image, and no other import may fail.
 """
 
 import json
@@ -20,13 +20,16 @@ SHOWN = 20
 
 
 class TrialFailed(Exception):
-    """The message has what Python said, or the differences."""
+    """The check failed. The message has Python's output, or the differences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``imports``: by module what its import raised, or ""; ``loaded``: files below the folder of
-    the packages; ``surroundings``: what Python was given by the system."""
+    """Result of the imports.
+
+    ``imports``: error of each module's import, or "". ``loaded``: files below the folder of the
+    packages. ``surroundings``: properties of the system.
+    """
 
     imports: Mapping[str, str]
     surroundings: Mapping[str, Any]
@@ -34,12 +37,15 @@ class Outcome:
 
     @classmethod
     def here(cls, packages: Path, names: Sequence[str]) -> Self:
-        """In this image. Raises TrialFailed."""
+        """Run the imports in this image. Raises TrialFailed."""
         return cls._of(_run(sys.executable, names, packages), packages)
 
     @classmethod
     def inside(cls, root: Path, packages: Path, names: Sequence[str]) -> Self:
-        """In the tree at ``root``, as the image's user and by its path. Raises TrialFailed."""
+        """Run the imports in the tree at ``root``, as the image's user and with its path.
+
+        Raises TrialFailed.
+        """
         return cls._of(_run("python3", names, packages, root), packages)
 
     @classmethod
@@ -50,7 +56,7 @@ class Outcome:
         return cls(parts["imports"], parts["surroundings"], frozenset(loaded))
 
     def differences(self, other: Self) -> list[str]:
-        """What ``other`` came to where this came to something else, a line for each."""
+        """Return the differences between this result and ``other``, a line for each."""
         return [
             f"{name}: {theirs or 'nothing'} (before: {ours or 'nothing'})"
             for before, after in (
@@ -64,6 +70,7 @@ class Outcome:
 
 
 def _run(python: str, names: Sequence[str], packages: Path, root: Path | None = None) -> str:
+    # The built image starts without the environment of the build.
     environment = {} if root else {**os.environ}
     environment |= {"PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
     if root:
@@ -77,13 +84,14 @@ def _run(python: str, names: Sequence[str], packages: Path, root: Path | None = 
             os.setgid(USER)
             os.setuid(USER)
 
+    # A process of its own: only there can chroot and user change without affecting the build.
     command = [python, "-c", _TRIAL.read_text("utf-8"), *names]
     try:
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, env=environment, preexec_fn=enter
         )
     except OSError as error:
-        raise TrialFailed(f"{python} does not start in what was made: {error}") from error
+        raise TrialFailed(f"{python} does not start in the built image: {error}") from error
     except subprocess.SubprocessError as error:
         raise TrialFailed(f"this build may not chroot, or not become user {USER}") from error
     if done.returncode:

@@ -1,7 +1,7 @@
-"""What a program imports, and what it finds around it, as JSON: to be the same wherever it runs.
+"""Imports of a program and its environment, printed as JSON for comparison between images.
 
-Given to Python as text, for it is no part of an image. The program's packages are imported with all
-their modules, and so is whatever stands in an ``import`` anywhere in them, inside functions too.
+The text is passed to Python, because it is not part of an image. It imports the program's packages
+with all their modules, and everything in any ``import`` statement, inside functions too.
 """
 
 import ast
@@ -36,7 +36,7 @@ def main(packages: list[str]) -> None:
 
 
 def modules(packages: list[str]) -> Iterator[str]:
-    """All of them but those that run something when they are imported."""
+    """Yield all modules, except those that run something when they are imported."""
     for package in packages:
         yield package
         path = importlib.import_module(package).__path__
@@ -46,7 +46,9 @@ def modules(packages: list[str]) -> Iterator[str]:
 
 
 def imports(name: str) -> Iterator[str]:
-    """What is imported anywhere in a module of ours: modules, and what may be one."""
+    """Yield everything that a module of the project imports: modules, and names that may be
+    modules.
+    """
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.origin is not None
@@ -58,7 +60,7 @@ def imports(name: str) -> Iterator[str]:
 
 
 def _try(name: str, outcomes: dict[str, str]) -> None:
-    """``name``: a module, or MODULE:NAME for what is a part of it, or a module in it."""
+    """Import ``name``: a module, or MODULE:NAME for an attribute or a module of it."""
     if name in outcomes:
         return
     module, _, part = name.partition(":")
@@ -73,7 +75,7 @@ def _try(name: str, outcomes: dict[str, str]) -> None:
 
 
 def surroundings() -> dict[str, object]:
-    """What the system gives Python."""
+    """Return properties of the system that Python depends on."""
     folder = Path(ssl.get_default_verify_paths().openssl_capath)
     return {
         "authorities": sum(path.is_file() for path in folder.iterdir()),

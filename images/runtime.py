@@ -1,8 +1,8 @@
-"""What a Python program runs on, and nothing else: the folder that becomes ``/`` of its image.
+"""Runtime of a Python program, and nothing else: the folder that becomes ``/`` of its image.
 
-Python and its standard library, the shared libraries that the dynamic linker finds for them and for
-the program's packages, the certificates of authorities, a user. No shell, no package manager. It is
-an error here, not where it runs, if a library is missing.
+It has Python and its standard library, the shared libraries that the dynamic linker finds for them
+and for the program's packages, the certificates of authorities, and a user. There is no shell and
+no package manager. A missing library is an error at build time.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from images import elf
 from images.tree import TEMPORARY, Tree
 
 USER = 65532
-#: Where the image's settings say that programs are.
+#: Search path for programs in the image's settings.
 SEARCHED = "/usr/local/bin:/usr/bin"
 #: Of the standard library, below its folder: what is for a window, a terminal or a database of its
 #: own, installs packages, translates Python 2 or builds programs in C; tests.
@@ -48,25 +48,27 @@ tidemark:x:{user}:
 
 
 class NotInBase(Exception):
-    """The image that this is made of lacks something; the message says what."""
+    """The base image lacks something; the message names it."""
 
 
 def standard_library() -> set[Path]:
-    """Its folder, or two: some systems have compiled modules apart."""
+    """Return the folder of the standard library; some systems have a second one for compiled
+    modules.
+    """
     base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
     return {Path(sysconfig.get_path(name, vars=base)) for name in ("stdlib", "platstdlib")}
 
 
 def left_out(path: str) -> bool:
-    """Whether a file or folder of the standard library is, by its path below that folder."""
+    """Return whether a file of the standard library is left out, by its path below that folder."""
     name = path.rpartition("/")[2]
     if path.startswith("lib-dynload/"):
-        return any(fnmatch(name.partition(".")[0], each) for each in LEFT_OUT_COMPILED)
-    return any(fnmatch(path, each) for each in LEFT_OUT)
+        return any(fnmatch(name.partition(".")[0], item) for item in LEFT_OUT_COMPILED)
+    return any(fnmatch(path, item) for item in LEFT_OUT)
 
 
 def add_runtime(tree: Tree, packages: Path) -> None:
-    """All of it, for the program whose packages these are. Raises NotInBase."""
+    """Add the runtime for the program with these packages. Raises NotInBase."""
     interpreter = shutil.which("python3")
     if interpreter is None:
         raise NotInBase("there is no python3")
@@ -85,8 +87,11 @@ def add_runtime(tree: Tree, packages: Path) -> None:
 
 
 def libraries(programs: Iterable[Path], packages: Path) -> set[Path]:
-    """The shared libraries that ``programs`` need, and those that they need, as the dynamic linker
-    finds them; not those that came with ``packages``. Raises NotInBase."""
+    """Return the shared libraries that ``programs`` need, directly or not, without those of
+    ``packages``.
+
+    They are found as by the dynamic linker. Raises NotInBase.
+    """
     by_name = _loaded_by_name()
     # Of several files each is named, ended by a colon, before its libraries.
     command = ["ldd", *map(str, programs), *by_name]
@@ -106,7 +111,7 @@ def libraries(programs: Iterable[Path], packages: Path) -> set[Path]:
 
 
 def _loaded_by_name() -> list[str]:
-    """Where those are that are there: newer C libraries have the resolver in themselves."""
+    """Return the paths of the libraries that exist: newer C libraries contain the resolver."""
     for name in LOADED_BY_NAME:
         try:
             ctypes.CDLL(name)
@@ -118,7 +123,7 @@ def _loaded_by_name() -> list[str]:
 
 
 def _add_authorities(tree: Tree) -> None:
-    """Where OpenSSL looks, its settings included."""
+    """Add the certificates and settings that OpenSSL reads."""
     paths = ssl.get_default_verify_paths()
     folder = Path(paths.openssl_capath)
     if not any(folder.glob("*")):

@@ -1,7 +1,7 @@
-"""A part of a file system: some of its files, where they were, with the links that lead to them.
+"""Part of a file system: some of its files at their paths, with the links that lead to them.
 
-A path such as ``/lib/ld-linux.so.2`` leads through links, in its folders too, and every one of them
-is needed to get to the file. Links stay links, so that nothing is there twice.
+A path such as ``/lib/ld-linux.so.2`` leads through links, in its folders too, and all of them are
+needed to reach the file. Links stay links, so that no file is copied twice.
 """
 
 import os
@@ -12,17 +12,20 @@ from pathlib import Path
 
 TEMPORARY = 0o1777
 
-#: Whether something is left out, by its path below what was asked for ("a/b.py").
+#: Whether a file is left out, by its path below the added one ("a/b.py").
 LeftOut = Callable[[str], bool]
 
 
 def nothing(_path: str) -> bool:
-    """Leaves nothing out."""
+    """Return False for every path: nothing is left out."""
     return False
 
 
 class Tree:
-    """``root``: where the part is made; ``source``: what it is a part of (``/``)."""
+    """Part of a file system.
+
+    ``root``: its folder; ``source``: the file system that it is taken from (``/``).
+    """
 
     def __init__(self, root: Path, source: Path = Path("/")) -> None:
         self.root = root
@@ -33,21 +36,24 @@ class Tree:
         root.mkdir(parents=True)
 
     def add(self, path: Path, left_out: LeftOut = nothing) -> None:
-        """Take what ``path`` ("/etc/ssl", absolute in the source) leads to, folders with all that
-        is in them. Links to what is not there are taken as they are. Raises FileNotFoundError."""
+        """Add the target of ``path`` ("/etc/ssl", absolute in the source), folders with their
+        content.
+
+        Dangling links are added as they are. Raises FileNotFoundError.
+        """
         real = self._walk(path)
         if not self._in_source(real).exists():
             raise FileNotFoundError(path)
         self._take(real, "", left_out)
 
     def folder(self, path: Path, mode: int) -> None:
-        """Make one that is empty."""
+        """Create an empty folder."""
         made = self.root / path.relative_to("/")
         made.mkdir(parents=True, exist_ok=True)
         made.chmod(mode)
 
     def write(self, path: Path, text: str) -> None:
-        """A file of our own."""
+        """Write a generated file."""
         made = self.root / path.relative_to("/")
         made.parent.mkdir(parents=True, exist_ok=True)
         made.write_text(text, encoding="utf-8")
@@ -67,13 +73,13 @@ class Tree:
                         self._take(real / name, inner, left_out)
             elif here.is_file():
                 shutil.copyfile(here, self._in_tree(real))
-                # Whatever the umask was where it was made: all may read it, root alone writes.
+                # Independent of the umask of the build: all may read it, only root writes.
                 program = here.stat().st_mode & stat.S_IXUSR
                 self._in_tree(real).chmod(0o755 if program else 0o644)
                 self.taken.add(real)
 
     def _walk(self, path: Path) -> Path:
-        """``path`` without links, each of which is taken, and so are the folders on the way."""
+        """Return ``path`` without links; add each link and each folder on the way."""
         if path == Path("/"):
             return path
         real = self._walk(path.parent) / path.name
@@ -102,6 +108,6 @@ class Tree:
 
 
 def set_times(root: Path, when_s: int) -> None:
-    """Of all that is in ``root``, and of itself: nothing tells when it was built."""
+    """Set the times of ``root`` and everything in it, so that the build time leaves no trace."""
     for path in (*root.rglob("*"), root):
         os.utime(path, (when_s, when_s), follow_symlinks=False)
