@@ -1,4 +1,4 @@
-"""``python -m tidemark_operator``."""
+"""Entry point of ``python -m tidemark_operator``."""
 
 import sys
 

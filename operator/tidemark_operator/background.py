@@ -1,5 +1,4 @@
-"""Work beside the queue of keys: requests to brokers that take their time, decisions on their
-news."""
+"""Tasks outside the queue of keys: slow requests to brokers, and decisions on their results."""
 
 import asyncio
 import logging
@@ -12,15 +11,18 @@ TASKS_MAX = 10_000
 
 
 class BackgroundTasks:
-    """Tasks by name, each once at a time. Belongs to the main loop."""
+    """Named tasks, each at most once at a time; owned by the main loop."""
 
     def __init__(self) -> None:
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}
 
     def spawn(self, name: Hashable, work: Coroutine[Any, Any, None]) -> bool:
-        """Run ``work``, unless one of that ``name`` runs already, or too much does: then False.
-        What it raises is logged."""
+        """Run ``work``; return False if one of that ``name`` runs, or too many tasks do.
+
+        An exception is logged.
+        """
         if name in self._tasks or len(self._tasks) >= TASKS_MAX:
+            # A coroutine that is never awaited would emit a warning.
             work.close()
             return False
         task = asyncio.get_running_loop().create_task(work)

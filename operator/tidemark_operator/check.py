@@ -1,10 +1,11 @@
-"""``python -m tidemark_operator.check``: whether an installation works, as a client inside sees it.
+"""``python -m tidemark_operator.check``: check an installation as a client inside the cluster sees
+it.
 
-What ``helm test`` runs, in a pod of its own. Three things are looked at: each operator answers
-``/healthz``, the Cluster is Ready with as many brokers as were asked for, and a Kafka client that
-begins at a listener of the bootstrap Service is led to these brokers. An installation that has
-just been made takes minutes until all of that holds, so each is looked at again until it does or
-time is up, and then told with what was seen last. Nothing is changed, and nothing is produced.
+``helm test`` runs it in a pod. It checks three things: each operator answers ``/healthz``, the
+Cluster is Ready with the required number of brokers, and a Kafka client that connects to a listener
+of the bootstrap Service reaches these brokers. A new installation needs minutes for that, so each
+check is repeated until it passes or the time is up, and then its last result is printed. Nothing is
+changed, and nothing is produced.
 """
 
 import argparse
@@ -47,7 +48,7 @@ _ENCRYPTED = (Protocol.SSL, Protocol.SASL_SSL)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``look``: "" where ``what`` holds, else why not."""
+    """A check; ``look`` returns "" if ``what`` is true, else the cause."""
 
     what: str
     look: Callable[[], str]
@@ -57,7 +58,7 @@ class Check:
 
 
 def operator_complaint(address: Address) -> str:
-    """What an operator's ``/healthz`` has against it."""
+    """Return why an operator's ``/healthz`` fails, "" if it does not."""
     connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", "/healthz")
@@ -71,12 +72,13 @@ def operator_complaint(address: Address) -> str:
 
 
 def cluster_complaint(body: Json, brokers: int) -> str:
-    """Why a Cluster object is not Ready with at least so many brokers; pure."""
+    """Return why a Cluster is not Ready with a number of brokers, "" if it is. Pure."""
     status = body.get("status", {})
     for found in status.get("conditions", ()):
         if found["type"] == READY:
             if found["status"] != "True":
                 return f"{found['reason']}: {found['message']}"
+            # Ready of an earlier generation says nothing about the latest change.
             if found.get("observedGeneration", 0) < body["metadata"].get("generation", 0):
                 return "the operator has not observed the latest change yet"
             counts = status.get("brokers", {})
@@ -100,9 +102,11 @@ def _stored_cluster_complaint(access: Access, namespace: str, name: str, brokers
 
 
 def listener_complaint(protocol: Protocol, address: Address, brokers: int) -> str:
-    """Why a client that begins there does not get to ``brokers`` brokers. Without credentials a
-    client gets no further than the versions where SASL is wanted, and with TLS no further than the
-    handshake; whose certificate it is, is no question of this one, which sends nothing."""
+    """Return why a client that connects there does not reach ``brokers`` brokers, "" if it does.
+
+    With SASL a client without credentials gets no further than ApiVersions, and with TLS no further
+    than the handshake. The certificate is not verified, because nothing is sent.
+    """
     try:
         if protocol in _ENCRYPTED:
             _shake_hands(address)
@@ -118,17 +122,17 @@ def listener_complaint(protocol: Protocol, address: Address, brokers: int) -> st
 def _led_complaint(address: Address, brokers: int) -> str:
     missing = []
     led = _ask_brokers(address)
-    for each in led:
+    for broker in led:
         try:
-            _ask_versions(each)
+            _ask_versions(broker)
         except (OSError, FrameError) as error:
-            missing.append(f"{each}: {error_text(error)}")
+            missing.append(f"{broker}: {error_text(error)}")
     found = len(led) - len(missing)
     return "" if found >= brokers else f"{found} of {brokers} brokers answer {'; '.join(missing)}"
 
 
 def _ask_brokers(address: Address) -> list[Address]:
-    """Of the brokers that Metadata names, where this listener is."""
+    """Return the brokers of a Metadata answer, with their addresses on this listener."""
     request = MetadataRequest(
         topics=(),
         allow_auto_topic_creation=False,
@@ -137,11 +141,11 @@ def _ask_brokers(address: Address) -> list[Address]:
     )
     with _connection(address) as connection:
         answer = connection.request(request, MetadataResponse, TIMEOUT_S)
-    return [Address(host=each.host, port=int(each.port)) for each in answer.brokers]
+    return [Address(host=broker.host, port=int(broker.port)) for broker in answer.brokers]
 
 
 def _ask_versions(address: Address) -> None:
-    """The first thing that any client asks."""
+    """Send ApiVersions, the first request of any client."""
     with _connection(address) as connection:
         answer = connection.request(ApiVersionsRequest(), ApiVersionsResponse, TIMEOUT_S)
     if answer.error_code != ErrorCode.none:
@@ -167,8 +171,10 @@ def _shake_hands(address: Address) -> None:
 
 
 def run(checks: Sequence[Check], within_s: float, say: Callable[[str], None]) -> bool:
-    """Whether all hold within that time, which is one for all of them; each is looked at at least
-    once, so that what failed is told of all."""
+    """Return whether all checks pass within one time limit.
+
+    Each runs at least once, so that every failure is reported.
+    """
     begun_s = time.monotonic()
     held = [_holds(check, begun_s + within_s, say) for check in checks]
     return all(held)
@@ -185,7 +191,10 @@ def _holds(check: Check, deadline_s: float, say: Callable[[str], None]) -> bool:
 
 
 def checks(arguments: Sequence[str] | None) -> tuple[list[Check], float]:
-    """What the arguments ask for, and within how many seconds. Raises BadSettings, SystemExit."""
+    """Parse the arguments into checks and their time limit in seconds.
+
+    Raises BadSettings, SystemExit.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m tidemark_operator.check", description="Check an installation."
     )
@@ -221,13 +230,13 @@ def _checks(given: argparse.Namespace) -> Iterator[Check]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 where all holds, 1 where something does not, 2 for arguments that cannot be."""
+    """Return 0 if all checks pass, 1 if one fails, 2 for invalid arguments."""
     try:
-        wanted, within_s = checks(arguments)
+        requested, within_s = checks(arguments)
     except BadSettings as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
-    return 0 if run(wanted, within_s, _say) else EXIT_FAILED
+    return 0 if run(requested, within_s, _say) else EXIT_FAILED
 
 
 def _say(line: str) -> None:

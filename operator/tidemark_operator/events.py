@@ -1,10 +1,10 @@
-"""Kubernetes Events: what a person would want to know, written through the events API.
+"""Kubernetes Events, written through the events API.
 
-Aggregation: of the same reason about the same object at most one is written in a few seconds; the
-ones between are counted and stand in the next one's message. Of what goes well with thousands of
-objects at once a few are told as examples, and all of it in the log; what goes wrong is told of
-each. Writing an Event never holds up a
-decision, and one that cannot be written is logged and dropped. The line has a limit.
+Aggregation: of one reason about one object at most one Event is written in a few seconds. Later
+ones are counted in the next one's message. A Normal Event about thousands of objects at once is
+written for a few examples only, and logged for all. Warnings are written for each. Writing an Event
+never delays a decision, and an Event that cannot be written is logged and dropped. The queue has a
+limit.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 CONTROLLER = "tidemark.dev/operator"
 QUIET_S = 5.0
-#: Of one reason, Normal ones: so many at once, and so many a second after that.
+#: Normal Events of one reason: burst, and rate after it.
 EXAMPLES_MAX = 100
 EXAMPLES_PER_S = 5.0
-#: Far more than are told in :data:`QUIET_S`; each costs memory for as long as it is remembered.
+#: Entries to remember, far more than are written in :data:`QUIET_S`; each costs memory.
 REMEMBERED_MAX = 5_000
 LINE_MAX = 10_000
 NOTE_CHARS_MAX = 1000
@@ -44,7 +44,7 @@ class _Emission:
 
 @dataclass(slots=True)
 class _Examples:
-    """Of one reason: how many more may be told (a bucket that is filled steadily)."""
+    """Token bucket of one reason."""
 
     left: float
     at_s: float
@@ -62,23 +62,26 @@ class _Examples:
 
 
 class Aggregator:
-    """Decides which Events are written. Pure; the clock is passed in."""
+    """Decide which Events are written. Pure; the clock is an argument."""
 
     def __init__(self, quiet_s: float = QUIET_S, remembered_max: int = REMEMBERED_MAX) -> None:
         self._quiet_s = quiet_s
         self._emitted: Lru[tuple[str, str], _Emission] = Lru(remembered_max)
-        #: By reason, of which there are few.
+        #: By reason; there are few reasons.
         self._examples: dict[str, _Examples] = {}
 
     def admit(
         self, uid: str, reason: str, now_s: float, type_: EventType = EventType.WARNING
     ) -> int | None:
-        """None: too soon, not written. Otherwise how many like it were held back since the last."""
+        """Return None for an Event that is not written, else how many similar ones were held
+        back.
+        """
         last = self._emitted.get((uid, reason))
         if last is not None and now_s - last.at_s < self._quiet_s:
             last.held_back += 1
             return None
         others: int | None = 0
+        # Warnings are never thinned out over objects: each needs attention.
         if type_ is EventType.NORMAL:
             examples = self._examples.setdefault(reason, _Examples(EXAMPLES_MAX, now_s))
             others = examples.take(now_s)
@@ -92,7 +95,7 @@ class Aggregator:
 def event_body(
     event: Event, regarding: Json, *, instance: str, held_back: int, now: dt.datetime
 ) -> Json:
-    """An ``events.k8s.io/v1`` Event."""
+    """Return the body of an ``events.k8s.io/v1`` Event."""
     meta = regarding["metadata"]
     note = (
         event.message
@@ -118,7 +121,7 @@ def event_body(
 
 
 class EventWriter:
-    """A bounded line of Events and a few tasks that write them."""
+    """A bounded queue of Events with a few writer tasks."""
 
     def __init__(self, api: KubeApi, objects: ObjectStore, instance: str, metrics: Metrics) -> None:
         self._api = api
@@ -129,8 +132,7 @@ class EventWriter:
         self._line: asyncio.Queue[tuple[str, Json]] = asyncio.Queue(LINE_MAX)
 
     def emit(self, event: Event) -> None:
-        """Put an Event in the line; never blocks. One about an object that is not known (any more)
-        is only logged."""
+        """Queue an Event; never blocks. One about an object that does not exist is only logged."""
         logger.info("%s %s: %s: %s", event.kind, event.key, event.reason, event.message)
         namespace, _, name = event.key.partition("/")
         regarding = self._objects.get(Key(event.kind, namespace, name))
@@ -148,13 +150,14 @@ class EventWriter:
             held_back=held_back,
             now=dt.datetime.now(dt.UTC),
         )
+        # The queue is bounded, so a slow API server costs Events and no memory.
         try:
             self._line.put_nowait((str(regarding["metadata"]["namespace"]), body))
         except asyncio.QueueFull:
             logger.warning("Event dropped, %d are queued", LINE_MAX)
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write queued Events until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(WRITERS):
                 group.create_task(self._write())

@@ -1,9 +1,9 @@
-"""What ``/healthz`` says: whether reconciling moves, not whether the process exists.
+"""Verdict of ``/healthz``: whether reconciliation advances, not whether the process exists.
 
-It fails when nothing was reconciled for too long although something waits, when one key is stuck,
-when the Lease is held and no term begins for a reason that no condition tells, and when a watch is
-silent: what the operator writes has to come back over it, its epoch in the Cluster's status first
-of all, and so has what is found when everything is listed again.
+It fails in four cases: nothing was reconciled for too long although something waits, one key is
+stuck, the Lease is held and no term starts for a reason that no condition shows, or a watch is
+silent. The operator's own writes have to come back over the watch, first its epoch in the Cluster's
+status, and so have changes that a full listing finds.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """What ``/healthz`` judges, in seconds. ``since_pass_s``: since the last key was reconciled.
-    ``without_term_s``: how long the Lease has been held without a term, None with one; ``excuse``:
-    why that is no fault of the process (a Cluster's conditions tell it, or there is no Cluster).
-    ``silent``: the kind whose watch has brought nothing for longest although an object of it has
-    changed, and for how long."""
+    """Inputs of the verdict, in seconds.
+
+    ``since_pass_s``: since the last key was reconciled. ``without_term_s``: how long the Lease has
+    been held without a term, None with one. ``excuse``: why that is no fault of the process (a
+    Cluster's conditions show it, or there is no Cluster). ``silent``: the kind whose watch has been
+    overdue longest, and for how long.
+    """
 
     leads: bool
     since_pass_s: float
@@ -28,7 +30,8 @@ class Pulse:
 
 
 def verdict(pulse: Pulse, stand_still_s: float) -> tuple[bool, str]:
-    """Whether the process is well, and one line that says why."""
+    """Return whether the process is healthy, with the reason in one line."""
+    # A follower has nothing to reconcile.
     if not pulse.leads:
         return True, "ok: another operator leads"
     if pulse.without_term_s is not None:
@@ -61,8 +64,10 @@ def _without_term(since_s: float, excuse: str, stand_still_s: float) -> tuple[bo
 
 
 class Echoes:
-    """Whether watches bring back what was written, by kind. Writes that change nothing are not to
-    be told here: the API server makes no event of them."""
+    """Echoes of writes in watches, by kind.
+
+    Writes that change nothing must not be noted, because the API server emits no event for them.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -70,21 +75,24 @@ class Echoes:
         self._awaited_s: dict[str, float] = {}
 
     def begins(self) -> float:
-        """The moment before a write: its echo may come sooner than its answer."""
+        """Return the time before a write: its echo may arrive before its answer."""
         return self._clock()
 
     def wrote(self, kind: str, began_s: float) -> None:
-        """An object was changed by a write that began then."""
+        """Note a write that changed an object and started at that time."""
+        # A change that arrived after the start may be the echo already.
         if self._heard_s.get(kind, -1.0) < began_s:
             self._awaited_s.setdefault(kind, began_s)
 
     def heard(self, kind: str) -> None:
-        """The watch of a kind has brought something."""
+        """Note that the watch of a kind has delivered something."""
         self._heard_s[kind] = self._clock()
         self._awaited_s.pop(kind, None)
 
     def silent(self) -> tuple[str, float] | None:
-        """The kind that has been awaited for longest, and for how long; None: none is."""
+        """Return the kind that has been awaited longest, and for how long; None if there is
+        none.
+        """
         if not self._awaited_s:
             return None
         kind = min(self._awaited_s, key=self._awaited_s.__getitem__)

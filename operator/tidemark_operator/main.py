@@ -1,4 +1,4 @@
-"""The command: ``python -m tidemark_operator``. Flags, logging, one process, an exit status."""
+"""The command ``python -m tidemark_operator``: flags, logging, one process, an exit status."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ EXIT_USAGE = 2
 
 
 def configure_logging(level: str) -> None:
-    """Lines on standard error; standard output carries the ready line only."""
+    """Log to standard error; standard output has only the ready line."""
     logging.basicConfig(
         stream=sys.stderr,
         level=level.upper(),
@@ -35,8 +35,10 @@ async def _run(settings: Settings) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM; 0 for a clean stop, 1 when a thread was lost, 2 for settings
-    that cannot work."""
+    """Run until SIGTERM.
+
+    Return 0 for a clean stop, 1 if a thread ended, 2 for settings that cannot work.
+    """
     try:
         settings = parse_arguments(sys.argv[1:] if arguments is None else arguments)
         configure_logging(settings.log_level)

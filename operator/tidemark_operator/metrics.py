@@ -1,4 +1,4 @@
-"""What the operator counts and measures, in a registry of its own for each process."""
+"""Metrics of the operator, in a registry of its own for each process."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,29 +14,28 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Measured(Collector):
-    """What the state said when it was last measured: all of it at once, whenever the page is asked
-    for; and nothing without a term."""
+    """Values of the state as last measured, all from one moment; empty without a term."""
 
     def __init__(self) -> None:
         self._values: Mapping[Row, Values] = {}
 
     def take(self, values: Mapping[Row, Values]) -> None:
-        """All that was measured; what is missing has no sample."""
+        """Take all measured values; a missing row has no sample."""
         self._values = values
 
     def forget(self) -> None:
-        """The term has ended: what another leader does is not known here."""
+        """Drop the values at the end of a term: the next leader's state is not known here."""
         self._values = {}
 
     def collect(self) -> Iterator[Metric]:
-        """Every row of the table that is measured."""
+        """Yield every measured row of the table."""
         values = self._values
         for row in operator_table.MEASURED:
             yield family(row, values.get(row, {}))
 
 
 class Metrics:
-    """One operator process."""
+    """Metrics of one operator process."""
 
     def __init__(self) -> None:
         made = self.registry = CollectorRegistry()
@@ -60,5 +59,5 @@ class Metrics:
         ProcessCollector(registry=made)
 
     def render(self) -> bytes:
-        """The page that Prometheus reads."""
+        """Return the page that Prometheus reads."""
         return bytes(generate_latest(self.registry))

@@ -1,9 +1,9 @@
-"""Pages of docs/ that are written from what the operator is made of, so that they stay true.
+"""Reference pages of docs/, generated from the operator's definitions.
 
     python -m tidemark_operator.pages [--check] FOLDER
 
-``resources.md`` comes from the models of the custom resources, by way of the schemas that the API
-server is given; ``conditions.md`` from the table of reasons.
+``resources.md`` is generated from the models of the custom resources, by way of the schemas of the
+CRDs; ``conditions.md`` from the table of reasons.
 """
 
 import sys
@@ -34,7 +34,7 @@ _BOUNDS = {
 
 
 def resources_page() -> str:
-    """Every kind with its fields and the rules of admission."""
+    """Return the page with every kind, its fields and its admission rules."""
     lines = [
         _GENERATED,
         "# Custom resources",
@@ -67,6 +67,7 @@ def _rows(schema: Schema, path: str) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         where = f"{path}{name}"
         shown = f"**`{where}`**" if name in schema.get("required", ()) else f"`{where}`"
+        # Constraints of a list's items are shown in the list's own row.
         inner = field.get("items", field)
         meaning = [_text(field), *map(_sentence, field.get(VALIDATIONS, ()))]
         if inner is not field:
@@ -84,7 +85,7 @@ def _rules(schema: Schema) -> Iterator[str]:
 
 
 def _sentence(rule: Schema) -> str:
-    """The words with which the API server refuses."""
+    """Return the message with which the API server refuses."""
     return f"*{rule['message']}*"
 
 
@@ -117,7 +118,7 @@ def _cell(text: str) -> str:
 
 
 def conditions_page() -> str:
-    """Every reason of every kind: what it means, and its exit."""
+    """Return the page with every reason of every kind: meaning and exit."""
     lines = [
         _GENERATED,
         "# Conditions",
@@ -139,12 +140,12 @@ def _reason(reason: ReasonEntry) -> str:
 
 
 def pages() -> dict[str, str]:
-    """File name -> text."""
+    """Return the texts by file name."""
     return {"resources.md": resources_page(), "conditions.md": conditions_page()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; exit status 1 when ``--check`` finds a difference."""
+    """Run the command line; exit status 1 if ``--check`` finds a difference."""
     return command(
         lambda folder: {folder / name: text for name, text in pages().items()},
         "make pages",

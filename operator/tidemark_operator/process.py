@@ -1,8 +1,8 @@
-"""The operator's process: its threads and listeners, started and stopped in order.
+"""Process of the operator: its threads and listeners, started and stopped in order.
 
-Three threads beside the main loop (the Lease, the brokers' listener, kopf's watches), each with a
-loop of its own; they only hand over. A thread that ends by itself ends the process: half an
-operator would look alive and do nothing.
+The main loop runs beside three threads (the Lease, the brokers' listener, kopf's watches),
+each with its own loop; they only hand work over. A thread that ends by itself ends the process:
+half an operator would look alive and do nothing.
 """
 
 import asyncio
@@ -41,16 +41,19 @@ HEALTH_TIMEOUT_S = 5.0
 
 
 class ThreadEnded(RuntimeError):
-    """A thread that the operator cannot do without has ended."""
+    """A thread that the operator depends on has ended."""
 
 
 def process_identity() -> str:
-    """Unique per process start: a paused and resumed process never mistakes another for itself."""
+    """Return a name that is unique per start.
+
+    A paused and resumed process must never take another one's Lease for its own.
+    """
     return f"{socket.gethostname()[:63]}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
 class OperatorProcess:
-    """Owns everything that ``run`` starts. To be made in the loop that runs it."""
+    """Owner of everything that ``run`` starts. Create it in the loop that runs it."""
 
     def __init__(self, settings: Settings, announce: Callable[[str], None]) -> None:
         self._settings = settings
@@ -98,7 +101,9 @@ class OperatorProcess:
         return FolderKeeper(folder) if folder else SecretKeeper(api, self._settings.namespace)
 
     def _jobs_of(self, api: KubeApi) -> JobRunner:
-        """Those of a local cluster are this process's own, from term to term."""
+        """Return the runner of exports; a local cluster's jobs belong to this process over all
+        terms.
+        """
         folder, namespace = self._settings.exports, self._settings.namespace
         if folder is None:
             return KubernetesJobs(api, namespace)
@@ -110,6 +115,7 @@ class OperatorProcess:
         """Work until SIGTERM or SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stopping.set)
+        # Both addresses are bound before anything starts: the ready line names them.
         listen = self._settings.metrics
         metrics_at = Address(host=listen.host, port=self._page.start(listen.host, listen.port))
         listen = self._settings.control
@@ -117,10 +123,12 @@ class OperatorProcess:
         control_at = Address(host=host, port=port)
         logger.info("brokers: %s, metrics: %s", control_at, metrics_at)
         try:
+            # The watcher starts first, so that the first term finds its objects.
             self._watcher.start()
             self._elector.start()
             await self._serve(lambda: self._announce(_ready_line(control_at, metrics_at)))
         finally:
+            # In reverse: without the Lease no listener and no watch may act any more.
             if self._local_jobs is not None:
                 await self._local_jobs.close()
             await asyncio.to_thread(self._elector.stop)
@@ -140,6 +148,7 @@ class OperatorProcess:
                 asyncio.create_task(self._watch_threads()),
                 asyncio.create_task(self._stopping.wait()),
             ]
+            # Any task that ends ends the process; its exception is raised once all are cancelled.
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -163,8 +172,11 @@ class OperatorProcess:
                     raise ThreadEnded(f"the {name} thread has ended. See the log above")
 
     def _render(self) -> bytes:
-        """Called in the page's thread: the main loop, whose state it is, counts first. One that
-        stands still is told as it was."""
+        """Render metrics; called in the page's thread.
+
+        The main loop owns the state and measures first. If it is blocked, the former values are
+        rendered.
+        """
         measured = asyncio.run_coroutine_threadsafe(self._measure(), self._loop)
         try:
             measured.result(HEALTH_TIMEOUT_S)
@@ -176,7 +188,10 @@ class OperatorProcess:
         self._leader.measure()
 
     def _health(self) -> Verdict:
-        """Called in the page's thread: the main loop is asked, whose queue it is."""
+        """Judge the health; called in the page's thread.
+
+        The main loop owns the queue, so it answers.
+        """
         judgement = asyncio.run_coroutine_threadsafe(self._judge(), self._loop)
         try:
             return judgement.result(HEALTH_TIMEOUT_S)
@@ -188,17 +203,18 @@ class OperatorProcess:
         return verdict(self._leader.pulse(), self._settings.stand_still_s)
 
     def _another_leads(self) -> None:
-        """Called in the elector's thread: brokers have a controller."""
+        """Forget brokers that wait for a controller; called in the elector's thread."""
         self._server.knocks.forget()
 
     def _deliver(self, body: Json, gone: bool) -> None:
-        """Called in kopf's thread: hand over, and wake the main loop once for many."""
+        """Hand an object over; called in kopf's thread. The main loop is woken once for many."""
         first = not self._leader.arrived
         self._leader.arrived.append((body, gone))
         if first:
             self._post(self._leader.drain)
 
     def _post(self, call: Callable[[], None]) -> None:
+        # A closed loop means that the process ends.
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             self._loop.call_soon_threadsafe(call)
 

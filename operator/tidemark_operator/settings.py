@@ -1,4 +1,4 @@
-"""What the operator is started with: flags, or the same names in a JSON or YAML file."""
+"""Settings of the operator: flags, or the same names in a JSON or YAML file."""
 
 import argparse
 import dataclasses
@@ -13,19 +13,19 @@ from tidemark_operator.leadership.lease import LeaseTimes
 
 
 class BadSettings(ValueError):
-    """The operator cannot start with these; the message names the setting."""
+    """The operator cannot start with these settings; the message names one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where to listen; port 0 picks a free one."""
+    """An address to listen on; port 0 picks a free one."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """``host:port`` or ``[v6]:port``."""
+        """Parse ``host:port`` or ``[v6]:port``."""
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535:
             raise BadSettings(
@@ -40,8 +40,11 @@ class Address:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``kubeconfig`` None: the pod's account. ``certificates`` None: in Secrets. ``exports`` None:
-    as Jobs of Kubernetes. ``cluster`` "": the oldest Cluster of the namespace. Times in seconds."""
+    """Settings of the operator; times in seconds.
+
+    ``kubeconfig`` None: the pod's account. ``certificates`` None: in Secrets. ``exports`` None: as
+    Kubernetes Jobs. ``cluster`` "": the oldest Cluster of the namespace.
+    """
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -73,7 +76,7 @@ class Settings:
 
     @property
     def lease_times(self) -> LeaseTimes:
-        """The Lease's times in their usual proportions."""
+        """Return the Lease's times, derived from its duration."""
         return LeaseTimes.of_duration(self.lease_duration_s)
 
 
@@ -126,7 +129,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def settings_of(values: dict[str, Any]) -> Settings:
-    """Settings from names and texts; an unknown name is refused."""
+    """Return settings from names and texts; an unknown name is refused."""
     known = {name.replace("-", "_") for name in _HELP}
     unknown = sorted(set(values) - known)
     if unknown:
@@ -143,7 +146,7 @@ def _convert(name: str, value: Any) -> Any:
         if name == "allowed_endpoints":
             return frozenset(filter(None, map(str.strip, str(value).split(","))))
         if name == "controller_addresses":
-            return ",".join(str(Address.parse(each.strip())) for each in str(value).split(","))
+            return ",".join(str(Address.parse(text.strip())) for text in str(value).split(","))
         if name.endswith("_s"):
             return float(value)
     except (TypeError, ValueError) as error:

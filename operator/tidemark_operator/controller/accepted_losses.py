@@ -44,7 +44,7 @@ from tidemark_operator.controller.model import (
 _COPY = re.compile(r"([0-9]{1,9})=([0-9]{1,9})@([0-9]{1,9}):([0-9]{1,18})")
 #: Copies that one message offers; the next ones are offered after these were accepted.
 OFFERED_MAX = 10
-#: Characters of these copies: a value truncated with its message could not be copied.
+#: Characters of the offered copies: a value truncated with its message could not be copied.
 _OFFERED_CHARS_MAX = 250
 #: Topics that an Event names; the rest are counted.
 NAMED_MAX = 3

@@ -338,8 +338,8 @@ class ControllerState:
     def record_home(self, topic_id: uuid.UUID) -> int:
         """Return the slice with the record of a topic's placement.
 
-        It is slice 0 for almost all topics, so that many records share a write, and another slice
-        for those whose own rows start in slice 0.
+        It is slice 0 for almost all topics, so that records share a write. Topics whose own rows
+        start in slice 0 use another slice.
         """
         return int(self.slice_index((topic_id, 0)) == 0) % self.cluster.slices
 

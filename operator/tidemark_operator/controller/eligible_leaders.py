@@ -68,7 +68,7 @@ def reported(
 
 
 def is_enough(row: PartitionRow, replicas: Collection[int], min_isr: int) -> bool:
-    """Return whether one of these replicas has all committed records (see the module)."""
+    """Return whether one of the given replicas has all committed records (see the module)."""
     if not replicas:
         return False
     return set(row.holders) <= set(replicas) or len(replicas) >= min_isr > 1

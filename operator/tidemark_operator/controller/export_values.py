@@ -190,7 +190,7 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the job."""
+    """Stop the job of the run in progress."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -413,7 +413,7 @@ class ClusterInfo:
 
     @property
     def under_replicated_creation(self) -> bool:
-        """Return KIP-409's ``enable.under.replicated.topic.creation``."""
+        """Return whether topics may be created with missing replicas (KIP-409)."""
         return self.flag(UNDER_REPLICATED_CREATION)
 
     @property

@@ -8,7 +8,7 @@ records the rebuilding before anything else is done, and until all of it is sett
 
 A partition in doubt, or lost, is rebuilt from the highest (leader epoch, partition epoch) that its
 row and the reports name, once every replica of that state has reported and every live broker has.
-If one of these replicas is missing on its broker, a later state may have removed it, and all
+If such a replica is missing on its broker, a later state may have removed it, and all
 Brokers must report. A replica that only an older report names need not report: if any leader of a
 later state had existed, one of the reporting replicas would know that state.
 

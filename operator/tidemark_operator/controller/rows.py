@@ -4,7 +4,7 @@ The API server walks every node of a structured list on each write, so a partiti
 row is ``3|<topic id>|<partition>|<replicas>|<leader>|<leader epoch>|<partition epoch>|<isr>|
 <adding>|<removing>|<manifest>|<leader recovery state>|<elr>|<last known elr>|<name>``. The version
 is first, ids are in Kafka's text form (base64url of the UUID, 22 characters), and lists are joined
-by commas. Kafka names contain none of these separators.
+by commas. Kafka names contain neither separator.
 
 Version 1 has no leader recovery state, which is read as RECOVERED. Versions 1 and 2 have no
 eligible leaders, which are read as none. Every write is of version 3. A text that this codec cannot
@@ -125,7 +125,7 @@ def encode_tombstone(tombstone: Tombstone) -> str:
 
 
 def decode_tombstone(text: str) -> Tombstone:
-    """Inverse of :func:`encode_tombstone`."""
+    """Decode a tombstone; raises :class:`BadRow`."""
     fields = _split(text, _TOMBSTONE_FIELDS)
     try:
         return Tombstone(
@@ -144,7 +144,7 @@ def encode_directory(node_id: int, directory_id: uuid.UUID) -> str:
 
 
 def decode_directory(text: str) -> tuple[int, uuid.UUID]:
-    """Inverse of :func:`encode_directory`."""
+    """Decode a log directory; raises :class:`BadRow`."""
     node_id, separator, directory_id = text.partition("|")
     if not separator or not node_id.isdecimal():
         raise BadRow(f"invalid log directory {text!r}")
@@ -159,7 +159,7 @@ def encode_record(topic_id: uuid.UUID, partitions: int) -> str:
 
 
 def decode_record(text: str) -> tuple[uuid.UUID, int]:
-    """Inverse of :func:`encode_record`."""
+    """Decode a record of a placement; raises :class:`BadRow`."""
     topic_id, separator, partitions = text.partition("|")
     if not separator or not partitions.isdecimal():
         raise BadRow(f"invalid placement record {text!r}")

@@ -1,1 +1,1 @@
-"""What stands behind the reconcilers: the engines that keep the topics, and their common port."""
+"""Engines that manage the topics, and the port that they have in common."""

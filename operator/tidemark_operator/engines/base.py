@@ -1,11 +1,11 @@
-"""What any engine does for the reconcilers that all engines share.
+"""Port of an engine for the reconcilers that all engines share.
 
-An engine is what keeps the topics: our own brokers (:mod:`tidemark_operator.engines.own`) or an
-existing Apache Kafka (:mod:`tidemark_operator.engines.kafka`); neither knows of the other. Each
-keeps the core's picture (:class:`~tidemark_operator.controller.controller_state.ControllerState`:
-rows, brokers with their racks, what was acknowledged of a disablement) as things are with it, and
-has reconcilers of its own for what it takes to make a topic so. What is decided and told from that
-picture is one code, and so is what goes through this port.
+An engine manages the topics: Tidemark's own brokers (:mod:`tidemark_operator.engines.own`) or an
+existing Apache Kafka (:mod:`tidemark_operator.engines.kafka`). Neither imports the other. Each
+maintains the core's state (:class:`~tidemark_operator.controller.controller_state.ControllerState`:
+rows, brokers with their racks, acknowledgements of a disablement) and has reconcilers of its own
+that bring topics to their spec. Decisions and statuses from that state are common code, and so is
+what uses this port.
 """
 
 from collections.abc import Sequence
@@ -21,24 +21,30 @@ from tidemark_operator.controller.deletion_values import (
 
 
 class EngineUnavailable(RuntimeError):
-    """The broker cannot be reached, did not answer in time or could not say; the effect is unknown:
-    ask again."""
+    """The broker is unreachable, timed out or could not answer.
+
+    The effect of the request is unknown: send it again.
+    """
 
 
 class Engine(Protocol):
-    """Records are resolved and deleted through it, by the brokers that lead."""
+    """Resolution and deletion of records by the brokers that lead."""
 
     async def close(self) -> None:
-        """The term is over: nobody is told anything any more."""
+        """Close at the end of the term: no broker receives anything afterwards."""
 
     async def deletion_points(
         self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
     ) -> dict[int, PointAnswer]:
-        """Which offsets a record deletion means, by partition. Raises
-        :class:`EngineUnavailable`."""
+        """Resolve the offsets of a record deletion, by partition.
+
+        Raises :class:`EngineUnavailable`.
+        """
 
     async def delete_records(
         self, command: DeleteCommand, timeout_ms: int
     ) -> dict[int, DeletionAnswer]:
-        """Delete, and wait so long for the low watermarks; by partition. Raises
-        :class:`EngineUnavailable`."""
+        """Delete, and wait up to ``timeout_ms`` for the low watermarks; by partition.
+
+        Raises :class:`EngineUnavailable`.
+        """

@@ -1,1 +1,1 @@
-"""One term of leadership over an Apache Kafka: take over, look, and keep its topics as wanted."""
+"""One term of leadership over an Apache Kafka: take over, observe, and reconcile its topics."""

@@ -1,5 +1,7 @@
-"""The brokers of an Apache Kafka as ``Broker`` objects: made, kept up to date and removed by the
-operator, only to be read by people."""
+"""``Broker`` objects of an Apache Kafka's brokers.
+
+The operator creates, updates and removes them; people only read them.
+"""
 
 import dataclasses
 import logging
@@ -27,17 +29,18 @@ _ONLY = (
 
 
 class BrokerReconciler:
-    """Of one term."""
+    """Reconciler of Brokers of one term."""
 
     def __init__(self, services: KafkaServices) -> None:
         self._services = services
 
     async def reconcile(self, key: Key) -> float | None:
-        """One step; when to look again, in seconds."""
+        """Do one step; return when to look again, in seconds."""
         services = self._services
         body = services.objects.get(key)
+        # The Cluster creates it again if the broker exists.
         if body is None or body["metadata"].get("deletionTimestamp"):
-            return None  # the Cluster makes it again, if the broker is there
+            return None
         if cluster_of(body) != services.cluster_key.name:
             return await elsewhere(services, BROKER, key, body)
         if body["spec"]["workload"] != Workload.OBSERVED:
@@ -47,8 +50,9 @@ class BrokerReconciler:
             await write_conditions(services, BROKER, key, body, conditions, once=False)
             return None
         broker = services.state.brokers.get(int(body["spec"]["nodeId"]))
+        # The Cluster removes it if Kafka has no such broker.
         if broker is None or broker.key != key.namespaced_name:
-            services.queue.add(services.cluster_key)  # which removes it, if there is none
+            services.queue.add(services.cluster_key)
             return None
         return await self._write(key, body, broker.node_id)
 
@@ -65,7 +69,7 @@ class BrokerReconciler:
 
 
 async def keep_objects(services: KafkaServices) -> None:
-    """One for each broker that is registered with Kafka's controller, and no other of ours."""
+    """Create an object for each broker of Kafka's controller, and remove the others."""
     seen, cluster = services.seen.cluster, services.cluster_key
     if seen is None:
         return
@@ -77,6 +81,7 @@ async def keep_objects(services: KafkaServices) -> None:
     wanted = {broker_key(services, node.node_id): node.node_id for node in seen.nodes}
     for name, node_id in wanted.items():
         if name not in bodies:
+            # Server-side apply: a second creation by another operator is no conflict.
             body = _manifest(services, name, node_id)
             await services.client.apply(BROKER, body, manager=MANAGER)
             services.queue.add(BROKER.key(f"{cluster.namespace}/{name}"))
@@ -86,7 +91,7 @@ async def keep_objects(services: KafkaServices) -> None:
 
 
 async def remove_objects(services: KafkaServices) -> None:
-    """The Cluster goes: what shows its brokers does, too."""
+    """Remove the observed Brokers together with the Cluster."""
     for body in list(services.objects.of_kind(BROKER)):
         observed = body["spec"]["workload"] == Workload.OBSERVED
         if observed and cluster_of(body) == services.cluster_key.name:

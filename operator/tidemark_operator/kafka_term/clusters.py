@@ -1,5 +1,4 @@
-"""The Cluster whose engine is an Apache Kafka: which cluster that is, its brokers' objects, its
-status."""
+"""Cluster whose engine is an Apache Kafka: its cluster id, its brokers' objects, its status."""
 
 import dataclasses
 import logging
@@ -25,18 +24,19 @@ LEAVING_CHECK_S = 5.0
 
 
 class ClusterReconciler:
-    """Of one term."""
+    """Reconciler of the Cluster of one term."""
 
     def __init__(self, services: KafkaServices) -> None:
         self._services = services
         self._told = ""
 
     async def reconcile(self, key: Key) -> float | None:
-        """One step; when to look again, in seconds."""
+        """Do one step; return when to look again, in seconds."""
         services = self._services
         body = services.objects.get(key)
         if body is None:
             return None
+        # A second Cluster of the namespace is refused, not served.
         if key != services.cluster_key:
             text = (
                 f"this operator manages Cluster {services.cluster_key.name} of "
@@ -51,9 +51,11 @@ class ClusterReconciler:
         generation = int(body["metadata"]["generation"])
         if is_leaving(body):
             return await self._leave(key, generation)
+        # The finalizer is set before anything exists outside the Cluster.
         if not services.state.cluster.deletion_held:
             await services.client.hold(CLUSTER, body, CLUSTER_FINALIZER)
         await self._know_cluster(key)
+        # While Kafka is unreachable the known brokers' objects stay.
         if not services.seen.problem:
             await keep_objects(services)
         self._tell(key)
@@ -62,7 +64,7 @@ class ClusterReconciler:
         return refused_s
 
     async def _know_cluster(self, key: Key) -> None:
-        """Which Kafka cluster this is stands in the status before anything is done in it."""
+        """Record the Kafka cluster's id in the status before anything is done in it."""
         services, seen = self._services, self._services.seen.cluster
         status = services.state.cluster.status
         if seen is not None and "clusterId" not in status:
@@ -70,19 +72,19 @@ class ClusterReconciler:
             await services.statuses.write(CLUSTER, key, written)
 
     async def _leave(self, key: Key, generation: int) -> float | None:
-        """Topics first: what they are to be deleted from is to be reached until then."""
+        """Delete in order: Topics need the engine for their own deletion, so they come first."""
         services, objects = self._services, self._services.objects
-        if any(cluster_of(each) == key.name for each in objects.of_kind(TOPIC)):
+        if any(cluster_of(topic) == key.name for topic in objects.of_kind(TOPIC)):
             await self._write(key, generation)
             return LEAVING_CHECK_S
-        if any(cluster_of(each) == key.name for each in objects.of_kind(BROKER)):
+        if any(cluster_of(broker) == key.name for broker in objects.of_kind(BROKER)):
             await remove_objects(services)
             await self._write(key, generation)
             return LEAVING_CHECK_S
         raise TermEnded(f"Cluster {key.name} is being deleted, and no dependent object is left")
 
     def _tell(self, key: Key) -> None:
-        """One Event when Kafka cannot be asked, and when it can again."""
+        """Emit one Event when Kafka becomes unreachable, and one when it answers again."""
         services, seen = self._services, self._services.seen
         if seen.problem == self._told:
             return

@@ -1,12 +1,11 @@
-"""Whether a disablement (KIP-950) is in force on Apache Kafka, which has no signal for it.
+"""Detection of a disablement (KIP-950) in force on Apache Kafka, which has no signal for it.
 
-Each live broker that hosts a replica is asked what *it* has in force: its own answer to
-DescribeConfigs is the nearest thing to the proposal's acknowledgement. A broker that is down reads
-the change before it serves again. The leader's part is done with Delete once the log begins no
-earlier on any tier than it did on its own disk, twice in a row (a broker switches the topic over
-first, and raises its log start a moment later); with Retain once the end of what was copied has
-stood still for two of the brokers' copy intervals: a copy that was under way may end later than the
-switch.
+Each live broker with a replica reports what *it* has in force: its own answer to DescribeConfigs is
+the closest thing to KIP-950's acknowledgement. A broker that is down reads the change before it
+serves again. With Delete the leader's part is done once the log starts no earlier on any tier than
+on its own disk, twice in a row: a broker switches the topic first, and raises its log start a
+moment later. With Retain it is done once the end of the copied range has not advanced for two of
+the brokers' copy intervals: a copy in progress may end later than the switch.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ from tidemark_operator.kube.kinds import TOPIC
 logger = logging.getLogger(__name__)
 
 ASK_S = 1.0
-#: Copy intervals for which the end of what was copied has to stand still.
+#: Copy intervals for which the end of the copied range must not advance.
 INTERVALS = 2.0
 NOTE = (
     "Apache Kafka has no tiered epoch, so a copy in progress is not fenced. "
@@ -41,24 +40,27 @@ NOTE = (
 
 
 class Disabler:
-    """Of one term. What it remembers, a take-over may lose: it is looked at again."""
+    """Disablements of one term.
+
+    Its memory may be lost in a takeover and is then collected again.
+    """
 
     def __init__(self, services: KafkaServices) -> None:
         self._services = services
-        #: Where partitions began on their leaders' disks before a Delete.
+        #: Log starts on the leaders' disks before a Delete.
         self._local_starts: dict[RowKey, int] = {}
-        #: Offsets as they were seen, and since when (monotonic seconds).
+        #: Offsets as observed, and since when (monotonic seconds).
         self._standing: dict[RowKey, tuple[object, float]] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check all disablements periodically until cancelled."""
         while True:
             await asyncio.sleep(ASK_S)
             state, seen = self._services.state, self._services.seen
             self._forget()
             if state.disabling and seen.cluster is not None and not seen.problem:
                 topics = [state.topics[key] for key in sorted(state.disabling)]
-                await self._ask([each for each in topics if not each.paused])
+                await self._ask([topic for topic in topics if not topic.paused])
 
     def _forget(self) -> None:
         state = self._services.state
@@ -69,8 +71,10 @@ class Disabler:
                 self._standing.pop(key, None)
 
     async def remember(self, topic: TopicInfo) -> None:
-        """Where the log begins on disk, before what was tiered is given up. Raises
-        ``EngineUnavailable``."""
+        """Remember the log start on disk, before tiered data is given up.
+
+        Raises ``EngineUnavailable``.
+        """
         if not topic.tiering.is_deleting:
             return
         rows = self._services.state.rows_of(topic.id).values()
@@ -83,15 +87,15 @@ class Disabler:
                     self._local_starts[row.key] = found[row.partition]
 
     async def _ask(self, topics: list[TopicInfo]) -> None:
-        """Each broker that has something to acknowledge, about all topics at once."""
+        """Query each broker with outstanding acknowledgements about all topics at once."""
         state, disablements = self._services.state, self._services.disablements
         by_node: dict[int, dict[uuid.UUID, tuple[int, ...]]] = {}
         for topic in topics:
             for node_id, parts in disablement.pending(state, topic, disablements).items():
                 by_node.setdefault(node_id, {})[topic.id] = parts
-        for node_id, asked in sorted(by_node.items()):
+        for node_id, partitions in sorted(by_node.items()):
             try:
-                answers = await self._ask_broker(node_id, asked)
+                answers = await self._ask_broker(node_id, partitions)
             except EngineUnavailable as error:
                 logger.info("no disablement report from broker %d: %s", node_id, error)
                 continue
@@ -99,18 +103,19 @@ class Disabler:
                 self._take(topic_id, node_id, replicas)
 
     async def _ask_broker(
-        self, node_id: int, asked: dict[uuid.UUID, tuple[int, ...]]
+        self, node_id: int, partitions: dict[uuid.UUID, tuple[int, ...]]
     ) -> dict[uuid.UUID, list[DisabledReplica]]:
         state = self._services.state
-        topics = [topic for id_ in asked if (topic := state.topic_by_id(id_)) is not None]
+        topics = [topic for id_ in partitions if (topic := state.topic_by_id(id_)) is not None]
+        # A broker that is down reads the configuration before it serves again.
         if not state.is_live(node_id):
-            return {topic.id: [_done(part) for part in asked[topic.id]] for topic in topics}
+            return {topic.id: [_done(part) for part in partitions[topic.id]] for topic in topics}
         names = [topic.name for topic in topics]
         values = await self._services.kafka.in_force(node_id, names, desired_configs.SWITCHES)
         answers = {}
         for topic in topics:
             if desired_configs.in_force(topic.tiering, values.get(topic.name, {})):
-                parts = asked[topic.id]
+                parts = partitions[topic.id]
                 answers[topic.id] = await self._replicas(node_id, topic, parts)
         return answers
 
@@ -118,6 +123,8 @@ class Disabler:
         self, node_id: int, topic: TopicInfo, parts: Iterable[int]
     ) -> list[DisabledReplica]:
         rows = [row for part in parts if (row := self._services.state.row((topic.id, part)))]
+        # Followers are done with the configuration; the leader also has to finish copies or
+        # deletions.
         led = [row for row in rows if row.leader == node_id]
         settled = await self._settled(node_id, topic, led) if led else set()
         found = [_done(row.partition) for row in rows if row.leader != node_id]
@@ -136,6 +143,7 @@ class Disabler:
 
     async def _settled(self, node_id: int, topic: TopicInfo, led: list[PartitionRow]) -> set[int]:
         if topic.tiering.deletes:
+            # Queried in this order, a start that moves in between can only look unfinished.
             starts = await self._offsets(node_id, topic.name, led, EARLIEST)
             local = await self._offsets(node_id, topic.name, led, EARLIEST_LOCAL)
             return {row.partition for row in led if self._is_deleted(row, starts, local)}
@@ -149,6 +157,8 @@ class Disabler:
 
     def _is_deleted(self, row: PartitionRow, starts: dict[int, int], local: dict[int, int]) -> bool:
         start = starts.get(row.partition)
+        # Equal starts alone are not enough: before the switch the local log may start at the same
+        # offset.
         if start is None or start != local.get(row.partition):
             return False
         if start < self._local_starts.get(row.key, 0):
@@ -165,12 +175,12 @@ class Disabler:
     async def _offsets(
         self, node_id: int, name: str, rows: Iterable[PartitionRow], special: int
     ) -> dict[int, int]:
-        asked = {(name, row.partition): special for row in rows}
+        queries = {(name, row.partition): special for row in rows}
         try:
-            found = await offsets.list_offsets(self._services.kafka.client, node_id, asked)
+            found = await offsets.list_offsets(self._services.kafka.client, node_id, queries)
         except KafkaError as error:
             raise EngineUnavailable(str(error)) from error
-        return {part: each.offset for (_, part), each in found.items() if isinstance(each, Offset)}
+        return {part: item.offset for (_, part), item in found.items() if isinstance(item, Offset)}
 
     def _take(self, topic_id: uuid.UUID, node_id: int, replicas: list[DisabledReplica]) -> None:
         services = self._services

@@ -1,9 +1,8 @@
-"""Looks at the Apache Kafka cluster every few seconds, in a few requests however many topics there
-are, and wakes what has changed: brokers, placement, configurations (drift).
+"""Periodic observation of the Apache Kafka cluster, in a few requests for all topics.
 
-A look is about the topics that have a Topic; no other is asked for. What a look finds is the
-picture from then on. That a cluster does not answer is told in the Cluster's conditions, and
-nothing is forgotten meanwhile.
+It wakes what has changed: brokers, placement, configurations (drift). Only topics that have a Topic
+are queried. The result of an observation is the state from then on. If the cluster does not answer,
+the Cluster's conditions say so, and the former state is kept.
 """
 
 import asyncio
@@ -25,11 +24,11 @@ from tidemark_operator.objects.conversions import cluster_of
 logger = logging.getLogger(__name__)
 
 POLL_S = 5.0
-#: While replicas are moved.
+#: The period while replicas move.
 MOVING_S = 1.0
-#: Turns between looks at configurations: drift is seen within 20 seconds.
+#: Turns between reads of configurations: drift is seen within 20 seconds.
 CONFIG_TURNS = 3
-#: Turns between looks at Secrets, and at what brokers are configured for.
+#: Turns between reads of Secrets, and of brokers' configurations.
 ACCESS_TURNS = 6
 SYSTEM, INTERVAL = "remote.log.storage.system.enable", "remote.log.manager.task.interval.ms"
 NO_SYSTEM = (
@@ -40,18 +39,18 @@ NO_SYSTEM = (
 
 
 class Observer:
-    """Of one term."""
+    """Observer of one term."""
 
     def __init__(self, services: KafkaServices) -> None:
         self._services = services
         self._soon = asyncio.Event()
 
     def look_soon(self) -> None:
-        """Something was changed."""
+        """Look soon, because something was changed."""
         self._soon.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Observe periodically, or soon after a change, until cancelled."""
         turn = 0
         while True:
             started_s = time.monotonic()
@@ -59,13 +58,16 @@ class Observer:
             turn += 1
             took_s = time.monotonic() - started_s
             try:
+                # A slow cluster is queried less often, so that observation never takes most of the
+                # time.
                 pause_s = MOVING_S if self._services.state.moving else POLL_S
                 async with asyncio.timeout(max(pause_s, 4 * took_s)):
                     await self._soon.wait()
             except TimeoutError:
                 continue
             self._soon.clear()
-            await asyncio.sleep(0.2 + 2 * took_s)  # what comes with it, and is not seen at once
+            # Changes often arrive together, and brokers show them with a delay.
+            await asyncio.sleep(0.2 + 2 * took_s)
 
     async def _turn(self, turn: int) -> None:
         try:
@@ -98,7 +100,7 @@ class Observer:
             self._services.queue.add(TOPIC.key(key))
 
     async def _read_access(self) -> None:
-        """The manifest and its Secrets, which may have changed."""
+        """Read the spec and its Secrets, which may have changed."""
         services = self._services
         body = services.objects.get(services.cluster_key)
         if body is None:
@@ -110,7 +112,7 @@ class Observer:
     # ------------------------------------------------------------ brokers
 
     async def _look_at_brokers(self) -> None:
-        """What any of them is configured for: they have it in common."""
+        """Read the configuration of one broker, which all have in common."""
         seen = self._services.seen
         live = [] if seen.cluster is None else [n for n in seen.cluster.nodes if not n.fenced]
         if not live:
@@ -125,6 +127,7 @@ class Observer:
     def _take_cluster(self, found: ClusterView) -> None:
         services, state = self._services, self._services.state
         former, services.seen.cluster = services.seen.cluster, found
+        # The nodes rarely change, and each change writes objects and wakes all topics.
         if former is not None and set(former.nodes) == set(found.nodes):
             return
         bodies = {int(body["spec"]["nodeId"]): body for body in self._broker_objects()}
@@ -156,6 +159,7 @@ class Observer:
     async def _look(self, *, with_configs: bool) -> None:
         services, seen = self._services, self._services.seen
         found = await services.kafka.describe()
+        # A wrong address must not make another cluster's topics look lost.
         if foreign(services, found):
             raise EngineRefused(
                 "bootstrapServers point to the Kafka cluster "
@@ -163,6 +167,7 @@ class Observer:
                 f"{services.state.cluster.cluster_id}. Restore the previous "
                 "bootstrapServers, or create another Cluster"
             )
+        # Topics without an id are not owned yet, so their names are not read.
         names = sorted({topic.name for topic in services.state.topics.values() if topic.topic_id})
         moves = await services.kafka.moves() if names else {}
         views = await services.kafka.topics(names) if names else {}
@@ -188,6 +193,8 @@ class Observer:
             if former is not None:
                 del seen.topics[name]
             for topic in services.state.topics_named(name):
+                # A topic may be missing on one broker for a moment: check again before anything is
+                # decided.
                 if topic.topic_id is not None and seen.missing_for_s(name) < 6 * POLL_S:
                     services.queue.add(TOPIC.key(topic.key))
             return
@@ -202,7 +209,7 @@ class Observer:
                     services.queue.add(TOPIC.key(topic.key))
 
     def _keys(self) -> list[str]:
-        """The keys that any manifest names, or named."""
+        """Return the keys that any spec names, or named."""
         keys = {
             *desired_configs.SWITCHES,
             *desired_configs.LOCAL_RETENTION,
@@ -215,7 +222,7 @@ class Observer:
 
 
 def take_rows(services: KafkaServices, topic: TopicInfo, found: Found) -> bool:
-    """What was seen of a topic is the picture's; whether anything is new."""
+    """Take an observed topic into the state; return whether anything changed."""
     state, topic_id = services.state, found.view.topic_id
     places = topic.replication_factor if state.cluster.under_replicated_creation else 0
     present = cluster_snapshot.rows(found.view, services.seen.moves, places=places)
@@ -231,23 +238,23 @@ def take_rows(services: KafkaServices, topic: TopicInfo, found: Found) -> bool:
 
 
 def config_keys(topic: TopicInfo) -> frozenset[str]:
-    """Keys that were ever set for the manifest, as the status has it."""
+    """Return the keys that were ever set for the spec, as in the status."""
     kept = topic.status.get("configKeys")
     return frozenset(map(str, kept)) if isinstance(kept, list | tuple) else frozenset()
 
 
 def broker_key(services: KafkaServices, node_id: int) -> str:
-    """The name of a broker's object."""
+    """Return the name of a broker's object."""
     return f"{services.cluster_key.name}-{node_id}"
 
 
 def foreign(services: KafkaServices, found: ClusterView) -> bool:
-    """Whether it is another Kafka cluster than the one that this Cluster is."""
+    """Return whether the answer is from another Kafka cluster than the recorded one."""
     stored = services.state.cluster.status.get("clusterId")
     return stored is not None and stored != found.cluster_id
 
 
 def with_changes(found: Found, values: dict[str, str], unset: tuple[str, ...]) -> Found:
-    """As it is once a change of its configuration has been taken in."""
+    """Return a topic with a change of its configuration applied."""
     kept = {key: value for key, value in found.own.items() if key not in unset}
     return dataclasses.replace(found, own={**kept, **values})

@@ -1,13 +1,13 @@
-"""Replicas that Apache Kafka is to have elsewhere, or more or fewer of: reassignments, a few at a
-time, throttled (KIP-73), and nothing left behind.
+"""Reassignments on Apache Kafka: replicas that move, are added or removed, a few at a time.
 
-Where replicas go, and how many may catch up at once, is decided as on our own brokers
+They are throttled (KIP-73), and no throttle stays behind. The destination and the number of
+concurrent moves are decided as for Tidemark's own brokers
 (:mod:`~tidemark_operator.controller.placement`,
-:mod:`~tidemark_operator.controller.replication_factor_changes`), over the picture of what Kafka
-has. What throttles is on record before it is set: the topic's keys in ``status.configKeys``,
-brokers in the Cluster's ``status.throttledBrokers``. So an operator that comes after a crash takes
-away what is not needed any more. A reassignment is ours where that is on record; another one's is
-left alone, and waited for.
+:mod:`~tidemark_operator.controller.replication_factor_changes`), from the observed state. Throttles
+are recorded before they are set: topics' keys in ``status.configKeys``, brokers in the Cluster's
+``status.throttledBrokers``. An operator that starts after a crash therefore removes throttles that
+are no longer needed. A recorded reassignment is the operator's own; others are left alone and
+waited for.
 """
 
 import asyncio
@@ -35,14 +35,17 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 FILL_LIMIT = 100
-#: So long a reassignment that was asked for is believed in, though it is not seen.
+#: Time for which a requested reassignment counts although it is not observed.
 SEEN_S = 15.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Asked:
-    """What was asked of one topic: the replicas of its partitions in the end, what is throttled
-    meanwhile, and until when it is believed in though nothing of it is seen."""
+    """Request for one topic.
+
+    ``targets`` are the final replicas of its partitions, ``throttles`` the throttle keys meanwhile,
+    ``until_s`` the time until which it counts unobserved.
+    """
 
     targets: Mapping[int, tuple[int, ...]]
     throttles: dict[str, str]
@@ -50,7 +53,7 @@ class _Asked:
 
 
 class Mover:
-    """Of one term."""
+    """Mover of one term."""
 
     def __init__(self, services: KafkaServices, observer: Observer) -> None:
         self._services = services
@@ -63,7 +66,7 @@ class Mover:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Move replicas periodically until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
             seen = self._services.seen
@@ -74,28 +77,30 @@ class Mover:
             except (EngineUnavailable, KubeError) as error:
                 logger.info("no replicas are moved now: %s", error)
 
-    # ------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------ queries
 
     def throttled(self, topic: TopicInfo) -> dict[str, str]:
-        """The values of KIP-73's keys that a topic is to have now."""
+        """Return the values of KIP-73's keys that a topic must have now."""
         asked = self._asked.get(topic.name)
         if asked is not None:
             return asked.throttles
         return _throttles(self._moving(topic)) if is_ours(topic) else {}
 
     def foreign(self, topic: TopicInfo) -> int:
-        """Partitions that somebody else moves."""
+        """Return how many partitions another client moves."""
         if is_ours(topic) or topic.name in self._asked:
             return 0
         return len(self._moving(topic))
 
     def record(self, topic: TopicInfo) -> asyncio.Lock:
-        """Held by whoever alters a topic's configuration and what is on record of it: two that did
-        both at once would leave a throttle in Kafka that is on nobody's record."""
+        """Return the lock for changing a topic's configuration together with its record.
+
+        Two concurrent changes could leave a throttle in Kafka that is not recorded.
+        """
         return self._records.setdefault(topic.name, asyncio.Lock())
 
     def problem(self, topic: TopicInfo) -> Blocker | None:
-        """Why Kafka has refused to move something of it."""
+        """Return Kafka's refusal to move a partition of a topic."""
         return self._problems.get(topic.key)
 
     def _moving(self, topic: TopicInfo) -> list[PartitionRow]:
@@ -107,6 +112,8 @@ class Mover:
     async def _step(self) -> None:
         state = self._services.state
         self._settle()
+        # Decisions are drafted as for Tidemark's own brokers, and sent to Kafka instead of being
+        # stored.
         draft = Draft(state)
         if state.with_placeholders and state.live_brokers():
             placement.fill_placeholders(draft, limit=FILL_LIMIT)
@@ -121,10 +128,10 @@ class Mover:
             await self._release_brokers()
 
     def _settle(self) -> None:
-        """What is done, or was never seen, is asked no more; its topic is looked at again."""
+        """Forget requests that are done, or were never observed, and look at their topics again."""
         services, now_s = self._services, time.monotonic()
         for name, asked in list(self._asked.items()):
-            topics = [each for each in services.state.topics_named(name) if each.topic_id]
+            topics = [topic for topic in services.state.topics_named(name) if topic.topic_id]
             rows = services.state.rows_of(topics[0].id) if topics else {}
             moving = any(row.adding or row.removing for row in rows.values())
             done = not moving and all(
@@ -146,7 +153,7 @@ class Mover:
         return not self.foreign(topic) and _target(row) != old.hosts
 
     async def _without_others(self, changed: list[PartitionRow]) -> list[PartitionRow]:
-        """The picture is some seconds old: what somebody else has begun since is left alone."""
+        """Return the rows whose topics no other client moves; the observed state is seconds old."""
         moves, state = await self._services.kafka.moves(), self._services.state
         names = {name for name, _ in moves}
         topics = {row.topic_id: state.topic_by_id(row.topic_id) for row in changed}
@@ -166,6 +173,7 @@ class Mover:
             topic = state.topic_by_id(row.topic_id)
             if topic is not None:
                 by_topic.setdefault(topic.key, []).append(row)
+        # Brokers are throttled before topics, and both before the first byte is copied.
         if any(self._added(row) for row in changed):
             await self._rates.throttle()
         targets = {}
@@ -175,6 +183,7 @@ class Mover:
                 await self._throttle(topic, rows)
             targets.update({(topic.name, row.partition): _target(row) for row in rows})
         answers = await services.kafka.reassign(targets)
+        # A refusal concerns one topic: the others move.
         for key, rows in by_topic.items():
             topic = state.topics[key]
             failures = [f for (name, _), f in answers.items() if name == topic.name and f]
@@ -190,21 +199,22 @@ class Mover:
         self._observer.look_soon()
 
     async def _throttle(self, topic: TopicInfo, rows: list[PartitionRow]) -> None:
-        """On record, then in force, before the first byte is copied."""
+        """Record the throttles, then set them, before the first byte is copied."""
         moving = [(row.partition, self._former(row), self._added(row)) for row in rows]
         present = [
             (row.partition, tuple(set(row.hosts) - set(row.adding)), row.adding)
             for row in self._moving(topic)
         ]
-        values = desired_configs.throttles([each for each in [*moving, *present] if each[2]])
+        values = desired_configs.throttles([move for move in [*moving, *present] if move[2]])
         targets = {row.partition: _target(row) for row in rows}
         self._asked[topic.name] = _Asked(targets, values, time.monotonic() + SEEN_S)
         if not values or any(key in topic.config for key in desired_configs.THROTTLED):
             return
         try:
             await self._set_throttles(topic, values)
+        # Nothing moves yet: the next tick starts it again.
         except BaseException:
-            del self._asked[topic.name]  # nothing moves yet: it is begun again at the next tick
+            del self._asked[topic.name]
             raise
 
     async def _set_throttles(self, topic: TopicInfo, values: dict[str, str]) -> None:
@@ -232,7 +242,7 @@ class Mover:
         return tuple(node for node in _target(row) if node not in former)
 
     async def _release_brokers(self) -> None:
-        """Nothing of ours moves any more."""
+        """Remove the brokers' rates when no own reassignment is in progress."""
         if self._asked:
             return
         state = self._services.state
@@ -244,7 +254,7 @@ class Mover:
 
 
 def is_ours(topic: TopicInfo) -> bool:
-    """Whether moves of a topic that are under way were begun by an operator."""
+    """Return whether an operator started a topic's moves."""
     return any(key in config_keys(topic) for key in desired_configs.THROTTLED)
 
 

@@ -1,4 +1,4 @@
-"""The picture follows what the API server holds: Topics, Brokers and the Cluster of this term."""
+"""Reflection of API objects in the state: Topics, Brokers and the Cluster of this term."""
 
 import dataclasses
 import logging
@@ -13,13 +13,13 @@ logger = logging.getLogger(__name__)
 
 
 class KafkaReflector:
-    """The store's listener of one term."""
+    """Listener of the object store, for one term."""
 
     def __init__(self, services: KafkaServices) -> None:
         self._services = services
 
     def changed(self, body: Json) -> None:
-        """An object as the API server has it now."""
+        """Take an object as the API server has it now."""
         services, key = self._services, key_of(body)
         try:
             if key == services.cluster_key:
@@ -34,20 +34,21 @@ class KafkaReflector:
             logger.warning("%s cannot be read by this version: %s", key, error)
 
     def gone(self, key: Key) -> None:
-        """An object is gone."""
+        """Drop a deleted object."""
         services = self._services
         services.statuses.forget(key)
         if key.kind == TOPIC.kind:
             topic = services.state.topics.get(key.namespaced_name)
             services.state.drop_topic(key.namespaced_name)
             if topic is not None:
+                # Another Topic may have waited for the name.
                 for claim in services.state.topics_named(topic.name):
                     services.queue.add(TOPIC.key(claim.key))
         if key.kind == BROKER.kind or (key.kind == TOPIC.kind and services.state.cluster.deleting):
             services.queue.add(services.cluster_key)
 
     def catch_up(self) -> None:
-        """Let the picture know all that is in the store, and reconcile everything."""
+        """Take everything in the store, and reconcile all of it."""
         services = self._services
         for kind in WATCHED:
             for body in list(services.objects.of_kind(kind)):
@@ -58,10 +59,13 @@ class KafkaReflector:
                 self.gone(TOPIC.key(name))
 
     def _topic_changed(self, body: Json) -> None:
-        """What was seen of it already counts at once, for another number of replicas, too."""
+        """Take a Topic; observations of its topic count at once, also for another number of
+        replicas.
+        """
         services, state = self._services, self._services.state
         topic = topic_info(body, {})
         former = state.topics.get(topic.key)
+        # A paused Topic keeps the configuration of the time of its pause.
         if topic.paused and former is not None and former.uid == topic.uid:
             topic = dataclasses.replace(topic, config=former.config)
         state.put_topic(topic)
@@ -82,6 +86,7 @@ class KafkaReflector:
         services.client.api.own.follow(body)
         present = cluster_info(body, remote_storage="", storage_problem="")
         services.state.cluster = present
+        # Defaults of the Cluster are part of every Topic's configuration.
         if dict(former.config) != dict(present.config):
             for topic in list(services.objects.of_kind(TOPIC)):
                 self.changed(topic)
@@ -89,5 +94,5 @@ class KafkaReflector:
 
 
 def cluster_of_any(body: Json) -> str:
-    """The Cluster that an object names; "" of a kind that names none."""
+    """Return the Cluster that an object names; "" for a kind that names none."""
     return cluster_of(body) if "clusterRef" in body["spec"] else ""

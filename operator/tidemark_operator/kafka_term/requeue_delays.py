@@ -1,11 +1,11 @@
-"""How long a Topic on Apache Kafka waits until it is looked at, or asked for, again, in seconds."""
+"""Delays before a Topic on Apache Kafka is read or changed again, in seconds."""
 
 LOOK_AGAIN_S = 5.0
-#: A topic that was there is gone only once no broker has known it for so long.
+#: Time for which no broker must know an existing topic before it counts as deleted.
 GONE_S = 10.0
-#: What a person has to mend is asked of Kafka again after so long.
+#: Delay before a request is repeated that a person has to fix.
 REFUSED_S = 30.0
-#: Whether what stands in a topic's way is still so.
+#: Delay before a blocker is checked again.
 RECHECK_S = 10.0
-#: What was just made may not be known yet to the broker that is asked.
+#: A broker may not know yet what was just created.
 KNOWN_TRIES, KNOWN_S = 12, 0.05

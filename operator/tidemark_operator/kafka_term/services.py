@@ -1,4 +1,4 @@
-"""What the reconcilers of one term over an Apache Kafka work with."""
+"""Services of the reconcilers of one term over an Apache Kafka."""
 
 import dataclasses
 import time
@@ -12,9 +12,11 @@ from tidemark_operator.reconcile.services import TermServices
 
 @dataclasses.dataclass(slots=True)
 class Seen:
-    """What was seen of the cluster last. ``cluster`` None: nothing in this term. ``problem``: why
-    it cannot be asked at present, and whether a person has to mend that. ``missing_since_s``
-    (monotonic): topics that were there and are not."""
+    """Last observation of the cluster.
+
+    ``cluster`` None: none in this term. ``problem``: why it does not answer; ``refused``: a person
+    has to fix that. ``missing_since_s`` (monotonic): topics that have disappeared.
+    """
 
     cluster: ClusterView | None = None
     topics: dict[str, Found] = dataclasses.field(default_factory=dict)
@@ -22,24 +24,24 @@ class Seen:
     missing_since_s: dict[str, float] = dataclasses.field(default_factory=dict)
     problem: str = ""
     refused: bool = False
-    #: Why no topic can be tiered, and how often segments are copied.
+    #: Why no topic can be tiered, and the interval of copying.
     not_tiered: str = ""
     copy_interval_s: float = 30.0
 
     def missing_for_s(self, name: str) -> float:
-        """How long a topic has not been there."""
+        """Return how long a topic has been missing."""
         since_s = self.missing_since_s.setdefault(name, time.monotonic())
         return time.monotonic() - since_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaServices(TermServices):
-    """``state`` is what was seen, with what the API server holds."""
+    """Services of one term; ``state`` is observed from Kafka and from API objects."""
 
     engine: ApacheKafka
     seen: Seen
 
     @property
     def kafka(self) -> KafkaCluster:
-        """Where requests go."""
+        """Return the client for requests."""
         return self.engine.cluster

@@ -1,8 +1,8 @@
-"""Taking over a Cluster whose engine is an Apache Kafka: the controller epoch, and what there is.
+"""Takeover of a Cluster whose engine is an Apache Kafka: its controller epoch and its objects.
 
-There are no slices: Kafka has the rows. So the epoch in the Cluster's status is what is claimed,
-and what it fences are the statuses, which carry it; what is asked of Kafka itself is fenced by the
-Lease alone, whose time is looked at before each request (docs/explanation/engines.md).
+There are no slices, because Kafka stores the rows. The epoch in the Cluster's status is claimed,
+and it fences the statuses, which carry it. Requests to Kafka are fenced by the Lease alone, whose
+time is checked before each (docs/explanation/engines.md).
 """
 
 import logging
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """The start of a term."""
+    """Start of a term."""
 
     cluster_key: Key
     state: ControllerState
@@ -35,7 +35,7 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOver:
-    """Everything that a take-over needs; ``run`` does it."""
+    """Inputs of a takeover; ``run`` performs it."""
 
     api: KubeApi
     namespace: str
@@ -48,6 +48,7 @@ class TakeOver:
         meta = body["metadata"]
         if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
             await add_finalizer(self.api, CLUSTER, body, CLUSTER_FINALIZER)
+        # Raising the epoch fences the previous operator's status writes.
         body = await raise_epoch(
             self.api,
             self.namespace,
@@ -67,6 +68,7 @@ class TakeOver:
         )
         state.acknowledgements = NobodyIsTold()
         state.engine = EngineNotes(keeps_rows=True, tiering=NOTE)
+        # List after the epoch is claimed: later changes arrive by the watch.
         for kind in WATCHED:
             await take_list(self.api, self.objects, kind, self.namespace)
         self.objects.put(body)

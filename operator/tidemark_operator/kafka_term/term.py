@@ -1,4 +1,4 @@
-"""One term over an Apache Kafka: from a take-over to whatever ends it."""
+"""One term over an Apache Kafka, from a takeover to its end."""
 
 import asyncio
 import dataclasses
@@ -60,7 +60,7 @@ _NO_EXPORTS = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TermRoom:
-    """What outlives a term, or is made for it by whoever runs it."""
+    """Objects that outlive a term, or are created for it."""
 
     client: ObjectClient
     objects: ObjectStore
@@ -77,7 +77,7 @@ def kafka_term(
     leads: Callable[[], bool],
     last_pass: LastPass,
 ) -> "KafkaTerm":
-    """A term after its take-over. How Kafka is reached is read by its first look."""
+    """Return a term after its takeover. Its first observation reads the access to Kafka."""
     cluster = KafkaCluster(Access(()), leads=leads)
     services = KafkaServices(
         cluster_key=taken.cluster_key,
@@ -97,7 +97,7 @@ def kafka_term(
 
 
 class KafkaTerm:
-    """Runs one term; ``run`` ends by raising why."""
+    """One term; ``run`` raises the reason of its end."""
 
     def __init__(
         self,
@@ -127,16 +127,17 @@ class KafkaTerm:
         self._workers = Workers(services, reconcilers, last_pass)
 
     def end(self, why: TermEnded) -> None:
-        """End the term; the first reason counts. It hears of nothing more."""
+        """End the term; the first reason counts, and no further objects are delivered."""
         if not self._ending.done():
             self._ending.set_exception(why)
             self.services.objects.listener = None
 
     async def run(self) -> None:
-        """Serve until the term ends. Raises the reason, alone, not as a group."""
+        """Serve until the term ends. Raises the reason alone, not as a group."""
         services = self.services
         services.objects.listener = self._reflector
         services.client.api.own.on_refusal = reporter(services)
+        # Everything in the store is taken before the first key is reconciled.
         try:
             self._reflector.catch_up()
             async with asyncio.TaskGroup() as group:
@@ -156,7 +157,7 @@ class KafkaTerm:
             services.objects.listener = None
 
     def deliver(self, key: Key, gone: bool) -> None:
-        """There is news of an object: it is reconciled."""
+        """Queue a changed object."""
         self.services.queue.add(key)
         if gone and key == self.services.cluster_key:
             self.end(TermEnded("the Cluster was deleted"))
@@ -172,14 +173,14 @@ class KafkaTerm:
             self.services.disablements.forget_gone(self.services.state)
 
     async def _user(self, key: Key) -> float | None:
-        """Said, once, of what is not done here."""
+        """Write once that users are not supported here."""
         body = self._present(key)
         if body is not None and cluster_of(body) == self.services.cluster_key.name:
             await self._refuse(USER, key, body, _NO_USERS)
         return None
 
     async def _export(self, key: Key) -> float | None:
-        """The same."""
+        """Write once that exports are not supported here."""
         body = self._present(key)
         if body is not None:
             await self._refuse(EXPORT, key, body, _NO_EXPORTS)

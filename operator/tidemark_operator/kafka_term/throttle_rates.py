@@ -1,6 +1,7 @@
-"""The rates that throttle reassignments at each broker of an Apache Kafka (KIP-73): on record in
-the Cluster's ``status.throttledBrokers`` before they are set, so that whoever comes next takes them
-away. A broker that somebody else throttles keeps that rate.
+"""Throttle rates of reassignments at each broker of an Apache Kafka (KIP-73).
+
+They are recorded in the Cluster's ``status.throttledBrokers`` before they are set, so that a later
+operator removes them. A broker that another client throttles keeps that rate.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.ra
 
 
 class BrokerRates:
-    """Of one term. Raises ``EngineUnavailable``, ``KubeError``."""
+    """Rates of one term. Raises ``EngineUnavailable``, ``KubeError``."""
 
     def __init__(self, services: KafkaServices) -> None:
         self._services = services
@@ -24,12 +25,12 @@ class BrokerRates:
 
     @property
     def stand(self) -> bool:
-        """Whether a broker that is live has a rate of ours, or one that is gone is on record."""
+        """Return whether a live broker has a rate of the operator, or a missing one is recorded."""
         recorded = _recorded(self._services)
         return bool(self._throttled) or recorded != self._away(recorded)
 
     async def throttle(self) -> None:
-        """Each live broker that nobody else throttles; on record first."""
+        """Throttle each live broker that no other client throttles; record it first."""
         live, recorded = self._live(), _recorded(self._services)
         fresh = [node for node in sorted(live - recorded) if not await self._has_own_rate(node)]
         if fresh:
@@ -40,8 +41,10 @@ class BrokerRates:
             self._throttled.add(node)
 
     async def release(self) -> None:
-        """Take all of ours away. A broker takes that itself: one that is away stays on record until
-        it is back."""
+        """Remove all rates of the operator.
+
+        Only the broker itself can do that, so one that is down stays recorded until it returns.
+        """
         recorded = _recorded(self._services)
         for node in sorted(recorded & self._live()):
             await self._alter(ConfigChange(BROKER, str(node), {}, RATES))
@@ -53,7 +56,7 @@ class BrokerRates:
         return {broker.node_id for broker in self._services.state.live_brokers()}
 
     def _away(self, nodes: set[int]) -> set[int]:
-        """Those that are registered, and not live."""
+        """Return the registered brokers that are not live."""
         known = {broker.node_id for broker in self._services.state.brokers.values()}
         return nodes & known - self._live()
 

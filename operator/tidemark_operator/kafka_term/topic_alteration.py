@@ -1,8 +1,7 @@
-"""A topic of Apache Kafka that is its Topic's: partitions, configuration and tiering as the
-manifest says, and how far its replicas are.
+"""Reconciliation of an owned topic of Apache Kafka: partitions, configuration, tiering, replicas.
 
-Which keys are ours (``configKeys``) and each step of its tiering are on record before Kafka is
-asked.
+Managed keys (``configKeys``) and each step of its tiering are recorded before Kafka receives the
+request.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ from tidemark_operator.kube.kinds import TOPIC, Key
 
 
 class TopicChanger:
-    """Of one term."""
+    """Changer of existing topics, of one term."""
 
     def __init__(
         self,
@@ -53,17 +52,20 @@ class TopicChanger:
         self._disabler = disabler
 
     async def keep(self, key: Key, topic: TopicInfo, found: Found) -> float | None:
-        """One step towards what the manifest says; when to look again, in seconds."""
+        """Do one step towards the spec; return when to look again, in seconds."""
         services, now_ms = self._services, wall_ms()
         blockers = topic_rules.refusals(topic, len(found.view.partitions), services.seen.not_tiered)
         elsewhere_ = topic_rules.tiered_elsewhere(topic, found.own)
         blockers += [] if elsewhere_ is None else [elsewhere_]
         acted = topic
-        if any(each.reason == Reason.STORAGE_UNAVAILABLE for each in blockers):
+        # Without storage the refused tiering is ignored, and the rest of the spec is not.
+        if any(blocker.reason == Reason.STORAGE_UNAVAILABLE for blocker in blockers):
             acted = dataclasses.replace(topic, tiering_spec=TieringSpec())
+        # The next tiering state is only decided here; the status write records it first.
         next_tiering, event = disablement.step(
             services.state, acted, services.disablements, now_ms=now_ms
         )
+        # Partitions before configuration: both are visible in one observation.
         missing = await self._grow(topic, found, blockers)
         keys = await self._configure(key, topic, found, blockers)
         unsettled = len(keys) > len(desired_configs.wanted(topic, topic.tiering).values)
@@ -78,7 +80,7 @@ class TopicChanger:
         )
         await self._writer.write(key, topic, decision, keys=keys)
         if next_tiering.tiering != topic.tiering:
-            return 0.0  # it is on record now, and carried out next
+            return 0.0  # recorded now, and requested in the next step
         if next_tiering.tiering.is_disabling or resized is not None or unsettled:
             return requeue_delays.LOOK_AGAIN_S
         return requeue_delays.REFUSED_S if blockers else None
@@ -108,8 +110,11 @@ class TopicChanger:
         return None
 
     async def _is_grown(self, topic: TopicInfo, failure: Failure) -> bool:
-        """Whether it has as many by now: a broker hands a request on once more where a controller
-        has died before it answered, which may have carried it out."""
+        """Return whether the topic has grown although Kafka answered with an error.
+
+        A broker forwards a request again if a controller died before it answered, and the first
+        attempt may have succeeded.
+        """
         if failure.code is not ErrorCode.invalid_partitions:
             return False
         for number in range(requeue_delays.KNOWN_TRIES):
@@ -122,27 +127,31 @@ class TopicChanger:
     async def _configure(
         self, key: Key, topic: TopicInfo, found: Found, blockers: list[Blocker]
     ) -> list[str]:
-        """Values that differ are set; which keys are ours is on record before. The keys to have on
-        record."""
+        """Set the values that differ; record managed keys before.
+
+        Return the keys to have recorded.
+        """
         services, ours = self._services, config_keys(topic)
-        asked = desired_configs.wanted(topic, topic.tiering, self._mover.throttled(topic))
-        differs = desired_configs.difference(found.own, asked, ours)
+        desired = desired_configs.wanted(topic, topic.tiering, self._mover.throttled(topic))
+        differs = desired_configs.difference(found.own, desired, ours)
         if not differs:
-            return sorted(asked.values)
+            return sorted(desired.values)
         token = tuple(differs.set.items()), differs.unset
         if self._asked.stands(topic.key, "config", token):
             refusal = self._asked.refusal(topic.key, "config")
             blockers += refusal
-            # What is only taken away is taken away again: who has it set may have come between.
+            # A removal is repeated: the operation that set the key may have overtaken it.
             if refusal or differs.set:
-                return sorted(ours | set(asked.values))
-        if not ours.issuperset(asked.values):
+                return sorted(ours | set(desired.values))
+        # Record a key before it is set, or a crash would leave it in Kafka forever.
+        if not ours.issuperset(desired.values):
             held = services.objects.get(key)
             if held is None:
                 return []
-            keys = sorted(ours | set(asked.values))
+            keys = sorted(ours | set(desired.values))
             status = {**(held.get("status") or {}), "configKeys": keys}
             await services.statuses.write(TOPIC, key, status)
+        # After a Delete the local log start can no longer be read from before the switch.
         await self._disabler.remember(topic)
         altered = change(topic.name, differs.set, differs.unset)
         failure = await services.kafka.alterations.ask(topic.name, altered)
@@ -150,18 +159,19 @@ class TopicChanger:
             blocker = topic_rules.refused(failure, f"the configuration of topic {topic.name}")
             self._asked.put(topic.key, "config", token, blocker)
             blockers.append(blocker)
-            return sorted(ours | set(asked.values))
+            return sorted(ours | set(desired.values))
         self._asked.put(topic.key, "config", token, None)
         services.seen.topics[topic.name] = with_changes(found, dict(differs.set), differs.unset)
         names = ", ".join([*differs.set, *differs.unset][:5])
         services.events.emit(normal("Topic", topic.key, "Configured", f"{topic.name}: {names}"))
-        return sorted(asked.values)
+        return sorted(desired.values)
 
     def _resize(
         self, draft: Draft, topic: TopicInfo, blockers: list[Blocker]
     ) -> replication_factor_changes.Resizing | None:
         state = self._services.state
         found = replication_factor_changes.outlook(draft, topic)
+        # The mover reads this set; it continues from the difference between rows and spec.
         (state.resizing.discard if found is None else state.resizing.add)(topic.id)
         foreign = self._mover.foreign(topic)
         if foreign:

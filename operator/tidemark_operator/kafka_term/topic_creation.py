@@ -1,8 +1,7 @@
-"""A Topic on Apache Kafka that has no topic yet: one is created, or one that is there becomes its
-own.
+"""Creation of a topic on Apache Kafka for a Topic, or adoption of an existing one.
 
-That Kafka is asked is on record before it is asked (``partitionsPlaced`` without ``topicId``), so
-that what was made though nobody heard of it is known again.
+The request is recorded before it is sent (``partitionsPlaced`` without ``topicId``), so that a
+topic is recognised if the answer is lost.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ from tidemark_operator.kube.kinds import TOPIC, Key
 
 
 class TopicCreator:
-    """Of one term."""
+    """Creator of topics of one term."""
 
     def __init__(self, services: KafkaServices, writer: TopicWriter, asked: Asked) -> None:
         self._services = services
@@ -42,13 +41,16 @@ class TopicCreator:
         self._asked = asked
 
     async def begin(self, key: Key, topic: TopicInfo) -> float | None:
-        """One step towards a topic; when to look again, in seconds."""
+        """Do one step towards a topic; return when to look again, in seconds."""
         services, kafka = self._services, self._services.kafka
         found = await kafka.looks.ask(topic.name, None)
+        # A recorded request may have created the topic although its answer was lost.
         asked_for = topic.partitions_placed > 0
         if found is not None:
             return await self._claim(key, topic, found, asked_for=asked_for)
         blocker = topic_rules.joined(topic_rules.refusals(topic, 0, services.seen.not_tiered))
+        # The first tiering state is part of the creation: the topic is tiered from its first
+        # segment.
         tiering = disablement.step_by_spec(
             topic.tiering_status, topic.tiering_spec, services.state.cluster, now_ms=wall_ms()
         )
@@ -62,10 +64,12 @@ class TopicCreator:
         if isinstance(planned, BrokersMissing):
             decision = dataclasses.replace(nothing(topic), missing=planned)
             return await self._writer.write(key, topic, decision)
+        # From here on a topic of that name may be the operator's own.
         if not asked_for:
             await self._record_intent(key, topic, values)
         new = NewTopic(topic.name, planned, values)
         answer = await kafka.creations.ask(topic.name, new)
+        # The answer has the id, so no other topic can be mistaken for it.
         if isinstance(answer, uuid.UUID):
             services.seen.topics.pop(topic.name, None)
             return await self._created(key, topic, answer, values)
@@ -78,8 +82,9 @@ class TopicCreator:
         return await self._not_created(key, topic, answer, asked, asked_for=asked_for)
 
     async def _record_intent(self, key: Key, topic: TopicInfo, values: Mapping[str, str]) -> None:
-        """That Kafka is asked to create it stands in the status first: if nobody hears of the
-        answer, the topic is known again."""
+        """Record the request in the status first: if its answer is lost, the topic is
+        recognised.
+        """
         now_ms = wall_ms()
         blocker = Blocker(
             reason=Reason.CREATING, message="waiting for Kafka to create the topic", goes_on=True
@@ -95,8 +100,11 @@ class TopicCreator:
         await services.statuses.write(TOPIC, key, status)
 
     async def _handed_on_twice(self, new: NewTopic) -> Found | None:
-        """The topic, if it is to the letter what was just asked for. A broker hands a request on
-        once more where a controller has died before it answered, which may have created it."""
+        """Return the topic if it is exactly what was requested.
+
+        A broker forwards a request again if a controller died before it answered, and the first
+        attempt may have created the topic.
+        """
         for number in range(requeue_delays.KNOWN_TRIES):
             await asyncio.sleep(requeue_delays.KNOWN_S * (number + 1))
             found = await self._services.kafka.looks.ask(new.name, None)
@@ -109,27 +117,30 @@ class TopicCreator:
     ) -> float | None:
         view = await self._known(topic.name, topic_id)
         if view is None:
-            return 0.2  # it is there, and the next look claims it
+            return 0.2  # it exists, and the next step claims it
         found = Found(view, values)
         return await self._claim(key, topic, found, asked_for=True, created=topic_id)
 
     async def _known(self, name: str, topic_id: uuid.UUID) -> TopicView | None:
-        """A topic that was just made, once its leaders are known."""
+        """Return a topic that was just created, once its leaders are known."""
         found = None
         for number in range(requeue_delays.KNOWN_TRIES):
             await asyncio.sleep(requeue_delays.KNOWN_S * (number + 1))
             view = await self._services.kafka.views.ask(name, None)
             if view is not None and view.topic_id == topic_id:
                 found = view
-                if all(each.leader >= 0 for each in view.partitions):
+                if all(partition.leader >= 0 for partition in view.partitions):
                     break
         return found
 
     async def _not_created(
         self, key: Key, topic: TopicInfo, failure: Failure, asked: Hashable, *, asked_for: bool
     ) -> float | None:
-        """Nothing was created by this request. Where none before it may have, that it was asked for
-        is taken back: what is made under the name by others is theirs."""
+        """Handle a failed creation.
+
+        If no earlier request can have created the topic either, the record is withdrawn: a topic
+        that others create under the name is theirs.
+        """
         blocker = topic_rules.refused(failure, f"topic {topic.name} was not created")
         exists = failure.code is ErrorCode.topic_already_exists
         self._asked.put(topic.key, "create", asked, blocker)
@@ -157,7 +168,7 @@ class TopicCreator:
         asked_for: bool,
         created: uuid.UUID | None = None,
     ) -> float | None:
-        """The write of its id makes a topic the Topic's."""
+        """Make a topic the Topic's own by writing its id."""
         services = self._services
         claimed = topic_rules.claim(
             topic,
@@ -169,6 +180,7 @@ class TopicCreator:
         if isinstance(claimed, Blocker):
             return await self._writer.write(key, topic, nothing(topic, blocker=claimed))
         tiering_status = claimed.tiering_status
+        # Rows, status and the next observation are all under the claimed id.
         mine = dataclasses.replace(
             topic,
             topic_id=claimed.topic_id,
@@ -203,7 +215,9 @@ def _told(topic: TopicInfo, claimed: Adoption) -> tuple[Event, ...]:
 def plan(
     services: KafkaServices, topic: TopicInfo, present: int
 ) -> tuple[tuple[int, ...], ...] | BrokersMissing:
-    """The brokers of partitions from ``present`` on, as our own controller would place them."""
+    """Return the brokers of partitions from ``present`` on, placed as by Tidemark's own
+    controller.
+    """
     draft = Draft(services.state)
     placed = place_topic(draft, dataclasses.replace(topic, partitions_placed=present))
     if isinstance(placed, BrokersMissing):

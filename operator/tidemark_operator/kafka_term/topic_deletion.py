@@ -1,5 +1,7 @@
-"""A Topic on Apache Kafka that is deleted: its topic is deleted by its id, or left behind
-(``deletionPolicy: Orphan``), and only then is the object let go."""
+"""Deletion of a Topic on Apache Kafka: its topic is deleted by id or left, then it is released.
+
+With ``deletionPolicy: Orphan`` the topic stays in Kafka.
+"""
 
 from kio.schema.errors import ErrorCode
 
@@ -20,7 +22,7 @@ from tidemark_operator.resources.names import TOPIC_FINALIZER
 
 
 class TopicRemover:
-    """Of one term."""
+    """Remover of topics of one term."""
 
     def __init__(self, services: KafkaServices, writer: TopicWriter) -> None:
         self._services = services
@@ -29,8 +31,12 @@ class TopicRemover:
     async def delete(
         self, key: Key, body: Json, topic: TopicInfo, taken: Blocker | None
     ) -> float | None:
-        """One step; ``taken``: another Topic has the name. When to look again, in seconds."""
+        """Do one step; return when to look again, in seconds.
+
+        ``taken``: another Topic has the name.
+        """
         services = self._services
+        # The orphan is listed before the finalizer is removed, or its id would be lost.
         if topic.deletion_policy is DeletionPolicy.ORPHAN:
             if topic.topic_id is not None and not await self._record_orphan(topic):
                 text = left_behind.full_message(services.state.cluster)
@@ -40,6 +46,7 @@ class TopicRemover:
             await self._release(body, topic, "TopicLeftBehind", "it stays in Kafka")
             return None
         topic_id = topic.topic_id
+        # A recorded creation without an id may have succeeded: look for its topic.
         if topic_id is None and topic.partitions_placed and taken is None:
             found = await services.kafka.looks.ask(topic.name, None)
             lacks = services.state.cluster.under_replicated_creation
@@ -49,8 +56,9 @@ class TopicRemover:
             await self._release(body, topic, "TopicDeleted", "nothing was created")
             return None
         failure = await services.kafka.deletions.ask(topic_id, None)
-        gone = (None, ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
-        if failure is None or failure.code in gone:
+        # A topic that Kafka does not know is deleted already, by an earlier step or another client.
+        missing = (None, ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
+        if failure is None or failure.code in missing:
             await self._release(body, topic, "TopicDeleted", "Kafka has deleted it")
             return None
         blocker = topic_rules.refused(failure, f"topic {topic.name} was not deleted")

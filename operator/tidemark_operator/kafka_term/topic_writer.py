@@ -1,5 +1,4 @@
-"""The status of a Topic on Apache Kafka: written where it says something new, of the object that it
-is about."""
+"""Status writes of a Topic on Apache Kafka: only changes, and only to the same object."""
 
 import dataclasses
 import logging
@@ -18,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class TopicWriter:
-    """Of one term."""
+    """Status writer of one term."""
 
     def __init__(self, services: KafkaServices) -> None:
         self._services = services
@@ -31,17 +30,22 @@ class TopicWriter:
         *,
         keys: list[str] | None = None,
     ) -> float | None:
-        """``keys``: of the configuration that are the manifest's from now on; None: as they are on
-        record. When to look again, in seconds. Raises ``KubeError``."""
+        """Write a decision's status; return when to look again, in seconds.
+
+        ``keys`` are the managed keys of the configuration from now on; None: as recorded. Raises
+        ``KubeError``.
+        """
         services, now_ms = self._services, wall_ms()
         if decision.deletion is not None and topic.deletion_ms is not None:
             quiet_ms = quiet_deletion_ms(topic.deletion_ms, now_ms=now_ms)
             if quiet_ms and not decision.deletion.problem:
                 return quiet_ms / 1000
+        # The object may have been deleted and created again under the same name.
         held = services.objects.get(key)
         if held is None or held["metadata"]["uid"] != str(topic.uid):
             return None
         former: Json = held.get("status") or {}
+        # A blocked Topic may have withdrawn fields, which must not return from the stored status.
         base = topic.status if decision.blocker is not None else former
         view = dataclasses.replace(topic, status=base)
         result = topic_status(services.state, view, decision, services.disablements, now_ms=now_ms)
@@ -62,7 +66,7 @@ def nothing(
     deletion: DeletionStep | None = None,
     paused: bool = False,
 ) -> TopicDecision:
-    """What is decided where nothing of the topic itself changes."""
+    """Return a decision that changes nothing of the topic itself."""
     return TopicDecision(
         tiering_status=topic.tiering_status, blocker=blocker, deletion=deletion, paused=paused
     )

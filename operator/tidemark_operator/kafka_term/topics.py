@@ -1,10 +1,10 @@
-"""One Topic on Apache Kafka: see what is there, and whose matter it is.
+"""Reconciliation of one Topic on Apache Kafka: observe the topic, and dispatch.
 
-What was asked of Kafka and may have been done, though nobody heard of it, is on record before it is
-asked. So whoever comes next goes on from the picture and the status alone. What is not there yet is
-:mod:`~tidemark_operator.kafka_term.topic_creation`'s, what is there
-:mod:`~tidemark_operator.kafka_term.topic_alteration`'s, what goes
-:mod:`~tidemark_operator.kafka_term.topic_deletion`'s.
+Requests to Kafka are recorded before they are sent, because they may succeed although the answer is
+lost. A later operator continues from the observed state and the status alone. A missing topic is
+for :mod:`~tidemark_operator.kafka_term.topic_creation`, an existing one for
+:mod:`~tidemark_operator.kafka_term.topic_alteration`, a deleted one for
+:mod:`~tidemark_operator.kafka_term.topic_deletion`.
 """
 
 from tidemark.reasons import Reason
@@ -31,7 +31,7 @@ from tidemark_operator.resources.names import TOPIC_FINALIZER
 
 
 class TopicReconciler:
-    """Of one term."""
+    """Reconciler of Topics of one term."""
 
     def __init__(
         self, services: KafkaServices, observer: Observer, mover: Mover, disabler: Disabler
@@ -53,7 +53,7 @@ class TopicReconciler:
         self._remover = TopicRemover(services, self._writer)
 
     async def reconcile(self, key: Key) -> float | None:
-        """One step; when to look again, in seconds."""
+        """Do one step; return when to look again, in seconds."""
         services, text = self._services, key.namespaced_name
         body = services.objects.get(key)
         if body is None:
@@ -62,10 +62,12 @@ class TopicReconciler:
         topic = services.state.topics.get(text)
         if topic is None:
             if cluster_of(body) == services.cluster_key.name:
-                topic_info(body, {})  # raises what is wrong with it
+                topic_info(body, {})  # raises the cause
             return await elsewhere(services, TOPIC, key, body)
+        # The finalizer is set before Kafka has anything of the Topic.
         if not await self._hold(body, topic):
             return None
+        # Waiting for the API server may have changed the Topic.
         topic = services.state.topics.get(text)
         if topic is None:
             return 0.0
@@ -74,13 +76,15 @@ class TopicReconciler:
         try:
             return await self._step(key, body, topic)
         except EngineUnavailable as error:
-            # What was put on record before Kafka was asked has to stay there: it may be done.
+            # The record of a request stays: Kafka may have received it.
             present = services.state.topics.get(text, topic)
             present = present if present.uid == topic.uid else topic
             return await self._unavailable(key, present, str(error))
 
     async def _hold(self, body: Json, topic: TopicInfo) -> bool:
-        """Our finalizer stands before anything exists outside; False: nothing is left to do."""
+        """Set the finalizer before anything exists outside; return False if nothing is left to
+        do.
+        """
         if body["metadata"].get("deletionTimestamp"):
             return TOPIC_FINALIZER in finalizers_of(body)
         if not topic.paused:
@@ -88,8 +92,10 @@ class TopicReconciler:
         return True
 
     async def _unavailable(self, key: Key, topic: TopicInfo, problem: str) -> float:
-        """Kafka cannot be asked. A topic that serves goes on to: its status stays, unless something
-        is asked of it."""
+        """Handle an unreachable Kafka.
+
+        A topic that is served continues, and its status stays unless the Topic requires a change.
+        """
         if not self._services.seen.problem:
             self._observer.look_soon()
         waits = topic.deletion_ms is not None or not topic.was_ready
@@ -109,6 +115,8 @@ class TopicReconciler:
         services, seen = self._services, self._services.seen
         if seen.problem or seen.cluster is None:
             raise EngineUnavailable(seen.problem or "the Kafka cluster has not answered yet")
+        # The name is checked before deletion, or the loser of a name would delete the winner's
+        # topic.
         taken = topic_rules.name_taken(services.state, topic)
         if topic.deletion_ms is not None:
             return await self._remover.delete(key, body, topic, taken)
@@ -117,15 +125,18 @@ class TopicReconciler:
         if topic.topic_id is None:
             return await self._creator.begin(key, topic)
         found = seen.topics.get(topic.name)
+        # The periodic observation may be older than the topic, so it is read once directly.
         if found is None:
             found = await services.kafka.looks.ask(topic.name, None)
             if found is None and seen.missing_for_s(topic.name) < requeue_delays.GONE_S:
                 return 1.0
+        # Another id under the name is another topic: nothing is changed in it.
         if found is None or found.view.topic_id != topic.topic_id:
             blocker = topic_rules.gone(topic, None if found is None else found.view)
             return await self._writer.write(key, topic, nothing(topic, blocker=blocker))
         if topic.name not in seen.topics:
             seen.topics[topic.name] = found
             take_rows(services, topic, found)
+        # The mover changes the same configuration, so the two exclude each other.
         async with self._mover.record(topic):
             return await self._changer.keep(key, services.state.topics.get(topic.key, topic), found)

@@ -1,1 +1,1 @@
-"""Where the controller's decisions are kept: the PartitionSlices, written in groups."""
+"""PartitionSlices, in which the controller stores its decisions, written in groups."""

@@ -1,12 +1,12 @@
-"""Group commit: decisions wait in a line, are taken together on one draft, and are written at once.
+"""Group commit: queued decisions are made together on one draft and written at once.
 
-The rule is *persist before acting*: what a decision returns reaches its caller only after
-everything it changed is known to be stored. The state does not move while a group is being written;
-decisions that come meanwhile form the next group. Where a slice was changed by somebody else, the
-decisions that touched it are taken again on what is now stored.
+The rule is *persist before acting*: a decision's result reaches its caller only after everything it
+changed is known to be stored. The state does not change while a group is being written; decisions
+that arrive meanwhile form the next group. If another writer changed a slice, the decisions that
+touched it are repeated on what is now stored.
 
-At the beginning of a term the slices may be older than what brokers were told: until their reports
-are in, a decision that would change a slice is put off and taken anew, whoever wants it.
+At the start of a term the slices may be older than the brokers' states. Until the brokers have
+reported, a decision that would change a slice is delayed and made again.
 """
 
 import asyncio
@@ -31,15 +31,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 GROUP_MAX = 4096
 RETAKEN_MAX = 8
-#: A group that is worth waiting for waits while it grows, and no longer than this.
+#: Maximum time for which a group waits for more decisions while it grows.
 LINGER_S = 3.0
 GROWS_WITHIN_S = 0.1
-#: What could not be stored, and does not come again by itself, is decided again this much later.
+#: Pause before a decision is repeated that could not be stored and has no other retry.
 AGAIN_S = 1.0
 
 
 class DecisionFailed(RuntimeError):
-    """A decision could not be persisted (other writers kept changing the slice); try later."""
+    """A decision could not be persisted because other writers kept changing the slice; try
+    later.
+    """
 
 
 class Gate(Protocol):
@@ -47,20 +49,22 @@ class Gate(Protocol):
 
     @property
     def are_in(self) -> bool:
-        """Now."""
+        """Return whether they may be written now."""
 
     async def wait(self) -> None:
-        """Until they may."""
+        """Wait until they may be written."""
 
 
 class _TooEarly(Exception):
-    """A decision would change a slice."""
+    """A decision would change a slice before it may."""
 
 
 class TrackingDraft(Draft):
-    """A draft that knows which slices and brokers the decision under way has changed, or has read
-    as an earlier decision of the group changed them: if those cannot be stored, its own result
-    (an answer that shows such a row, say) stands for nothing."""
+    """Draft that tracks the slices and brokers of the current decision.
+
+    Included are those that it has read as changed by an earlier decision of the group. If these
+    cannot be stored, its own result (such as an answer with such a row) is invalid.
+    """
 
     def __init__(self, state: ControllerState) -> None:
         super().__init__(state)
@@ -69,11 +73,11 @@ class TrackingDraft(Draft):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was changed, and nobody is to be told anything."""
+        """Return whether nothing was changed and there is no event."""
         return not (self.touched or self.touched_brokers or self.events)
 
     def begin(self) -> None:
-        """A new decision starts."""
+        """Start a new decision."""
         self.touched = set()
         self.touched_brokers = set()
 
@@ -113,7 +117,7 @@ class TrackingDraft(Draft):
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[T]):
-    """A decision in the line."""
+    """A queued decision, with what its last attempt touched."""
 
     decide: Callable[[Draft], T]
     answer: asyncio.Future[T]
@@ -127,7 +131,7 @@ class _Waiting(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a group changed, for whoever tells it on: stored, and believed by the state."""
+    """Changes of a stored group, already applied to the state."""
 
     slices: frozenset[int]
     brokers: frozenset[int]
@@ -137,21 +141,23 @@ class Committed:
 
 
 class CommitListener(Protocol):
-    """Who carries out the rest of a commit, and is told of it."""
+    """Receiver of commits, which performs the rest of them."""
 
     def landing(self, state: ControllerState, write: SliceWrite) -> None:
-        """A slice's write took effect; called before the state advances."""
+        """Note that a slice's write took effect; called before the state advances."""
 
     async def write_broker(self, drafted: BrokerInfo) -> bool:
-        """Persist a registration and apply it to the state; False: decide again. Raises
-        ``KubeError``."""
+        """Persist a registration and apply it to the state; return False to decide again.
+
+        Raises ``KubeError``.
+        """
 
     def committed(self, committed: Committed) -> None:
-        """A group is stored; called before those who wait for it get their answers."""
+        """Note a stored group; called before its decisions get their answers."""
 
 
 class Committer:
-    """The one line of decisions of a term. Nothing is taken from it before ``run``."""
+    """The single queue of decisions of a term. Nothing is decided before ``run``."""
 
     _listener: CommitListener
 
@@ -163,8 +169,10 @@ class Committer:
         busy: Callable[[], bool],
         reports: Gate,
     ) -> None:
-        """``busy``: many reconciliations are under way, so a group is worth waiting for a
-        little; ``reports``: of the brokers, before which no slice is written."""
+        """``busy``: many reconciliations are in progress, so a group is worth a short wait.
+
+        ``reports``: of the brokers, before which no slice is written.
+        """
         self.state = state
         self._reports = reports
         self._store = store
@@ -176,9 +184,12 @@ class Committer:
         self.groups = 0
 
     async def decide(self, decide: Callable[[Draft], T], *, urgent: bool = True) -> T:
-        """Take a decision and wait until it is stored. ``decide`` may be called several times, each
-        time on a fresh draft; what it raises is raised here and changes nothing. What is not
-        ``urgent`` may wait a moment for company while there is much to do."""
+        """Make a decision and wait until it is stored.
+
+        ``decide`` may be called several times, each time on a fresh draft. An exception of it is
+        raised here and changes nothing. A decision that is not ``urgent`` may wait briefly for
+        others under load.
+        """
         while True:
             try:
                 return await self._decide(decide, urgent)
@@ -196,9 +207,11 @@ class Committer:
         return await answer
 
     def glance(self, decide: Callable[[Draft], T]) -> T | None:
-        """What is decided, where that is to change nothing: nobody has to wait for it, nor for
-        others. None: it has to be stored (:meth:`decide`), or the term has ended. What a group
-        that is under way changes is not seen yet; its topics are woken when it is stored."""
+        """Return the result of a decision that should change nothing, without waiting.
+
+        None if it has to be stored (:meth:`decide`), or the term has ended. Changes of a group in
+        progress are not visible yet; its topics are woken when it is stored.
+        """
         if self._ended is not None:
             return None
         draft = TrackingDraft(self.state)
@@ -207,12 +220,14 @@ class Committer:
 
     @property
     def is_busy(self) -> bool:
-        """So much is to be done that a write is worth waiting for, if others share it."""
+        """Return whether the load is so high that a write should wait to be shared."""
         return self._busy()
 
     async def try_decide(self, decide: Callable[[Draft], T], what: str) -> T | None:
-        """Take a decision that comes again when it cannot be stored now: then None. So is what
-        requests ask for, whose answer says so, and what the pacemaker does each second."""
+        """Make a decision that is repeated anyway if it cannot be stored now; None then.
+
+        These are clients' requests, whose answer reports the failure, and the periodic decisions.
+        """
         try:
             return await self.decide(decide)
         except (TermEnded, DecisionFailed) as error:
@@ -222,8 +237,10 @@ class Committer:
     async def until_decided(
         self, decide: Callable[[Draft], T], what: str, *, holds: Callable[[], bool] = lambda: True
     ) -> T | None:
-        """Take a decision that does not come again, which is every other one that is due to news:
-        until it is stored. None: it ``holds`` no more, or the term has ended."""
+        """Make a decision that has no other retry, until it is stored.
+
+        None if it no longer ``holds``, or the term has ended.
+        """
         while holds():
             try:
                 return await self.decide(decide)
@@ -236,7 +253,7 @@ class Committer:
         return None
 
     async def run(self, listener: CommitListener) -> None:
-        """Serve the line until the term ends (raises why) or the task is cancelled."""
+        """Serve the queue until the term ends (raises why) or the task is cancelled."""
         self._listener = listener
         try:
             while True:
@@ -250,8 +267,9 @@ class Committer:
             raise
 
     async def _linger(self) -> None:
-        """Let a group of placements grow: 1,000 Topics applied at once then cost few writes."""
+        """Let a group of placements grow, so that 1,000 Topics applied at once cost few writes."""
         self._urgent.clear()
+        # Urgent decisions (elections, registrations) never wait for others.
         if any(waiting.urgent for waiting in self._line) or not self._busy():
             return
         with contextlib.suppress(TimeoutError):
@@ -260,7 +278,7 @@ class Committer:
                     pass
 
     async def _grows(self) -> bool:
-        """Whether more decisions join those in the line, none of them urgent."""
+        """Return whether more decisions join the queue, none of them urgent."""
         before = len(self._line)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GROWS_WITHIN_S):
@@ -279,11 +297,15 @@ class Committer:
 
     async def _group(self) -> None:
         group, self._line = self._line[:GROUP_MAX], self._line[GROUP_MAX:]
+        # A caller that was cancelled needs no decision.
         await self._commit([waiting for waiting in group if not waiting.answer.done()])
 
     async def _commit(self, group: list[_Waiting[Any]]) -> None:
-        """Take a group on one draft and store it. A group that does not fit (a slice would be
-        full) is taken in halves, down to the one decision that does not."""
+        """Decide a group on one draft and store it.
+
+        A group that does not fit (a slice would be full) is halved, down to the one decision that
+        does not.
+        """
         draft, taken = self._take(group)
         if not taken:
             return
@@ -306,6 +328,7 @@ class Committer:
                 self.state, commit.writes, landing=self._listener.landing
             )
             brokers = await self._write_brokers(commit, slices)
+        # The outcome of the writes is unknown, so no caller may count its decision as made.
         except BaseException as error:
             for waiting in taken:
                 if not waiting.answer.done():
@@ -315,8 +338,11 @@ class Committer:
         self._finish(taken, slices, brokers, time.monotonic() - started_s)
 
     def _take(self, group: list[_Waiting[Any]]) -> tuple[TrackingDraft, list[_Waiting[Any]]]:
-        """Run the decisions on one draft. One that raises gets its exception; as it may have left
-        half a change behind, those before it are taken again and those after it wait."""
+        """Run the decisions on one draft.
+
+        One that raises gets its exception. As it may have left half a change, those before it are
+        decided again and those after it wait.
+        """
         draft = TrackingDraft(self.state)
         taken: list[_Waiting[Any]] = []
         for position, waiting in enumerate(group):
@@ -327,6 +353,7 @@ class Committer:
                 self._refuse_early(draft)
             except Exception as error:  # noqa: BLE001 - belongs to the caller of this decision
                 waiting.answer.set_exception(error)
+                # It changed nothing, so the draft is still valid for the others.
                 if not draft.touched and not draft.touched_brokers:
                     continue
                 self._line[:0] = group[position + 1 :]
@@ -338,13 +365,15 @@ class Committer:
         return draft, taken
 
     def _refuse_early(self, draft: TrackingDraft) -> None:
-        """A decision that changes a slice waits for the reports of the brokers."""
+        """Delay a decision that changes a slice until the brokers have reported."""
         if draft.touched and not self._reports.are_in:
             raise _TooEarly
 
     async def _write_brokers(self, commit: Commit, slices: dict[int, bool]) -> dict[int, bool]:
-        """Registrations go after the slices: a persisted one says that the ISRs were left. With a
-        slice missing none is written."""
+        """Write registrations after the slices; none if a slice was not stored.
+
+        A persisted registration implies that the ISRs were left.
+        """
         if not commit.brokers:
             return {}
         if not all(slices.values()):
@@ -372,9 +401,11 @@ class Committer:
         failed_brokers = {node for node, done in brokers.items() if not done}
         done: list[_Waiting[Any]] = []
         again: list[_Waiting[Any]] = []
+        # A decision fails if any slice or broker that it touched was not stored.
         for waiting in taken:
             failed = waiting.slices & failed_slices or waiting.brokers & failed_brokers
             (again if failed else done).append(waiting)
+        # The listener publishes before callers act on their results.
         self._listener.committed(
             Committed(
                 slices=frozenset(slices) - failed_slices,
@@ -387,6 +418,7 @@ class Committer:
         for waiting in done:
             if not waiting.answer.done():
                 waiting.answer.set_result(waiting.result)
+        # Failed decisions go to the front, before those that arrived later.
         self._line[:0] = [waiting for waiting in again if self._may_retry(waiting)]
 
     @staticmethod

@@ -1,9 +1,9 @@
 """Reading, creating, claiming and writing the PartitionSlices of one Cluster.
 
-Three rules: a PUT always carries the resourceVersion that was read (a conflict is never forced);
-a higher controller epoch in a slice, or the API server's own STALE_CONTROLLER_EPOCH, ends this
-controller's term; and a write of unknown outcome is settled by reading the commit number. A commit
-number is never used for two contents, so even a PUT that lands late is told apart.
+Three rules apply. A PUT always carries the resourceVersion that was read, so a conflict is never
+forced. A higher controller epoch in a slice, or the API server's STALE_CONTROLLER_EPOCH, ends this
+controller's term. A write of unknown outcome is settled by reading the commit number; a commit
+number is never used for two contents, so even a late PUT is recognised.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 PARALLEL_WRITES = 16
 REREAD = Backoff(first_s=0.1, most_s=2.0)
-#: The id of the slice's cluster as a uid; as text it may begin with what no label may.
+#: Label with the id of the slice's cluster as a uid; Kafka's text form may be no valid label.
 CLUSTER_UID_LABEL = f"{CLUSTER_LABEL}-uid"
 
 #: Called for each write that took effect, before the state advances.
@@ -43,7 +43,7 @@ Landing = Callable[[ControllerState, SliceWrite], None]
 
 
 class SlicesUnusable(Exception):
-    """Slices are missing, or belong to another Cluster: nothing is decided until a person looks."""
+    """Slices are missing, or belong to another Cluster: nothing is decided until a person acts."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class SlicesUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The Cluster whose slices these are."""
+    """Cluster that owns the slices."""
 
     namespace: str
     cluster: str
@@ -60,14 +60,14 @@ class Home:
 
 
 async def list_slices(api: KubeApi, namespace: str, cluster: str) -> dict[str, Json]:
-    """Every slice under the name of a Cluster, by name, without a cache."""
+    """Return every slice under a Cluster's name, by name, read without a cache."""
     selector = f"{CLUSTER_LABEL}={cluster}"
     listed = await api.list_all(PARTITION_SLICE, namespace, label_selector=selector)
     return {str(body["metadata"]["name"]): body for body in listed}
 
 
 def found_slice(body: Json) -> FoundSlice:
-    """Whose a slice is, by its label; one that says so in no way that we know is nobody's."""
+    """Return the owner of a slice by its label; without a valid label the owner is unknown."""
     labelled = (body["metadata"].get("labels") or {}).get(CLUSTER_UID_LABEL, "")
     try:
         cluster_id = id_text(uuid.UUID(labelled))
@@ -77,7 +77,7 @@ def found_slice(body: Json) -> FoundSlice:
 
 
 class SliceStore:
-    """The slices of one Cluster during one term. Remembers the metadata last read of each."""
+    """Slices of one Cluster during one term, with the metadata last read of each."""
 
     def __init__(
         self,
@@ -98,13 +98,13 @@ class SliceStore:
     # ------------------------------------------------------------ taking over
 
     def begin(self, found: Mapping[str, Json], slices: int) -> None:
-        """Go on with the slices that were listed; :meth:`create_missing` makes the others."""
+        """Continue with the listed slices; :meth:`create_missing` creates the others."""
         names = {index: slice_name(self._home.cluster, index) for index in range(slices)}
         self._missing = [index for index, name in names.items() if name not in found]
         self._objects = {i: found[name] for i, name in names.items() if name in found}
 
     async def create_missing(self) -> None:
-        """For a Cluster that never had any."""
+        """Create the slices of a Cluster that never had any."""
         await asyncio.gather(*(self._create(index) for index in self._missing))
 
     async def _create(self, index: int) -> None:
@@ -127,7 +127,8 @@ class SliceStore:
                 self._objects[index] = await self._api.create(
                     PARTITION_SLICE, self._home.namespace, body
                 )
-            except Conflict:  # an earlier try of ours, or the operator that was here before
+            # An earlier attempt, or the previous operator, has created it.
+            except Conflict:
                 self._objects[index] = await self._get(index)
             except (Invalid, Forbidden) as error:
                 raise SlicesUnusable(
@@ -138,7 +139,7 @@ class SliceStore:
                 ) from error
 
     def payloads(self) -> Iterable[tuple[int, Json]]:
-        """(index, slice) as last read, for loading the core's state."""
+        """Return (index, slice) as last read, for loading the core's state."""
         return sorted(self._objects.items())
 
     # ------------------------------------------------------------ writing
@@ -150,10 +151,13 @@ class SliceStore:
         *,
         landing: Landing | None = None,
     ) -> dict[int, bool]:
-        """Write several slices at once; per index whether it took effect. Where it did, the state
-        has advanced, after a call of ``landing``; where not, the slice was read again and the
-        decision has to be taken again. Every write is finished or settled before this returns or
-        raises."""
+        """Write several slices at once; return per index whether the write took effect.
+
+        If it did, the state has advanced, after a call of ``landing``. If not, the slice was read
+        again and the decision has to be made again. Every write is finished or settled before this
+        returns or raises.
+        """
+        # Wait for all writes even if one fails: none may be left unsettled.
         ordered = list(writes)
         outcomes = await asyncio.gather(
             *(self._write(state, write, landing) for write in ordered), return_exceptions=True
@@ -168,8 +172,10 @@ class SliceStore:
     async def _write(
         self, state: ControllerState, write: SliceWrite, landing: Landing | None
     ) -> bool:
+        # The number counts as used from now on, whatever the outcome.
         state.commit = max(state.commit, write.commit)
         async with self._parallel:
+            # The Lease is checked as late as possible before the write.
             self._check_leading()
             try:
                 took_effect = await self._put(write)
@@ -198,7 +204,7 @@ class SliceStore:
         return True
 
     async def _settle(self, state: ControllerState, write: SliceWrite) -> bool:
-        """Read the slice until it answers; whether it is what ``write`` wanted."""
+        """Read the slice until that succeeds; return whether it has the content of ``write``."""
         failures = 0
         while True:
             self._check_leading()
@@ -209,6 +215,7 @@ class SliceStore:
                 failures += 1
                 logger.warning("slice %d cannot be read: %s", write.index, error)
                 await asyncio.sleep(REREAD.pause_s(failures, jitter=random.random()))
+        # What was read is the base of the next PUT, whichever process wrote it.
         self._objects[write.index] = now
         if int(now["controllerEpoch"]) > state.controller_epoch:
             raise ControllerFenced(
@@ -217,7 +224,7 @@ class SliceStore:
         if landed(write, now):
             return True
         self.conflicts += 1
-        # What brokers said was said before: they are asked anew.
+        # The reports were made before the slice went back, so brokers have to report again.
         if any(map(state.held.has_heard, state.brokers)) and goes_back(state, write.index, now):
             raise SlicesBehind(f"slice {write.index} was restored to an earlier state")
         load_slice(state, write.index, now)

@@ -1,4 +1,4 @@
-"""Statuses as Kubernetes stores them, computed from the state: conditions, figures, a sentence."""
+"""Statuses as stored in Kubernetes, computed from the state: conditions, figures, a sentence."""
 
 from tidemark_operator.controller.status.broker import broker_status
 from tidemark_operator.controller.status.cluster import cluster_status

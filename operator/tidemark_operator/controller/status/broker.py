@@ -1,5 +1,7 @@
-"""A Broker's status: its registration, what it leads and holds, Registered,
-Ready, Draining, PodUpToDate, ExternalAddress."""
+"""Status of a Broker: registration, leaders and replicas, and its conditions.
+
+The conditions are Registered, Ready, Draining, PodUpToDate and ExternalAddress.
+"""
 
 from tidemark.reasons import Reason
 from tidemark_operator.controller import protection
@@ -22,8 +24,11 @@ from tidemark_operator.controller.status.pod import with_pod
 
 
 def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) -> StatusResult:
-    """The whole status. For a registration that is about to be persisted, pass the drafted broker
-    (the state still has the former one)."""
+    """Return the whole status.
+
+    For a registration that is about to be persisted, pass the drafted broker: the state still has
+    the former one.
+    """
     health = state.health.get(broker.node_id, BrokerHealth())
     conditions = with_pod(
         state,
@@ -33,12 +38,14 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
     conditions, told = external_listeners.of_broker(state, broker, conditions)
     status: dict[str, object] = dict(broker.status)
     status["observedGeneration"] = broker.generation
+    # A later registration in the stored status wins over the one in memory.
     status["controllerEpoch"] = state.controller_epoch
     if not _is_overtaken(broker):
         status.pop("rack", None)
         status.update(_registration(broker) if broker.registered else {})
     if broker.registered:
         status.update(_figures(state, broker))
+    # Fields of absent features are removed, so that a withdrawn listener or drain leaves no trace.
     status.pop(external_listeners.ENDPOINTS, None)
     status.update(told)
     status.pop("drain", None)
@@ -46,6 +53,7 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
     if leaving is not None:
         draining, status["drain"] = leaving
         conditions.append(draining)
+        # A drain counts as reconciling unless something else does already.
         if draining.status == TRUE and conditions[1].status != TRUE:
             conditions[1] = condition("Reconciling", True, draining.reason, draining.message)
     status["conditions"] = render(
@@ -56,8 +64,11 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
 
 
 def _is_overtaken(broker: BrokerInfo) -> bool:
-    """Whether a later registration stands there already: a watch may be quicker than the answer to
-    the write, and that answer may be lost. An epoch never goes back."""
+    """Return whether a later registration is stored already.
+
+    A watch may be faster than the answer to the write, and that answer may be lost. An epoch never
+    decreases.
+    """
     stored = broker.status.get("brokerEpoch")
     return isinstance(stored, int) and stored > broker.broker_epoch
 

@@ -1,7 +1,8 @@
-"""A Cluster's status: brokers, tiered topics, remote bytes, whether the remote tier answers.
+"""Status of a Cluster: brokers, tiered topics, remote bytes, and its conditions.
 
-What the shell owns there (controller, clusterId, slices, storeId, acceptedStorage, nextProducerId)
-is kept as it was read; so is leftBehind, but for what was adopted or is to be forgotten.
+Fields that the reconcilers write themselves (controller, clusterId, slices, storeId,
+acceptedStorage, nextProducerId) stay as they were read. So does leftBehind, except adopted or
+forgotten entries.
 """
 
 from tidemark.reasons import Reason
@@ -29,7 +30,7 @@ REFUSED_REMEDY = (
 
 
 def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> StatusResult:
-    """The whole status; ``generation`` is the one whose storage was looked at."""
+    """Return the whole status; ``generation`` is the one whose storage was checked."""
     cluster = state.cluster
     registered = [broker for broker in state.brokers.values() if broker.registered]
     fenced = [broker.node_id for broker in registered if not broker.live]
@@ -40,6 +41,8 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
         *_refused_creations(state),
     ]
     conditions, told = external_listeners.of_cluster(state, conditions)
+    # A held deletion and deleted definitions replace any other reason of Stalled: they need a
+    # person.
     if cluster.deletion_held:
         text = protection.held_text("Cluster")
         conditions[2] = condition("Stalled", True, Reason.DELETION_PROTECTED, text)
@@ -58,6 +61,7 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
         status["leftBehind"] = rendered(kept)
     if not kept:
         status.pop("leftBehind", None)
+    # An engine that stores partition state itself never rebuilds rows.
     if not state.engine.keeps_rows:
         status.update(rebuilding.rendered(state, now_ms=now_ms))
     for name in rebuilding.FIELDS:
@@ -68,8 +72,11 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
 
 
 def needs_tier(state: ControllerState, topic: TopicInfo) -> bool:
-    """Whether a topic has data in the tier or may get some. Without a report of every partition
-    (by a leader that leads) a topic that once was tiered counts: absence is not evidence."""
+    """Return whether a topic has data in the tier or may get some.
+
+    Without a report of every partition by an acting leader, a topic that was ever tiered counts:
+    absence is not evidence.
+    """
     if not topic.tiering.ever_tiered:
         return False
     if not topic.tiering.is_off:
@@ -84,6 +91,7 @@ def needs_tier(state: ControllerState, topic: TopicInfo) -> bool:
 
 
 def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Condition]:
+    # The order is by urgency: the first matching reason is the one to act on.
     if state.cluster.deleting:
         names = (
             [topic.key.rpartition("/")[2] for topic in state.topics.values()],
@@ -154,7 +162,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
 
 
 def _storage(state: ControllerState) -> list[Condition]:
-    """RemoteStorageReady; absent where no remote storage is configured."""
+    """Return RemoteStorageReady; absent if no remote storage is configured."""
     cluster = state.cluster
     if cluster.storage_problem:
         text = cluster.storage_problem
@@ -169,7 +177,7 @@ def _storage(state: ControllerState) -> list[Condition]:
 
 
 def _refused_creations(state: ControllerState) -> list[Condition]:
-    """Return ObjectsAccepted, absent while the API server accepts the operator's objects."""
+    """Return ObjectsAccepted; absent while the API server accepts the operator's objects."""
     refused = state.cluster.refused_creations
     if not refused:
         return []
@@ -179,7 +187,7 @@ def _refused_creations(state: ControllerState) -> list[Condition]:
 
 
 def _swept(state: ControllerState) -> list[Condition]:
-    """TierSwept; absent until a sweep has said what it has left."""
+    """Return TierSwept; absent before the first sweep."""
     left = state.cluster.swept
     if left is None or not state.cluster.remote_storage:
         return []

@@ -1,9 +1,9 @@
 """Conditions in Kubernetes' JSON form.
 
-``lastTransitionTime`` moves only with ``status``, so that a status computed twice is the same
-twice. kstatus reads them: of ``Stalled=True`` (failed) and ``Reconciling=True`` (in progress) the
-first in the list decides, and ``Ready=False`` alone is in progress too; all three are always
-written, and all carry the generation that was looked at.
+``lastTransitionTime`` changes only with ``status``, so that repeated computation yields the same
+status. kstatus reads the list: the first of ``Stalled=True`` (failed) and ``Reconciling=True`` (in
+progress) decides, and ``Ready=False`` alone also means in progress. All three are always written,
+with the generation that was observed.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ MESSAGE_CHARS_MAX = 1024
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One observation; ``status`` is True, False or Unknown as text."""
+    """A condition; ``status`` is True, False or Unknown as text."""
 
     type: str
     status: str
@@ -29,8 +29,9 @@ class Condition:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StatusResult:
-    """A whole status to be written by PUT where :class:`Pacer` says so, and one sentence for people
-    (log line, ``tidemark status``)."""
+    """A whole status, to be written by PUT when :class:`Pacer` allows it, and its summary
+    sentence.
+    """
 
     status: dict[str, object]
     sentence: str
@@ -44,7 +45,7 @@ def condition(type_: str, value: bool | None, reason: str, message: str = "") ->
 def summary(
     *, ready: bool, reason: str, message: str, reconciling: bool = False, stalled: bool = False
 ) -> list[Condition]:
-    """Ready, Reconciling and Stalled of one story: the reason stands where it applies."""
+    """Return Ready, Reconciling and Stalled; each shows the reason if it applies to it."""
     # Reconciling=False of a stalled object refers to Stalled, which has the cause.
     quiet = Reason.STALLED if stalled else Reason.SETTLED
     return [
@@ -67,15 +68,17 @@ def summary(
 def render(
     conditions: list[Condition], previous: Json, *, generation: int, now_ms: int
 ) -> list[dict[str, object]]:
-    """The ``conditions`` list of a status, given the status that it replaces."""
+    """Return the ``conditions`` list of a status, given the status that it replaces."""
     rendered = [_render(item, find(previous, item.type), generation, now_ms) for item in conditions]
     return stalled_first(rendered)
 
 
 def stalled_first(rendered: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Order rendered conditions for kstatus, so that a stalled object counts as failed even while
-    other parts of it are reconciled. The order changes only if both are True: an upgrade must not
-    rewrite every status."""
+    """Order rendered conditions for kstatus, so that a stalled object counts as failed.
+
+    That matters while other parts of it are reconciled. The order changes only if both are True: an
+    upgrade must not rewrite every status.
+    """
     true = {str(item["type"]) for item in rendered if item["status"] == TRUE}
     if not {"Stalled", "Reconciling"} <= true:
         return rendered
@@ -83,6 +86,7 @@ def stalled_first(rendered: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def _render(item: Condition, old: Json | None, generation: int, now_ms: int) -> dict[str, object]:
+    # A new message alone is no transition.
     since: object = time_text(now_ms)
     if old is not None and old.get("status") == item.status and old.get("lastTransitionTime"):
         since = old["lastTransitionTime"]
@@ -97,7 +101,7 @@ def _render(item: Condition, old: Json | None, generation: int, now_ms: int) -> 
 
 
 def find(status: Json, type_: str) -> dict[str, object] | None:
-    """A condition of a status as it was read; None if it is not there."""
+    """Return a condition of a status as it was read; None if it is missing."""
     conditions = status.get("conditions")
     if not isinstance(conditions, list | tuple):
         return None
@@ -112,13 +116,15 @@ def shorten(text: str) -> str:
 
 
 def time_text(ms: int) -> str:
-    """RFC 3339, whole seconds."""
+    """Format a time as RFC 3339 in whole seconds."""
     time = datetime.datetime.fromtimestamp(ms // 1000, datetime.UTC)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def approximate_bytes(size: int) -> str:
-    """Rounded to powers of two, so that a message does not move with every segment."""
+    """Format a size rounded to a power of two, so that a message does not change with every
+    segment.
+    """
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size >= 1 << power:
             return f"about {1 << (size.bit_length() - 1 - power)} {unit}"

@@ -1,4 +1,4 @@
-"""How far a Broker is that is being drained or deleted: its condition Draining, and the figures."""
+"""Progress of a Broker that is drained or deleted: its condition Draining, and the figures."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +17,7 @@ NAMED_MAX = 3
 def drain_status(
     state: ControllerState, broker: BrokerInfo
 ) -> tuple[Condition, dict[str, object]] | None:
-    """Condition and figures; None for a broker that stays."""
+    """Return the condition and the figures; None for a broker that stays."""
     if not broker.leaving:
         return None
     found = draining.progress(Draft(state), broker.node_id)
@@ -30,6 +30,7 @@ def drain_status(
 
 
 def _condition(state: ControllerState, broker: BrokerInfo, found: draining.Progress) -> Condition:
+    # Done, blocked, in progress and stuck are told apart in this order.
     if not found.remaining:
         text = f"broker {broker.node_id} has no replicas. It can be stopped and deleted"
         return condition("Draining", False, Reason.DRAINED, text)
@@ -52,7 +53,7 @@ def _condition(state: ControllerState, broker: BrokerInfo, found: draining.Progr
 
 
 def _stuck(state: ControllerState, found: draining.Progress) -> str:
-    """Each obstacle, with the partitions that it is in the way of."""
+    """Return each obstacle with its partitions."""
     return "".join(
         f"; {named(state, keys)} cannot move: {obstacle.value}"
         for obstacle, keys in sorted(found.stuck.items(), key=lambda item: item[0].name)
@@ -60,10 +61,11 @@ def _stuck(state: ControllerState, found: draining.Progress) -> str:
 
 
 def _in_use(state: ControllerState, broker: BrokerInfo, blockers: Sequence[RowKey]) -> str:
-    """Why a Broker cannot go yet, and every way in which it can."""
+    """Return why a Broker cannot be removed yet, with all ways to change that."""
     draft = Draft(state)
     rows = [row for key in blockers if (row := state.row(key)) is not None]
     led = [row for row in rows if row.leader != NO_LEADER]
+    # Offer only remedies that apply: nothing catches up if all hosts are in sync already.
     behind = any(set(row.hosts).difference(row.isr, row.elr, (broker.node_id,)) for row in rows)
     topics = (
         ""
@@ -81,6 +83,7 @@ def _in_use(state: ControllerState, broker: BrokerInfo, blockers: Sequence[RowKe
         if not registration.has_live_copy(draft, row.key, without=broker.node_id)
     ]
     what = "have fewer complete copies than min.insync.replicas"
+    # Partitions with a single live copy are the urgent ones, so only those are named.
     if alone:
         blockers, what = alone, "lose the last live copy"
     serves = (
@@ -92,7 +95,7 @@ def _in_use(state: ControllerState, broker: BrokerInfo, blockers: Sequence[RowKe
 
 
 def named(state: ControllerState, keys: Iterable[RowKey]) -> str:
-    """Partitions by their names, the first of them."""
+    """Return the names of partitions; the first few, then a count."""
     known = list(keys)
     texts = []
     for topic_id, partition in known[:NAMED_MAX]:

@@ -1,9 +1,8 @@
-"""An Export's status: its run, how far the table is, and Exporting beside the conditions that all
-kinds have.
+"""Status of an Export: its run, the progress of the table, and the condition Exporting.
 
-``Ready`` says that all is as it is wanted: a job runs, or the next one has its time. ``Exporting``
-says whether records get into the table. What moves on its own stands in figures, which are written
-once a minute at most, and in no message.
+``Ready`` says that the desired state is reached: a job runs, or the next one is scheduled.
+``Exporting`` says whether records reach the table. Values that change by themselves are figures,
+which are written at most once a minute, and are in no message.
 """
 
 import dataclasses
@@ -31,20 +30,19 @@ from tidemark_operator.controller.status.conditions import (
 )
 
 EXPORTING = "Exporting"
-#: Failures in a row from which on a person is asked.
+#: Failures in a row after which a person has to act.
 PATIENCE = 3
-#: How old what the table shows may be, and how long a commit may take, at least; of a job with a
-#: longer interval so many of these.
+#: Minimum age of the table's newest data, or duration of a commit, that counts as lag. With a
+#: longer interval it is this number of intervals.
 STALE_MS = 15 * 60_000
 STALE_INTERVALS = 10
-#: How long a run may say nothing at all: its page is there before anything else of it.
+#: Time without a report before a run counts as silent; the page is the first thing a job serves.
 SILENT_MS = 5 * 60_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExportView:
-    """What was found out about an Export. ``next_ms``: when the next run begins, where that is
-    known."""
+    """Observations of an Export; ``next_ms`` is the start of the next run if it is known."""
 
     job: JobSeen
     problem: Problem | None = None
@@ -54,12 +52,13 @@ class ExportView:
 def export_status(
     state: ControllerState, export: ExportInfo, view: ExportView, *, now_ms: int
 ) -> StatusResult:
-    """The whole status."""
+    """Return the whole status."""
     export = dataclasses.replace(export, current_ms=_current_ms(export, view.job.report))
     conditions = export_conditions(export, view, now_ms=now_ms)
     status: dict[str, object] = dict(export.status)
     status["observedGeneration"] = export.generation
     status["controllerEpoch"] = state.controller_epoch
+    # Fields of the former run are removed, so that only those of the present one are shown.
     for name in _OURS:
         status.pop(name, None)
     status |= {name: value for name, value in _fields(export).items() if value}
@@ -113,7 +112,10 @@ def _time(ms: int | None) -> str | None:
 
 
 def _current_ms(export: ExportInfo, report: Report | None) -> int | None:
-    """It never goes back: a job that has just begun does not know it yet."""
+    """Return the time up to which the table is complete; it never decreases.
+
+    A job that has just started does not know it yet.
+    """
     told_ms = None if report is None else report.current_ms
     return max((ms for ms in (export.current_ms, told_ms) if ms is not None), default=None)
 
@@ -122,7 +124,7 @@ def _current_ms(export: ExportInfo, report: Report | None) -> int | None:
 
 
 def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> list[Condition]:
-    """Ready, Reconciling, Stalled and Exporting."""
+    """Return Ready, Reconciling, Stalled and Exporting."""
     if export.suspended:
         ends = view.job.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.ENDING)
         text = "spec.suspend is true, so no job runs" if not ends else "the job is being stopped"
@@ -135,6 +137,7 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
             stalled=not view.problem.waits,
         )
     run = export.run
+    # A superseded continuous job is not restarted, so a person has to act.
     if run is not None and run.outcome is Outcome.SUPERSEDED and export.schedule is None:
         text = (
             f"{export.last_failure}. This job is not restarted, because both "
@@ -142,6 +145,7 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
             "then set spec.suspend to true and back"
         )
         return _told(Reason.TABLE_TAKEN_OVER, text, stalled=run.generation == export.generation)
+    # Failures remain visible until a run has committed something.
     if export.failures:
         return _failing(export, view)
     if export.schedule is not None:
@@ -165,7 +169,11 @@ def _told(
 
 
 def _failing(export: ExportInfo, view: ExportView) -> list[Condition]:
-    """Until a run has committed something: one that has only begun may fail as the last one."""
+    """Return the conditions of an Export with failures.
+
+    They stay until a run has committed something: a run that has only started may fail like the
+    last.
+    """
     run = export.run
     assert run is not None
     refused = run.outcome is Outcome.REFUSED
@@ -178,6 +186,7 @@ def _failing(export: ExportInfo, view: ExportView) -> list[Condition]:
         text += f", {view.job.why}" if view.job.why else ""
     elif view.next_ms is not None:
         text += f". The next run starts at {time_text(view.next_ms)}"
+    # The first failures may be transient; repeated ones need a person.
     stalled = refused or export.failures >= PATIENCE
     return _told(Reason.JOB_FAILED, text, reconciling=not stalled, stalled=stalled)
 
@@ -216,7 +225,9 @@ _SILENT = (
 
 
 def _silent(export: ExportInfo, now_ms: int) -> list[Condition]:
-    """It ran, and its page is not reached: it may run as ever."""
+    """Return the conditions of a running job whose page cannot be reached; it may work as
+    before.
+    """
     former = find(export.status, EXPORTING) or {}
     stale = _is_stale(export, was=former.get("reason") == Reason.LAGGING, now_ms=now_ms)
     exporting = condition(EXPORTING, False if stale else None, Reason.REPORT_MISSING, _SILENT)
@@ -229,6 +240,7 @@ def _exporting(export: ExportInfo, report: Report, now_ms: int) -> Condition:
     run = export.run
     assert run is not None
     patience_ms = _patience_ms(export)
+    # A job that has just started, or has just committed, gets the full time again.
     since_ms = max(run.start_ms, report.committed_ms or 0, export.current_ms or 0)
     if report.lag and now_ms - since_ms > patience_ms:
         text = f"the topic has new records, but no commit since {time_text(since_ms)}"
@@ -247,8 +259,10 @@ def _exporting(export: ExportInfo, report: Report, now_ms: int) -> Condition:
 
 
 def _is_stale(export: ExportInfo, *, was: bool, now_ms: int) -> bool:
-    """One that is said to lag is believed to come along again at half of that, lest both are said
-    by turns."""
+    """Return whether the table is too old.
+
+    Once it lags, it has to recover to half of the limit, so that the condition does not alternate.
+    """
     if export.current_ms is None:
         return False
     allowed_ms = _patience_ms(export) // (2 if was else 1)

@@ -1,5 +1,7 @@
-"""Whether clients outside the Kubernetes cluster are told an address: the condition
-ExternalAddress of a Broker and of a Cluster, and the addresses in their statuses."""
+"""Condition ExternalAddress of a Broker and of a Cluster, with the addresses in their statuses.
+
+It says whether listeners for clients outside the Kubernetes cluster are advertised.
+"""
 
 from collections.abc import Mapping
 
@@ -12,22 +14,25 @@ from tidemark_operator.controller.status.conditions import Condition, condition,
 
 EXTERNAL_ADDRESS = "ExternalAddress"
 ENDPOINTS, LISTENERS = "externalEndpoints", "externalListeners"
-#: Of hundreds of brokers all wait for the same.
+#: Brokers in a message: hundreds of them wait for the same thing.
 NAMED = 3
 
 
 def of_broker(
     state: ControllerState, broker: BrokerInfo, conditions: list[Condition]
 ) -> tuple[list[Condition], dict[str, object]]:
-    """A Broker's conditions and what its status says of external listeners; the first three
-    conditions are Ready, Reconciling and Stalled."""
+    """Return a Broker's conditions with ExternalAddress, and its status fields for external
+    listeners.
+
+    The first three conditions are Ready, Reconciling and Stalled.
+    """
     if not broker.external:
         return conditions, {}
     found = external_listeners.external(state, broker)
     told = external_listeners.rendered(external_listeners.told_outside(state, broker))
     texts = {
-        name: each if isinstance(each, Missing) else external_listeners.text_of(each)
-        for name, each in found.items()
+        name: address if isinstance(address, Missing) else external_listeners.text_of(address)
+        for name, address in found.items()
     }
     return _with(conditions, _condition(texts)), {ENDPOINTS: told} if told else {}
 
@@ -35,18 +40,19 @@ def of_broker(
 def of_cluster(
     state: ControllerState, conditions: list[Condition]
 ) -> tuple[list[Condition], dict[str, object]]:
-    """The same of a Cluster: where clients begin, and whether that and all brokers are told."""
+    """Return a Cluster's conditions with ExternalAddress, and its bootstrap servers."""
     status = state.cluster.status
     found = external_listeners.bootstrap_servers(state)
-    if found is None:  # as a former controller said
+    # A new controller has not read the Services: the former controller's result stays.
+    if found is None:
         told = {LISTENERS: status[LISTENERS]} if status.get(LISTENERS) else {}
         return [*conditions, *_former(status)], told
     if not found:
         return conditions, {}
     servers = [
-        {"name": name, "bootstrapServers": each}
-        for name, each in sorted(found.items())
-        if isinstance(each, str)
+        {"name": name, "bootstrapServers": text}
+        for name, text in sorted(found.items())
+        if isinstance(text, str)
     ]
     missing = {**external_listeners.refused_bootstraps(state), **_brokers(state)}
     present = _with(conditions, _condition({**found, **missing}))
@@ -54,17 +60,17 @@ def of_cluster(
 
 
 def _brokers(state: ControllerState) -> dict[str, Missing]:
-    """Brokers that clients outside cannot reach."""
+    """Return the listeners of brokers without an external address."""
     found = {}
     for node_id, broker in sorted(state.brokers.items()):
-        for name, each in external_listeners.external(state, broker).items():
-            if isinstance(each, Missing):
-                found[f"broker {node_id}, {name}"] = each
+        for name, address in external_listeners.external(state, broker).items():
+            if isinstance(address, Missing):
+                found[f"broker {node_id}, {name}"] = address
     return found
 
 
 def _former(status: Json) -> list[Condition]:
-    """The condition as it was left."""
+    """Return the condition as stored."""
     former = find(status, EXTERNAL_ADDRESS)
     if former is None:
         return []
@@ -82,13 +88,14 @@ def _with(conditions: list[Condition], found: Condition) -> list[Condition]:
 
 
 def _condition(found: Mapping[str, str | Missing]) -> Condition:
-    missing = {name: each for name, each in found.items() if isinstance(each, Missing)}
+    missing = {name: address for name, address in found.items() if isinstance(address, Missing)}
     if not missing:
-        text = "; ".join(f"{name}: {each}" for name, each in found.items())
+        text = "; ".join(f"{name}: {address}" for name, address in found.items())
         return condition(EXTERNAL_ADDRESS, True, Reason.ADVERTISED, text)
-    refused = {name: each for name, each in missing.items() if each.refused}
+    # What a person has to fix is shown before what resolves by itself.
+    refused = {name: address for name, address in missing.items() if address.refused}
     shown = list((refused or missing).items())
-    text = "; ".join(f"{name}: {each.why}" for name, each in shown[:NAMED])
+    text = "; ".join(f"{name}: {address.why}" for name, address in shown[:NAMED])
     if len(shown) > NAMED:
         text += f"; and {len(shown) - NAMED} more"
     reason = Reason.ADDRESS_REFUSED if refused else Reason.ADDRESS_PENDING

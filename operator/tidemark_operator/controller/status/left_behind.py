@@ -1,4 +1,6 @@
-"""``leftBehind`` as a Cluster's status has it (:mod:`tidemark_operator.controller.left_behind`)."""
+"""Entries of ``leftBehind`` in a Cluster's status
+(:mod:`tidemark_operator.controller.left_behind`).
+"""
 
 from collections.abc import Sequence
 
@@ -9,7 +11,7 @@ from tidemark_operator.controller.status.conditions import time_text
 
 
 def rendered(orphans: Sequence[OrphanedTopic]) -> list[dict[str, object]]:
-    """As the status has them."""
+    """Return the entries for a status."""
     return [_entry(left) for left in orphans]
 
 

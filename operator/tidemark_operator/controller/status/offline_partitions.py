@@ -1,11 +1,11 @@
-"""Why partitions have no leader, or one that cannot serve, and every way out that there is.
+"""Causes and remedies of partitions without a leader, or with one that cannot serve.
 
-A leader that was elected and has not acknowledged it is none yet. Else there are three stories:
-nobody who has all that is committed is live (start one of them); or all who are live came back
-without proof that they lost nothing, and enough of them must say how far their logs reach before
-the longest leads (KIP-966); or the storage of the only one who may lead refuses. An unclean
-election ends the first two as well, where there is anybody else to lead: only then it is named.
-What a person may accept instead, copy by copy, is offered in the second (:mod:`accepted_losses`).
+An elected leader that has not acknowledged its leadership does not count yet. Otherwise there are
+three causes. Either no replica with all committed records is live (start one). Or all live ones
+returned without proof that they lost nothing, and enough of them must report their log ends before
+the longest leads (KIP-966). Or the storage of the only possible leader fails. An unclean election
+ends the first two as well, and is offered only if another replica could lead. In the second case a
+person may instead accept a copy (:mod:`accepted_losses`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,8 +25,8 @@ _UNCLEAN = (
 def no_leader(
     state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
 ) -> list[Condition]:
-    """Ready, Reconciling and Stalled of a topic some of whose partitions (``rows``) nobody
-    leads."""
+    """Return Ready, Reconciling and Stalled of a topic whose partitions ``rows`` have no leader."""
+    # Replicas that may have lost a tail wait for reports, which needs other remedies.
     waiting = [row for row in rows if row.last_known_elr]
     if waiting:
         return _election_waits(state, topic, waiting)
@@ -34,6 +34,7 @@ def no_leader(
     ways = [f"start {_brokers(_down(state, holders) or holders)} (the last with all records)"]
     if _down(state, holders) == holders:
         ways.append("delete its Broker if it never returns")
+    # An unclean election is only a remedy if a replica without all records exists.
     others = any(set(row.hosts).difference(row.holders) for row in rows)
     reasons = _ways(state, topic, ways) if others else ", or ".join(ways)
     text = f"partitions {numbers(row.partition for row in rows)} have no leader: {reasons}"
@@ -43,8 +44,10 @@ def no_leader(
 def _election_waits(
     state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
 ) -> list[Condition]:
+    """Return the conditions of partitions that wait for reports of log ends."""
     unproven = {replica for row in rows for replica in row.last_known_elr}
     down = _down(state, {replica for row in rows for replica in row.holders})
+    # A live replica either has not answered yet, or answered that its storage fails.
     refusing: set[int] = set()
     silent: set[int] = set()
     for row in rows:
@@ -73,8 +76,11 @@ def _election_waits(
 
 
 def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> list[Condition]:
-    """Ready, Reconciling and Stalled of a topic some of whose partitions (``rows``) are led by a
-    replica whose storage refuses, since nobody else has all that is committed."""
+    """Return Ready, Reconciling and Stalled of a topic whose leaders of ``rows`` have failed
+    storage.
+
+    No other live replica has all committed records.
+    """
     leaders = _brokers(row.leader for row in rows)
     down = _down(state, {replica for row in rows for replica in row.holders})
     others = f" or start {_brokers(down)}" if down else ""
@@ -90,8 +96,11 @@ def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> lis
 def leaders_starting(
     state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
 ) -> list[Condition]:
-    """Ready, Reconciling and Stalled of a topic some of whose leaders (of ``rows``) have not
-    acknowledged that they lead: no producer can write there yet."""
+    """Return Ready, Reconciling and Stalled of a topic whose leaders of ``rows`` have not
+    acknowledged.
+
+    No producer can write there yet.
+    """
     known = state.acknowledgements
     partitions = numbers(row.partition for row in rows)
     late = {row.leader for row in rows if not known.has_told(state.brokers.get(row.leader))}
@@ -105,7 +114,7 @@ def leaders_starting(
             "run and can reach the operator, and look at their logs"
         )
     refusals = (known.refusal(row, row.leader) for row in rows)
-    refused = next((each for each in refusals if each is not None), None)
+    refused = next((refusal for refusal in refusals if refusal is not None), None)
     if refused is not None:
         text += f". Partition {refused.partition} was refused: {refused.message}"
     return summary(ready=False, reason=Reason.LEADERS_STARTING, message=text, reconciling=True)

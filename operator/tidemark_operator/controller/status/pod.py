@@ -1,5 +1,4 @@
-"""How far a broker's pod is what the manifest says: its condition PodUpToDate, and what that means
-for Reconciling and Stalled."""
+"""Condition PodUpToDate of a broker's pod, and its effect on Reconciling and Stalled."""
 
 from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
@@ -12,13 +11,16 @@ UP_TO_DATE = "PodUpToDate"
 
 
 def with_pod(state: ControllerState, node_id: int, conditions: list[Condition]) -> list[Condition]:
-    """A Broker's conditions, with that of its pod if it has one; the first three are Ready,
-    Reconciling and Stalled."""
+    """Return a Broker's conditions with that of its pod, if it has one.
+
+    The first three are Ready, Reconciling and Stalled.
+    """
     pod = state.pods.get(node_id)
     if pod is None:
         return conditions
     found = _condition(state, pod)
     ready, reconciling, stalled, *others = conditions
+    # Another reason of the Broker itself goes before that of its pod.
     if (
         found.reason in (Reason.RESTART_PENDING, Reason.POD_STARTING)
         and reconciling.status != "True"
@@ -54,7 +56,7 @@ def _condition(state: ControllerState, pod: PodState) -> Condition:
 
 
 def hold_text(state: ControllerState, held: Hold) -> str:
-    """What is waited for."""
+    """Return what a held restart waits for."""
     if held.unreached:
         return "no broker has reached this operator yet"
     texts = []

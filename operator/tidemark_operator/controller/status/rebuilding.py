@@ -1,4 +1,4 @@
-"""A rebuilding as the Cluster's status has it, and topics that nobody but brokers knows."""
+"""Rebuilding in the Cluster's status, with topics that only brokers report."""
 
 from tidemark.ids import id_text
 from tidemark.reasons import Reason
@@ -9,27 +9,30 @@ from tidemark_operator.controller.model import ClusterRebuilding
 from tidemark_operator.controller.rebuilding import is_done, lost
 from tidemark_operator.controller.status.conditions import time_text
 
-#: As many as the schema takes; the others are listed once these are adopted.
+#: Maximum of the schema; further ones are listed once these are adopted.
 STRAYS_MAX = 64
-#: Topics that the message names; the others are counted.
+#: Topics in a message; the rest are counted.
 NAMED_MAX = 5
-#: Absent where there is nothing of the kind.
+#: Status fields that are absent without a value.
 FIELDS = ("rebuilding", "strayTopics")
 
 
 def rendered(state: ControllerState, *, now_ms: int) -> dict[str, object]:
-    """What the status says of it."""
+    """Return the status fields of a rebuilding."""
     return {"rebuilding": _rebuilding(state, now_ms), "strayTopics": _strays(state)}
 
 
 def entry(rebuilding: ClusterRebuilding) -> dict[str, object]:
-    """One rebuilding."""
+    """Return the entry of one rebuilding."""
     reason = "SlicesBehind" if rebuilding.behind else Reason.SLICES_MISSING
     return {"since": rebuilding.since, "reason": reason}
 
 
 def _rebuilding(state: ControllerState, now_ms: int) -> dict[str, object] | None:
-    """It begins before anything is done because of it, and ends when nothing is left to do."""
+    """Return the rebuilding's entry, None if there is none.
+
+    It is recorded before anything is done because of it, and removed when nothing is left to do.
+    """
     known = state.cluster.rebuilding
     if known is not None:
         return None if is_done(state) else entry(known)
@@ -39,8 +42,10 @@ def _rebuilding(state: ControllerState, now_ms: int) -> dict[str, object] | None
 
 
 def _strays(state: ControllerState) -> list[dict[str, str]]:
-    """Kept where they are, and reported; a Topic of that name adopts one by its id."""
-    left = {each.topic_id for each in state.cluster.orphans}
+    """Return topics on brokers without a Topic; their data stays, and a Topic can adopt one by
+    its id.
+    """
+    left = {orphan.topic_id for orphan in state.cluster.orphans}
     found = sorted(
         (state.held.name(topic_id), id_text(topic_id))
         for topic_id in state.held.topic_ids()
@@ -52,7 +57,7 @@ def _strays(state: ControllerState) -> list[dict[str, str]]:
 
 
 def sentence(state: ControllerState) -> str:
-    """What people are told of it."""
+    """Return the message of a rebuilding."""
     rebuilding = state.cluster.rebuilding
     why = "outdated" if rebuilding and rebuilding.behind else "lost"
     text = f"PartitionSlices are {why}. Partitions are rebuilt from broker reports"

@@ -1,4 +1,4 @@
-"""A RecordDeletion's status: frozen offsets, low watermarks, Succeeded (Unknown while it runs)."""
+"""Status of a RecordDeletion: frozen offsets, low watermarks, Succeeded (Unknown while it runs)."""
 
 from tidemark.ids import id_text
 from tidemark.reasons import Reason
@@ -25,11 +25,12 @@ from tidemark_operator.controller.status.conditions import (
 def deletion_status(
     state: ControllerState, view: DeletionInfo, step: Step, *, now_ms: int
 ) -> StatusResult:
-    """The whole status of a view at a step; ``completionTime`` from the view, else from now."""
+    """Return the whole status at a step; ``completionTime`` is the view's, else now."""
     conditions = _conditions(step)
     status: dict[str, object] = dict(view.status)
     status["observedGeneration"] = view.generation
     status["controllerEpoch"] = state.controller_epoch
+    # Offsets are shown only once they are frozen, together with their topic.
     if view.resolved is not None and view.topic_id is not None:
         status["topicId"] = id_text(view.topic_id)
         status.update(_numbers(view))
@@ -58,7 +59,7 @@ def _numbers(view: DeletionInfo) -> dict[str, object]:
 
 
 def _resolved(partition: int, point: ResolvedOffset) -> dict[str, object]:
-    """As it was frozen: what an earlier version left out stays out."""
+    """Return a frozen offset; values that an earlier version did not record stay absent."""
     body: dict[str, object] = {
         "partition": partition,
         "offset": point.offset,
@@ -81,7 +82,7 @@ def _progress(partition: int, progress: Progress) -> dict[str, object]:
 
 
 def _conditions(step: Step) -> list[Condition]:
-    """kstatus: in progress while Reconciling, failed when Stalled, current otherwise."""
+    """Return conditions as kstatus reads them: Reconciling is in progress, Stalled is failed."""
     if isinstance(step, Finished):
         failed = not step.succeeded
         return [

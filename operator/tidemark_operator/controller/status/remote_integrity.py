@@ -1,12 +1,12 @@
-"""RemoteIntegrity of a Topic: what the last audit of the tier found of it.
+"""RemoteIntegrity of a Topic: the result of the last audit of the tier.
 
-Beside TierIntegrity, which tells what leaders came upon while they served: an audit has read
-everything, once, some time ago. What it found wrong stays so until another one has looked, since
-nothing that is damaged heals with time; what it found sound says little after a while. Ready is not
-asked: the topic is served, and who reads the damaged range is told.
+TierIntegrity reports what leaders found while they served. An audit has read everything, once, some
+time ago. Its damage stays until another audit, because nothing damaged heals with time. A clean
+result expires. Ready is not affected: the topic is served, and readers of the damaged range get an
+error.
 
-The record lies in the store and may be anybody's, so its words are not repeated: what is said is
-made of kinds, numbers and keys.
+The record is in the store and could be forged, so its texts are not repeated: messages consist of
+kinds, numbers and keys.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ from tidemark_operator.controller.status.conditions import (
 )
 
 REMOTE_INTEGRITY = "RemoteIntegrity"
-#: So long an audit that found nothing counts: a month, and time for one that runs late.
+#: Validity of a clean audit: a month, with time for one that runs late.
 VALID_MS = 45 * 24 * 3_600_000
-#: So far ahead may the clock of whoever audits be.
+#: Clock difference that is accepted from the auditing machine.
 _SKEW_MS = 600_000
 
 _WHAT = {
@@ -50,8 +50,10 @@ _OF_OBJECTS = (FindingKind.MISSING, FindingKind.DAMAGED)
 def remote_integrity(
     state: ControllerState, topic: TopicInfo, status: TieringStatus, *, now_ms: int
 ) -> list[Condition]:
-    """Absent where there is no tier to audit, or its data is given up; as it was until the storage
-    has been accepted anew and the record been read."""
+    """Return RemoteIntegrity; absent without a tier to audit, or if its data is given up.
+
+    Until the storage is accepted again and the record is read, it stays as it was.
+    """
     cluster, tiering = state.cluster, status.tiering
     configured = cluster.remote_storage or cluster.storage_problem
     if not configured or not tiering.ever_tiered or tiering.deletes:
@@ -60,6 +62,7 @@ def remote_integrity(
     former = _former(topic.status)
     if audits is None:
         return former
+    # A damage found before stays visible even if the record cannot be read now.
     if audits.problem:
         if former and former[0].status == FALSE:
             return former
@@ -71,11 +74,13 @@ def remote_integrity(
     if audit.at_ms > now_ms + _SKEW_MS:
         text = "the audit record has a time in the future"
         return [_unknown(Reason.NOT_AUDITED, text, topic)]
+    # Data copied after the audit was not part of it.
     if tiering.copies and tiering.policy is DisablePolicy.DELETE and audit.at_ms < status.since_ms:
         text = f"the tier was emptied after the audit of {time_text(audit.at_ms)}"
         return [_unknown(Reason.NOT_AUDITED, text, topic)]
     if audit.counts:
         return [_damaged(audit, topic)]
+    # Only a clean result expires.
     if audit.at_ms < now_ms - VALID_MS:
         text = f"the last audit, at {time_text(audit.at_ms)}, found no problem"
         return [_unknown(Reason.AUDIT_OUTDATED, text, topic)]
@@ -89,13 +94,15 @@ def remote_integrity(
 
 
 def has_changed(status: Json, found: list[Condition]) -> bool:
-    """Does a status say something else of it?"""
-    shown = [dataclasses.replace(each, message=shorten(each.message)) for each in found]
+    """Return whether a status shows another result."""
+    shown = [dataclasses.replace(item, message=shorten(item.message)) for item in found]
     return _former(status) != shown
 
 
 def _damaged(audit: TopicAudit, topic: TopicInfo) -> Condition:
-    """The worst first, with what to do about it: a message is cut at its end."""
+    """Return the condition of a damaged tier: the worst first, because a message is cut at its
+    end.
+    """
     of_objects = any(kind in audit.counts for kind in _OF_OBJECTS)
     kinds = ", ".join(f"{number} {kind.value}" for kind, number in audit.counts.items())
     worst = next(iter(audit.worst), None)

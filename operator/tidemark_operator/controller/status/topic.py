@@ -1,6 +1,6 @@
-"""A Topic's status: conditions as kstatus reads them, replica counts, tiering.
+"""Status of a Topic: conditions as kstatus reads them, replica counts, tiering.
 
-`observedGeneration` rises only here, where Ready is computed anew (invariant 22); a paused Topic
+`observedGeneration` increases only here, where Ready is computed (invariant 22). A paused Topic
 keeps its conditions and its generation.
 """
 
@@ -52,7 +52,7 @@ from tidemark_operator.controller.topics import TopicDecision
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Replicas of all partitions together; placeholders and offline partitions count as missing."""
+    """Replicas of all partitions; placeholders and offline partitions count as missing."""
 
     desired: int
     placed: int
@@ -63,14 +63,14 @@ class Counts:
     lost: tuple[int, ...]
     #: Reports of elected leaders that cannot lead yet, by partition.
     waiting: tuple[PartitionStatus, ...]
-    #: Those that are led by a replica whose storage refuses.
+    #: Partitions whose leader's storage fails.
     refusing: tuple[PartitionRow, ...]
-    #: Those whose leader has not acknowledged that it leads.
+    #: Partitions whose leader has not acknowledged its leadership.
     starting: tuple[PartitionRow, ...]
     #: Live brokers whose storage refuses replicas, with these partitions and the reason.
     failing: tuple[tuple[int, list[int], str], ...]
-    #: Partitions with replicas that are not in sync, and the brokers of these replicas that are
-    #: not live and that are live.
+    #: Partitions with replicas that are not in sync, and the brokers with them that are not
+    #: live and that are live.
     behind: tuple[int, ...]
     down: tuple[int, ...]
     catching_up: tuple[int, ...]
@@ -128,7 +128,7 @@ def _behind(state: ControllerState, row: PartitionRow) -> list[int]:
 
 
 def _staying(state: ControllerState, row: PartitionRow) -> list[int]:
-    """Replicas in sync, without those that a move takes away."""
+    """Return the in-sync replicas, without those that a move removes."""
     return [node_id for node_id in state.in_sync(row) if node_id not in row.removing]
 
 
@@ -139,8 +139,11 @@ def _fails(state: ControllerState, row: PartitionRow, node_id: int) -> bool:
 def _starting(
     state: ControllerState, topic: TopicInfo, led: Sequence[PartitionRow]
 ) -> list[PartitionRow]:
-    """A topic that was Ready stays so while its leaders are changed over, unless that takes too
-    long; and in a new term, until something is known of them."""
+    """Return the partitions whose leader has not acknowledged its leadership.
+
+    A topic that was Ready stays so during a change of leaders, unless that takes too long, and in a
+    new term until the first answers.
+    """
     known = state.acknowledgements
     if topic.was_ready:
         overdue = known.is_overdue(topic.id)
@@ -169,7 +172,8 @@ def topic_status(
     *,
     now_ms: int,
 ) -> StatusResult:
-    """The status after a decision whose rows are committed and applied to ``state``."""
+    """Return the status after a decision whose rows are committed and applied to ``state``."""
+    # The adoption is written by this status, so everything shown already has the adopted id.
     if decision.adopted is not None:
         adopted = decision.adopted
         topic = dataclasses.replace(
@@ -179,10 +183,12 @@ def topic_status(
         return _paused(state, topic, decision, now_ms)
     counted = counts(state, topic)
     conditions = _conditions(state, topic, decision, disablements, counted, now_ms)
+    # The former status is the base: fields of other writers stay.
     status: dict[str, object] = dict(topic.status)
     status.pop("heldConfig", None)
     status["observedGeneration"] = topic.generation
     status["controllerEpoch"] = state.controller_epoch
+    # Without rows and id nothing exists yet, and replica counts would mislead.
     if counted.rows or topic.topic_id is not None:
         status |= _identity(state, topic)
         status["replicas"] = {
@@ -202,7 +208,7 @@ def topic_status(
 
 
 def _identity(state: ControllerState, topic: TopicInfo) -> dict[str, object]:
-    """Which topic it is, and how many partitions it has: evidence beside the slices."""
+    """Return the topic's id and number of partitions, which are evidence if slices are lost."""
     placed = max(topic.partitions_placed, partitions_in_rows(state, topic))
     return {"topicId": id_text(topic.id), "partitionsPlaced": placed}
 
@@ -215,14 +221,18 @@ def _sentence(topic: TopicInfo, conditions: Sequence[Condition]) -> str:
 def _paused(
     state: ControllerState, topic: TopicInfo, decision: TopicDecision, now_ms: int
 ) -> StatusResult:
-    """Ready stays as it was, with its generation; only Reconciling says that nothing goes on, and
-    what of the topic is lost. The configuration that the brokers have is kept, so that it holds
-    over a change of controllers."""
+    """Return the status of a paused Topic.
+
+    Ready stays with its generation. Only Reconciling says that nothing continues, and what is lost
+    of the topic. The brokers' configuration is recorded, so that it stays in force over a change of
+    controllers.
+    """
     observed = topic.status.get("observedGeneration")
     generation = observed if isinstance(observed, int) else 0
     text = _paused_text(topic, decision, generation)
     paused = condition("Reconciling", False, Reason.PAUSED, text)
     stalled = condition("Stalled", False, Reason.PAUSED)
+    # New conditions replace those of the same type, in place; the others stay as they were.
     rendered = render([paused, stalled], topic.status, generation=generation, now_ms=now_ms)
     new = {str(item["type"]): item for item in rendered}
     kept = topic.status.get("conditions")
@@ -230,6 +240,7 @@ def _paused(
         [item for item in kept if isinstance(item, dict)] if isinstance(kept, list | tuple) else []
     )
     merged = [new.pop(str(item.get("type")), item) for item in old]
+    # A Topic that was never reconciled needs a Ready condition for kstatus.
     if find(topic.status, "Ready") is None:
         merged[:0] = render(
             [condition("Ready", None, Reason.PAUSED, text)],
@@ -269,12 +280,15 @@ def _conditions(
     counted: Counts,
     now_ms: int,
 ) -> list[Condition]:
+    # Ready, Reconciling and Stalled are always the first three.
     main = _main(state, topic, decision, disablements, counted, now_ms)
     refused = decision.refused
-    if refused is not None:  # whatever else is going on
+    # A partial refusal is shown whatever else is in progress.
+    if refused is not None:
         place, name = (1, "Reconciling") if refused.goes_on else (2, "Stalled")
         if main[place].status != TRUE:
             main[place] = condition(name, True, refused.reason, refused.message)
+    # Conditions about data make no sense while nothing is placed, or everything is being deleted.
     if decision.deletion is not None or not counted.rows:
         return main
     settled = _settled(state, topic, decision, disablements)
@@ -317,6 +331,7 @@ def _main(
             stalled=not blocker.goes_on,
         )
     if decision.missing is not None:
+        # A topic without leaders, or with unusable ones, is not Ready; from here on by severity.
         return _brokers_missing(decision, counted)
     if counted.rows < topic.partitions and decision.refused is None:
         text = f"{count(topic.partitions - counted.rows, 'partition')} being placed"
@@ -355,7 +370,9 @@ def _acceptable(state: ControllerState, topic: TopicInfo, counted: Counts) -> st
 
 
 def _leaders_wait(waiting: Sequence[PartitionStatus]) -> list[Condition]:
-    """Leaders were elected and may not lead yet: the first of them says what it waits for."""
+    """Return the conditions of elected leaders that may not lead yet; the first gives the
+    reason.
+    """
     first, partitions = waiting[0], numbers([report.partition for report in waiting])
     text = f"partitions {partitions} are offline: {first.error_message or first.error_reason}"
     return summary(ready=False, reason=first.error_reason, message=text, reconciling=True)
@@ -409,6 +426,7 @@ def _why_failing(counted: Counts) -> str:
 
 
 def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
+    # The first cause that applies is shown, from a planned change to replicas that only lag.
     if resized is not None and not (resized.without_broker or resized.without_leader):
         text = (
             f"{count(resized.partitions, 'partition')} have another number of "
@@ -468,7 +486,7 @@ def _settled(
     decision: TopicDecision,
     disablements: DisablementProgress,
 ) -> list[Condition]:
-    """TieringSettled; absent for a topic that never was tiered and is not to be."""
+    """Return TieringSettled; absent for a topic that was never tiered and need not be."""
     tiering = decision.tiering_status.tiering
     if not tiering.ever_tiered:
         return []
@@ -501,8 +519,10 @@ def _config_effective(topic: TopicInfo) -> list[Condition]:
 
 
 def _integrity(state: ControllerState, topic: TopicInfo) -> list[Condition]:
-    """TierIntegrity, while a leader knows of an object of the tier that is not what was copied.
-    Never True: nobody looks at what is not read."""
+    """Return TierIntegrity=False while a leader reports a damaged object of the tier.
+
+    It is never True, because leaders check only what is read.
+    """
     reasons = (TIER_INTEGRITY, PAGE_NOT_FOUND)
     damaged = [report for report in _reports(state, topic) if report.error_reason in reasons]
     if not damaged:
@@ -544,7 +564,7 @@ def _disabled_text(state: ControllerState, topic: TopicInfo, tiering: Tiering) -
         if not tiering.deletes:
             what = "data in the tier stays readable until its retention ends"
         return f"tiering is disabled. {what}. {state.engine.tiering}"
-    if tiering.deletes and any(each.remaining_segments for each in _reports(state, topic)):
+    if tiering.deletes and any(report.remaining_segments for report in _reports(state, topic)):
         return (
             "tiering is disabled, and the tiered data is being deleted. See "
             "status.tiering.remainingSegments"
@@ -587,6 +607,7 @@ def _tiering(state: ControllerState, topic: TopicInfo, status: TieringStatus) ->
     if status.pending_brokers:
         body["pendingBrokers"] = list(status.pending_brokers)
     # A partition without a report would make the sums too small.
+    # A sum over some of the partitions would look like a loss.
     if not reports or any(report.offline for report in reports):
         return _kept_figures(topic, body)
     body["remoteSegments"] = sum(report.remote_segments for report in reports)
@@ -599,8 +620,10 @@ def _tiering(state: ControllerState, topic: TopicInfo, status: TieringStatus) ->
 
 
 def _kept_figures(topic: TopicInfo, body: dict[str, object]) -> dict[str, object]:
-    """Without a report (after a take-over, or of a leader that cannot lead yet) the former figures
-    stand."""
+    """Return the former figures while there is no complete report.
+
+    That is so after a takeover, or if a leader cannot lead yet.
+    """
     old = topic.status.get("tiering")
     if isinstance(old, dict):
         names = ("remoteSegments", "remoteBytes", "remainingSegments", "remainingBytes")

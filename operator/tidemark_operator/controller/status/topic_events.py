@@ -1,9 +1,8 @@
-"""What a person is told of a Topic beside its conditions: that it is offline, that it is back, that
-an audit of the tier has found damage.
+"""Events of a Topic in addition to its conditions: offline, online again, damage found by an audit.
 
-A condition says how things are; an Event, that they have changed, and when. It is told from one
-status that was written to the next, so that nothing is told twice, and nothing of a moment that no
-status shows. A topic that is being made, or grows, was never away.
+A condition is the present state; an Event is a change with its time. It is derived from two
+successive stored statuses, so that nothing is emitted twice, and nothing for a moment that no
+status shows. A topic that is being created, or grows, was never offline.
 """
 
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ from tidemark_operator.controller.status.remote_integrity import REMOTE_INTEGRIT
 
 _STARTING = Reason.LEADERS_STARTING
 _MISSING = Reason.BROKERS_MISSING
-#: Keys that one Event names.
+#: Keys in one Event.
 _SHOWN_MAX = 5
-#: Why Ready is False of a topic that was served.
+#: Reasons of Ready=False for a topic that was served before.
 _OUTAGES = frozenset(
     {
         Reason.PARTITIONS_OFFLINE,
@@ -33,7 +32,7 @@ _OUTAGES = frozenset(
 
 
 def damage_news(topic: TopicInfo, status: Json) -> tuple[Event, ...]:
-    """What an audit found wrong, told when ``status`` says so first."""
+    """Return the Event of damage that ``status`` is the first to show."""
     old, new = find(topic.status, REMOTE_INTEGRITY) or {}, find(status, REMOTE_INTEGRITY) or {}
     if new.get("status") != FALSE or old.get("status") == FALSE:
         return ()
@@ -62,14 +61,15 @@ def config_changes(before: Sequence[ConfigEntry], after: Sequence[ConfigEntry]) 
 
 
 class Outages:
-    """Which Topics are offline, by object key; of one term, and no more than there are Topics."""
+    """Offline Topics by object key, of one term; at most one entry per Topic."""
 
     def __init__(self) -> None:
         self._out: set[str] = set()
 
     def news(self, topic: TopicInfo, status: Json) -> tuple[Event, ...]:
-        """What is to be told now that ``status`` was written over the Topic's own."""
+        """Return the Events of writing ``status`` over the Topic's own."""
         old, new = find(topic.status, READY) or {}, find(status, READY) or {}
+        # After a takeover the outage may be known from the stored status only.
         if _is_out(old):
             self._out.add(topic.key)
         if _is_out(new) or _was_given_up(old, new):
@@ -84,7 +84,7 @@ class Outages:
         return ()
 
     def forget(self, key: str) -> None:
-        """The Topic is gone."""
+        """Forget a deleted Topic."""
         self._out.discard(key)
 
 
@@ -93,7 +93,7 @@ def _is_out(ready: Json) -> bool:
 
 
 def _was_given_up(old: Json, new: Json) -> bool:
-    """Its leaders do not answer, though they did for the same generation."""
+    """Return whether leaders stopped answering that had acknowledged the same generation."""
     return (
         new.get("reason") == _STARTING
         and old.get("status") == TRUE

@@ -1,4 +1,4 @@
-"""A User's status: its principal, its Secret, and whether it can be used."""
+"""Status of a User: its principal, its Secret, and whether it can be used."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from tidemark_operator.controller.users import RULE_BYTES_MAX, USERS_MAX, UserIn
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UserProblem:
-    """Why a user cannot prove who it is (or not as it is declared now)."""
+    """Reason why a user cannot authenticate, or not as its spec says now."""
 
     reason: Reason
     message: str
@@ -24,8 +24,9 @@ class UserProblem:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UserView:
-    """What was found out about a User. ``secret`` "": it has none; ``behind``: brokers that have
-    not acknowledged it."""
+    """Observations of a User; ``secret`` "": it has none; ``behind``: brokers yet to
+    acknowledge it.
+    """
 
     secret: str = ""
     problem: UserProblem | None = None
@@ -36,7 +37,7 @@ class UserView:
 def user_status(
     state: ControllerState, user: UserInfo, view: UserView, *, now_ms: int
 ) -> StatusResult:
-    """The whole status."""
+    """Return the whole status."""
     conditions = user_conditions(state, user, view)
     status: dict[str, object] = dict(user.status)
     status["observedGeneration"] = user.generation
@@ -52,7 +53,7 @@ def user_status(
 
 
 def user_conditions(state: ControllerState, user: UserInfo, view: UserView) -> list[Condition]:
-    """Ready, Reconciling and Stalled."""
+    """Return Ready, Reconciling and Stalled."""
     if view.problem is not None:
         text = view.problem.message
         if view.secret:

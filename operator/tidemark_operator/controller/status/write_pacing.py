@@ -1,8 +1,7 @@
-"""When a status is written: never a no-op, and figures that move on their own once a minute.
+"""Pacing of status writes: never a no-op, and figures that change by themselves once a minute.
 
-Everything but the figures is written at once, and so is the first that the tier has, or the last
-that it had. During a disablement its progress may be written
-every five seconds: somebody is watching it.
+Everything except the figures is written at once. So is the first figure of the tier, or its last.
+During a disablement its progress may be written every five seconds, because a person watches it.
 """
 
 from collections.abc import Mapping
@@ -11,9 +10,9 @@ from tidemark_operator.controller.model import Json
 
 FIGURES_MS = 60_000
 FIGURES_DISABLING_MS = 5_000
-#: A deletion that is over sooner says nothing: its status would be gone with it.
+#: Duration below which a deletion is not shown: its status would disappear with the object.
 QUIET_DELETION_MS = 5_000
-#: Fields that move on their own, by path.
+#: Fields that change by themselves, by path.
 _FIGURES = frozenset(
     {
         ("tiering", "remoteSegments"),
@@ -34,13 +33,13 @@ _FIGURES = frozenset(
 
 
 class Pacer:
-    """Remembers when each object's status was last worth a write."""
+    """Time of each object's last status write."""
 
     def __init__(self) -> None:
         self._written_ms: dict[str, int] = {}
 
     def should_write(self, key: str, old: Json, new: Json, *, now_ms: int) -> bool:
-        """Whether ``new`` is to be written over ``old``; if so it counts as written now."""
+        """Return whether to write ``new`` over ``old``; if so it counts as written now."""
         if old == new:
             return False
         if without_figures(old) == without_figures(new):
@@ -55,8 +54,10 @@ class Pacer:
 
 
 def quiet_deletion_ms(deletion_ms: int, *, now_ms: int) -> int:
-    """How much longer a deletion that goes well has to take before its status is written; 0 where
-    the API server's clock is ahead of ours."""
+    """Return how much longer a deletion without problems goes unreported, in milliseconds.
+
+    0 if the API server's clock is ahead.
+    """
     age_ms = now_ms - deletion_ms
     return QUIET_DELETION_MS - age_ms if 0 <= age_ms < QUIET_DELETION_MS else 0
 
@@ -68,8 +69,7 @@ def figures_interval_ms(status: Json) -> int:
 
 
 def without_figures(status: Json) -> Json:
-    """A status without the fields that move on their own; of the tier's, whether there is
-    anything."""
+    """Return a status without the figures, but with whether the tier has anything."""
     return {name: _strip(name, value) for name, value in status.items() if (name,) not in _FIGURES}
 
 

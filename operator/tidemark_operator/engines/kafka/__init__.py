@@ -1,1 +1,1 @@
-"""An existing Apache Kafka as the engine: what it has, and what makes it have what is wanted."""
+"""An existing Apache Kafka as the engine: its present state, and requests that change it."""

@@ -1,4 +1,4 @@
-"""How the Apache Kafka of a Cluster is reached, from its manifest and the Secrets that it names."""
+"""Access to the Apache Kafka of a Cluster, from its spec and the Secrets that it names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +11,12 @@ from tidemark_operator.kube.secrets import OfferedTo, read_secret
 
 USERNAME, PASSWORD, TOKEN = "username", "password", "token"
 CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
-#: Where a certificate of our own would come from.
+#: Source of a client certificate, for messages.
 _OWN = f"a Secret that tls.certificateSecretRef names ({CERTIFICATE}, {KEY})"
 
 
 async def read_access(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Access:
-    """Of ``spec.engine.kafka``. Raises ``SecretProblem``."""
+    """Return the access of ``spec.engine.kafka``. Raises ``SecretProblem``."""
     bootstrap = tuple(str(spec["bootstrapServers"]).split(","))
     tls, sasl = spec.get("tls"), spec.get("sasl")
     return Access(
@@ -58,8 +58,9 @@ async def _read(
 
 
 def _ends_s(certificate: str) -> float | None:
-    """Of the first one of a chain; None where there is none that can be read, which OpenSSL will
-    say."""
+    """Return the end of a chain's first certificate; None if it cannot be read, which OpenSSL
+    reports.
+    """
     try:
         first = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError:

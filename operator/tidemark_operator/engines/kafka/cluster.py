@@ -1,8 +1,7 @@
-"""One Apache Kafka cluster during a term: requests to it, many questions in one each.
+"""One Apache Kafka cluster during a term: requests to it, many of a kind in one each.
 
-What asks is level-based, so nothing is tried again here. Nothing is asked to be changed once the
-Lease has run out: Kafka knows no controller epoch of ours that would refuse it
-(docs/explanation/engines.md).
+The callers are level-based, so nothing is retried here. No change is requested after the Lease has
+run out, because Kafka knows no controller epoch that would fence it (docs/explanation/engines.md).
 """
 
 import logging
@@ -30,7 +29,7 @@ from tidemark_operator.engines.kafka.request_batches import Batches
 
 logger = logging.getLogger(__name__)
 
-#: Things in one request.
+#: Items in one request.
 TOPICS_AT_ONCE = 200
 LOOKS_AT_ONCE = 1000
 #: Kafka's controller writes at most 10,000 records for one request.
@@ -38,19 +37,19 @@ PARTITIONS_AT_ONCE = 4000
 
 
 class EngineRefused(EngineUnavailable):
-    """The cluster cannot be spoken to as the manifest says: a person has to mend it."""
+    """The spec's access to the cluster does not work: a person has to fix it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A topic as the cluster has it. ``own``: values that are set for it, of the keys asked for."""
+    """A topic in the cluster; ``own`` are its own values of the requested keys."""
 
     view: TopicView
     own: Mapping[str, str] = field(default_factory=dict)
 
 
 class KafkaCluster:
-    """Belongs to the loop; closed with the term."""
+    """Requests to one cluster; owned by the loop, and closed with the term."""
 
     def __init__(self, access: Access, *, leads: Callable[[], bool]) -> None:
         self.client = KafkaClient(access)
@@ -74,12 +73,12 @@ class KafkaCluster:
         )
 
     async def use(self, access: Access) -> None:
-        """Reach it in another way from now on, if it is another."""
+        """Use another access from now on, if it differs."""
         await self.client.use(access)
 
     async def close(self) -> None:
-        """End what waits, and the connections."""
-        for each in (
+        """End waiting requests, and the connections."""
+        for batches in (
             self.looks,
             self.views,
             self.creations,
@@ -87,27 +86,30 @@ class KafkaCluster:
             self.deletions,
             self.alterations,
         ):
-            await each.close()
+            await batches.close()
         await self.client.close()
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ queries
 
     async def describe(self) -> ClusterView:
-        """Brokers and their racks. Raises ``EngineUnavailable``, as all of these."""
+        """Return the brokers with their racks.
+
+        Raises ``EngineUnavailable``, as all methods here.
+        """
         try:
             return await self._admin.describe_cluster()
         except KafkaError as error:
             raise _unavailable(error) from error
 
     async def topics(self, names: Sequence[str]) -> dict[str, TopicView]:
-        """Those of the topics that there are."""
+        """Return those of the topics that exist."""
         try:
             return await self._admin.topics(names)
         except KafkaError as error:
             raise _unavailable(error) from error
 
     async def moves(self) -> dict[TopicPartition, Reassignment]:
-        """Reassignments under way, whoever began them."""
+        """Return all reassignments in progress, including those of other tools."""
         try:
             return await self._admin.reassignments()
         except KafkaError as error:
@@ -116,7 +118,7 @@ class KafkaCluster:
     async def own_configs(
         self, names: Sequence[str], keys: Sequence[str] | None
     ) -> dict[str, dict[str, str]]:
-        """Values that are set for topics themselves; a topic that is not there is left out."""
+        """Return topics' own values; missing topics are left out."""
         try:
             found = await configs.topic_configs(self.client, names, keys=keys)
         except KafkaError as error:
@@ -130,7 +132,7 @@ class KafkaCluster:
     async def in_force(
         self, node_id: int, names: Sequence[str], keys: Sequence[str]
     ) -> dict[str, dict[str, str]]:
-        """Values of topics as one broker has them by now, defaults included."""
+        """Return topics' values in force on one broker, defaults included."""
         try:
             found = await configs.topic_configs(self.client, names, keys=keys, node_id=node_id)
         except KafkaError as error:
@@ -144,7 +146,9 @@ class KafkaCluster:
     async def broker_values(
         self, node_id: int, keys: Sequence[str], *, own: bool = False
     ) -> dict[str, str]:
-        """Of a broker's configuration, its file included; ``own``: what was set for it alone."""
+        """Return a broker's configuration, its file included; ``own``: only values set for it
+        alone.
+        """
         try:
             found = await configs.broker_config(self.client, node_id, keys)
         except KafkaError as error:
@@ -155,12 +159,12 @@ class KafkaCluster:
             if entry.value is not None and (entry.own or not own)
         }
 
-    # ------------------------------------------------------------ what is changed
+    # ------------------------------------------------------------ changes
 
     async def reassign(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, Failure | None]:
-        """Begin reassignments."""
+        """Start reassignments, or cancel them with None; return the failures."""
         self._check_leads()
         try:
             return await self._admin.reassign(targets)
@@ -168,62 +172,64 @@ class KafkaCluster:
             raise _unavailable(error) from error
 
     async def alter_broker(self, change: ConfigChange) -> Failure | None:
-        """Of one live broker's configuration."""
+        """Change one live broker's configuration."""
         self._check_leads()
         try:
             return await configs.alter_broker(self.client, change)
         except KafkaError as error:
             raise _unavailable(error) from error
 
-    async def _look(self, asked: Mapping[str, None]) -> dict[str, Found | None]:
-        views = await self.topics(list(asked))
+    async def _look(self, names: Mapping[str, None]) -> dict[str, Found | None]:
+        views = await self.topics(list(names))
         own = await self.own_configs(list(views), None)
         return {
-            name: Found(views[name], own.get(name, {})) if name in views else None for name in asked
+            name: Found(views[name], own.get(name, {})) if name in views else None for name in names
         }
 
-    async def _view(self, asked: Mapping[str, None]) -> dict[str, TopicView | None]:
-        views = await self.topics(list(asked))
-        return {name: views.get(name) for name in asked}
+    async def _view(self, names: Mapping[str, None]) -> dict[str, TopicView | None]:
+        views = await self.topics(list(names))
+        return {name: views.get(name) for name in names}
 
-    async def _create(self, asked: Mapping[str, NewTopic]) -> Mapping[str, uuid.UUID | Failure]:
+    async def _create(self, topics: Mapping[str, NewTopic]) -> Mapping[str, uuid.UUID | Failure]:
         self._check_leads()
         try:
-            return await self._admin.create_topics(list(asked.values()))
+            return await self._admin.create_topics(list(topics.values()))
         except KafkaError as error:
             raise _unavailable(error) from error
 
     async def _grow(
-        self, asked: Mapping[str, tuple[int, Sequence[Sequence[int]]]]
+        self, growths: Mapping[str, tuple[int, Sequence[Sequence[int]]]]
     ) -> Mapping[str, Failure | None]:
         self._check_leads()
         try:
-            return await self._admin.add_partitions(asked)
+            return await self._admin.add_partitions(growths)
         except KafkaError as error:
             raise _unavailable(error) from error
 
-    async def _delete(self, asked: Mapping[uuid.UUID, None]) -> Mapping[uuid.UUID, Failure | None]:
+    async def _delete(self, ids: Mapping[uuid.UUID, None]) -> Mapping[uuid.UUID, Failure | None]:
         self._check_leads()
         try:
-            return await self._admin.delete_topics(list(asked))
+            return await self._admin.delete_topics(list(ids))
         except KafkaError as error:
             raise _unavailable(error) from error
 
-    async def _alter(self, asked: Mapping[str, ConfigChange]) -> Mapping[str, Failure | None]:
+    async def _alter(self, changes: Mapping[str, ConfigChange]) -> Mapping[str, Failure | None]:
         self._check_leads()
         try:
-            found = await configs.alter_configs(self.client, list(asked.values()))
+            found = await configs.alter_configs(self.client, list(changes.values()))
         except KafkaError as error:
             raise _unavailable(error) from error
         return {name: failure for (_, name), failure in found.items()}
 
     def _check_leads(self) -> None:
+        # Kafka has no epoch to fence an old operator with, so the check is right before the
+        # request.
         if not self._leads():
             raise EngineUnavailable("the Lease expired, so nothing more is changed")
 
 
 def change(topic: str, values: Mapping[str, str], unset: Sequence[str]) -> ConfigChange:
-    """Of a topic's configuration."""
+    """Return a change of a topic's configuration."""
     return ConfigChange(TOPIC, topic, values, tuple(unset))
 
 

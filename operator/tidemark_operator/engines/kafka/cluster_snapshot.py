@@ -1,9 +1,9 @@
-"""What Apache Kafka says of its topics and brokers, as the core's values.
+"""Topics and brokers of Apache Kafka as the core's values.
 
-The rows are those of :class:`~tidemark_operator.controller.model.PartitionRow`, as if our own
-controller had written them: so whatever is counted, told and decided from rows is one code. Where
-a topic may be under-replicated (KIP-409), replicas that no broker could take yet are placeholders
-in the picture; Kafka itself knows only those that are there.
+The rows are :class:`~tidemark_operator.controller.model.PartitionRow`, as if Tidemark's own
+controller had written them, so that counts, statuses and decisions from rows are common code. If a
+topic may be under-replicated (KIP-409), replicas that no broker could take yet are placeholders in
+the rows; Kafka itself only has the existing ones.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from tidemark.kafka_client.values import (
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, PartitionRow
 
-#: Kafka does not tell a broker's epoch: one registration is as good as another.
+#: Kafka does not expose a broker's epoch: all registrations count as the same.
 BROKER_EPOCH = 0
-#: The name of the one listener that is known: the one that was asked.
+#: Name of the only known listener, the one that was connected to.
 LISTENER = "KAFKA"
 
 
@@ -30,11 +30,13 @@ def rows(
     *,
     places: int = 0,
 ) -> list[PartitionRow]:
-    """By partition. ``places``: so many replicas each partition is to have at least, placeholders
-    included."""
+    """Return the rows by partition.
+
+    ``places`` is the least number of replicas of each partition, placeholders included.
+    """
     return [
-        _row(topic, each, moves.get((topic.name, each.partition)), places)
-        for each in topic.partitions
+        _row(topic, view, moves.get((topic.name, view.partition)), places)
+        for view in topic.partitions
     ]
 
 
@@ -42,6 +44,7 @@ def _row(
     topic: TopicView, view: PartitionView, move: Reassignment | None, places: int
 ) -> PartitionRow:
     adding, removing = ((), ()) if move is None else (move.adding, move.removing)
+    # Replicas that a move removes do not count towards the desired number.
     staying = sum(replica not in removing for replica in view.replicas)
     missing = max(0, places - staying)
     return PartitionRow(
@@ -58,7 +61,7 @@ def _row(
 
 
 def broker(node: Node, key: str, status: Mapping[str, object], generation: int) -> BrokerInfo:
-    """A broker as its object (``namespace/name``) shows it."""
+    """Return a broker as its object (``namespace/name``) shows it."""
     return BrokerInfo(
         node_id=node.node_id,
         key=key,

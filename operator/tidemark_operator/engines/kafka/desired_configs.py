@@ -1,12 +1,11 @@
-"""Which own values a topic of Apache Kafka is to have, from its manifest and the state of its
-tiering (KIP-950), and what is to be altered for that.
+"""Desired own values of an Apache Kafka topic, from its spec and its tiering state (KIP-950).
 
-Only keys that the manifest names, by a field or in ``config``, are ours; and those that stood there
+Managed keys are those that the spec names, by a field or in ``config``, and those that it named
 before, which are recorded in ``status.configKeys`` before they are set. All others are left alone.
 
-Kafka's two switches (KIP-950 as it was shipped) stand for the policies: with Retain the topic stays
-tiered and nothing is copied any more, for which Kafka demands that local retention is the topic's
-own; with Delete it is tiered no more and what was copied is deleted.
+Kafka's two switches (KIP-950 as released) implement the policies. With Retain the topic stays
+tiered and nothing more is copied; Kafka requires that local retention equals the topic's own. With
+Delete the topic is no longer tiered and copied data is deleted.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,16 +19,16 @@ ENABLE, COPY_DISABLE = "remote.storage.enable", "remote.log.copy.disable"
 DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 SWITCHES = (ENABLE, COPY_DISABLE, DELETE_ON_DISABLE)
 LOCAL_RETENTION = ("local.retention.ms", "local.retention.bytes")
-#: KIP-73: ``partition:broker`` of replicas that are throttled.
+#: KIP-73: ``partition:broker`` of throttled replicas.
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-#: Keys that our own brokers know alone.
+#: Keys that only Tidemark's own brokers know.
 _NOT_KAFKAS = frozenset({"remote.log.disable.policy"})
 _AS_TOTAL = "-2"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """``values`` have to stand; ``absent`` have to be without a value of the topic's own."""
+    """Desired values; ``absent`` keys must have no value of the topic's own."""
 
     values: Mapping[str, str]
     absent: frozenset[str] = frozenset()
@@ -37,7 +36,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What is to be altered."""
+    """Own values of a topic to set and to remove."""
 
     set: Mapping[str, str]
     unset: tuple[str, ...]
@@ -49,7 +48,10 @@ class Difference:
 def wanted(
     topic: TopicInfo, tiering: Tiering, throttled: Mapping[str, str] | None = None
 ) -> Wanted:
-    """``tiering``: as it is persisted. ``throttled``: replicas of moves that are under way."""
+    """Return the desired values.
+
+    ``tiering`` is the persisted one. ``throttled`` are replicas of moves in progress.
+    """
     plain = {
         key: value
         for key, value in topic.config.items()
@@ -63,6 +65,7 @@ def wanted(
 def _tiered(topic: TopicInfo, tiering: Tiering) -> Wanted:
     if not tiering.ever_tiered:
         return Wanted({})
+    # Kafka refuses local retention in a topic that is not tiered, so it is set with the switch.
     if tiering.copies:
         local = {key: topic.config[key] for key in LOCAL_RETENTION if key in topic.config}
         return Wanted({ENABLE: "true", **local}, frozenset({COPY_DISABLE, DELETE_ON_DISABLE}))
@@ -74,10 +77,13 @@ def _tiered(topic: TopicInfo, tiering: Tiering) -> Wanted:
 
 
 def difference(found: Mapping[str, str], asked: Wanted, ours: Collection[str]) -> Difference:
-    """``found``: the topic's own values; ``ours``: keys that were ever set for this manifest. What
-    amounts to the same is left as it is: a topic that is taken over is not touched. A key that was
-    ours is taken away even where it is not seen: a look may be older than what has set it, and what
-    is not on record any more would stay for ever."""
+    """Return the changes to reach the desired values.
+
+    ``found`` are the topic's own values, ``ours`` the keys that were ever set for this spec. Equal
+    values are left as they are, so an adopted topic is not changed. A key that was managed is
+    removed even if it is not seen: the read may be older than the write that set it, and a key that
+    is no longer recorded would stay forever.
+    """
     changed = {key: value for key, value in asked.values.items() if not _stands(key, value, found)}
     dropped = {
         key
@@ -91,12 +97,12 @@ def difference(found: Mapping[str, str], asked: Wanted, ours: Collection[str]) -
 def _stands(key: str, value: str, found: Mapping[str, str]) -> bool:
     if key in found:
         return _same(key, found[key], value)
-    # Kafka has seen to it, as long as nothing is copied: what it has by default is the same.
+    # While nothing is copied Kafka enforces this, so its default has the same effect.
     return key in LOCAL_RETENTION and value == _AS_TOTAL and found.get(COPY_DISABLE) == "true"
 
 
 def _same(key: str, one: str, other: str) -> bool:
-    """Kafka answers what it made of a text: ``7`` for ``007``."""
+    """Return whether two texts have one value: Kafka answers ``7`` for ``007``."""
     if one == other:
         return True
     known = TOPIC.get(key)
@@ -109,7 +115,7 @@ def _same(key: str, one: str, other: str) -> bool:
 
 
 def in_force(tiering: Tiering, values: Mapping[str, str]) -> bool:
-    """Whether the switches, as a broker has them by now, are those of a disablement."""
+    """Return whether a broker's switches in force are those of a disablement."""
     expected = {ENABLE: "false", DELETE_ON_DISABLE: "true"}
     if not tiering.deletes:
         expected = {ENABLE: "true", COPY_DISABLE: "true"}
@@ -117,9 +123,11 @@ def in_force(tiering: Tiering, values: Mapping[str, str]) -> bool:
 
 
 def throttles(moving: Collection[tuple[int, Collection[int], Collection[int]]]) -> dict[str, str]:
-    """For moves that are under way, each as (partition, replicas that are there, replicas that are
-    added): the values of KIP-73's two keys; {} for none."""
-    leaders = [f"{part}:{node}" for part, there, _ in sorted(moving) for node in sorted(there)]
+    """Return the values of KIP-73's two keys for moves in progress; {} for none.
+
+    Each move is (partition, present replicas, added replicas).
+    """
+    leaders = [f"{part}:{node}" for part, held, _ in sorted(moving) for node in sorted(held)]
     followers = [f"{part}:{node}" for part, _, added in sorted(moving) for node in sorted(added)]
     if not followers:
         return {}

@@ -1,9 +1,9 @@
-"""Deleting records of Apache Kafka (KIP-107), behind the port that all engines share.
+"""Deletion of records in Apache Kafka (KIP-107), behind the port that all engines share.
 
-DeleteRecords and ListOffsets go by the topic's name and know no leader epoch of the records that
-are meant. So the name is asked for its id right before, and a leader that has fewer records than
-were meant is told from one that is merely behind; what an unclean election has put in the place of
-records that were meant cannot be told apart (docs/explanation/engines.md).
+DeleteRecords and ListOffsets use the topic's name and no leader epoch of the records. The id of the
+name is therefore checked right before, and a leader that has lost records is distinguished from one
+that is only behind. Records that an unclean election put in the place of the resolved ones cannot
+be recognised (docs/explanation/engines.md).
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -31,21 +31,22 @@ CLEANUP_POLICY = "cleanup.policy"
 
 
 class ApacheKafka(Engine):
-    """The engine of one term."""
+    """Engine of one term."""
 
     def __init__(self, cluster: KafkaCluster, state: ControllerState) -> None:
         self.cluster = cluster
         self._state = state
 
     async def close(self) -> None:
-        """The term is over."""
+        """Close at the end of the term."""
         await self.cluster.close()
 
     async def deletion_points(
         self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
     ) -> dict[int, PointAnswer]:
-        """ListOffsets of the leader: the log start, the high watermark, and times."""
+        """Query the leader with ListOffsets: log start, high watermark, and times."""
         name = await self._name_of(topic_id)
+        # DeleteRecords refuses a topic without the policy delete, so a dry run has to as well.
         policies = await self.cluster.in_force(node_id, [name], [CLEANUP_POLICY])
         if "delete" not in policies.get(name, {}).get(CLEANUP_POLICY, "delete"):
             refused = PointAnswer(error_code=ErrorCode.policy_violation.value)
@@ -58,6 +59,7 @@ class ApacheKafka(Engine):
             for query in queries
             if query.before_time_ms is not None
         }
+        # A query without partitions would be refused.
         timed = await self._list(node_id, name, times) if times else {}
         return {
             query.partition: _point(
@@ -72,12 +74,13 @@ class ApacheKafka(Engine):
     async def delete_records(
         self, command: DeleteCommand, timeout_ms: int
     ) -> dict[int, DeletionAnswer]:
-        """DeleteRecords of the leader."""
+        """Send DeleteRecords to the leader."""
         name = await self._name_of(command.topic_id)
-        asked = {(name, part): point.offset for part, point in command.points.items()}
-        answers = await self._asked(
-            offsets.delete_records(self.cluster.client, command.node_id, asked, timeout_ms)
+        targets = {(name, part): point.offset for part, point in command.points.items()}
+        answers = await self._answer(
+            offsets.delete_records(self.cluster.client, command.node_id, targets, timeout_ms)
         )
+        # Out of range may mean lost records or a leader that is behind; its log end tells which.
         beyond = [
             part
             for (_, part), (_, failure) in answers.items()
@@ -91,7 +94,7 @@ class ApacheKafka(Engine):
         }
 
     async def _name_of(self, topic_id: UUID) -> str:
-        """The topic's name, if it is the name's topic still."""
+        """Return the topic's name if the name still has that id."""
         topic = self._state.topic_by_id(topic_id)
         if topic is None:
             raise EngineUnavailable("the Topic was deleted")
@@ -105,11 +108,11 @@ class ApacheKafka(Engine):
     ) -> dict[TopicPartition, Offset | Failure]:
         if not timestamps:
             return {}
-        asked = {(name, part): timestamp for part, timestamp in timestamps.items()}
-        return await self._asked(offsets.list_offsets(self.cluster.client, node_id, asked))
+        queries = {(name, part): timestamp for part, timestamp in timestamps.items()}
+        return await self._answer(offsets.list_offsets(self.cluster.client, node_id, queries))
 
     @staticmethod
-    async def _asked(answer: Awaitable[R]) -> R:
+    async def _answer(answer: Awaitable[R]) -> R:
         try:
             return await answer
         except KafkaError as error:
@@ -122,10 +125,11 @@ def _point(
     end: Offset | Failure | None,
     timed: Offset | Failure | None,
 ) -> PointAnswer:
+    # Any missing answer makes the point unknown; a known error is returned as such.
     needed = [start, end] if query.before_time_ms is None else [start, end, timed]
-    failures = [each for each in needed if not isinstance(each, Offset)]
+    failures = [answer for answer in needed if not isinstance(answer, Offset)]
     if failures or not isinstance(start, Offset) or not isinstance(end, Offset):
-        code = next((each.code.value for each in failures if each is not None), None)
+        code = next((failure.code.value for failure in failures if failure is not None), None)
         return PointAnswer(error_code=code or ErrorCode.offset_not_available.value)
     offset, last_epoch = query.before_offset, end.leader_epoch
     if isinstance(timed, Offset) and timed.offset >= 0:
@@ -144,7 +148,7 @@ def _point(
 def _answer(
     low_watermark: int, failure: Failure | None, offset: int, end: Offset | Failure | None
 ) -> DeletionAnswer:
-    """A leader that was just elected may not know yet how far what is committed reaches."""
+    """Convert the answer; a newly elected leader may not know the high watermark yet."""
     if failure is None:
         return DeletionAnswer(low_watermark=low_watermark)
     code = failure.code

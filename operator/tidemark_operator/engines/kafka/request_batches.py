@@ -1,7 +1,7 @@
-"""Many questions of one kind in one request: whoever asks waits for its own answer.
+"""Batches: many items of one kind in one request, each caller with its own answer.
 
-While a request is under way the next one fills; so what comes alone is asked at once, and a
-thousand at a time cost a few requests. What fails as a whole fails for all that were in it.
+While a request is in progress the next one fills, so that a single item is sent at once, and a
+thousand cost a few requests. A request that fails as a whole fails for all its items.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
 
-#: So long the first of a batch waits for others: what comes alone hardly, what comes among many
-#: longer, for each request that changes something is news to every broker.
+#: Wait of a batch's first item for others: short for a single one, longer among many, because
+#: each request that changes something reaches every broker.
 LINGER_S, AMONG_MANY_S = 0.01, 0.15
 QUIET_S = 0.5
 
 
 class Batches(Generic[K, V, R]):
-    """Belongs to one loop. A key that is asked for twice waits for its former answer."""
+    """Batches of one loop. A second request for a key waits for the former answer."""
 
     def __init__(
         self,
@@ -30,8 +30,10 @@ class Batches(Generic[K, V, R]):
         at_most: int,
         weigh: Callable[[V], int] = lambda _: 1,
     ) -> None:
-        """``send``: one request; raises ``EngineUnavailable``. ``at_most``: the weight of what goes
-        together; what is heavier by itself goes alone."""
+        """``send`` sends one request and raises ``EngineUnavailable``.
+
+        ``at_most`` is the weight of a batch; a heavier item goes alone.
+        """
         self._send = send
         self._at_most = at_most
         self._weigh = weigh
@@ -40,7 +42,7 @@ class Batches(Generic[K, V, R]):
         self._last_s = float("-inf")
 
     async def ask(self, key: K, value: V) -> R:
-        """The answer for a key. Raises ``EngineUnavailable``."""
+        """Return the answer for a key. Raises ``EngineUnavailable``."""
         loop = asyncio.get_running_loop()
         while key in self._waiting:
             await asyncio.wait([self._waiting[key][1]])
@@ -51,7 +53,7 @@ class Batches(Generic[K, V, R]):
         return await answer
 
     async def close(self) -> None:
-        """Nothing is sent any more."""
+        """Send nothing any more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -67,7 +69,7 @@ class Batches(Generic[K, V, R]):
             await self._one({key: self._waiting.pop(key) for key in self._next()})
 
     def _next(self) -> list[K]:
-        """The first that are waiting, as many as may go together."""
+        """Return the first waiting keys, up to the weight of one request."""
         keys: list[K] = []
         weight = 0
         for key, (value, _) in self._waiting.items():
@@ -81,6 +83,7 @@ class Batches(Generic[K, V, R]):
         try:
             answers = await self._send({key: value for key, (value, _) in batch.items()})
         except BaseException as error:
+            # Every waiting caller gets an exception, also if this task is cancelled.
             failed = error if isinstance(error, EngineUnavailable) else None
             for _, answer in batch.values():
                 if not answer.done():

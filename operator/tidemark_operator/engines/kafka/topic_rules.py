@@ -1,8 +1,7 @@
-"""What is decided about a topic of Apache Kafka that our own brokers need not be asked: whether it
-is the Topic's, and what of the manifest cannot be had. Pure.
+"""Rules for topics of Apache Kafka: ownership by a Topic, and refused parts of a spec. Pure.
 
-A topic that is there already is a Topic's only by the annotation that names its id, and only where
-it is what the manifest says: taking it over changes nothing.
+An existing topic belongs to a Topic only by the annotation that names its id, and only if it
+matches the spec: taking it over changes nothing.
 """
 
 import uuid
@@ -24,7 +23,7 @@ from tidemark_operator.engines.kafka import desired_configs
 from tidemark_operator.engines.kafka.cluster import Found
 
 _SHOWN = 5
-#: What a person has to change, by Kafka's error; all others are told as they are.
+#: Reasons of errors that a person has to fix; other errors are shown as they are.
 _REASONS = {
     ErrorCode.invalid_config: Reason.CONFIG_REFUSED,
     ErrorCode.policy_violation: Reason.POLICY_VIOLATION,
@@ -35,7 +34,7 @@ _REASONS = {
 
 
 def name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
-    """Another Topic has the name."""
+    """Return the blocker if another Topic has the name."""
     owner = owner_of(state, topic.name)
     if owner is None or owner.key == topic.key:
         return None
@@ -48,7 +47,7 @@ def name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
 
 
 def refused(failure: Failure, what: str) -> Blocker:
-    """Why Kafka did not do something; it goes on by itself where asking again may mend it."""
+    """Return the blocker of Kafka's error; it resolves by itself if a retry may succeed."""
     code = failure.code
     if code.retriable:
         return Blocker(reason=Reason.KAFKA_BUSY, message=f"{what}: {failure}", goes_on=True)
@@ -56,7 +55,7 @@ def refused(failure: Failure, what: str) -> Blocker:
 
 
 def tiering_found(own: Mapping[str, str]) -> Tiering:
-    """What the switches of a topic that is taken over amount to."""
+    """Return the tiering state of an adopted topic's switches."""
     if own.get(desired_configs.ENABLE) != "true":
         return Tiering()
     if own.get(desired_configs.COPY_DISABLE) == "true":
@@ -65,18 +64,19 @@ def tiering_found(own: Mapping[str, str]) -> Tiering:
 
 
 def mismatches(topic: TopicInfo, found: Found, *, may_lack: bool = False) -> list[str]:
-    """How a topic differs from the manifest; ``may_lack``: it may have fewer replicas."""
+    """Return how a topic differs from the spec; ``may_lack``: fewer replicas are accepted."""
     view, problems = found.view, []
     if len(view.partitions) != topic.partitions:
         problems.append(
             f"it has {count(len(view.partitions), 'partition')}, not {topic.partitions}"
         )
-    factors = sorted({len(each.replicas) for each in view.partitions})
+    factors = sorted({len(partition.replicas) for partition in view.partitions})
     lacks = may_lack and factors[-1:] < [topic.replication_factor]
     if factors != [topic.replication_factor] and not lacks:
         text = " or ".join(map(str, factors))
         problems.append(f"its partitions have {text} replicas, not {topic.replication_factor}")
     tiering = tiering_found(found.own)
+    # With another tiering state the other keys are not comparable.
     if tiering.copies != topic.tiering_spec.enabled:
         is_, not_ = ("", "not ") if tiering.copies else ("not ", "")
         problems.append(
@@ -101,13 +101,18 @@ def claim(
     created: uuid.UUID | None = None,
     may_lack: bool = False,
 ) -> Adoption | Blocker:
-    """Of a Topic without an id whose name is there already. ``asked_for``: this operator, or one
-    before it, has asked Kafka to create it, and does not know what came of that; ``created``: it
-    does know, and under which id; ``may_lack``: with fewer replicas, too (KIP-409)."""
+    """Return the adoption of an existing topic by a Topic without an id, or its refusal.
+
+    ``asked_for``: an operator has requested its creation and does not know the outcome.
+    ``created``: the id if the outcome is known. ``may_lack``: fewer replicas are accepted
+    (KIP-409).
+    """
     view, annotated = found.view, topic.asked.get(ADOPT_TOPIC_ID, "")
+    # A topic that this operator has just created needs no comparison.
     is_made = created == view.topic_id
     problems = [] if is_made else mismatches(topic, found, may_lack=may_lack)
     named = parse_topic_id(annotated) == view.topic_id
+    # An unknown creation counts only if the topic matches the spec in everything.
     if (named or is_made or (asked_for and not annotated)) and not problems:
         tiering_status = TieringStatus(tiering=tiering_found(found.own), since_ms=topic.created_ms)
         return Adoption(
@@ -141,8 +146,8 @@ def claim(
 
 
 def is_made_of(found: Found, new: NewTopic) -> bool:
-    """Whether a topic is what Kafka was asked to create, each replica where it was to be."""
-    placed = [each.replicas for each in found.view.partitions]
+    """Return whether a topic is exactly what was requested, each replica on its broker."""
+    placed = [partition.replicas for partition in found.view.partitions]
     if placed != [tuple(brokers) for brokers in new.assignment]:
         return False
     return not desired_configs.difference(
@@ -151,7 +156,7 @@ def is_made_of(found: Found, new: NewTopic) -> bool:
 
 
 def gone(topic: TopicInfo, view: TopicView | None) -> Blocker:
-    """A topic that the Topic had is not there any more: nothing is made in its place unasked."""
+    """Return the blocker of a topic that another client deleted; it is not created again."""
     if view is None:
         text = (
             f"topic {topic.name} (id {id_text(topic.id)}) no longer exists in "
@@ -169,7 +174,7 @@ def gone(topic: TopicInfo, view: TopicView | None) -> Blocker:
 
 
 def refusals(topic: TopicInfo, partitions: int, why_not_tiered: str) -> list[Blocker]:
-    """What of the manifest of a topic that is there is not acted on."""
+    """Return the refused parts of an existing topic's spec."""
     found = []
     if topic.config_reason == Reason.OBJECT_UNREADABLE and topic.config_problem:
         found.append(Blocker(reason=topic.config_reason, message=topic.config_problem))
@@ -190,7 +195,7 @@ def refusals(topic: TopicInfo, partitions: int, why_not_tiered: str) -> list[Blo
 
 
 def tiered_elsewhere(topic: TopicInfo, own: Mapping[str, str]) -> Blocker | None:
-    """Somebody else has begun to tier a topic whose manifest does not say so."""
+    """Return the blocker of a topic that another client has started to tier."""
     if topic.tiering.ever_tiered or own.get(desired_configs.ENABLE) != "true":
         return None
     text = (
@@ -201,11 +206,11 @@ def tiered_elsewhere(topic: TopicInfo, own: Mapping[str, str]) -> Blocker | None
 
 
 def joined(blockers: Sequence[Blocker]) -> Blocker | None:
-    """One of all; what needs a person first."""
+    """Join blockers into one; those that need a person come first."""
     if not blockers:
         return None
-    ordered = sorted(blockers, key=lambda each: each.goes_on)
+    ordered = sorted(blockers, key=lambda blocker: blocker.goes_on)
     if len(ordered) == 1:
         return ordered[0]
-    text = "; ".join(f"{each.reason}: {each.message}" for each in ordered)
+    text = "; ".join(f"{blocker.reason}: {blocker.message}" for blocker in ordered)
     return Blocker(reason=ordered[0].reason, message=text, goes_on=ordered[0].goes_on)

@@ -1,1 +1,1 @@
-"""Tidemark's own brokers: connections that the operator speaks over, and its messages."""
+"""Tidemark's own brokers as the engine: command connections and their messages."""

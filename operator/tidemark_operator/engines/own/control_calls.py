@@ -1,4 +1,4 @@
-"""The control protocol's requests as the controller sends them over a command connection. Pure."""
+"""Requests of the control protocol on a command connection, and their answers. Pure."""
 
 from collections.abc import Iterable, Sequence
 from uuid import UUID
@@ -41,7 +41,7 @@ from tidemark_operator.controller.model import LogEnd, RowKey
 def disable_remote_topic(
     disablement: Disablement, controller_epoch: int, timeout_ms: int
 ) -> DisableRemoteTopicRequest:
-    """KIP-950's request; a broker that needs longer than ``timeout_ms`` is asked again."""
+    """Return KIP-950's request; it is repeated if a broker needs longer than ``timeout_ms``."""
     return DisableRemoteTopicRequest(
         controller_epoch=controller_epoch,
         topic_id=disablement.topic_id,
@@ -53,7 +53,7 @@ def disable_remote_topic(
 
 
 def disablement_of(response: DisableRemoteTopicResponse) -> DisablementAnswer:
-    """An answer without an error of its own."""
+    """Convert an answer that has no error of its own."""
     return DisablementAnswer(
         broker_epoch=response.broker_epoch,
         tiered_epoch=response.tiered_epoch,
@@ -71,7 +71,7 @@ def disablement_of(response: DisableRemoteTopicResponse) -> DisablementAnswer:
 
 
 def delete_remote_topic(deletion: TierDeletion, controller_epoch: int) -> DeleteRemoteTopicRequest:
-    """Remove a deleted topic's remote data."""
+    """Return the request to remove a deleted topic's remote data."""
     return DeleteRemoteTopicRequest(
         controller_epoch=controller_epoch,
         topic_id=deletion.topic_id,
@@ -82,12 +82,13 @@ def delete_remote_topic(deletion: TierDeletion, controller_epoch: int) -> Delete
 
 
 def tier_deletion_of(response: DeleteRemoteTopicResponse) -> TierDeletionAnswer:
-    """Done, still at work, or why it failed."""
+    """Convert the answer: done, still in progress, or the error."""
     return TierDeletionAnswer(error_code=response.error_code, message=response.message)
 
 
 def replica_log_info(keys: Iterable[RowKey], controller_epoch: int) -> ReplicaLogInfoRequest:
-    """KIP-966's question about some partitions."""
+    """Return KIP-966's request about some partitions."""
+    # Sorted keys put the partitions of a topic next to each other in the request.
     topics: dict[object, TopicPartitions] = {}
     for topic_id, partition in sorted(keys):
         former = topics.get(topic_id)
@@ -97,7 +98,7 @@ def replica_log_info(keys: Iterable[RowKey], controller_epoch: int) -> ReplicaLo
 
 
 def replica_logs_of(response: ReplicaLogInfoResponse) -> ReplicaLogsAnswer:
-    """An answer without an error of its own."""
+    """Convert an answer that has no error of its own."""
     return ReplicaLogsAnswer(
         broker_epoch=response.broker_epoch,
         logs=tuple(
@@ -106,6 +107,7 @@ def replica_logs_of(response: ReplicaLogInfoResponse) -> ReplicaLogsAnswer:
                 error_code=log.error_code,
                 leader_epoch=log.leader_epoch,
                 end=LogEnd(log.last_epoch, log.next_offset),
+                # An empty range means that nothing is lost.
                 lost=range(log.lost_start_offset, log.lost_end_offset),
             )
             for log in response.logs
@@ -116,7 +118,7 @@ def replica_logs_of(response: ReplicaLogInfoResponse) -> ReplicaLogsAnswer:
 def deletion_points(
     topic_id: UUID, queries: Sequence[PointQuery], controller_epoch: int
 ) -> DeletionPointsRequest:
-    """Which offsets a record deletion means."""
+    """Return the query for the offsets of a record deletion."""
     return DeletionPointsRequest(
         controller_epoch=controller_epoch,
         topic_id=topic_id,
@@ -133,7 +135,7 @@ def deletion_points(
 
 
 def points_of(response: DeletionPointsResponse) -> dict[int, PointAnswer]:
-    """By partition, of an answer without an error of its own."""
+    """Convert an answer that has no error of its own; by partition."""
     return {
         point.partition: PointAnswer(
             error_code=point.error_code,
@@ -150,8 +152,10 @@ def points_of(response: DeletionPointsResponse) -> dict[int, PointAnswer]:
 def delete_topic_records(
     command: DeleteCommand, controller_epoch: int, timeout_ms: int
 ) -> DeleteTopicRecordsRequest:
-    """Delete what was frozen; a leader whose replicas need longer than ``timeout_ms`` is asked
-    again."""
+    """Return the request to delete up to the frozen offsets.
+
+    It is repeated if a leader's replicas need longer than ``timeout_ms``.
+    """
     return DeleteTopicRecordsRequest(
         controller_epoch=controller_epoch,
         topic_id=command.topic_id,
@@ -169,7 +173,7 @@ def delete_topic_records(
 
 
 def deletions_of(response: DeleteTopicRecordsResponse) -> dict[int, DeletionAnswer]:
-    """By partition, of an answer without an error of its own."""
+    """Convert an answer that has no error of its own; by partition."""
     return {
         result.partition: DeletionAnswer(
             error_code=result.error_code,

@@ -1,8 +1,8 @@
-"""Keeps one broker's picture of the world equal to what is stored.
+"""Delivery of the stored state to one broker.
 
-First a full snapshot, then deltas: what changed while one was under way is coalesced into the next,
-which is computed from the state at the moment of sending. Nothing counts as told before it was
-acknowledged; a broker that does not answer loses its connection, attaches again, and gets a full
+A full snapshot is first, then deltas. Changes during one request are combined in the next delta,
+which is computed from the state at the time of sending. Nothing counts as received before it is
+acknowledged. A broker that does not answer loses its connection, attaches again, and gets a full
 snapshot.
 """
 
@@ -28,17 +28,20 @@ from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)
 
-#: A broker that makes thousands of replicas takes its time; a dead one loses its session long
+#: A broker that creates thousands of replicas needs time; a dead one loses its session long
 #: before.
 SEND_TIMEOUT_S = 300.0
-#: Rows in one delta: what comes meanwhile, an election say, waits behind it.
+#: Rows in one delta; a change that arrives meanwhile, such as an election, waits behind it.
 DELTA_ROWS_MAX = 1000
 REPEAT_S = 5.0
 
 
 @dataclass(slots=True)
 class Change:
-    """What a broker has not been told yet. Both sets empty: the brokers or the cluster changed."""
+    """Changes not yet sent to a broker.
+
+    With both sets empty, the brokers or the cluster changed.
+    """
 
     rows: set[RowKey] = field(default_factory=set)
     topics: set[str] = field(default_factory=set)
@@ -50,7 +53,7 @@ class Change:
         topics: Iterable[str] = (),
         removals: Iterable[Removal] = (),
     ) -> None:
-        """Coalesce more into it; of two removals of one replica the later stands."""
+        """Add more changes; of two removals of one replica the later one wins."""
         self.rows.update(rows)
         self.topics.update(topics)
         for removal in removals:
@@ -58,15 +61,15 @@ class Change:
 
 
 class LinkListener(Protocol):
-    """Who is told what a broker answered. All in the main loop, none may block."""
+    """Receiver of brokers' answers, in the main loop. Its methods must not block."""
 
     def on_states(
         self, node_id: int, request: PartitionStatesRequest, response: PartitionStatesResponse
     ) -> None:
-        """Partition states were applied (``response`` names the replicas that could not be)."""
+        """Take applied partition states; ``response`` names the replicas that failed."""
 
     def on_stale(self, node_id: int) -> None:
-        """The broker has seen a higher controller epoch."""
+        """Note that the broker has seen a higher controller epoch."""
 
 
 class Link:
@@ -81,7 +84,7 @@ class Link:
         delta: Callable[[Change], PartitionStatesRequest],
         begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``begin``: returns once the broker may be told anything."""
+        """``begin`` returns once the broker may receive anything."""
         self.channel = channel
         self.node_id = channel.broker_id
         self.errors: dict[RowKey, PartitionError] = {}
@@ -98,7 +101,7 @@ class Link:
 
     @property
     def snapshot_applied(self) -> bool:
-        """Whether the broker has applied its snapshot."""
+        """Return whether the broker has applied its snapshot."""
         return self._ready.is_set()
 
     async def until_ready(self) -> None:
@@ -111,7 +114,7 @@ class Link:
         topics: Iterable[str] = (),
         removals: Iterable[Removal] = (),
     ) -> None:
-        """Something changed; it is sent as soon as the connection is free."""
+        """Note a change; it is sent as soon as the connection is free."""
         self._change.add(rows, topics, removals)
         self._wake.set()
 
@@ -120,6 +123,7 @@ class Link:
         try:
             if self._begin is not None:
                 await self._begin()
+            # Computed after ``begin`` has returned, so that the snapshot is of that time.
             await self._send(self._full())
             while not self.channel.closed:
                 await self._wait()
@@ -135,7 +139,7 @@ class Link:
             self.channel.close_threadsafe()
 
     def _next(self) -> Change:
-        """What to send now; a large change goes in parts."""
+        """Return the changes to send now; a large one is sent in parts."""
         change, self._change = self._change, Change()
         if len(change.rows) > DELTA_ROWS_MAX:
             rows = sorted(change.rows)
@@ -144,15 +148,16 @@ class Link:
         return change
 
     def _as_sent(self, part: PartitionStatesRequest) -> PartitionStatesRequest:
-        """Return the part without ``knows_all`` unless it is the last one of a change: a topic that
-        the broker does not know may be in a later part."""
+        """Return the part without ``knows_all`` unless it is the last one of a change.
+
+        A topic that the broker does not know may be in a later part.
+        """
         if self._change.rows:
             return dataclasses.replace(part, knows_all=False)
         return part
 
     async def _wait(self) -> None:
-        """Until something changed; while replicas could not be served, ask for them now and
-        then."""
+        """Wait for a change; while replicas have errors, send them again periodically."""
         if not self.errors:
             await self._wake.wait()
             return
@@ -170,12 +175,15 @@ class Link:
             if response.error_code == int(ErrorCode.stale_controller_epoch):
                 self._listener.on_stale(self.node_id)
             raise ConnectionAbortedError(f"PartitionStates returned error {response.error_code}")
+        # Only what was acknowledged may be left out of later deltas.
         self._brokers, self._storage = whole.brokers, _storage(whole)
         self._take(request, response)
 
     def _without_known(self, whole: PartitionStatesRequest) -> PartitionStatesRequest:
-        """A delta names the brokers, and the storage with its credentials, only where they differ
-        from what was acknowledged."""
+        """Return a delta without brokers or storage if they equal the acknowledged ones.
+
+        The storage includes credentials.
+        """
         if whole.full:
             return whole
         request = whole
@@ -196,11 +204,13 @@ class Link:
         }
         delivered |= {(removal.topic_id, removal.partition) for removal in request.removals}
         gone = {removal.topic_id for removal in request.removals if removal.partition < 0}
+        # Replicas in this request have a new result; the other errors stay.
         self.errors = {
             key: error
             for key, error in self.errors.items()
             if key not in delivered and key[0] not in gone
         } | failed
+        # A failed removal is repeated until the broker reports success.
         removals = {(removal.topic_id, removal.partition): removal for removal in request.removals}
         kept = {key: removal for key, removal in self._refused.items() if key not in removals}
         self._refused = kept | {key: removals[key] for key in removals if key in failed}

@@ -1,4 +1,4 @@
-"""Tidemark's own brokers behind the engine interface, over their command connections."""
+"""Tidemark's own brokers behind the engine's port, over their command connections."""
 
 import asyncio
 import logging
@@ -51,11 +51,11 @@ DISABLE_TIMEOUT_MS = 30_000
 
 
 class EngineListener(LinkListener, UserListener, Protocol):
-    """Who is told what brokers answered to what they were told."""
+    """Receiver of brokers' answers to states and users."""
 
 
 class OwnBrokers(OwnEngine):
-    """The engine of one controller term. Belongs to the main loop."""
+    """Engine of one controller term; owned by the main loop."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class OwnBrokers(OwnEngine):
         *,
         begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``begin``: returns once anybody may be told anything."""
+        """``begin`` returns once any broker may receive anything."""
         self._state = state
         self._begin = begin
         self._listener = listener
         self._links: dict[int, Link] = {}
         self._users: dict[int, UserLink] = {}
-        #: By node id: its epoch, and its connections in a row that ended while users were told.
+        #: By node id: broker epoch, and connections in a row that ended during UserStates.
         self._deaf: dict[int, tuple[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._landed: Change = Change()
@@ -79,7 +79,7 @@ class OwnBrokers(OwnEngine):
     # ------------------------------------------------------------ connections
 
     def attach(self, channel: Channel) -> None:
-        """A broker opened its command connection: a full snapshot goes first."""
+        """Attach a broker's command connection; it receives a full snapshot first."""
         link = Link(channel, self._listener, full=self._full, delta=self._delta, begin=self._begin)
         users = UserLink(channel, self._listener, lambda: snapshot.users(self._state))
         self._links[channel.broker_id], self._users[channel.broker_id] = link, users
@@ -88,12 +88,14 @@ class OwnBrokers(OwnEngine):
         task.add_done_callback(lambda ended: self._ended(ended, link))
 
     async def _serve(self, link: Link, users: UserLink) -> None:
+        # Users are sent beside the states; their failure must not delay an election.
         telling = asyncio.create_task(self._tell_users(link, users))
         try:
             await link.run()
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
+            # A broker of an earlier version closes the connection at an unknown request.
             if users.is_under_way:
                 self._deaf[link.node_id] = link.channel.broker_epoch, self._failures(link) + 1
             elif users.told:
@@ -105,6 +107,7 @@ class OwnBrokers(OwnEngine):
 
     async def _tell_users(self, link: Link, users: UserLink) -> None:
         await link.until_ready()
+        # Wait before the next attempt, or such a broker would reconnect in a loop.
         if failures := self._failures(link):
             pause_s = DEAF.pause_s(failures)
             logger.warning(
@@ -121,41 +124,44 @@ class OwnBrokers(OwnEngine):
 
     def _ended(self, task: asyncio.Task[None], link: Link) -> None:
         self._tasks.discard(task)
+        # A newer connection of the same broker may have replaced this one.
         if self._links.get(link.node_id) is link:
             del self._links[link.node_id], self._users[link.node_id]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the link to broker %d failed", link.node_id, exc_info=error)
 
     async def close(self) -> None:
-        """End every connection; the term is over."""
+        """End every connection at the end of the term."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def connected(self, node_id: int) -> bool:
-        """Whether the broker has applied its snapshot and can be asked."""
+        """Return whether the broker has applied its snapshot and accepts requests."""
         link = self._links.get(node_id)
         return link is not None and link.snapshot_applied and not link.channel.closed
 
     # ------------------------------------------------------------ states
 
     def landing(self, state: ControllerState, write: SliceWrite) -> None:
-        """A slice's write took effect; called before the state advances, sent by ``flush``."""
+        """Note a slice's write that took effect, before the state advances; ``flush`` sends it."""
         self._landed.add(rows=[row.key for row in write.rows])
         for node_id, removals in snapshot.removals_of(state, write).items():
             self._removals.setdefault(node_id, []).extend(removals)
 
     def flush(self) -> None:
-        """Tell every broker what has landed since, brokers' states included."""
+        """Send every broker what was stored since the last call, brokers' states included."""
+        # Taken at once: writes that are stored during the loop belong to the next call.
         landed, self._landed = self._landed, Change()
         removals, self._removals = self._removals, {}
         for node_id, link in self._links.items():
             link.add(rows=landed.rows, removals=removals.get(node_id, ()))
 
     def publish(self, *, rows: Iterable[RowKey] = (), topics: Iterable[str] = ()) -> None:
-        """Tell every broker these rows and Topics again, as they now are."""
+        """Send every broker these rows and Topics as they now are."""
         rows, topics = set(rows), set(topics)
+        # A Topic's change concerns all of its rows.
         for key in topics:
             topic = self._state.topics.get(key)
             if topic is not None:
@@ -164,12 +170,12 @@ class OwnBrokers(OwnEngine):
             link.add(rows=rows, topics=topics)
 
     def publish_users(self) -> None:
-        """Tell every broker the users, where they are not what it was told last."""
+        """Send every broker the users if they differ from those it has."""
         for users in self._users.values():
             users.wake()
 
     def users_behind(self, version: int) -> list[int]:
-        """Connected brokers that do not know the users of a version yet."""
+        """Return the connected brokers that do not have a version of the users yet."""
         return sorted(node_id for node_id, users in self._users.items() if users.told < version)
 
     def _full(self) -> PartitionStatesRequest:
@@ -186,7 +192,7 @@ class OwnBrokers(OwnEngine):
     # ------------------------------------------------------------ requests
 
     async def disable_tiering(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
-        """KIP-950's request to one broker."""
+        """Send KIP-950's request to one broker."""
         request = control_calls.disable_remote_topic(
             disablement, self._state.controller_epoch, DISABLE_TIMEOUT_MS
         )
@@ -203,7 +209,7 @@ class OwnBrokers(OwnEngine):
         return control_calls.tier_deletion_of(response)
 
     async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
-        """KIP-966's question to one broker."""
+        """Send KIP-966's request to one broker."""
         request = control_calls.replica_log_info(keys, self._state.controller_epoch)
         response = await self._call(node_id, request, ReplicaLogInfoResponse, CALL_TIMEOUT_S)
         _check(node_id, response.error_code)
@@ -212,7 +218,7 @@ class OwnBrokers(OwnEngine):
     async def deletion_points(
         self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
     ) -> dict[int, PointAnswer]:
-        """Our own ListOffsets, by topic id and leader epoch."""
+        """Query offsets by topic id and leader epoch, which Kafka's ListOffsets cannot do."""
         self._check_knows(node_id, DELETION_POINTS)
         request = control_calls.deletion_points(topic_id, queries, self._state.controller_epoch)
         response = await self._call(node_id, request, DeletionPointsResponse, 2 * CALL_TIMEOUT_S)
@@ -222,7 +228,7 @@ class OwnBrokers(OwnEngine):
     async def delete_records(
         self, command: DeleteCommand, timeout_ms: int
     ) -> dict[int, DeletionAnswer]:
-        """Our own DeleteRecords, by topic id and leader epoch."""
+        """Delete records by topic id and leader epoch, which Kafka's DeleteRecords cannot do."""
         node_id = command.node_id
         self._check_knows(node_id, DELETE_TOPIC_RECORDS)
         request = control_calls.delete_topic_records(
@@ -234,8 +240,10 @@ class OwnBrokers(OwnEngine):
         return control_calls.deletions_of(response)
 
     def _check_knows(self, node_id: int, command: int) -> None:
-        """A broker ends its connection over a command that it does not know, and everything that it
-        was told would have to be told again."""
+        """Raise if a broker does not know a command.
+
+        It would close its connection over it, and its whole state would have to be sent again.
+        """
         link = self._links.get(node_id)
         if link is not None and link.channel.last_command < command:
             raise EngineUnavailable(
@@ -256,6 +264,6 @@ class OwnBrokers(OwnEngine):
 
 
 def _check(node_id: int, error_code: int) -> None:
-    """An answer that is an error as a whole says nothing of what was asked."""
+    """Raise for an answer with an error of its own, which has no results."""
     if error_code:
         raise EngineUnavailable(f"broker {node_id} answered error {error_code}")

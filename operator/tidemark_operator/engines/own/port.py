@@ -1,8 +1,8 @@
-"""What the reconcilers of our own brokers ask of them, beyond what any engine does.
+"""Port of Tidemark's own brokers, in addition to the common one of all engines.
 
-Everything that is particular to command connections, snapshots and deltas lies behind it. The rule
-for every implementation: requests are level-based and idempotent, are sent only for what is already
-stored, and their answers never stand for anything but what the broker said.
+It hides command connections, snapshots and deltas. Every implementation follows three rules:
+requests are level-based and idempotent, they are sent only for what is already stored, and an
+answer stands only for what the broker reported.
 """
 
 from collections.abc import Iterable
@@ -22,33 +22,40 @@ from tidemark_operator.engines.base import Engine
 
 
 class OwnEngine(Engine, Protocol):
-    """Carries out what was decided and stored."""
+    """Transport of stored decisions to the brokers."""
 
     def landing(self, state: ControllerState, write: SliceWrite) -> None:
-        """A slice's write took effect; called before the state advances, told by ``flush``."""
+        """Note a slice's write that took effect, before the state advances; ``flush`` sends it."""
 
     def flush(self) -> None:
-        """Tell what has landed since, and the brokers' states."""
+        """Send everything noted since the last call, with the brokers' states."""
 
     def publish(self, *, rows: Iterable[RowKey] = (), topics: Iterable[str] = ()) -> None:
-        """Rows and Topics (by object key) that changed, or brokers when both are empty: every
-        broker is told the present state until it has acknowledged it."""
+        """Send changed rows and Topics (by object key) to every broker until it has acknowledged
+        them.
+
+        If both are empty, only the brokers' states are sent.
+        """
 
     def publish_users(self) -> None:
-        """Users, or who is authorised, may have changed: every broker is told the present ones
-        until it has acknowledged them."""
+        """Send the present users and authorization to every broker until it has acknowledged
+        them.
+        """
 
     def users_behind(self, version: int) -> list[int]:
-        """The connected brokers that have not acknowledged the users of a version, by id."""
+        """Return the connected brokers that have not acknowledged a version of the users, by id."""
 
     def connected(self, node_id: int) -> bool:
-        """Whether requests can be sent to a broker right now."""
+        """Return whether requests can be sent to a broker now."""
 
     async def disable_tiering(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
-        """KIP-950's request. Raises :class:`EngineUnavailable`."""
+        """Send KIP-950's request. Raises :class:`EngineUnavailable`."""
 
     async def empty_tier(self, node_id: int, deletion: TierDeletion) -> TierDeletionAnswer:
-        """Remove what a deleted topic left in the tier. Raises :class:`EngineUnavailable`."""
+        """Remove a deleted topic's data from the tier. Raises :class:`EngineUnavailable`."""
 
     async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
-        """How far a broker's replicas reach (KIP-966). Raises :class:`EngineUnavailable`."""
+        """Query the log ends of a broker's replicas (KIP-966).
+
+        Raises :class:`EngineUnavailable`.
+        """

@@ -1,8 +1,8 @@
-"""Keeps one broker's users equal to what is declared: ``UserStates``, whole each time.
+"""Delivery of users to one broker by ``UserStates``, complete each time.
 
-It begins once the broker has applied its snapshot, and is sent again whenever something changed; at
-most one is under way. What was not acknowledged is sent again, or made up for by what is newer. It
-goes beside the partitions' states, and no failure here ends the connection over which these go.
+It starts once the broker has applied its snapshot, and repeats whenever something has changed; at
+most one request is in progress. An unacknowledged request is repeated, or replaced by a newer one.
+It runs beside the partitions' states, and a failure here does not end their connection.
 """
 
 import asyncio
@@ -20,31 +20,34 @@ logger = logging.getLogger(__name__)
 
 USERS_TIMEOUT_S = 30.0
 REPEAT_S = 5.0
-#: After users were told, so many times as long as that took nothing is: thousands of Users that
-#: change one by one are told together, and most of the time is left to other things.
+#: Pause after a delivery as a multiple of its duration: thousands of Users that change one by one
+#: are sent together, and most of the time is left to other work.
 PAUSES = 4
 PAUSE_MOST_S = 10.0
-#: A broker of an earlier version knows no such command and ends its connection: it is left in peace
-#: for longer and longer.
+#: Backoff for a broker of an earlier version, which does not know the request and closes its
+#: connection.
 DEAF = Backoff(first_s=1.0, most_s=60.0)
 
-#: The version of what is declared, and all of it; None while it is not known yet.
+#: The version of the users, and all of them; None before they are known.
 Present = Callable[[], tuple[int, UserStatesRequest] | None]
 
 
 class UserListener(Protocol):
-    """Who is told what a broker answered. In the main loop, none may block."""
+    """Receiver of brokers' answers, in the main loop. Its methods must not block."""
 
     def on_users(self, node_id: int) -> None:
-        """A broker has acknowledged the users."""
+        """Note that a broker has acknowledged the users."""
 
     def on_stale(self, node_id: int) -> None:
-        """The broker has seen a higher controller epoch."""
+        """Note that the broker has seen a higher controller epoch."""
 
 
 class UserLink:
-    """What one command connection was told of users. ``told``: the version that the broker has
-    acknowledged; ``is_under_way``: it has not answered yet."""
+    """Users as sent over one command connection.
+
+    ``told`` is the version that the broker has acknowledged. ``is_under_way``: it has not answered
+    yet.
+    """
 
     def __init__(self, channel: Channel, listener: UserListener, present: Present) -> None:
         self.told = 0
@@ -57,26 +60,27 @@ class UserLink:
         self._wake.set()
 
     def wake(self) -> None:
-        """Something may have changed."""
+        """Note that something may have changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Tell until the connection ends (returns) or the task is cancelled."""
+        """Send until the connection ends (returns) or the task is cancelled."""
         while not self._channel.closed:
             await self._wake.wait()
             self._wake.clear()
             began_s = asyncio.get_running_loop().time()
             try:
                 settled = await self._tell()
+            # ``is_under_way`` stays set: this request may be why the connection ended.
             except ConnectionError:
-                return  # `is_under_way` stands: it may be why the connection ended
+                return
             took_s = asyncio.get_running_loop().time() - began_s
             await asyncio.sleep(min(PAUSES * took_s, PAUSE_MOST_S) if settled else REPEAT_S)
             if not settled:
                 self._wake.set()
 
     async def _tell(self) -> bool:
-        """False: it has to be said again."""
+        """Send the present users if they changed; return False if that must be repeated."""
         present = self._present()
         if present is None:
             return True
