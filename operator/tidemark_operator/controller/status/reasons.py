@@ -516,7 +516,7 @@ TIER = (
         Reason.STORE_REFUSES_DELETES,
         "TieringSettled=False",
         "The store rejects the deletion of some objects. All others are deleted.",
-        "Remove the policy, lock or legal hold of these objects. The message names one.",
+        "Remove the policy, lock or legal hold that protects the objects. The message names one.",
     ),
     ReasonEntry(
         Reason.STORE_ERROR,
