@@ -60,8 +60,10 @@ def jars() -> Path:
 
 
 def start(folder: Path, wanted: Wanted | None = None) -> KafkaNodes:
-    """Make a cluster in a folder and start all of it; whoever does so stops it. Raises
-    MavenMissing."""
+    """Create a cluster in a folder and start all of it; the caller stops it.
+
+    Raises MavenMissing.
+    """
     wanted = wanted or Wanted()
     layout = Layout.at(folder)
     layout.create()

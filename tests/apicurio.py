@@ -21,7 +21,7 @@ _MEMORY = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class ApicurioMissing(RuntimeError):
-    """It cannot be had here; the message says what is missing."""
+    """Apicurio is not available here; the message says what is missing."""
 
 
 def ensure_apicurio() -> Path:

@@ -1,10 +1,10 @@
-"""``python -m tests.argocd_files [--check] FILE``: ``argocd/argocd-cm.yaml``, by which Argo CD
-knows our kinds.
+"""``python -m tests.argocd_files [--check] FILE``: write ``argocd/argocd-cm.yaml``, which describes
+our kinds to Argo CD.
 
-The scripts of ``argocd/`` are the source. Argo CD takes them by kind out of one ConfigMap, whose
-keys know no wildcard; so each kind has a copy of the same script, and none can be unlike another.
-PartitionSlices are left out: they have no conditions, and stand in nobody's repository. ``make
-argocd`` writes the file, ``make lint`` compares.
+The scripts of ``argocd/`` are the source. Argo CD reads them by kind from one ConfigMap, whose keys
+have no wildcard, so each kind has a copy of the same script. PartitionSlices are left out: they
+have no conditions and are never in a user's repository. ``make argocd`` writes the file, ``make
+lint`` compares.
 """
 
 import sys
@@ -35,7 +35,7 @@ data:
 
 
 def render() -> str:
-    """The ConfigMap's text."""
+    """Return the ConfigMap's text."""
     health = _script("health")
     entries = {f"health.tidemark.dev_{kind}": health for kind in KINDS}
     entries |= {f"actions.tidemark.dev_{kind}": actions(names) for kind, names in ACTIONS.items()}
@@ -45,7 +45,7 @@ def render() -> str:
 
 
 def actions(names: Sequence[str]) -> str:
-    """What Argo CD reads of a kind's actions."""
+    """Return a kind's actions in Argo CD's format."""
     defined = (f"- name: {name}\n{_block('action.lua', _action(name), indent=2)}" for name in names)
     return f"{_block('discovery.lua', _action('discovery'))}definitions:\n{''.join(defined)}"
 

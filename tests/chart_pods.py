@@ -1,5 +1,6 @@
-"""What a Broker of the chart comes to by the chart's operator: a release makes no pod of a broker
-itself."""
+"""Objects that the chart's operator creates for a Broker: a release creates no broker pod
+itself.
+"""
 
 from typing import Any
 
@@ -18,7 +19,7 @@ def operator_settings(objects: list[dict[str, Any]]) -> Settings:
 
 
 def objects_of(objects: list[dict[str, Any]], broker: str) -> BrokerObjects:
-    """Of a Broker of a release, as its operator applies them."""
+    """Return the objects of a release's Broker, as its operator applies them."""
     body = named(objects, "Broker", broker)
     parsed = parse_broker(body)
     assert parsed.spec.pod is not None

@@ -32,8 +32,8 @@ settings.register_profile(
 )
 settings.load_profile("tidemark")
 
-#: Fixtures that start what many tests share, the dearest first: the first that a test asks for
-#: is the group it runs in. A fixture of that name which each test has for itself is none.
+#: Fixtures that start what many tests share, most expensive first: the first that a test requests
+#: is the group it runs in. Fixtures of the same name that exist for each test alone do not count.
 SHARED = (
     "apache_kafka",
     "engines",
@@ -49,8 +49,9 @@ SHARED = (
 
 
 class _FailuresAtOnce:
-    """What fails in a run of many processes is named when it does: such a run takes a quarter of
-    an hour, and may be ended before it says anything."""
+    """Print a failure of a parallel run when it occurs: such a run takes a quarter of an hour,
+    and may be ended before its summary.
+    """
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
@@ -90,8 +91,11 @@ def _locks_in_order() -> Iterator[None]:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Iterator[None]:
-    """Groups are told before xdist looks at them. What takes long begins first, in the random order
-    that it was given: whoever began it last would be waited for alone."""
+    """Assign groups before xdist reads them.
+
+    Long tests start first, in their random order, because a long test that starts last would run
+    alone.
+    """
     for item in items:
         shared = _shared(item)
         if shared is not None:
@@ -114,8 +118,11 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """The last of a group ends what it shared: a cluster that nobody asks for any more costs
-    others a twentieth of a core. A process that has all tests has them in no order of groups."""
+    """The last test of a group ends the shared fixture: an idle cluster costs a twentieth of a
+    core.
+
+    A process that runs all tests has them in no order of groups.
+    """
     yield
     if not getattr(item.config.option, "loadgroup", False):
         return
@@ -144,7 +151,7 @@ def _shared(item: pytest.Item) -> str | None:
 
 
 def _outlives(fixture: pytest.FixtureDef[object]) -> bool:
-    """Is it there for more than one test?"""
+    """Return whether the fixture lives for more than one test."""
     return fixture.scope != "function"
 
 

@@ -1,7 +1,7 @@
-"""What a tree of objects keeps: how many elements stand in its containers.
+"""Number of elements in the containers of a tree of objects.
 
-Memory in bytes moves with the allocator; elements do not. A test makes and deletes many of
-something and compares: what grew by about as many has forgotten nothing.
+Memory in bytes varies with the allocator; elements do not. A test creates and deletes many objects
+and compares: a container that grew by about their number leaks.
 """
 
 from collections import deque

@@ -20,7 +20,7 @@ def topic_state(topic_id: Any, name: str, **fields: Any) -> control.TopicState:
 def partition_states(
     *topics: control.TopicState, full: bool = False, **fields: Any
 ) -> control.PartitionStatesRequest:
-    """What a controller says of topics; no brokers, no removals, no store."""
+    """Return a controller's PartitionStates without brokers, removals or store."""
     bare: dict[str, Any] = {
         "controller_id": "c",
         "controller_epoch": 1,

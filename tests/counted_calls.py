@@ -1,4 +1,4 @@
-"""What work costs, counted in calls and not by a clock: the same on every machine."""
+"""Cost of work, counted in calls and not by a clock: the same on every machine."""
 
 import sys
 from collections import Counter
@@ -9,7 +9,7 @@ from types import FrameType
 
 @contextmanager
 def counted_calls(package: str) -> Iterator[Counter[str]]:
-    """How often each function of a package is entered on this thread while the block runs."""
+    """Count how often each function of a package is entered on this thread while the block runs."""
     found: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -24,5 +24,5 @@ def counted_calls(package: str) -> Iterator[Counter[str]]:
 
 
 def dearer(few: Counter[str], many: Counter[str]) -> dict[str, tuple[int, int]]:
-    """What is called more than twice as often."""
+    """Return the functions that are called more than twice as often."""
     return {name: (few[name], n) for name, n in many.items() if n > 2 * few[name]}

@@ -28,7 +28,10 @@ STALE = "STALE_CONTROLLER_EPOCH: refused by a rule of the resource"
 
 
 class FakeApiServer:
-    """Names are unique over all namespaces. ``watchers`` are told of each object but slices."""
+    """Names are unique over all namespaces.
+
+    ``watchers`` are notified of each object except slices.
+    """
 
     def __init__(self) -> None:
         self._objects: dict[tuple[str, str], Json] = {}

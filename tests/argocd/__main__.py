@@ -1,7 +1,7 @@
-"""``make e2e-argocd``: builds Argo CD where that was not done yet, and runs the tests beside this.
+"""``make e2e-argocd``: build Argo CD if necessary, and run the tests in this folder.
 
-They run in a network of their own, which reaches nobody: the controller's metrics cannot be kept to
-loopback otherwise.
+They run in an isolated network namespace, because the controller's metrics cannot be bound to
+loopback.
 """
 
 import fcntl

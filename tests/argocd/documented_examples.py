@@ -1,6 +1,8 @@
-"""What docs/how-to/argocd.md says, shown in Argo CD itself: every script in its own interpreter,
-and a
-repository that is carried over to a cluster of ours with three brokers."""
+"""Examples of docs/how-to/argocd.md, run in Argo CD itself.
+
+Each script runs in Argo CD's interpreter, and a repository is synchronized to a cluster of ours
+with three brokers.
+"""
 
 import json
 import time
@@ -27,7 +29,7 @@ WAVE = "argocd.argoproj.io/sync-wave"
 
 
 def overrides(folder: Path, body: dict[str, Any], *command: str) -> str:
-    """What Argo CD says of an object, without a server."""
+    """Return Argo CD's result for an object, without a server."""
     path = folder / "object.json"
     path.write_text(json.dumps(body), "utf-8")
     name, *more = command
@@ -101,7 +103,7 @@ class Site:
         self.kubectl.apply(NAMESPACE, body)
 
     def application(self) -> dict[str, Any]:
-        """Its status."""
+        """Return the Application's status."""
         body = self.kubectl.get(NAMESPACE, "application", "tidemark")
         return dict(body.get("status") or {})
 
@@ -110,7 +112,7 @@ class Site:
         return _healths(self.application())
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait for it."""
+        """Wait until ``holds`` returns true."""
         deadline = time.monotonic() + WAIT_S
         while not holds():
             if time.monotonic() > deadline:
@@ -181,7 +183,6 @@ def _as_they_run(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def topic(name: str, **spec: Any) -> dict[str, Any]:
-    """A Topic's manifest."""
     return {
         "apiVersion": "tidemark.dev/v1alpha1",
         "kind": "Topic",

@@ -69,14 +69,15 @@ class Kubectl:
         self("apply", "--server-side", "--namespace", namespace, "-f", "-", body=body)
 
     def get(self, namespace: str, kind: str, name: str) -> dict[str, Any]:
-        """An object."""
         found: dict[str, Any] = json.loads(self("get", kind, name, "-n", namespace, "-o", "json"))
         return found
 
 
 class ArgoCd:
-    """What runs, in a folder of its own. ``config_map`` is applied as docs/how-to/argocd.md
-    says."""
+    """Running Argo CD in a folder of its own.
+
+    ``config_map`` is applied as docs/how-to/argocd.md describes.
+    """
 
     def __init__(self, kubeconfig: Path, folder: Path, config_map: Path) -> None:
         self.kubectl = Kubectl(kubeconfig)
@@ -153,14 +154,16 @@ class ArgoCd:
         self._stack.callback(process.stop, timeout_s=STOP_S)
 
     def log(self, name: str) -> Path:
-        """What a part says."""
+        """Return the log of a part."""
         return self._folder / "logs" / f"{name}.log"
 
     # ------------------------------------------------------------ offline
 
     @staticmethod
     def overrides(config_map: Path, *arguments: str | Path) -> str:
-        """What ``argocd admin settings resource-overrides`` says: no server is asked."""
+        """Return the output of ``argocd admin settings resource-overrides``, which needs no
+        server.
+        """
         done = subprocess.run(
             [
                 *(str(ensure_argocd()), "admin", "settings", "resource-overrides"),

@@ -14,8 +14,10 @@ NOW_MS = 1_800_000_000_000
 
 
 def in_every_state(heading: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(reason, object) for each reason under a heading of the table, and each kind that it is
-    about. Conditions that the reason does not stand in are good."""
+    """Return (reason, object) for each reason under a heading of the table, and each of its kinds.
+
+    Conditions that the reason does not occur in are good.
+    """
     kinds = [
         kind for kind in KINDS if heading == "Every kind" or re.search(rf"\b{kind}\b", heading)
     ]
@@ -50,7 +52,7 @@ def body(kind: str, its_status: Any, *, generation: int = GENERATION) -> dict[st
 
 
 def _of_row(text: str, reason: str) -> list[Condition]:
-    """The conditions that a row of the table says the reason stands in."""
+    """Return the conditions of a reason from its row of the table."""
     values = {"True": True, "False": False, "Unknown": None}
     named = re.findall(r"\b([A-Z][A-Za-z]+)(?:=(True|False|Unknown))?(?=[,; ]|$)", text)
     found = [

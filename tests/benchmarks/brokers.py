@@ -20,15 +20,17 @@ from tests.benchmarks.figures import Table, one_line
 from tests.benchmarks.measures import MEASURES, RECORDS, Measure, Setting, throughput
 from tests.benchmarks.sides import KAFKA, OURS, STARTS
 
-#: Of one measure: its client ended with an error, or nobody answered.
+#: Errors of one measure: its client failed, or no broker answered.
 FAILURES = (subprocess.CalledProcessError, OSError)
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 
 
 def one_round(number: int, name: str, measures: Sequence[Measure], table: Table) -> None:
-    """Of one side: a cluster for those measures that want as many brokers, warmed up by a run of no
-    account, since a JVM needs it to compile what is hot, and both need it for the topics of their
-    coordinators. What fails is told and the rest is taken."""
+    """Run the measures of one side once, on one cluster for each number of brokers.
+
+    A warm-up run precedes them: a JVM has to compile hot code, and both sides create their
+    coordinators' topics. Failed measures are reported and the others are taken.
+    """
     for brokers, those in groupby(measures, key=lambda each: each.brokers):
         with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
             side = STARTS[name](Path(folder), brokers)

@@ -33,7 +33,7 @@ CLIENT_PORT_TRIES_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is measured: how many brokers, and what is in TLS."""
+    """Setting of a measurement: number of brokers, and which connections use TLS."""
 
     brokers: int
     clients: bool = False

@@ -50,7 +50,7 @@ class Exporter:
         return next(self.told())
 
     def told(self) -> Iterator[dict[str, Any]]:
-        """What it tells. Raises RuntimeError where it has failed."""
+        """Return the next report of the process. Raises RuntimeError if it has failed."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             yield json.loads(line)
@@ -58,7 +58,7 @@ class Exporter:
             raise RuntimeError(f"the export failed: see {self._log}\n{self._tail()}")
 
     def cpu_seconds(self) -> float:
-        """Of driver, JVM and Python workers so far, those that have ended too."""
+        """CPU seconds of driver, JVM and Python workers so far, including ended ones."""
         return group_cpu_seconds(self._process.pid)
 
     def stop(self) -> None:

@@ -1,11 +1,11 @@
-"""What an export to Iceberg costs, and how old a record is when the table has it.
+"""Cost of an export to Iceberg, and the age of a record when the table has it.
 
-Cost: all of a tiered topic into a new table, by a driver that has done so before; keys and values
-for each CPU-second of JVM, Python workers and brokers together, which is MB/s of one core.
+Cost: all of a tiered topic into a new table, by a warm driver; keys and values for each CPU-second
+of JVM, Python workers and brokers together, which is MB/s of one core.
 
-Freshness: a producer writes ten megabytes a second, each record with the time at which it is
-produced; a continuous export tells each commit. A record is as old as it is when the commit that
-has it is told.
+Freshness: a producer writes ten megabytes a second, each record with its production time; a
+continuous export reports each commit. A record's age is taken when the commit that contains it is
+reported.
 """
 
 import statistics
@@ -27,7 +27,7 @@ RECORD_BYTES = 1024
 BYTES_A_SECOND = 10_000_000
 FRESHNESS_S = 120
 COMMIT_S = 20
-#: Of so many records the age of one is told.
+#: One record in this number reports its age.
 _SAMPLED = 100
 _TICK_S = 0.01
 

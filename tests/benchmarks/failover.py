@@ -1,4 +1,5 @@
-"""``make bench-failover [KILLS=100]``: how long a partition stands still when its leader is killed.
+"""``make bench-failover [KILLS=100]``: how long a partition is unavailable after its leader is
+killed.
 
 The leader's process gets SIGKILL again and again, and is started again each time. Printed for every
 kill, and at the end as a distribution: seconds without an acknowledgement (as a stock producer with
@@ -38,7 +39,6 @@ def kill_leaders(outages: Outages, kills: int) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     kills = parser.parse_args().kills

@@ -10,7 +10,7 @@ Figures = Mapping[str, float]
 
 
 class Table:
-    """What all rounds have given."""
+    """Figures of all rounds."""
 
     def __init__(self) -> None:
         self._rounds: dict[str, dict[str, list[Figures]]] = {}
@@ -33,7 +33,7 @@ class Table:
 
 
 def medians(rounds: Sequence[Figures]) -> dict[str, float]:
-    """Of each figure."""
+    """Return the median of each figure."""
     names = dict.fromkeys(name for figures in rounds for name in figures)
     return {
         name: statistics.median(figures[name] for figures in rounds if name in figures)
@@ -49,7 +49,7 @@ def ratio(ours: Figures, theirs: Figures, name: str) -> float:
 
 
 def one_line(figures: Figures) -> str:
-    """Of one round."""
+    """Return the figures of one round as one line."""
     return "  ".join(f"{name} {value:,.2f}" for name, value in figures.items())
 
 

@@ -1,13 +1,13 @@
-"""How long the operator needs for many Topics on Apache Kafka: made, changed, deleted, in batches.
+"""Duration of creating, changing and deleting many Topics on Apache Kafka through the operator, in
+batches.
 
     python -m tests.benchmarks.kafka_topics [--batches 10,100,500,1000]
 
-Each batch is applied at once, and done when every Topic is Ready in its generation (or gone).
+Each batch is applied at once, and done when every Topic is Ready in its generation (or deleted).
 Three brokers, topics of 12 partitions and 3 replicas, as in Strimzi's own figures
-(docs/explanation/engines.md). Beside the seconds stand processor seconds of the operator and of
-Kafka's nodes.
-Kafka's own share: the same requests, sent without an operator, and what as many topics cost that
-nobody asks for.
+(docs/explanation/engines.md). The output also has processor seconds of the operator and of Kafka's
+nodes. Kafka's own share is measured with the same requests without an operator, and with the same
+number of idle topics.
 """
 
 import argparse

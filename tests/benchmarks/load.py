@@ -21,9 +21,12 @@ _WARM_UP_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one client does. ``records``: to produce, or those of a topic to be read by a group.
-    ``rate``: records a second, 0: as fast as it goes. ``trusted``: TLS, with that certificate.
-    ``share``: (which, of how many) clients, for partitions to be read."""
+    """Work of one client.
+
+    ``records``: number to produce, or of a topic to be read by a group. ``rate``: records a second,
+    0: as fast as possible. ``trusted``: certificate for TLS. ``share``: (which, of how many)
+    clients, for partitions to be read.
+    """
 
     kind: str
     bootstrap: str
@@ -158,8 +161,11 @@ def fetch(load: Load) -> Answer:
 
 
 def group(load: Load) -> Answer:
-    """To read all records as members of one group: from the first of them that anybody has; and
-    until all partitions were given to somebody."""
+    """Read all records as members of one group.
+
+    Time runs from the first record that any member has, and ends no earlier than the assignment of
+    all partitions.
+    """
     readers = Readers(load.partitions, load.records)
     began = time.monotonic()
 
@@ -186,8 +192,11 @@ def group(load: Load) -> Answer:
 
 
 class Readers:
-    """What the members of a group have together. Nothing is committed, so that they may read again
-    what another one has read before a rebalance: offsets are counted, not records."""
+    """Shared state of the members of a group.
+
+    Members commit nothing, so after a rebalance they may read records again. Offsets are therefore
+    counted, not records.
+    """
 
     def __init__(self, partitions: int, records: int) -> None:
         self._partitions, self._wanted = partitions, records
@@ -199,7 +208,7 @@ class Readers:
 
     @property
     def records(self) -> int:
-        """How many of them anybody has."""
+        """Number of distinct records that the group has read."""
         return sum(self._next_offsets)
 
     def assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -210,14 +219,14 @@ class Readers:
                 self.joined = time.monotonic()
 
     def revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """To be given out anew; or a member ends, as all do once everything is read."""
+        """Release partitions for reassignment, or end the member once everything is read."""
         with self._lock:
             self._assigned -= len(partitions)
             if not self.have_all:
                 self.joined = 0.0
 
     def took(self, messages: Sequence[Message]) -> None:
-        """One member did."""
+        """Count the messages of one member."""
         if not messages:
             return
         with self._lock:

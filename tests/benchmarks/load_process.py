@@ -10,8 +10,11 @@ from tests.benchmarks.load import Answer, Load
 
 
 def run(load: Load, clients: int = 1) -> Answer:
-    """What came of it. Of several clients, which share the records: from the beginning of the first
-    to the end of the last."""
+    """Run the load and return its result.
+
+    If several clients share the records, time runs from the first client's start to the last one's
+    end.
+    """
     shares = [
         replace(load, records=load.records // clients, share=(which, clients))
         for which in range(clients)

@@ -46,7 +46,7 @@ def _address(bootstrap: str) -> tuple[str, int]:
 
 @contextmanager
 def idle(bootstrap: str, count: int) -> Iterator[None]:
-    """So many connections to the first broker that have asked once what it serves."""
+    """Open ``count`` connections to the first broker, each with one ApiVersions request."""
     sockets: list[socket.socket] = []
     try:
         for _ in range(count):
@@ -123,7 +123,7 @@ class Member:
             raise ConnectionError(f"SyncGroup: {error.name}")
 
     async def _sync(self, joined: JoinGroupResponse) -> ErrorCode:
-        """Only the leader was told who the others are."""
+        """Send SyncGroup. Only the leader received the list of members."""
         request = SyncGroupRequest(
             group_id=self._group,
             generation_id=joined.generation_id,
@@ -157,8 +157,9 @@ class Member:
 
 
 def rebalance(bootstrap: str, count: int) -> tuple[float, float]:
-    """Seconds until so many members of a new group have all been given something, and until they
-    have again, once their leader asks for it."""
+    """Return the seconds until all ``count`` members of a new group have an assignment, and
+    until they have another one after a rebalance that their leader triggers.
+    """
     return asyncio.run(_rebalance(bootstrap, count))
 
 
@@ -192,7 +193,7 @@ async def _timed(members: Sequence[Member]) -> float:
 
 
 async def _coordinator(address: tuple[str, int], group: str) -> tuple[str, int]:
-    """Where it is, once there is one."""
+    """Return the address of the coordinator once it exists."""
     connection = await KafkaConnection.connect(*address, client_id="crowd")
     request = FindCoordinatorRequest(key=group, key_type=i8(0))
     deadline = time.monotonic() + _TIMEOUT_S

@@ -1,5 +1,5 @@
-"""What ``make bench`` measures of a running side: throughput in several settings, latency at a
-steady rate, groups, connections, and how soon a broker answers after its start.
+"""Measures that ``make bench`` takes of a running side: throughput in several settings, latency
+at a steady rate, groups, connections, and the time from a broker's start to its first answer.
 """
 
 import os
@@ -29,7 +29,10 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Of a throughput. ``spread``: over three brokers, to see what more processes give."""
+    """Setting of a throughput measure.
+
+    ``spread``: over three brokers, to show the gain of more processes.
+    """
 
     partitions: int = 1
     record_bytes: int = RECORD_BYTES
@@ -41,7 +44,7 @@ class Setting:
 
     @property
     def brokers(self) -> int:
-        """Of the cluster."""
+        """Number of brokers in the cluster."""
         return 3 if self.spread else self.replicas
 
     def __str__(self) -> str:
@@ -119,8 +122,10 @@ def group(side: Side, members: int) -> Figures:
 
 
 def idle_connections(side: Side) -> Figures:
-    """What so many clients that do nothing cost, in memory of a broker that has just started: what
-    others have left to it would hide that."""
+    """Measure the memory of idle connections on a freshly started broker.
+
+    Memory that other measures left would hide it.
+    """
     many_connections.first_answer_s(side.bootstrap, side.restart())
     (pid,) = side.pids()
     before = resident_mb(pid)
@@ -134,8 +139,9 @@ def start(side: Side) -> Figures:
 
 
 def rebalance(side: Side) -> Figures:
-    """Of a group of thousands: until all have joined and know what is theirs, and the same again
-    when its leader asks for it."""
+    """Measure the rebalance of a group of thousands: the first one, and one that its leader
+    triggers.
+    """
     joined_s, again_s = many_connections.rebalance(side.bootstrap, MEMBERS)
     return {f"{MEMBERS} join s": joined_s, f"{MEMBERS} rebalance s": again_s}
 

@@ -1,9 +1,9 @@
-"""``make bench-operator``: what many Topics cost the operator and the API server.
+"""``make bench-operator``: cost of many Topics for the operator and the API server.
 
-N Topics of three partitions and three replicas are applied over 16 connections; then single ones
-are changed; then all of them several times in a row, while ``/healthz`` is asked; then up to 1,000
-tiered ones are made and disabled at once; then nothing happens. No figure is a pass or a failure,
-but for what must hold whatever it takes: nothing is lost, and ``/healthz`` is never red.
+N Topics of three partitions and three replicas are applied over 16 connections. Then single Topics
+are changed, then all of them several times in a row, with requests to ``/healthz`` meanwhile. Then
+up to 1,000 tiered Topics are created and disabled at once, and finally the system rests. Figures
+neither pass nor fail, with two exceptions: no change is lost, and ``/healthz`` always succeeds.
 """
 
 import argparse
@@ -38,7 +38,7 @@ PROFILED = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much of each."""
+    """Amounts of each kind of work."""
 
     topics: int
     changes: int = CHANGES
@@ -86,7 +86,7 @@ async def applied(bench: OperatorBench, topics: int) -> list[str]:
 
 
 async def changed(bench: OperatorBench, topics: int, changes: int) -> list[str]:
-    """From one change among them until a broker has heard of it."""
+    """Measure the time from a change of a Topic until a broker receives it."""
     chance = random.Random(7)
     took_s = []
     for number in range(changes):
@@ -94,7 +94,7 @@ async def changed(bench: OperatorBench, topics: int, changes: int) -> list[str]:
         began_s = time.monotonic()
         await bench.world.patch(TOPIC, name, config={"retention.ms": value})
         async with asyncio.timeout(60):
-            while not bench.heard(name, value):  # noqa: ASYNC110 - what it looks at tells nobody
+            while not bench.heard(name, value):  # noqa: ASYNC110 - the value has no event
                 await asyncio.sleep(0.002)
         took_s.append(time.monotonic() - began_s)
     took_s.sort()
@@ -124,14 +124,14 @@ async def storm(bench: OperatorBench, topics: int, most: int) -> list[str]:
         len(bench.watch.seen),
         "observed",
     )
-    await asyncio.sleep(HEARD_S)  # brokers are told after the status is written
+    await asyncio.sleep(HEARD_S)  # brokers are notified after the status is written
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     lost = sum(not bench.heard(name, str(value)) for name, value in values.items())
     written = (bench.writes() - writes)["topics/status PUT"]
     if lost:
         raise SystemExit(
-            f"{lost} of {len(values)} Topics: a broker has not heard of the last change"
+            f"{lost} of {len(values)} Topics: a broker has not received the last change"
         )
     if red := health.statuses.total() - health.statuses[200]:
         raise SystemExit(f"/healthz was red {red} times: {health.worst}")
@@ -144,7 +144,7 @@ async def storm(bench: OperatorBench, topics: int, most: int) -> list[str]:
 
 
 class _Health:
-    """What ``/healthz`` has answered."""
+    """Answers of ``/healthz``."""
 
     def __init__(self) -> None:
         self.statuses: Counter[int] = Counter()
@@ -184,7 +184,7 @@ def _tiered(state: str) -> Callable[[Seen], bool]:
 
 
 async def resting(bench: OperatorBench, settle_s: float, rest_s: float) -> list[str]:
-    """Nothing happens."""
+    """Measure the system at rest."""
     await asyncio.sleep(settle_s)
     cpu, writes = bench.cpu(), bench.writes()
     await asyncio.sleep(rest_s)
@@ -200,7 +200,7 @@ async def resting(bench: OperatorBench, settle_s: float, rest_s: float) -> list[
 
 
 def within(cgroup: Cgroup) -> list[str]:
-    """What of its limits it has come to."""
+    """Describe the usage of a cgroup and its limits."""
     used = f"{cgroup.most_mb():.0f} MiB at most, caches of files included"
     if cgroup.limits.cpus is not None:
         used += f", held up in {cgroup.held_up():.0%} of all periods"
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--limits", action="store_true", help="those of the chart; root alone")
     parser.add_argument(
-        "--cpus", type=float, help="the same with so many cores, 0 for what is requested"
+        "--cpus", type=float, help="the same with this number of cores, 0 for what is requested"
     )
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:

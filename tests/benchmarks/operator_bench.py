@@ -1,5 +1,8 @@
-"""What the benchmarks of the operator work with: a real control plane, a real operator, three peers
-of this process that answer as brokers do, at once, so that nothing else is waited for."""
+"""Fixture of the operator's benchmarks: a real control plane, a real operator, and three peers in
+this process that answer as brokers do.
+
+The peers answer at once, so that only the operator and the API server are measured.
+"""
 
 import asyncio
 import subprocess
@@ -30,7 +33,7 @@ PROGRESS_S = 10.0
 
 
 class OperatorBench:
-    """Everything that runs."""
+    """All processes of a benchmark."""
 
     def __init__(
         self,
@@ -44,11 +47,11 @@ class OperatorBench:
 
     @property
     def pids(self) -> dict[str, int]:
-        """By name."""
+        """Process ids by name."""
         return {"operator": self.operator.pid, "API server": self.plane.pid}
 
     def cpu(self) -> dict[str, float]:
-        """CPU-seconds until now."""
+        """CPU-seconds so far."""
         return {name: cpu_seconds(pid) for name, pid in self.pids.items()}
 
     def memory(self) -> dict[str, tuple[float, float]]:
@@ -56,7 +59,7 @@ class OperatorBench:
         return {name: (resident_mb(pid), peak_resident_mb(pid)) for name, pid in self.pids.items()}
 
     def writes(self) -> Counter[str]:
-        """By the API server's own count."""
+        """Number of writes that the API server counts."""
         command = ["kubectl", "--kubeconfig", str(self.plane.kubeconfig), "get", "--raw"]
         page = subprocess.run([*command, "/metrics"], check=True, stdout=subprocess.PIPE, text=True)
         return count_writes(page.stdout)
@@ -81,7 +84,9 @@ class OperatorBench:
     async def until(
         self, look: Callable[[Seen], bool], topics: int, what: str, *, fewer: bool = False
     ) -> float:
-        """Seconds until so many Topics (``fewer``: no more) are as they should be."""
+        """Return the seconds until ``topics`` Topics (``fewer``: at most that number) match
+        ``look``.
+        """
         began_s, told_s = time.monotonic(), 0.0
 
         def is_over(watch: TopicWatch) -> bool:

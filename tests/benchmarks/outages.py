@@ -1,4 +1,4 @@
-"""What a producer notices while brokers of a real local cluster die and come back.
+"""Outages that a producer notices while brokers of a real local cluster die and come back.
 
 A stock producer (confluent-kafka, ``acks=all``) writes small records to one partition on three
 brokers, one every few milliseconds, and notes when each was acknowledged. An *outage* is the
@@ -45,13 +45,13 @@ class SteadyWriter:
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
                 "log_level": 2,
-                # As one that has run for long, and asks whichever broker is there now and then:
-                # what a broker says of the topic is believed at once.
+                # As a client that has run for long and refreshes its metadata regularly: it
+                # believes at once whatever a broker says of the topic.
                 "topic.metadata.propagation.max.ms": 0,
                 "topic.metadata.refresh.interval.ms": 200,
                 # It remembers failed connections to a broker until none was tried for this long,
-                # and doubles its pause with each (10 s unless told otherwise). Here the same broker
-                # goes again sooner than that, which nobody does to a cluster that is in use.
+                # and doubles its pause with each (10 s by default). Here the same broker is killed
+                # again sooner than that, which is not a realistic operation.
                 "reconnect.backoff.max.ms": 500,
             }
         )
@@ -64,7 +64,7 @@ class SteadyWriter:
         self._thread.join()
 
     def has_written_since(self, time_s: float) -> bool:
-        """Was anything acknowledged later than that (monotonic)?"""
+        """Return whether a record was acknowledged after this monotonic time."""
         return bool(self._times_s) and self._times_s[-1] > time_s
 
     def outage_s(self, since_s: float) -> float:
@@ -144,7 +144,7 @@ class Outages:
         self.cluster.local.kill_broker(node)
         while self.row().leader in (node, -1):
             if time.monotonic() - began_s > TIMEOUT_S:
-                raise TimeoutError(f"nobody was elected for broker {node}")
+                raise TimeoutError(f"no leader was elected for broker {node}")
             time.sleep(_POLL_S)
         return time.monotonic() - began_s
 

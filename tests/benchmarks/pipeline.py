@@ -64,7 +64,7 @@ class Load:
         return replace(self, records=FEW * PARTITIONS)
 
     def sums(self) -> tuple[int, ...]:
-        """What a read of all of it finds; the last is the greatest offset."""
+        """Sums that a full read has to return; the last is the greatest offset."""
         values = self.records * (self.record_bytes - KEY_BYTES)
         return self.records, self.records * KEY_BYTES, values, self.records // PARTITIONS - 1
 
@@ -113,7 +113,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a side paid, in the median: for all, for a few records; ``records`` of all."""
+    """Median cost of a side: for all records, for a few records; ``records`` of all."""
 
     records: int
     all: Read
@@ -121,12 +121,12 @@ class Cost:
 
     @property
     def rows(self) -> float:
-        """Of all records, for a CPU-second."""
+        """Rows per CPU-second of a full read."""
         return self.records / self.all.cpu_s
 
     @property
     def marginal_rows(self) -> float:
-        """Of those after the first few, for a CPU-second."""
+        """Rows per CPU-second after the first few."""
         return (self.records - FEW * PARTITIONS) / max(self.all.cpu_s - self.few.cpu_s, 0.01)
 
 
@@ -150,16 +150,15 @@ class Side:
         return self._all_read[-1]
 
     def warm_up(self) -> None:
-        """Not counted."""
+        """Run once without counting."""
         for options in ({}, self._few):
             self._reader.read(options)
 
     def close(self) -> None:
-        """End the driver."""
         self._reader.close()
 
     def cost(self, load: Load) -> Cost:
-        """Of all reads until now."""
+        """Return the cost of all reads so far."""
         return Cost(load.records, _median(self._all_read), _median(self._few_read))
 
     def _measured(self, load: Load, options: Mapping[str, str]) -> Read:
@@ -175,7 +174,7 @@ class Side:
 
 
 def _median(reads: Sequence[Read]) -> Read:
-    """Of each figure."""
+    """Return the median of each figure."""
     return Read(
         *(
             statistics.median(getattr(each, name) for each in reads)
@@ -185,7 +184,6 @@ def _median(reads: Sequence[Read]) -> Read:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(prog="make bench-pipeline", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabytes", type=int, default=200)
@@ -215,7 +213,7 @@ def main() -> None:
 
 
 def exported(only: str, megabytes: int, rounds: int) -> list[str]:
-    """What exports cost, and how fresh their tables are, as far as it is asked for."""
+    """Measure the requested costs and table freshness of exports."""
     wanted = [name for name in ("export", "freshness") if only in name]
     if not wanted:
         return []
@@ -318,7 +316,7 @@ def started(load: Load, kafka_jars: Path) -> Iterator[Mapping[str, Side]]:
 
 
 def our_brokers(cluster: Cluster) -> list[int]:
-    """Their processes."""
+    """Return the processes of the brokers."""
     record = processes.find(cluster.local.layout, "broker-1")
     return [] if record is None else [record.pid]
 

@@ -1,7 +1,8 @@
-"""How long a plan over a long manifest takes, and how little of a year a query of one hour reads.
+"""Duration of a plan over a long manifest, and the small share of a year that a query of one hour
+reads.
 
-A year of segments is committed to a manifest in a directory as brokers would, many in one commit;
-their objects are not made, as a plan looks at none of them.
+A year of segments is committed to a manifest in a directory as brokers would, many in one commit.
+Their objects are not created, because a plan does not read them.
 """
 
 import tempfile

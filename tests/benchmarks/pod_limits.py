@@ -1,8 +1,8 @@
-"""A process under the limits of a pod: the cgroup that a kubelet would make for its container.
+"""A process under the limits of a pod: the cgroup that a kubelet would create for its container.
 
-Memory counts what the kernel keeps for the process, too, and whoever goes above it is killed. A
-limit of CPU holds a process up for the rest of each tenth of a second. Both are set by root alone,
-in the hierarchies of cgroup v1 or in that of v2, whichever is mounted.
+Memory includes what the kernel allocates for the process, and the kernel kills a process that
+exceeds the limit. The CPU limit suspends a process for the rest of each tenth of a second. Both
+require root, in the hierarchies of cgroup v1 or in that of v2, whichever is mounted.
 """
 
 import contextlib
@@ -34,7 +34,10 @@ class Limits:
 
     @classmethod
     def of_the_operator(cls, cpus: float | None = None) -> Self:
-        """The chart's, or with so many cores. ``cpus``: 0 for those that it requests."""
+        """Return the limits of the chart's operator.
+
+        ``cpus``: number of cores, 0 for those that it requests.
+        """
         resources = yaml.safe_load(CHART.read_text("utf-8"))["operator"]["resources"]
         limits, requests = resources["limits"], resources["requests"]
         if cpus == 0:
@@ -67,7 +70,7 @@ class Cgroup:
         return int(path.read_text("ascii")) / MEBIBYTE
 
     def killed(self) -> int:
-        """How often the kernel has killed a process for want of memory."""
+        """Number of times that the kernel has killed a process because of its memory limit."""
         path = self._first("memory", "memory.events", "memory.oom_control")
         return _figures(path).get("oom_kill", 0)
 

@@ -1,4 +1,4 @@
-"""What a process has cost so far, from /proc."""
+"""Resource usage of a process, from /proc."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def group_cpu_seconds(session_id: int) -> float:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory now."""
+    """Resident memory in MB."""
     return _status_mb(pid, "VmRSS:")
 
 

@@ -1,11 +1,11 @@
-"""What it costs to read the records of batches before they are appended, and of how many.
+"""Cost of reading the records of batches before they are appended, and the share of batches that
+are read.
 
     python -m tests.benchmarks.record_inspection
 
 Processor time of one thread, for each kind of batch: of the checks that every batch has (header and
-CRC), of reading its records, and what that adds to a produced batch in the mean, since batches of
-few records are all read and of the others one in so many
-(``tidemark_broker/log/batch_inspection.py``).
+CRC), of reading its records, and the mean that this adds to a produced batch. Batches of few
+records are all read, of the others a sample (``tidemark_broker/log/batch_inspection.py``).
 """
 
 import os
@@ -24,7 +24,7 @@ _BATCHES = ((1, 100, 0), (8, 100, 0), (150, 100, 0), (16, 1024, 0), (1000, 1024,
 
 
 def _cpu_us(work: Callable[[], object]) -> float:
-    """Of one call, the mean over half a second of calls."""
+    """Return the processor time of one call, the mean over half a second."""
     calls, began_s = 0, time.thread_time()
     while time.thread_time() - began_s < _SECONDS:
         work()

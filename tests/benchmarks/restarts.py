@@ -46,7 +46,6 @@ def restart_leaders(outages: Outages, restarts: int) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--restarts", type=int, default=50)
     restarts = parser.parse_args().restarts

@@ -40,7 +40,9 @@ async def _round(work: Work) -> float:
 
 
 async def idle_share(size: int) -> float:
-    """Of a core, for each of two brokers with so many partitions together, two replicas each."""
+    """Return the idle share of a core for each of two brokers that have ``size`` partitions,
+    two replicas each.
+    """
     with tempfile.TemporaryDirectory(prefix="tidemark-scale-") as folder:
         async with running_pair(Path(folder)) as pair:
             await pair.create(1, size)
@@ -48,7 +50,7 @@ async def idle_share(size: int) -> float:
 
 
 async def creation_ms(size: int) -> float:
-    """CPU-milliseconds of a broker for each of so many topics with a replica on it."""
+    """Return a broker's CPU-milliseconds for each of ``size`` topics with a replica on it."""
     with tempfile.TemporaryDirectory(prefix="tidemark-scale-") as folder:
         async with running_pair(Path(folder)) as pair:
             before_s = pair.cpu_s()

@@ -1,6 +1,7 @@
-"""What grows, one operation each: real parts in this process, made as large as wanted, worked once.
+"""Operations whose cost may grow with size: real parts in this process, filled to a given size,
+with one operation each.
 
-Used by ``make bench-scale`` (CPU time) and by the test that holds the growth (calls counted).
+``make bench-scale`` measures their CPU time; a test counts their calls and limits the growth.
 """
 
 import asyncio
@@ -156,7 +157,7 @@ async def _changed_metadata(_: Path, count: int) -> AsyncIterator[Work]:
 
 @asynccontextmanager
 async def _removal(folder: Path, count: int) -> AsyncIterator[Work]:
-    """The tombstone of a topic that is not here, among so many that are."""
+    """Tombstone of an absent topic, among ``count`` topics that exist."""
     async with _pair(folder, count) as (one, _):
         gone = control.Removal(topic_id=uuid.uuid4(), partition=-1, partition_epoch=-1)
 
@@ -208,7 +209,7 @@ def _hosted(node: Node, number: int) -> Partition:
 
 @asynccontextmanager
 async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
-    """A Fetch of so many partitions waits for more than comes; one of them advances."""
+    """A waiting Fetch of ``count`` partitions, one of which advances."""
     async with _pair(folder, count) as (one, _):
         purgatory = one.context.purgatory
         shared = services(one.context.metadata, replicas=one.manager, purgatory=purgatory)
@@ -239,7 +240,7 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
 
 @asynccontextmanager
 async def _other_waiters(_: Path, count: int) -> AsyncIterator[Work]:
-    """So many operations wait, each under its own key; one of the keys is notified."""
+    """``count`` waiting operations, each with its own key; one of the keys is notified."""
     purgatory = Purgatory()
     waiting = [
         asyncio.create_task(purgatory.wait([(Change.HIGH_WATERMARK, number)], lambda: False, 600.0))
@@ -262,7 +263,7 @@ async def _other_waiters(_: Path, count: int) -> AsyncIterator[Work]:
 
 
 def _log(folder: Path, segments: int, batches: int = 1) -> tuple[LogManager, PartitionLog]:
-    """One log with so many closed segments of so many batches, an index entry for each."""
+    """Return a log with closed segments and batches, an index entry for each batch."""
     manager = LogManager.open(folder / "log", node_id=1, cluster_id="c")
     log = manager.create(
         topic=TOPIC,

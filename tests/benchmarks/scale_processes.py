@@ -34,7 +34,7 @@ class Pair:
         return sum(cpu_seconds(each.pid) for each in self.brokers) / len(self.brokers)
 
     async def create(self, topics: int, partitions: int = 1) -> None:
-        """Topics of so many partitions, in changes of :data:`AT_ONCE` topics."""
+        """Create topics in changes of :data:`AT_ONCE` topics."""
         made = [_topic(number, partitions) for number in range(topics)]
         for first in range(0, topics, AT_ONCE):
             change = replace(
@@ -42,7 +42,7 @@ class Pair:
             )
             answers = await asyncio.gather(*(self.controller.send(node, change) for node in (1, 2)))
             if any(answer is None or answer.errors for answer in answers):
-                raise RuntimeError(f"a broker did not create what it was told: {answers}")
+                raise RuntimeError(f"a broker did not create a partition: {answers}")
 
     async def idle_share(self) -> float:
         """The share of a core that a broker uses while nothing happens."""

@@ -28,8 +28,11 @@ _UNLIMITED = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Running brokers. ``pids``: their processes now; ``create``: a topic with so many partitions
-    and replicas, led; ``restart``: stop broker 1, and hand back what starts it again."""
+    """Running brokers.
+
+    ``pids``: their processes now; ``create``: create a topic with the given partitions and
+    replicas, all led; ``restart``: stop broker 1, and return the function that starts it again.
+    """
 
     name: str
     bootstrap: str
@@ -40,7 +43,7 @@ class Side:
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def topic(self, partitions: int = 1, replicas: int = 1) -> str:
-        """A new one."""
+        """Create a topic with a new name."""
         name = f"bench-{next(self._numbers)}"
         self.create(name, partitions, replicas)
         return name

@@ -1,9 +1,9 @@
-"""One Spark driver of the comparison: reads a topic whenever it is told to.
+"""One Spark driver of the comparison: reads a topic on request.
 
-Each line on standard input is one read, with options of its own as JSON; the answer is a JSON line
+Each line on standard input is one read, with options of its own as JSON. The answer is a JSON line
 with what was read and the seconds that it took. The sums force every key and value out of the
-source, and are compared with what was produced. A process group of its own, so that its cost is
-that of all processes in it.
+source, and are compared with what was produced. The driver has a process group of its own, so that
+its cost is that of all processes in it.
 """
 
 import json
@@ -57,7 +57,7 @@ class SparkReader:
         return tuple(answer["sums"]), float(answer["seconds"])
 
     def cpu_seconds(self) -> float:
-        """Of driver, JVM and Python workers so far, those that have ended too."""
+        """CPU seconds of driver, JVM and Python workers so far, including ended ones."""
         return group_cpu_seconds(self._process.pid)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""``make bench-lives``: what stays in the operator of topics that are gone.
+"""``make bench-lives``: memory that the operator retains for deleted topics.
 
 Topics of three partitions and three replicas are made and deleted in waves, LIVES of them in all
 (10,000); after each wave the operator's memory is read. What is printed is the slope, from the
@@ -25,7 +25,7 @@ SETTLE_S = 12.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much of it."""
+    """Amounts of the benchmark."""
 
     lives: int = LIVES
     wave: int = WAVE
@@ -44,7 +44,7 @@ def slope_kb(samples: Sequence[tuple[int, float]]) -> float:
 
 
 async def wave(bench: OperatorBench, number: int, topics: int, settle_s: float) -> None:
-    """So many are made, and deleted as soon as all are Ready."""
+    """Create ``topics`` Topics, and delete them as soon as all are Ready."""
     names = [f"w{number}-{each}" for each in range(topics)]
     await bench.create(names)
     await bench.until(lambda each: each.ready, topics, "Ready")

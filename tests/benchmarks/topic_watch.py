@@ -12,7 +12,7 @@ from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
 
 
 class TopicWatch:
-    """Where each Topic stands: only what is asked of them is kept, not the objects."""
+    """State of each Topic. It keeps the requested fields, not the objects."""
 
     def __init__(self) -> None:
         #: By name: its generation, the one that its status tells of, Ready, its tiering state.
@@ -20,7 +20,7 @@ class TopicWatch:
         self._changed = asyncio.Event()
 
     def take(self, kind: str, body: Json) -> None:
-        """One event."""
+        """Process one event."""
         name = body["metadata"]["name"]
         if kind == "DELETED":
             self.seen.pop(name, None)
@@ -29,7 +29,7 @@ class TopicWatch:
         self._changed.set()
 
     def count(self, look: "Callable[[Seen], bool]") -> int:
-        """Of how many Topics something is true."""
+        """Return the number of Topics that match."""
         return sum(map(look, self.seen.values()))
 
     async def until(
@@ -44,7 +44,7 @@ class TopicWatch:
 
 
 class Seen:
-    """What counts of one Topic."""
+    """Relevant state of one Topic."""
 
     __slots__ = ("generation", "name", "observed", "ready", "tiering")
 
@@ -63,8 +63,10 @@ class Seen:
 
 
 class _Follower:
-    """Brings what the informer finds to where it is counted. A watch that the API server ends, as
-    it does with slow readers, goes on."""
+    """Passes what the informer finds to its counter.
+
+    It resumes a watch that the API server ends, as it does with slow readers.
+    """
 
     def __init__(self, found: TopicWatch) -> None:
         self._found = found

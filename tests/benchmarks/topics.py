@@ -53,7 +53,7 @@ class Cost:
     writes: Counter[str]
 
     def since(self, earlier: "Cost") -> "Cost":
-        """What came to it after ``earlier``."""
+        """Return the cost since ``earlier``."""
         cpu = {name: value - earlier.cpu[name] for name, value in self.cpu.items()}
         return Cost(cpu, self.writes - earlier.writes)
 
@@ -77,7 +77,7 @@ class Bench:
         _tidemark("down", "--dir", str(self._folder))
 
     def cost(self) -> Cost:
-        """What everything has cost until now."""
+        """Return the total cost so far."""
         cpu = {name: cpu_seconds(pid) for name, pid in self.pids.items()}
         return Cost(cpu, count_writes(self.kubectl("get", "--raw", "/metrics")))
 
@@ -120,7 +120,6 @@ class ByKubectl:
     path: Path
 
     def apply(self, bench: Bench) -> None:
-        """Create all."""
         bench.kubectl("apply", "--server-side", "-f", str(self.path))
 
     def delete(self, bench: Bench) -> None:
@@ -132,7 +131,6 @@ class ByClient:
     """The same requests over many connections."""
 
     def apply(self, bench: Bench) -> None:
-        """Create all."""
         spec = {"clusterRef": {"name": bench.cluster}, "partitions": 1, "replicationFactor": 2}
         self._each(bench, lambda kube, name: kube.apply("Topic", name, spec))
 
@@ -179,7 +177,6 @@ def is_ready(topic: Object) -> bool:
 
 
 def main() -> None:
-    """Measure and print."""
     options = _options()
     folder = Path(options.dir) if options.dir else Path(tempfile.mkdtemp(prefix="tidemark-topics-"))
     bench = Bench(folder, options.topics)

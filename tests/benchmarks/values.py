@@ -1,10 +1,11 @@
-"""What it costs to make Arrow of values that have a schema, by ours and by Python's own libraries.
+"""Cost of converting values with a schema to Arrow, with our decoders and with Python's own
+libraries.
 
     python -m tests.benchmarks.values
 
 Processor time of one thread for a record, both sides in turn and the least of three: Avro by our
-decoder and by fastavro with pyarrow's conversion of what it gives, Protobuf by our columns and by
-a dictionary of each of Google's messages with the same conversion.
+decoder and by fastavro with pyarrow's conversion of its result, Protobuf by our columns and by a
+dictionary of each of Google's messages with the same conversion.
 """
 
 import io
@@ -105,7 +106,7 @@ def _line(name: str, record: bytes, decoder: Decoder, read: Callable[[bytes], An
 
 
 def _cpu_us(work: Callable[[], object]) -> float:
-    """Of one record."""
+    """Return the processor time of one record."""
     began_s = time.thread_time()
     work()
     return (time.thread_time() - began_s) / _RECORDS * 1e6

@@ -1,7 +1,7 @@
-"""Eight stock clients, each a program that is told an address, a topic and a group and no more.
+"""Eight stock clients, each a program that receives only an address, a topic and a group.
 
-All speak alike: ``ADDRESS TOPIC GROUP NAME COUNT`` (see ``clients/python_defaults.py``); kcat,
-which is a program already, is led through the same here.
+All have the same interface: ``ADDRESS TOPIC GROUP NAME COUNT`` (see
+``clients/python_defaults.py``). This module adapts kcat to it.
 """
 
 import itertools
@@ -61,7 +61,7 @@ COMMANDS: dict[str, Callable[[], list[str]]] = {
 
 
 def talk_of(client: str) -> Talk:
-    """How to lead it; the test is skipped where it cannot be had."""
+    """Return the adapter of a client; the test is skipped if the client is not available."""
     if client == "kcat":
         return lambda *arguments: _kcat(ensure_kcat(), *arguments)
     try:

@@ -43,7 +43,7 @@ class Cluster:
         return self.local.layout.tier
 
     def log_folder(self, node_id: int, topic: str, partition: int = 0) -> Path:
-        """Where a broker keeps one replica's log."""
+        """Return the folder of a broker's replica."""
         found = self.local.layout.broker_data(node_id).glob(f"**/{topic}-{partition}")
         return next(found)
 

@@ -1,4 +1,4 @@
-"""A producer that goes on writing while the cluster is changed, and what came of it."""
+"""A continuous producer while the cluster changes, and its result."""
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from local_cluster import Cluster
@@ -7,7 +7,9 @@ PARTITIONS = 3
 
 
 class Writer:
-    """An idempotent producer with acks=all; ``acknowledged`` are the values that it was told of."""
+    """An idempotent producer with acks=all; ``acknowledged`` are the values that were
+    acknowledged to it.
+    """
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.topic = topic

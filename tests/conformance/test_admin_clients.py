@@ -51,8 +51,8 @@ def test_confluents_admin_client(cluster: Cluster) -> None:
     entry = ConfigEntry("segment.ms", "70000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, new.topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
-    # The broker that is asked may be the last to hear.
-    wait(lambda: _config(admin, new.topic)["segment.ms"].value == "70000", "the change to be told")
+    # The broker that answers may be the last to receive the change.
+    wait(lambda: _config(admin, new.topic)["segment.ms"].value == "70000", "the change to arrive")
     assert _config(admin, new.topic)["retention.ms"].value == "60000"
     deleted = admin.delete_topics([new.topic], operation_timeout=TIMEOUT_S)
     deleted[new.topic].result(TIMEOUT_S)

@@ -1,5 +1,6 @@
-"""What ``helm test`` runs, on real operators and brokers: it passes on a cluster that works, and
-names what does not answer."""
+"""The program of ``helm test`` on real operators and brokers: it passes on a working cluster,
+and names what does not answer.
+"""
 
 import pytest
 from local_cluster import Cluster

@@ -94,7 +94,7 @@ def _parsed(output: str) -> KafkasKeys:
             keys.synonyms[name] = fields[0].split(",")
         elif (
             kind in ("broker", "group") or fields[3] == "false"
-        ):  # Kafka's internal topic keys are nobody's
+        ):  # Kafka's internal topic keys are not for users
             getattr(keys, kind)[name] = KafkaKey(*fields[:3])
     return keys
 

@@ -1,5 +1,5 @@
-"""Other people's clients in groups of KIP-848's protocol: they share partitions, go on where they
-have stopped, follow expressions, and outlive their coordinator; Kafka's programs describe them.
+"""Stock clients in groups of KIP-848's protocol: they share partitions, resume, follow
+expressions, and survive a coordinator failover; Kafka's programs describe them.
 """
 
 import itertools
@@ -22,7 +22,7 @@ def group() -> str:
 
 
 class Members:
-    """They are closed with the test."""
+    """Members that are closed with the test."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self.cluster, self.group = cluster, group
@@ -43,7 +43,7 @@ class Members:
         return member
 
     def have(self, *counts: int) -> bool:
-        """Do they have so many partitions each, in any order?"""
+        """Return whether the members have these numbers of partitions, in any order."""
         for member in self.all:
             message = member.poll(0.1)
             assert message is None or message.error() is None, message.error()
@@ -102,7 +102,7 @@ def test_a_static_member_comes_back(members: Members) -> None:
     "strategy", ["cooperative-sticky", pytest.param("range", marks=pytest.mark.long)]
 )
 def test_members_move_to_the_protocol_and_back(members: Members, strategy: str) -> None:
-    """One by one, while the others go on."""
+    """One member at a time, while the others continue."""
     topic = filled(members.cluster, partitions=4)
     for _ in range(2):
         members.join(

@@ -18,7 +18,9 @@ BETWEEN = [f"between {number}" for number in range(10)]
 
 
 def talk_twice(cluster: Cluster, topic: str, client: str) -> tuple[list[str], list[str]]:
-    """What two members heard, one after the other; something was said while none was there."""
+    """Run two members one after the other, with records written between them, and return what
+    they received.
+    """
     talk = talk_of(client)
     first = talk(cluster.bootstrap, topic, f"group-{topic}", "first", COUNT)
     produce, _ = PYTHON_CLIENTS["confluent-kafka"]

@@ -1,5 +1,5 @@
-"""Other people's clients in consumer groups: they share partitions, go on where they have stopped,
-and outlive their coordinator; Kafka's own programs read what the groups left on record.
+"""Stock clients in consumer groups: they share partitions, resume, and survive a coordinator
+failover; Kafka's own programs read what the groups persisted.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 COUNT = 300
 _numbers = itertools.count(1)
-#: What librdkafka tells the application while it goes on looking for a coordinator that has moved.
+#: Errors that librdkafka reports while it searches for a coordinator that has moved.
 _PASSING = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
 
@@ -35,7 +35,7 @@ def group() -> str:
 
 
 def filled(cluster: Cluster, partitions: int = 3) -> str:
-    """A topic with so many values in each partition."""
+    """Create a topic with the same number of values in each partition."""
     topic = cluster.new_topic(partitions=partitions)
     fill(cluster, topic, partitions, range(COUNT))
     return topic
@@ -63,8 +63,9 @@ def consumer(cluster: Cluster, group: str, **more: object) -> Consumer:
 def take(
     members: list[Consumer], count: int, timeout_s: int = 90, beside: Collection[bytes] = ()
 ) -> Counter[bytes]:
-    """What they get together, until that is ``count`` different values or more, not counting those
-    in ``beside``: after a failover a group may get again what it had."""
+    """Poll the members until they have ``count`` different values, not counting those in
+    ``beside``: after a failover a group may receive earlier values again.
+    """
     got: Counter[bytes] = Counter()
 
     def polled() -> bool:
@@ -200,7 +201,7 @@ def test_a_static_member_comes_back_without_a_rebalance(cluster: Cluster, group:
 
 
 def commit(member: Consumer) -> None:
-    """What it has read and not committed yet, which may be nothing."""
+    """Commit the read offsets, of which there may be none."""
     try:
         member.commit(asynchronous=False)
     except KafkaException as error:
@@ -209,8 +210,9 @@ def commit(member: Consumer) -> None:
 
 
 def committed(client: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-    """The offsets on record, while the coordinator may be on its way back to a broker that was
-    started again."""
+    """Return the committed offsets, with retries while the coordinator moves back to a
+    restarted broker.
+    """
     found: list[TopicPartition] = []
 
     def answered() -> bool:
@@ -318,7 +320,7 @@ def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> Non
 
 
 def _dumped(cluster: Cluster, jars: Path, group: str) -> bool:
-    """Does DumpLogSegments find the group's generation and offsets in any broker's log?"""
+    """Return whether DumpLogSegments finds the group's generation and offsets in a broker's log."""
     files = sorted(cluster.local.layout.broker_data(1).glob(f"**/{GROUP_OFFSETS_TOPIC}-*/*.log"))
     said = java(
         jars,

@@ -13,7 +13,7 @@ Hook = Callable[[int], None]
 
 
 def _confluent(bootstrap: str, topic: str, hook: Hook) -> int:
-    """How many were acknowledged; idempotent by ``enable.idempotence``, five requests at once."""
+    """Produce with ``enable.idempotence``; return the number of acknowledged records."""
     acknowledged = 0
 
     def delivered(error: object, _: object) -> None:

@@ -12,7 +12,7 @@ VALUES = [b"value-%05d" % number for number in range(400)]
 
 
 def lose_half(cluster: Cluster, node_id: int, topic: str) -> None:
-    """What a power cut may leave of a log that was never synced, and of what was committed."""
+    """Truncate a log that was never synced as a power cut may, including committed records."""
     cluster.log_folder(node_id, topic).with_name("replication-offset-checkpoint").unlink(True)
     segment = max(cluster.log_folder(node_id, topic).glob("*.log"))
     os.truncate(segment, segment.stat().st_size // 2)
@@ -30,7 +30,7 @@ def lose_the_tail_of_the_last(cluster: Cluster, topic: str, late: int, last: int
     cluster.local.kill_broker(late)
     wait(lambda: cluster.view(topic).rows[0].elr == (late,), f"broker {late} to be eligible")
     cluster.local.kill_broker(last)
-    wait(lambda: cluster.view(topic).rows[0].leader == -1, "nobody to lead")
+    wait(lambda: cluster.view(topic).rows[0].leader == -1, "the partition to have no leader")
     lose_half(cluster, last, topic)
     cluster.local.start_broker(last)
     wait(

@@ -10,7 +10,7 @@ AFTER = 200
 
 
 def _drain(cluster: Cluster, node_id: int, *, drain: bool) -> None:
-    """As whoever wrote the manifest says it."""
+    """Set the drain field as in a manifest."""
     name = f"broker-{node_id}"
     body = cluster.kube.get("Broker", name)
     assert body is not None

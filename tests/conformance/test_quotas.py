@@ -26,7 +26,7 @@ PRODUCED = (50_000, 600_000, 600_000)
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Iterator[str]:
-    """Where an Apache Kafka listens that limits the client."""
+    """Bootstrap server of an Apache Kafka that limits the client."""
     jars = kafka_jars()
     with apache_kafka.running(tmp_path) as started:
         admin = AdminClient({"bootstrap.servers": started.bootstrap})
@@ -42,7 +42,7 @@ def judge(tmp_path: Path) -> Iterator[str]:
 
 
 async def throttled_ms(host: str, port: int) -> list[int]:
-    """What is said of each request; each comes over a connection that does not rest."""
+    """Return the throttle time of each request; each uses a connection that is not muted."""
     told = []
     for size in PRODUCED:
         connection = await KafkaConnection.connect(host, port, client_id=CLIENT)

@@ -19,7 +19,7 @@ from tidemark_cli.local import processes
 
 pytestmark = pytest.mark.slow
 
-#: So far the API's versions go back: nothing that watches from where they were hears of anything.
+#: The API's versions go back this far: watches that continue at their old version receive nothing.
 VERSIONS = 600
 SPEC = {"partitions": PARTITIONS, "config": {"min.insync.replicas": "2"}}
 
@@ -45,7 +45,7 @@ def _all_in_sync(cluster: Cluster, topic: str) -> bool:
 
 
 def _until(holds: Callable[[], bool], what: str, writer: Writer) -> None:
-    """Wait, and go on writing."""
+    """Wait, and continue writing."""
 
     def look() -> bool:
         writer.write(5)
@@ -84,7 +84,7 @@ def _rebuilt(cluster: Cluster) -> bool:
 
 def _is_rebuilt(cluster: Cluster, topic: str) -> bool:
     view = cluster.view(topic)
-    # Leaders do not move any more: a stock client's question for an end is not asked twice.
+    # Leaders no longer move, because a stock client does not retry its request for end offsets.
     raised = all(row.leader_epoch >= GENERATION and row.leader == row.hosts[0] for row in view.rows)
     ready = view.condition("Ready").get("status") == "True"
     return raised and ready and _all_in_sync(cluster, topic) and _rebuilt(cluster)
@@ -101,7 +101,7 @@ def _check(cluster: Cluster, topic: str, writer: Writer, folders: list[Path]) ->
 
 
 def _remove(cluster: Cluster, kind: str, body: dict[str, Any]) -> None:
-    """By force: nobody is asked, and nothing is cleaned up."""
+    """Remove an object by force, without finalizers or cleanup."""
     name = body["metadata"]["name"]
     path = cluster.kube._path(kind, name)
     patch = {"metadata": {"finalizers": None}}
@@ -111,7 +111,7 @@ def _remove(cluster: Cluster, kind: str, body: dict[str, Any]) -> None:
 
 @contextmanager
 def _operator(cluster: Cluster, *, runs: bool) -> Iterator[None]:
-    """One that goes on through it is the same process afterwards."""
+    """Return the operator. One that survives has the same process afterwards."""
     if not runs:
         with _without(cluster, "operator", cluster.local.start_operator):
             yield
@@ -247,13 +247,13 @@ def _committed(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
 
 
 def _is_heard(cluster: Cluster, topic: str) -> None:
-    """What people change from then on reaches the operator, by each of its ways to watch."""
+    """Check that later changes of users reach the operator, through each of its watches."""
     for kind, name in (("Topic", topic), ("Cluster", cluster.local.settings.cluster)):
         body = cluster.kube.get(kind, name)
         assert body is not None
         spec = {"config": {**body["spec"].get("config", {}), "min.insync.replicas": "1"}}
         cluster.kube.apply(kind, name, body["spec"] | spec)
-        wait(lambda: _is_observed(cluster, kind, name), f"{kind} {name} to be heard of", 30)  # noqa: B023
+        wait(lambda: _is_observed(cluster, kind, name), f"{kind} {name} to be observed", 30)  # noqa: B023
     cluster.kube.apply(kind, name, body["spec"])
 
 
@@ -271,7 +271,7 @@ def _answers(cluster: Cluster) -> bool:
 
 
 def test_topics_and_slices_that_were_erased_are_made_again(cluster: Cluster) -> None:
-    """All slices are removed, and the Topic is applied anew: it has another uid, and no status."""
+    """All slices are removed, and the Topic is applied again, with another uid and no status."""
     topic = cluster.new_topic(**SPEC)
     writer = Writer(cluster, topic)
     _until(lambda: len(writer.acknowledged) > 100, "a beginning", writer)

@@ -1,6 +1,6 @@
-"""Transactions of stock clients, with coordinators and leaders killed under them: each input is in
-the output once, or not at all, and what was aborted is read by nobody who asks for committed
-records."""
+"""Transactions of stock clients, with coordinators and leaders killed under them: each input is
+in the output once, or not at all, and readers of committed records see no aborted ones.
+"""
 
 import re
 from collections import Counter
@@ -66,8 +66,11 @@ def fill(cluster: Cluster, topic: str, values: list[bytes]) -> None:
 
 @contextmanager
 def brokers_killed_in_turn(cluster: Cluster, topic: str) -> Iterator[Callable[[int], None]]:
-    """Each of the three once, a third of the way apart: whoever coordinates is among them. Each is
-    back once others lead, for clients that wait for it: see :func:`transactional`."""
+    """Kill each of the three brokers once, a third of the way apart, which includes the
+    coordinator.
+
+    Each returns once others lead, for clients that wait for it: see :func:`transactional`.
+    """
     killed: list[int] = []
     returns: list[Future[None]] = []
 
@@ -93,8 +96,9 @@ def brokers_killed_in_turn(cluster: Cluster, topic: str) -> Iterator[Callable[[i
 
 
 def copy(cluster: Cluster, source: str, target: str, hook: Callable[[int], None]) -> None:
-    """Consume, produce and commit the offsets, so many records in a transaction; what fails is
-    aborted, and read again from what is committed."""
+    """Consume, produce and commit the offsets in transactions; a failed one is aborted, and
+    read again from the committed offsets.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,

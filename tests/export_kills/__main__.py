@@ -1,9 +1,9 @@
-"""The loop: a tier of known records that grows, and runs of an export, each of which is killed with
-SIGKILL, process group and all, at a step of a commit or at any time; the next goes on with the same
-table. Then one that stands still while another job takes over. What the table has in the end is
-held against the records, by count and digest.
+"""Loop of killed exports over a tier of known records that grows.
 
-The last line has the figures.
+Each run of an export is killed with SIGKILL, with its process group, at a step of a commit or at
+any time; the next run continues with the same table. Then one run is suspended while another job
+takes over. The final table is compared with the records, by count and digest. The last line has the
+figures.
 """
 
 import argparse
@@ -85,11 +85,11 @@ class Loop:
         try:
             assert first.stdout is not None
             if first.stdout.readline().strip() != STANDING_STILL:
-                raise SystemExit("the run that was to stand still has ended")
+                raise SystemExit("the run that was to be suspended has ended")
             self.finish()
             os.kill(first.pid, signal.SIGCONT)
             if first.wait(_RUN_S) != SUPERSEDED:
-                raise SystemExit(f"the older job was not told: {first.returncode}")
+                raise SystemExit(f"the older job did not notice: {first.returncode}")
             self.ended[Step.OVERTAKEN.value] += 1
         finally:
             if first.poll() is None:
@@ -101,7 +101,7 @@ class Loop:
         run = self.start(NO_STEP)
         output, _ = run.communicate(timeout=_RUN_S)
         if run.returncode:
-            raise SystemExit(f"a run that nobody killed has failed: {run.returncode}")
+            raise SystemExit(f"a run that was not killed has failed: {run.returncode}")
         found = json.loads(output.splitlines()[-1])
         end = self.tier.loaded.head.next_copy_offset
         known = expected(end, self.kind.mode)
@@ -122,7 +122,7 @@ def main() -> None:
 
 
 def run(kind: Kind, rounds: int) -> None:
-    """One table, through all steps, so many times."""
+    """Kill one table's export at each step, ``rounds`` times."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="export-kills-") as name:
         folder = Path(name)

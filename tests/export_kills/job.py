@@ -1,7 +1,9 @@
-"""One run of an export in a process group of its own, which kills itself, or stands still, where it
-is told to: ``python -m tests.export_kills.job TABLE TIER WAREHOUSE STEP``.
+"""One run of an export in a process group of its own, which kills or suspends itself at a given
+step:
 
-The last run checks nothing itself: it prints what the table has as JSON.
+``python -m tests.export_kills.job TABLE TIER WAREHOUSE STEP``.
+
+The last run checks nothing itself: it prints the table's contents as JSON.
 """
 
 import json
@@ -70,7 +72,7 @@ class Doomed:
         super().write(frame, exported)  # type: ignore[misc]
 
     def publish(self, base: int, exported: Exported) -> bool:
-        """Of Iceberg."""
+        """Publish with Iceberg."""
         if self._is_at(Step.WRITTEN):
             kill_all()
         if self._is_at(Step.OVERTAKEN):
@@ -94,7 +96,7 @@ class Doomed:
 
 
 def stand_still() -> None:
-    """Until somebody lets this process go on."""
+    """Suspend this process until it receives SIGCONT."""
     print(STANDING_STILL, flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -1,4 +1,4 @@
-"""What the topic has, and what a table of it has to have."""
+"""Records of the topic, and the rows that its table must have."""
 
 import hashlib
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ Row = tuple[int, int, bytes, bytes | None]
 
 
 def row(offset: int) -> Row:
-    """Of a partition whose keys come again; one record in five has no value."""
+    """Return a row of a partition with repeating keys; one record in five has no value."""
     key = b"key %d" % (offset * 7 % _KEYS)
     return 0, offset, key, None if offset % 5 == 3 else b"value %d" % offset
 
@@ -37,7 +37,7 @@ def expected(end: int, mode: Mode) -> list[Row]:
 
 
 def digest(rows: Iterable[Any]) -> str:
-    """Of rows in order."""
+    """Return the digest of rows in order."""
     text = "\n".join(
         f"{p} {o} {bytes(k).hex()} {'-' if v is None else bytes(v).hex()}" for p, o, k, v in rows
     )

@@ -28,8 +28,11 @@ class Kind(Enum):
 
 
 class Step(Enum):
-    """``ANY_TIME`` is killed from outside; ``OVERTAKEN`` stands still while another job runs, and
-    goes on then."""
+    """Step at which a run is interrupted.
+
+    ``ANY_TIME`` is killed from outside; ``OVERTAKEN`` is suspended while another job runs, and
+    resumes then.
+    """
 
     NONE = NO_STEP
     PLANNED = "before the write"

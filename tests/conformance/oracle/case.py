@@ -1,4 +1,4 @@
-"""What a case is: one request in one version, made for each side; and the topics that both have."""
+"""A case: one request in one version, built for each side; and the topics that both sides have."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -49,12 +49,12 @@ class Case:
 
     @property
     def api(self) -> str:
-        """Its name."""
+        """Name of the Api."""
         return self.name.partition(" ")[0]
 
     @property
     def kind(self) -> str:
-        """What it is in any version."""
+        """Name of the case without its version."""
         return re.sub(r" v\d+ ", " ", self.name, count=1)
 
 
@@ -79,12 +79,12 @@ class Row:
 
 
 def case(name: str, api_key: int, version: int, build: Build, learn: Learn | None = None) -> Case:
-    """Of kio's entity."""
+    """Return the case of a kio entity."""
     return Case(name, api_key, version, lambda world: frame_of(build(world, version)), learn)
 
 
 def frame_of(entity: Any) -> bytes:
-    """With its length."""
+    """Return the encoded request with its length."""
     return encode_request(entity, CORRELATION_ID, CLIENT_ID)
 
 

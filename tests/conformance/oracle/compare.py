@@ -34,7 +34,7 @@ UNDER_WAY = {ErrorCode.concurrent_transactions}
 
 @dataclass(slots=True)
 class Verdict:
-    """What a run has found."""
+    """Findings of a run."""
 
     sent: int = 0
     same: int = 0
@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def figures(self) -> Figures:
-        """How many of each."""
+        """Numbers of each kind of finding."""
         left = len(self.unexplained)
         return Figures(self.sent, self.same, self.sent - self.same - left, left)
 
@@ -58,7 +58,7 @@ def prepare(side: Side) -> None:
     side.create(case.TOPICS)
     for topic in case.FILLED:
         _until(side, produce_cases.filling(topic)(side.world, 9), kafka.PRODUCE, 9)
-    # The coordinators' topics are made when somebody asks for them.
+    # The coordinators' topics are created on the first request for a coordinator.
     for kind, key, version, asked in (
         (0, 15, 5, {"groups": ("warm",)}),
         (1, 65, 0, {"transactional_ids": ("warm",)}),
@@ -89,7 +89,7 @@ def errors_in(answer: Any) -> Iterator[ErrorCode]:
 
 
 def shared_versions(ours: Side, theirs: Side) -> dict[int, range]:
-    """Of each Api that both serve, as far as kio knows them."""
+    """Return the common versions of each Api that both serve, within kio's range."""
     mine, others = ours.versions(), theirs.versions()
     first = {kafka.PRODUCE: 3}
     return {
@@ -141,7 +141,8 @@ def _is_under_way(answer: Any) -> bool:
 
 
 def _answer(each: Case, side: Side, patience_s: float = PATIENCE_S) -> Any:
-    """Where a transaction's markers are under way the request is sent again, as clients do."""
+    """Return the answer, or how the connection failed."""
+    # While a transaction's markers are pending the request is retried, as clients do.
     until_s = time.monotonic() + LEADS_WITHIN_S
     while True:
         frame = side.receive(patience_s)

@@ -10,7 +10,7 @@ _WAIT = {"timeout": 5000}
 
 
 def group_rows() -> Iterator[Row]:
-    """Of groups and transactions that there are not."""
+    """Requests for groups and transactions that do not exist."""
     yield row("DescribeGroups", 15, "of several", {"groups": ("gone", "", "gone")})
     yield row("DeleteGroups", 42, "of several", {"groups_names": ("gone", "", "gone")})
     yield row("OffsetFetch", 9, "of all of one that is gone", {

@@ -23,7 +23,7 @@ _DURATIONS = {"timedelta_i32": i32Timedelta, "timedelta_i64": i64Timedelta}
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Where a request is made: for which side, and for which case."""
+    """Context of a request: its side and its case."""
 
     world: World
     case: str
@@ -34,12 +34,12 @@ Told = Callable[[Here], Any]
 
 
 def id_of(topic: str) -> Told:
-    """The id that the side has given to it; nobody's where it does not know the topic."""
+    """Return the topic's id on this side, or an unused id if the topic does not exist there."""
     return lambda here: here.world.id_of(topic)
 
 
 def node(here: Here) -> int:
-    """The broker that is asked."""
+    """Node id of the broker that receives the request."""
     return here.world.node_id
 
 
@@ -108,7 +108,7 @@ def _element(part: Any, value: Any, here: Here) -> Any:
 
 
 def to_duration(kind: Any, milliseconds: int) -> Any:
-    """kio's value."""
+    """Return kio's value."""
     return kind.parse(datetime.timedelta(milliseconds=milliseconds))
 
 

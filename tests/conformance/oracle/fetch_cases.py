@@ -61,7 +61,7 @@ def fetch_rows() -> Iterator[Row]:
 
 
 def offset_rows() -> Iterator[Row]:
-    """What else asks for offsets, topics and partitions."""
+    """Further requests for offsets, topics and partitions."""
     for timestamp in (-1, -2, -3, -4, -5, -6, -7, 0, T0, T0 + 1, T0 + 2, T0 + 3):
         for topic in (READ, EMPTY, "nope"):
             yield _list_offsets(f"{timestamp} of {topic}", topic, timestamp=timestamp)

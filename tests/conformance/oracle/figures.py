@@ -32,7 +32,7 @@ class Figures:
 
 
 def load(text: str) -> Figures:
-    """Of the file's text."""
+    """Parse the file's text."""
     return Figures(**json.loads(text))
 
 

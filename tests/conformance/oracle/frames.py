@@ -1,5 +1,6 @@
-"""What is no good frame: another Api or version than any, a header that is cut or says too much;
-and tagged fields that nobody knows (KIP-482: they are passed over)."""
+"""Invalid frames: unknown Apis and versions, and headers that are truncated or too long; and
+unknown tagged fields, which are skipped (KIP-482).
+"""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -57,7 +58,7 @@ def _strange(newest: int) -> Mapping[str, tuple[int, int, bytes]]:
 
 
 def frame_cases(served: Mapping[int, range]) -> Iterator[Case]:
-    """Where both serve flexible versions of Metadata."""
+    """Frames for which both sides serve flexible versions of Metadata."""
     versions = served.get(kafka.METADATA)
     if versions and versions[-1] >= _METADATA_FLEXIBLE:
         for what, (key, version, frame) in _strange(versions[-1]).items():

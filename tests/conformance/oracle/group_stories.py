@@ -127,7 +127,7 @@ def static_story(name: str) -> Iterator[Step]:
 
 
 def new_group_story(name: str) -> Iterator[Step]:
-    """KIP-848's protocol."""
+    """Steps of KIP-848's protocol."""
     member = "BBBBBBBBBBBBBBBBBBBBBB"
     here = {"group_id": name, "member_id": member}
     joins = {

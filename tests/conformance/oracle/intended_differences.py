@@ -1,4 +1,4 @@
-"""Where our answers differ from Apache Kafka's on purpose, each with its reason.
+"""Intended differences between our answers and Apache Kafka's, each with its reason.
 
 A line that explains nothing in a run of the whole table fails it: the list only shrinks.
 """
@@ -13,8 +13,11 @@ SILENCE = SILENT.decode()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of the cases ``case``, at the answer's field ``path`` ("" for a connection that is closed or
-    an answer that is missing), ``ours`` where Kafka's is ``theirs``. All may have stars."""
+    """Difference in the cases ``case``, at the answer's field ``path`` ("" for a closed connection
+    or a missing answer):
+
+    ``ours`` instead of Kafka's ``theirs``. All may have stars.
+    """
 
     case: str
     path: str
@@ -23,7 +26,7 @@ class Difference:
     theirs: str = "*"
 
     def explains(self, case: str, path: str, ours: object, theirs: object) -> bool:
-        """Is that the one?"""
+        """Return whether this is the difference in question."""
         return all(
             fnmatch.fnmatchcase(str(found), pattern)
             for found, pattern in (
@@ -33,7 +36,7 @@ class Difference:
 
 
 ON_PURPOSE = (
-    # What nobody can read.
+    # Unreadable input.
     Difference(
         "Produce * unknown codec", "*", "Kafka throws IllegalArgumentException, so "
         "UNKNOWN_SERVER_ERROR; ours names what it is: UNSUPPORTED_COMPRESSION_TYPE"
@@ -208,8 +211,8 @@ ON_PURPOSE = (
     # Another cluster.
     *(
         Difference(
-            f"Fetch * {case}", "*", "followers of our cluster use an Api of their own: nobody else "
-            "is one"
+            f"Fetch * {case}", "*", "followers of our cluster use an Api of their own: no other "
+            "client is one"
         )
         for case in ("as a follower", "plain: replica_id *", "plain: replica_state.replica_id *")
     ),
@@ -251,7 +254,7 @@ def explained(case: str, path: str, ours: object, theirs: object) -> Difference 
 
 
 def is_silent(case: str) -> bool:
-    """Is it one that Kafka is not going to answer?"""
+    """Return whether Kafka does not answer the case."""
     return any(
         each.theirs == SILENCE and fnmatch.fnmatchcase(case, each.case) for each in ON_PURPOSE
     )

@@ -84,7 +84,8 @@ _PRODUCED: dict[str, bytes | None] = {
     "zstd": batch(b"a" * 100, codec=4),
 }
 
-#: Their CRC holds, and nobody can read them: what comes first on a connection is looked into.
+#: Their CRC is valid, but their records are unreadable: the first batch of a connection is
+#: inspected.
 _POISON: dict[str, bytes] = {
     "offset deltas twice": _sealed(GOOD_BATCH[:HEADER_BYTES] + _RECORD * 2),
     "value too long": _with(GOOD_BATCH, len(GOOD_BATCH) - 3, b"\x7e"),

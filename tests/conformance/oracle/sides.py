@@ -1,5 +1,6 @@
-"""One of the two brokers that are asked, and what is particular to it: where it listens, the ids
-that it has given to the topics, its own."""
+"""One of the two tested brokers, and its particulars: its address, the ids of its topics, its
+own id.
+"""
 
 import contextlib
 import socket
@@ -26,8 +27,9 @@ NOBODY = uuid.UUID(int=0xDEAD)
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """What requests name and answers bear that is another thing on each side; ``heard``: of answers
-    of this run."""
+    """Values in requests and answers that differ between the sides; ``heard``: those from
+    answers of this run.
+    """
 
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
     node_id: int = 0
@@ -35,12 +37,12 @@ class World:
     heard: dict[str, Any] = field(default_factory=dict)
 
     def id_of(self, topic: str) -> uuid.UUID:
-        """Nobody's where there is no such topic."""
+        """Return the topic's id, or an unused id if there is no such topic."""
         return self.topic_ids.get(topic, NOBODY)
 
 
 class Side:
-    """Answers frames. One connection, made anew where the broker has closed it."""
+    """Answers frames over one connection, reopened if the broker has closed it."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
@@ -51,11 +53,10 @@ class Side:
 
     @property
     def address(self) -> str:
-        """host:port."""
+        """Address as host:port."""
         return f"{self._address[0]}:{self._address[1]}"
 
     def close(self) -> None:
-        """End the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -67,7 +68,7 @@ class Side:
         return decode_response(kafka.answer_type(api_key, version), frame)[1]
 
     def exchange(self, frame: bytes) -> bytes:
-        """:meth:`send` and :meth:`receive`."""
+        """Call :meth:`send`, then :meth:`receive`."""
         self.send(frame)
         return self.receive()
 
@@ -142,7 +143,7 @@ class Side:
         )
 
     def versions(self) -> dict[int, range]:
-        """What it says that it serves."""
+        """Return the versions that the side advertises."""
         answer = self.ask(kafka.request(_API_VERSIONS, 0), _API_VERSIONS, 0)
         return {
             each.api_key: range(each.min_version, each.max_version + 1) for each in answer.api_keys

@@ -1,4 +1,4 @@
-"""What stories are made of: a request that may ask for what an answer before it has told."""
+"""Steps of stories: a request that may refer to values of earlier answers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +44,7 @@ def step(api: str, api_key: int, what: str, /, hears: str = "", **fields: object
 
 
 def heard(name: str, default: Any) -> Told:
-    """What an answer has told last."""
+    """Return the latest value of that name in an answer."""
     return lambda here: here.world.heard.get(name, default)
 
 

@@ -1,6 +1,8 @@
 """Requests that depend on the answers before them: the life of a group's member, of a producer, of
-a transaction, of a fetch session, of a topic. Each story is told in several rounds, the first in
-the newest versions of all its Apis, each after it in versions one older, as far as there are any.
+a transaction, of a fetch session, of a topic.
+
+Each story runs in several rounds, the first in the newest versions of all its Apis, each later
+round in versions one older, as far as they exist.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,7 @@
-"""A good request of every Api, from which :mod:`variations` makes the bad ones.
+"""A valid request of every Api, from which :mod:`variations` makes the invalid ones.
 
-None of them changes what another case depends on: what could, is only validated, or is about
-something that nobody else asks for.
+No request changes what another case depends on. Requests that could are only validated, or are
+about objects of their own.
 """
 
 import uuid
@@ -103,9 +103,9 @@ _ASSIGNED = {
 }  # fmt: skip
 _MEMBER = {"group_id": _GONE, "member_id": "m", "generation_id": 1}
 
-#: For which fields there are; nobody is sent that.
+#: Fields that are sent only if they exist.
 _SAMPLE = World(topic_ids={topic: uuid.UUID(int=1) for topic in TOPICS})
-#: What -> the requests. Groups that are made stay, so whoever lists them comes before.
+#: Kind of case -> its requests. Groups remain, so requests that list them come first.
 GOOD: Mapping[str, tuple[Good, ...]] = {
     "plain": (
         _good("Produce", 0, acks=1, **_WAIT,
@@ -208,7 +208,7 @@ GOOD: Mapping[str, tuple[Good, ...]] = {
 
 
 def good_cases(served: Mapping[int, range]) -> Iterator[Case]:
-    """Of all Apis and versions that both sides serve."""
+    """Return the cases of all Apis and versions that both sides serve."""
     for what, table in GOOD.items():
         for each in table:
             yield from each.cases(served.get(each.api_key, range(0)), what)

@@ -30,7 +30,7 @@ class Variation:
 
     @property
     def name(self) -> str:
-        """Of the case."""
+        """Name of the case."""
         return f"{'.'.join(self.path)} {self.what}"
 
     def of(self, entity: Any) -> Any:
@@ -39,7 +39,7 @@ class Variation:
 
 
 def variations(entity: Any, fixed: frozenset[str] = frozenset()) -> Iterator[Variation]:
-    """Of each field of a request but those that are ``fixed``, by name."""
+    """Return the variations of each field that is not ``fixed``, by name."""
     for each in dataclasses.fields(entity):
         if each.name in fixed:
             continue
