@@ -33,7 +33,7 @@ def test_an_order_is_read_back() -> None:
     assert Order.of_json(ORDER.to_json()) == ORDER
 
 
-def test_values_go_to_their_places() -> None:
+def test_values_are_written_to_their_fields() -> None:
     told = ORDER.put({(Place.REGISTRY, "ca"): "/ca", (Place.TABLE, "schema_file"): "/s.avsc"})
     assert told.table["registry_options"] == {"ca": "/ca"}
     assert (told.table["schema_file"], told.table["catalog"]) == ("/s.avsc", {"type": "rest"})

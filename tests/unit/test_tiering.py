@@ -146,7 +146,7 @@ def test_only_acknowledgements_end_disabling() -> None:
     assert COLUMNS["deleting"].acknowledged == COLUMNS["deleted"]
 
 
-def test_within_an_epoch_it_goes_disabling_disabled_enabled() -> None:
+def test_within_an_epoch_the_order_is_disabling_disabled_enabled() -> None:
     order = [Tiering(state, 5) for state in (DISABLING, DISABLED, ENABLED)]
     back = [(a.state, b.state) for a in order for b in order if b.goes_back_from(a)]
     assert back == [(DISABLED, DISABLING), (ENABLED, DISABLING), (ENABLED, DISABLED)]

@@ -237,7 +237,7 @@ def test_epochs_begin_again_at_1() -> None:
 
 
 def filled(*sizes: int, slots: int) -> tuple[Cache, list[int]]:
-    """Return a cache with sessions of these sizes, one client each, made a second apart."""
+    """Return a cache of sessions with the given sizes, one client each, made a second apart."""
     cache = Cache(slots)
     made = []
     for number, size in enumerate(sizes):

@@ -117,7 +117,7 @@ async def test_validation_alone_waits_for_nothing() -> None:
     assert told(await create(world, topic(), validate_only=True)) == {"t": "none"}
 
 
-async def test_a_topic_that_still_goes_is_waited_for() -> None:
+async def test_a_topic_in_deletion_is_waited_for() -> None:
     """The topic exists for the operator, but no longer for any broker."""
     world = AdminWorld()
     answers = [result(ErrorCode.topic_already_exists), made(topic())]
@@ -725,7 +725,7 @@ async def ask_metadata(world: AdminWorld, *names: str, allowed: bool = True) -> 
     return {each.name: each.error_code.name for each in answer.topics}
 
 
-async def test_a_topic_that_a_client_names_is_created_where_the_cluster_says_so() -> None:
+async def test_a_topic_that_a_client_names_is_created_if_the_cluster_allows_it() -> None:
     world = AdminWorld()
     world.set_cluster(auto_create_topics_enable="true")
     running = asyncio.create_task(world.services.creations.run())

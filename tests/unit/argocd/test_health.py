@@ -195,7 +195,7 @@ def _topics(*node_ids: int, **fields: object) -> World:
     )
 
 
-def test_a_topic_that_is_served_and_waits_for_replicas_says_so() -> None:
+def test_a_served_topic_that_waits_for_replicas_reports_it() -> None:
     verdict, message = health("Topic", _topics(1, 2).reconcile().status)
     assert (verdict, message.split(":")[0]) == ("Healthy", "Placeholders")
 

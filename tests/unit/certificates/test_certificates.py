@@ -163,7 +163,7 @@ class Interrupted:
         return found
 
 
-async def test_what_was_issued_before_a_step_is_no_word_for_what_comes_after(
+async def test_a_leaf_issued_before_a_step_proves_nothing_after_it(
     keeper: Keeper, clock: Clock
 ) -> None:
     """Interrupt a check of a leaf by a rotation step: the broker does not know the next authority
@@ -182,7 +182,7 @@ async def test_what_was_issued_before_a_step_is_no_word_for_what_comes_after(
     assert await certificates.rotate([1], "please")
 
 
-async def test_an_authority_that_cannot_be_read_says_which(
+async def test_an_error_of_an_unreadable_authority_names_it(
     certificates: Certificates, keeper: Keeper
 ) -> None:
     await certificates.authorities()
@@ -271,7 +271,7 @@ async def test_a_secret_of_another_owner_is_not_modified(
         await Certificates(keeper, "main", "c1", Clock()).authorities()
 
 
-async def test_a_brokers_secret_goes_with_its_broker(server: FakeApiServer) -> None:
+async def test_a_brokers_secret_is_deleted_with_its_broker(server: FakeApiServer) -> None:
     keeper = SecretKeeper(FakeKubeApi(server), "ns")  # type: ignore[arg-type]
     await Certificates(keeper, "main", "c1", Clock()).leaf(1, "broker-1", BROKER)
     body = await FakeKubeApi(server).get(SECRET, "ns", "broker-1-tls")

@@ -241,7 +241,7 @@ def test_what_strimzi_leaves_alone_is_paused(annotation: dict[str, str]) -> None
     assert found.is_paused
 
 
-def test_fields_that_are_not_known_are_said() -> None:
+def test_unknown_fields_are_reported() -> None:
     found = wanted(spec(extra=1))
     assert found.remarks == (
         "spec.extra is not a field of a KafkaTopic that is known here; left out",
@@ -329,7 +329,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "has no file that ends in .yaml, .yml, .json" in said(run("--strimzi", str(tmp_path)))
 
 
-def test_the_result_goes_to_a_file(tmp_path: Path) -> None:
+def test_the_result_is_written_to_a_file(tmp_path: Path) -> None:
     target = tmp_path / "out.yaml"
     arguments = ("--cluster", "prod", "--namespace", "n", "--deletion-policy", "Delete")
     done = run("--strimzi", "-", "--output", str(target), *arguments, stdin=text(body()))

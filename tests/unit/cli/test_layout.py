@@ -110,7 +110,9 @@ def test_a_link_or_a_pipe_is_not_read(layout: Layout, tmp_path: Path) -> None:
         read_json(layout.run / "operator.json")
 
 
-def test_a_command_says_it_and_ends(layout: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_prints_the_error_and_ends(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_json(layout.settings, SETTINGS)
     write_json(layout.run / "operator.json", RECORD | {"pid": 1})
     with pytest.raises(typer.Exit):

@@ -61,13 +61,15 @@ def test_what_is_wrong_is_said_before_spark_starts(
 
 
 @needs_java
-def test_without_a_cluster_and_a_tier_it_says_how_to_name_one(tmp_path: Path) -> None:
+def test_without_a_cluster_and_a_tier_the_error_names_the_options(tmp_path: Path) -> None:
     code, output = run("SELECT 1", "--dir", str(tmp_path))
     assert code == 1
     assert "there is no cluster in" in output
 
 
-def test_without_java_it_says_how_to_get_it(tier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_names_how_to_install_it(
+    tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tier))
     code, output = run("SELECT 1", "--path", str(tier))
     assert code == 1

@@ -107,7 +107,7 @@ def ready(status: str, message: str, **more: str) -> dict[str, object]:
     return {"conditions": [condition], **more}
 
 
-def test_a_broker_that_is_fenced_says_why_and_a_user_what_is_wrong() -> None:
+def test_a_fenced_broker_has_a_reason_and_a_user_its_problem() -> None:
     broker = {"metadata": {"name": "b"}, "spec": {"nodeId": 1}, "status": ready("False", "late")}
     users = [
         {"metadata": {"name": name}, "status": ready(status, "said", username=name, secret=name)}

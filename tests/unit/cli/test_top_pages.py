@@ -80,7 +80,7 @@ def test_a_change_of_a_slice_changes_the_lines_of_its_topics() -> None:
     assert (holdings.lines["orders"].partitions, holdings.lines["orders"].leaderless) == (1, 0)
 
 
-def test_what_is_gone_is_gone() -> None:
+def test_dropped_objects_leave_nothing() -> None:
     holdings = holding([topic("orders", 0), topic("clicks", 1)], pieces([row(0), row(1)]))
     holdings.drop(TOPIC, ["clicks", "unknown"])
     holdings.keep(SLICE, ())

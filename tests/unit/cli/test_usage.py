@@ -41,7 +41,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, " ".join(result.output.split())
 
 
-def test_tables_say_what_is_there_and_what_would_go(tmp_path: Path) -> None:
+def test_tables_show_existing_objects_and_planned_deletions(tmp_path: Path) -> None:
     path = tier_of_one_segment(tmp_path)
     code, output = run("--path", str(path), "--retention-ms", "0", "--by", "partition, day")
     assert code == 0, output

@@ -148,7 +148,7 @@ def test_ipv6_addresses_stand_in_brackets() -> None:
     assert str(address) == "[::1]:9092"
 
 
-def test_a_broken_file_says_where(tmp_path: Path) -> None:
+def test_an_error_of_a_broken_file_names_the_position(tmp_path: Path) -> None:
     path = tmp_path / "a.properties"
     path.write_text("node.id=1\nnonsense\n")
     with pytest.raises(ConfigError, match="line 2: write key=value"):
@@ -164,7 +164,7 @@ def unnamed(folder: Path) -> Path:
     return path
 
 
-def test_the_cluster_is_the_one_of_the_certificate_where_nothing_else_is_said(
+def test_the_cluster_of_the_certificate_is_the_default(
     tmp_path: Path,
 ) -> None:
     folder = folder_of(Identity("theirs", 1), tmp_path / "tls")

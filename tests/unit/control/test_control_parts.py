@@ -13,7 +13,7 @@ from tidemark_broker.control.errors import NotController, Refused, SessionEnded,
 from tidemark_broker.log import StorageError
 
 
-async def test_the_controller_epoch_is_durable_and_never_goes_back(tmp_path: Path) -> None:
+async def test_the_controller_epoch_is_durable_and_never_decreases(tmp_path: Path) -> None:
     path = tmp_path / "epoch.json"
     epoch = ControllerEpoch(path)
     assert epoch.highest == -1

@@ -173,7 +173,7 @@ def test_an_entry_stays_while_its_topic_is_being_released() -> None:
     assert left_behind.settle(world.state).kept == (_orphan(),)
 
 
-def test_a_full_list_says_both_exits_and_each_makes_room() -> None:
+def test_a_full_list_names_both_exits_and_each_makes_room() -> None:
     orphans = tuple(_orphan(100 + n, name=f"t{n}") for n in range(left_behind.LEFT_BEHIND_MAX))
     leaving = _topic(deletion_ms=T0, deletion_policy=DeletionPolicy.ORPHAN, partitions_placed=1)
     world = World(

@@ -73,7 +73,7 @@ def condition(made: World, node_id: int = 1) -> tuple[str, str, str]:
     return found["status"], found["reason"], found["message"]
 
 
-def test_a_successor_catches_up_before_the_drained_broker_goes() -> None:
+def test_a_successor_catches_up_before_the_drained_replica_is_removed() -> None:
     made = world(row((1, 2)), brokers=3)
     assert step(made) == 1
     assert shape(made) == ((3, 2, 1), (3,), (1,))
@@ -173,7 +173,7 @@ def test_a_replica_stays_whose_successor_is_removed(isr: tuple[int, ...]) -> Non
     assert shape(made) == ((1, 2), (), ())
 
 
-def test_a_replica_that_need_not_go_stays_where_its_successor_cannot_come() -> None:
+def test_a_replica_stays_where_its_successor_cannot_be_placed() -> None:
     """``drain`` was removed again, and no other broker is available."""
     made = world(row((1, 2)), brokers=3)
     step(made)
@@ -324,7 +324,7 @@ def test_what_cannot_move_goes_once_what_the_message_says_is_done(
     assert condition(made)[1] == "Drained"
 
 
-def test_a_paused_topic_stays_and_says_so_and_one_that_is_deleted_is_waited_for() -> None:
+def test_a_paused_topic_stays_and_reports_it_and_a_deleted_one_is_waited_for() -> None:
     made = world(row((1, 2)), brokers=3)
     kept = made.view()
     made.state.put_topic(dataclasses.replace(kept, paused=True))
@@ -363,7 +363,7 @@ def test_a_move_does_not_raise_the_minimum_of_replicas_in_sync() -> None:
     assert made.state.min_isr(made.row()) == 1
 
 
-def test_a_deleted_broker_that_runs_says_that_it_may_be_stopped() -> None:
+def test_a_running_deleted_broker_reports_that_it_may_be_stopped() -> None:
     made = world(row((1, 2)), brokers=2, config=KIP_409)
     made.state.put_broker(dataclasses.replace(broker(1), deleting=True))
     assert condition(made)[1] == "ReplicasCannotMove"
@@ -382,7 +382,7 @@ def test_a_deleted_broker_with_the_last_live_copy_is_in_use() -> None:
     assert condition(made)[1] == "MovingReplicas", "another broker can take it"
 
 
-def test_a_dead_broker_that_is_needed_says_what_helps_and_nothing_else() -> None:
+def test_a_dead_broker_that_is_needed_names_the_remedy_only() -> None:
     """The other replica runs and has everything: it was to be started, and no broker to be."""
     made = world(row((1, 2), isr=(2,), elr=(1,), leader=2), brokers=2)
     config = {"min.insync.replicas": "2"}

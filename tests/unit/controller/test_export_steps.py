@@ -66,7 +66,7 @@ def test_a_run_is_in_the_status_before_its_job_is_made_and_is_made_once() -> Non
     assert step(export, RUNNING) == Rest(T0 + 2 * MINUTE + exports.LOOK_MS)
 
 
-def test_what_failed_begins_again_after_a_pause_that_grows() -> None:
+def test_a_failure_is_retried_after_growing_pauses() -> None:
     export = info(run=run())
     pauses = []
     for number in range(1, 9):
@@ -144,7 +144,7 @@ def test_a_job_that_ended_cleanly_without_request_restarts_soon() -> None:
     assert (export.failures, step(export, now_ms=T0)) == (0, Rest(T0 + 10_000))
 
 
-def test_a_table_that_was_taken_over_is_taken_back_only_when_a_person_says_so() -> None:
+def test_a_table_that_was_taken_over_is_taken_back_only_on_request() -> None:
     export = info(run=run())
     superseded = report(Phase.SUPERSEDED, message="another job has taken the table over")
     end = step(export, JobSeen(phase=JobPhase.ENDED, report=superseded))
@@ -166,7 +166,7 @@ def test_a_table_that_was_taken_over_is_taken_back_only_when_a_person_says_so() 
     ],
     ids=["done", "done and killed", "killed", "refused", "silent", "silent and well"],
 )
-def test_an_end_is_what_the_job_said_and_how_it_left(job: JobSeen, outcome: str) -> None:
+def test_an_end_combines_the_jobs_report_and_exit_status(job: JobSeen, outcome: str) -> None:
     assert step(info(run=run()), job).outcome == outcome
 
 
@@ -224,7 +224,7 @@ def test_a_scheduled_run_that_failed_is_tried_again_before_the_next_time() -> No
         ("0 0 * * *", "../etc/passwd", "unknown time zone"),
     ],
 )
-def test_a_schedule_that_says_no_time_is_refused(text: str, zone: str, said: str) -> None:
+def test_an_invalid_schedule_is_refused(text: str, zone: str, said: str) -> None:
     with pytest.raises(ScheduleError, match=said):
         Schedule.of(text, zone)
 

@@ -122,7 +122,7 @@ def test_the_manifest_is_remembered_and_never_forgotten() -> None:
     assert world.row().manifest
 
 
-def test_what_changes_nothing_is_answered_and_not_written() -> None:
+def test_an_ineffective_change_is_answered_and_not_written() -> None:
     world = _world()
     (result,) = _alter(world, _change((2, 1))).results
     assert (result.error_code, result.partition_epoch) == (0, 8)
@@ -158,7 +158,7 @@ def _recovering() -> World:
     )
 
 
-def test_a_leader_that_has_recovered_says_so_and_then_takes_others_in() -> None:
+def test_a_recovered_leader_reports_it_and_then_admits_followers() -> None:
     world = _recovering()
     (result,) = _alter(world, _change((1,))).results
     assert (result.error_code, result.partition_epoch) == (0, 9)

@@ -329,7 +329,7 @@ def test_placement_holds_its_invariants_whatever_joins_and_dies(plan: dict[str, 
     assert all(key[0] == numbered_uuid(1) for key in world.state.with_placeholders)
 
 
-def test_an_assignment_says_where_a_partition_goes() -> None:
+def test_an_assignment_determines_a_partitions_brokers() -> None:
     view = topic(partitions=3, replication_factor=2, assignments={0: (3, 1), 1: (9, 1), 2: (2,)})
     world = World(brokers=[broker(1), broker(2), broker(3, fenced=True)], topics=[view])
     draft = world.draft()

@@ -41,7 +41,7 @@ def shape(made: World, partition: int = 0) -> tuple[tuple[int, ...], ...]:
     return found.replicas, found.isr, found.adding, found.removing
 
 
-def test_replicas_come_before_others_go() -> None:
+def test_replicas_are_added_before_others_are_removed() -> None:
     made = world(row((1, 2)))
     assert reassign(made, {0: (3, 1)}) == {0: "none"}
     assert shape(made) == ((3, 1, 2), (1, 2), (3,), (2,))
@@ -64,7 +64,7 @@ def test_a_move_is_not_cancelled_while_the_minimum_in_sync_needs_its_new_replica
     assert shape(made) == ((1, 2), (1, 2), (), ())
 
 
-def test_a_leader_that_goes_hands_over_in_the_same_commit() -> None:
+def test_a_leader_that_leaves_hands_over_in_the_same_commit() -> None:
     made = world(row((1, 2)))
     before = made.row()
     reassign(made, {0: (3, 4)})
@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused(asked: tuple[int, ...], code: str) -> None:
     assert shape(made) == ((1, 2), (1, 2), (), ())
 
 
-def test_no_replica_goes_before_one_that_stays_is_in_sync() -> None:
+def test_no_replica_is_removed_before_a_remaining_one_is_in_sync() -> None:
     made = world(row((1, 2), isr=(1,)), replication_factor=1)
     assert reassign(made, {0: (2,)}) == {0: "none"}
     assert shape(made) == ((2, 1), (1,), (), (1,))

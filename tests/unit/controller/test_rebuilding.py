@@ -464,7 +464,7 @@ def _broker_1_is_deleted() -> tuple[World, BrokerInfo]:
     return world, going
 
 
-def test_a_broker_does_not_go_while_what_it_has_is_needed_to_rebuild() -> None:
+def test_a_broker_is_not_deleted_while_a_rebuilding_needs_it() -> None:
     """No row names it: it looks as if it had nothing."""
     world, going = _broker_1_is_deleted()
     assert not draining.may_go(world.draft(), going)
@@ -474,7 +474,7 @@ def test_a_broker_does_not_go_while_what_it_has_is_needed_to_rebuild() -> None:
     assert not draining.may_go(world.draft(), going), "now the row names it"
 
 
-def test_a_broker_does_not_go_before_the_status_says_that_anything_is_rebuilt() -> None:
+def test_a_broker_is_not_deleted_before_the_status_reports_the_rebuilding() -> None:
     """A slice was emptied under a running controller: the Cluster's status is written after that,
     and the Broker was removed in between."""
     world, going = _broker_1_is_deleted()
@@ -620,9 +620,7 @@ def test_a_report_that_is_ahead_of_its_row_is_a_sign(told: PartitionRow, is_sign
     assert _reveals(told) is is_sign
 
 
-def test_what_was_decided_in_this_term_hides_no_sign_from_a_broker_that_knows_nothing_of_it() -> (
-    None
-):
+def test_decisions_of_this_term_hide_no_sign_of_old_slices_from_other_brokers() -> None:
     """The ISR had shrunk before the backup was restored; then the leader's session ended."""
     made = row((1, 2), leader_epoch=5, partition_epoch=10)
     world = World(brokers=[broker(1), broker(2)], topics=[_topic()], rows=[made])
@@ -649,7 +647,7 @@ def test_what_is_said_of_a_deleted_topic_is_no_sign_and_brings_nothing_back() ->
     assert rebuilding.lost(world.state, world.view()) == []
 
 
-def test_what_a_broker_says_of_a_deleted_topic_is_no_stray_once_it_has_deleted_it() -> None:
+def test_a_deleted_topic_in_a_brokers_report_is_no_stray_once_deleted() -> None:
     """The broker was away while the topic was deleted.
 
     Its name may be used again, and no user is requested to adopt a topic that no broker has.
@@ -667,7 +665,7 @@ def test_what_a_broker_says_of_a_deleted_topic_is_no_stray_once_it_has_deleted_i
     assert world.state.rows_of(again.id)
 
 
-def test_a_tombstone_takes_what_was_said_of_its_topic() -> None:
+def test_a_tombstone_removes_reports_of_its_topic() -> None:
     world = _lost()
     reports(world, 1, _told(1, 2, 3))
     world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=1))
@@ -848,7 +846,7 @@ def test_a_paused_topic_whose_status_is_lost_is_itself_again() -> None:
     assert world.row().last_known_elr == (1, 2)
 
 
-def test_a_paused_topic_of_which_rows_are_left_says_so_in_its_status() -> None:
+def test_a_paused_topic_with_remaining_rows_has_them_in_its_status() -> None:
     """Otherwise users would not notice them: a slice alone is no evidence."""
     world = World(
         brokers=[broker(1)],
@@ -993,7 +991,7 @@ def test_replicas_that_no_row_names_are_deleted_with_their_topic() -> None:
     assert stone.pending == (1, 2)
 
 
-def test_a_topic_whose_status_comes_late_is_no_topic_that_was_lost() -> None:
+def test_a_topic_with_a_late_status_is_not_a_lost_topic() -> None:
     """The state of a reconnecting broker has the first partitions; the last ones are not placed
     yet.
     """

@@ -162,7 +162,7 @@ def test_a_time_in_the_future_is_that_of_the_objects_making() -> None:
     assert _offsets(frozen) == {1: 61}
 
 
-def test_what_is_frozen_is_never_resolved_again() -> None:
+def test_frozen_offsets_are_never_resolved_again() -> None:
     world = _world()
     frozen = _frozen(world, _view(ALL_TO_HW))
     step = deletion.next_step(world.state, frozen, now_ms=T0)
@@ -453,7 +453,7 @@ def test_offsets_in_reports_are_not_requested() -> None:
     assert step.pending == (1, 2)
 
 
-def test_what_an_unclean_election_lost_is_not_waited_for() -> None:
+def test_records_lost_in_an_unclean_election_are_not_waited_for() -> None:
     """Otherwise the records that replace the lost ones would be deleted against the spec."""
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
@@ -493,7 +493,7 @@ def test_it_expires_only_when_finished_and_configured_to() -> None:
     assert deletion.expires_ms(deletion.finish(_view(ALL_TO_HW), now_ms=T0)) is None
 
 
-def test_the_status_freezes_numbers_and_says_how_far_it_is() -> None:
+def test_the_status_freezes_numbers_and_shows_progress() -> None:
     world = _world()
     view = _view(ALL_TO_HW)
     step = deletion.next_step(world.state, view, now_ms=T0)

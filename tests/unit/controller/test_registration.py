@@ -64,7 +64,7 @@ def test_without_proof_a_proposal_made_for_the_former_process_is_void() -> None:
     assert world.row(2) == row((2, 1), isr=(2,), leader=2, partition=2, partition_epoch=1)
 
 
-def test_another_directory_leaves_all_also_as_the_last_and_says_so() -> None:
+def test_another_directory_leaves_every_isr_and_is_reported() -> None:
     world = _world()
     draft = world.draft()
     request = registration_request(1, incarnation=FRESH, directory=77, previous=101)

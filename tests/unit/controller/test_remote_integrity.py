@@ -57,7 +57,7 @@ def test_a_topic_that_was_made_again_is_not_taken_for_the_one_that_was_audited()
 
 
 @pytest.mark.parametrize("audit", [SOUND, DAMAGED], ids=["sound", "damaged"])
-def test_a_record_of_a_time_that_is_yet_to_come_counts_for_nothing(audit: TopicAudit) -> None:
+def test_a_record_with_a_future_timestamp_is_ignored(audit: TopicAudit) -> None:
     ahead = dataclasses.replace(audit, at_ms=T0 + 3_600_000)
     assert told(world_of(ahead)) == ("Unknown", "NotAudited")
     skewed = dataclasses.replace(SOUND, at_ms=T0 + 60_000)

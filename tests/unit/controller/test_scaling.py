@@ -57,7 +57,7 @@ def test_a_new_one_has_a_free_id_and_a_free_name_and_the_emptiest_rack() -> None
     assert found.wanted[-1].rack == "b"
 
 
-def test_a_rack_is_kept_whatever_the_list_says_by_now() -> None:
+def test_a_rack_is_kept_whatever_the_current_list() -> None:
     found = scale(2, ("x",), made((1, 2), racks=("a", "b")))
     assert [each.rack for each in found.wanted] == ["a", "b"]
 

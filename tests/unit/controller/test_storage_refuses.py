@@ -79,7 +79,7 @@ def test_the_last_member_of_the_isr_stays_and_leads_on() -> None:
     assert (world.row().leader, world.row().isr) == (1, (1,))
 
 
-def test_a_topic_whose_only_leader_refuses_is_not_ready_and_says_what_to_repair() -> None:
+def test_a_topic_whose_only_leader_refuses_is_unready_and_names_the_repair() -> None:
     world = _world(isr=(1,))
     fence(world, 2)
     _reports(world, 1, refuses=True)
@@ -138,7 +138,7 @@ def test_a_new_process_reports_for_itself(proof: bool) -> None:
     assert not world.state.failed_on(1)
 
 
-def test_only_news_is_decided_upon_and_a_broker_that_goes_takes_its_reports_along() -> None:
+def test_only_changed_reports_are_decided_and_a_leaving_brokers_are_forgotten() -> None:
     world = _world()
     assert world.state.put_failed(1, frozenset()) == frozenset()
     assert world.state.put_failed(1, frozenset({KEY})) == {KEY}

@@ -161,7 +161,7 @@ def test_the_tier_is_emptied_by_one_live_broker_after_the_replicas_are_deleted()
     assert _step(world).release
 
 
-def test_orphan_releases_at_once_and_says_what_stays() -> None:
+def test_orphan_releases_at_once_and_reports_what_remains() -> None:
     world = _world(deletion_policy=DeletionPolicy.ORPHAN)
     step = _step(world)
     assert step.release
@@ -180,7 +180,7 @@ def test_orphan_also_releases_a_deletion_that_hangs() -> None:
     assert step.orphan is not None
 
 
-def test_a_topic_that_was_never_placed_just_goes() -> None:
+def test_a_topic_that_was_never_placed_is_deleted_at_once() -> None:
     world = World(topics=[topic(deletion_ms=T0)])
     assert _step(world).release
     assert _step(world).orphan is None

@@ -166,7 +166,7 @@ def test_producers_of_the_lost_cluster_are_known() -> None:
     assert topic_restore.first_producer_id(world.state) == 2001
 
 
-def test_the_text_says_all_of_it() -> None:
+def test_the_text_is_complete() -> None:
     for policy in (None, *DisablePolicy):
         tiering = Tiering(TieringState.DISABLED, 1, policy)
         origin = dataclasses.replace(ORIGIN, tiering=tiering)

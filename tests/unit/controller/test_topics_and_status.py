@@ -116,7 +116,7 @@ def test_min_insync_replicas_above_the_replication_factor_is_reported() -> None:
     assert "ConfigEffective" not in ready(world.reconcile())
 
 
-def test_fenced_broker_says_since_when_and_what_to_do() -> None:
+def test_a_fenced_broker_reports_the_time_and_the_remedy() -> None:
     world = World(brokers=[broker(1, fenced=True)], topics=[])
     first = broker_status(world.state, world.state.brokers[1], now_ms=T0)
     text = messages(first)["Ready"]
@@ -545,7 +545,7 @@ def test_a_deletion_names_the_brokers_that_it_waits_for() -> None:
     assert "brokers 1, 2, 3" in messages(result)["Ready"]
 
 
-def test_a_deletion_says_nothing_while_it_is_young() -> None:
+def test_a_young_deletion_reports_nothing() -> None:
     left = [quiet_deletion_ms(T0, now_ms=T0 + age) for age in (0, 4_000, 5_000, 90_000, -60_000)]
     assert left == [5_000, 1_000, 0, 0, 0]
 
@@ -721,7 +721,7 @@ def test_the_status_of_the_cluster_keeps_what_is_not_its_own() -> None:
 
 
 @pytest.mark.parametrize(("left", "stalled"), [(2**24, "False"), (2**24 - 1, "True")])
-def test_epochs_that_run_out_are_said_long_before(left: int, stalled: str) -> None:
+def test_exhausted_epochs_are_reported_long_before(left: int, stalled: str) -> None:
     world = World(brokers=[broker(1)])
     world.state.controller_epoch = EPOCH_MAX - left
     result = cluster_status(world.state, generation=1, now_ms=T0)
@@ -746,7 +746,7 @@ def test_approximate_sizes_stand_still() -> None:
 # ---------------------------------------------------------------- leaders that cannot lead yet
 
 
-def test_a_leader_that_waits_for_the_tier_makes_its_topic_not_ready_and_says_why() -> None:
+def test_a_leader_that_waits_for_the_tier_makes_its_topic_unready_with_a_reason() -> None:
     world = World(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
@@ -774,7 +774,7 @@ def test_what_a_former_leader_waited_for_is_not_shown() -> None:
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 
 
-def test_an_offline_partition_says_nothing_of_what_is_left_in_the_tier() -> None:
+def test_an_offline_partition_proves_nothing_about_the_tier() -> None:
     world = World(
         brokers=_brokers(1),
         topics=[topic(replication_factor=1, **tiered(False, TieringState.DISABLED))],

@@ -10,7 +10,7 @@ from e2e.pods.chapters.alerts.runbooks import FOLDER, commands, named
 from tests.monitoring.rules import alerts
 
 
-def test_every_alert_is_raised_by_one_fault_or_it_is_said_why_not() -> None:
+def test_every_alert_is_raised_by_a_fault_or_has_an_explanation() -> None:
     raised = [alert for fault in FAULTS for alert in fault.alerts]
     assert sorted([*raised, *NOT_HERE]) == sorted(alerts())
 

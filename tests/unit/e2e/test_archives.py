@@ -8,7 +8,7 @@ from pathlib import Path
 from e2e.pods import archives
 
 
-def test_an_archive_says_what_is_in_it(tmp_path: Path) -> None:
+def test_an_archive_lists_its_contents(tmp_path: Path) -> None:
     program = tmp_path / "pause"
     program.write_bytes(b"#!" + bytes(1000))
     archive = archives.of_program(tmp_path / "a.tar", "e2e.example/pause:1", program)

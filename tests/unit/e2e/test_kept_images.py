@@ -71,7 +71,7 @@ def test_whatever_changes_is_another_image(tmp_path: Path, change: Callable[[Pat
     assert fingerprint(dockerfile, context, (base, tmp_path / "java")) != before
 
 
-def test_mounts_below_a_folder_go_from_the_last_to_the_first() -> None:
+def test_mounts_below_a_folder_are_removed_from_the_last_to_the_first() -> None:
     where = ("/", "/a b/store", "/a b/store/1/merged", "/a b/storeroom")
     lines = [f"29 1 0:26 / {path} rw - tmpfs none rw".replace("a b", r"a\040b") for path in where]
     found = mounts_below(Path("/a b/store"), "\n".join(lines))

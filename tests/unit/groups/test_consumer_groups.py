@@ -51,7 +51,7 @@ def test_a_partition_is_given_up_before_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_members_come_and_go(assignor: str) -> None:
+def test_members_join_and_leave(assignor: str) -> None:
     world = World()
     world.topics = topics(t=10, u=7)
     clients = [Client(world, f"m{n}", "t", "u", server_assignor=assignor) for n in range(4)]
@@ -316,7 +316,7 @@ def test_expressions_are_what_their_topics_are() -> None:
     assert world.replayed().picture() == world.picture()
 
 
-def test_an_expression_goes_with_its_last_member() -> None:
+def test_an_expression_is_forgotten_with_its_last_member() -> None:
     world = World()
     world.topics = topics(t1=2)
     found = {"t.*": frozenset({"t1"})}
@@ -422,7 +422,7 @@ def test_offloaded_work_for_a_deleted_group() -> None:
 
 
 @pytest.mark.parametrize("topics_each", [1, 2])
-def test_five_thousand_members_come_in_no_time(topics_each: int) -> None:
+def test_five_thousand_members_join_with_linear_cost(topics_each: int) -> None:
     """Count records: they grow with the number of members, not with its square."""
     world = World(consumer_assignment_interval_ms=1000)
     world.topics = topics(**{f"t{n}": 50 for n in range(100)})

@@ -50,7 +50,7 @@ async def describe(made: Broker, version: int = 1, group_id: str = "g") -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS["ConsumerGroupHeartbeat"])
-async def test_a_member_comes_stays_and_goes(tmp_path: Path, version: int) -> None:
+async def test_a_member_joins_stays_and_leaves(tmp_path: Path, version: int) -> None:
     async with broker(tmp_path) as made:
         joined = await join(made, version, server_assignor="range")
         assert (joined.error_code, joined.member_epoch) == (NONE, 1)

@@ -203,7 +203,7 @@ def test_members_move_one_by_one() -> None:
     assert world.group.classic_count == 0
 
 
-def test_the_last_one_goes_and_the_group_is_classic_again() -> None:
+def test_a_group_is_classic_again_after_its_last_member_leaves() -> None:
     world = World()
     old, _ = mixed(world)
     world.beat("new", LEAVE)
@@ -311,7 +311,7 @@ def test_what_is_refused() -> None:
     ]
 
 
-def test_who_does_not_take_part_is_gone() -> None:
+def test_a_member_that_does_not_rejoin_is_removed() -> None:
     world = World()
     world.topics = topics(t=4)
     old, new = Classic(world), Client(world, "new")

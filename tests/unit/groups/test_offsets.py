@@ -204,7 +204,7 @@ def test_a_group_is_deleted_with_its_offsets() -> None:
     assert (other.groups, other.offsets.groups()) == ({}, ())
 
 
-def test_offsets_of_a_deleted_topic_go() -> None:
+def test_offsets_of_a_deleted_topic_are_removed() -> None:
     world = World()
     world.commit(offsets={("t", 0): 5, ("u", 0): 6})
     assert not world.group_offsets.forget_some_of_topic(GROUP, "t", uuid.UUID(int=1))

@@ -30,7 +30,7 @@ def test_an_operation_ends_once() -> None:
     assert [event.type for event in recorder.events] == ["invoke", "ok"]
 
 
-def test_a_full_history_says_so_and_takes_what_has_begun() -> None:
+def test_a_full_history_is_reported_and_completes_started_operations() -> None:
     recorder = Recorder(1)
     operation = recorder.invoke("p", "poll")
     assert recorder.is_full

@@ -94,7 +94,7 @@ def test_only_plain_producers_may_write_twice(
 
 
 @pytest.mark.parametrize("answered_before", [False, True])
-def test_what_is_under_way_when_a_library_begins_another_epoch_may_come_twice(
+def test_records_in_flight_at_a_new_producer_epoch_may_occur_twice(
     made: Made, answered_before: bool
 ) -> None:
     """A record acknowledged before must not."""

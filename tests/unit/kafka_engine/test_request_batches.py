@@ -25,7 +25,7 @@ async def test_requests_that_arrive_meanwhile_are_batched_by_weight() -> None:
     await batches.close()
 
 
-async def test_what_fails_fails_for_all_that_were_in_it_and_no_others() -> None:
+async def test_a_failed_batch_fails_for_its_requests_only() -> None:
     fails = True
 
     async def send(asked: Mapping[str, None]) -> Mapping[str, int]:

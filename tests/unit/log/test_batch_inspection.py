@@ -32,7 +32,7 @@ SECOND = FIRST[:3] + b"\x02" + FIRST[4:]
 
 
 def sealed(payload: bytes, *, count: int = 2, codec: int = 0) -> bytes:
-    """Return a batch of these bytes with a valid header and CRC."""
+    """Return a batch of the payload with a valid header and CRC."""
     packed = compress(codec, payload)
     front = bytearray(build_batch([Record(None, b"", (), T0)] * count, codec=codec)[:HEADER_BYTES])
     struct.pack_into(">i", front, 8, HEADER_BYTES - 12 + len(packed))
@@ -101,7 +101,7 @@ def test_packed_bytes_that_cannot_be_unpacked(codec: int) -> None:
         batch_contents(broken)
 
 
-def test_a_count_that_lies() -> None:
+def test_a_wrong_count() -> None:
     for count in (1, 3):
         with pytest.raises(InvalidRecords):
             batch_contents(sealed(FIRST + SECOND, count=count))

@@ -46,7 +46,7 @@ def _opened(draw: st.DrawFn) -> Bounds:
 
 
 @given(_opened(), _HAPPENINGS)
-def test_the_order_holds_and_only_truncations_go_back(
+def test_the_order_holds_and_only_truncations_move_back(
     bounds: Bounds, happenings: list[tuple[str, int]]
 ) -> None:
     """Invariants 2 and 4."""

@@ -133,9 +133,7 @@ def poison(record: Record, at: int, with_byte: bytes) -> bytes:
         ),
     ],
 )
-def test_a_record_that_is_not_what_it_says_takes_no_others_away(
-    bench: LogBench, batch: bytes, number: int
-) -> None:
+def test_an_invalid_record_removes_no_others(bench: LogBench, batch: bytes, number: int) -> None:
     """The record precedes the batch of that number and stays as it is."""
     bench.config = CONFIG
     log = bench.create()

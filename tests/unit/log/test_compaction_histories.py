@@ -363,7 +363,7 @@ class Transactions:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_committed_is_seen_and_what_was_aborted_is_not(bench: Bench, seed: int) -> None:
+def test_committed_records_are_seen_and_aborted_ones_are_not(bench: Bench, seed: int) -> None:
     bench.config = CONFIG
     work = Transactions(bench, random.Random(seed), bench.create())
     for _ in range(6):

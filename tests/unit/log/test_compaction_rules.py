@@ -200,7 +200,7 @@ def test_keys_that_nothing_is_known_of_stay() -> None:
     assert _left(_filter({}), batch) is batch
 
 
-def test_a_record_without_a_key_goes() -> None:
+def test_a_record_without_a_key_is_removed() -> None:
     keep = _filter({b"a": 1})
     batch = build_batch([Record(None, b"v", (), T0), Record(b"a", b"v", (), T0)])
     assert _offsets(_left(keep, batch)) == [1]
@@ -252,7 +252,7 @@ def test_a_batch_that_unpacks_to_too_much_stays_as_it_is(monkeypatch: pytest.Mon
     assert keep.unreadable == 2
 
 
-def test_aborted_data_goes_at_once_and_its_marker_a_while_later() -> None:
+def test_aborted_data_is_removed_at_once_and_its_marker_later() -> None:
     aborted = [AbortedTransaction(1, 0, 1, 0)]
     data, marker = _data(0), _marker(1, ABORT)
     keep = _filter({}, aborted=aborted, last_batches={1: LastBatch(0, 0)})

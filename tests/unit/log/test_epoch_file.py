@@ -136,7 +136,7 @@ def test_an_epoch_outlives_its_batches(bench: Bench) -> None:
     assert again.epochs.epoch_for_offset(local_start - 1) == 4
 
 
-def test_retention_writes_no_epochs_of_what_is_nowhere_any_more(bench: Bench) -> None:
+def test_retention_writes_no_epochs_of_deleted_records(bench: Bench) -> None:
     """Retention has to continue on a full disk."""
     log = bench.create()
     bench.fill(log, [1] * 20, epoch=1)

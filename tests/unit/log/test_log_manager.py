@@ -190,7 +190,7 @@ def test_the_log_start_of_a_tiered_log_survives_local_deletion_and_a_crash(
     assert (found.log_start_offset, found.local_log_start_offset) == (0, local)
 
 
-def test_a_recovery_point_goes_back_on_disk_before_a_truncation(directory: Directory) -> None:
+def test_a_recovery_point_is_lowered_on_disk_before_a_truncation(directory: Directory) -> None:
     manager = directory.started()
     log = _make(manager, count=20)
     log.flush()
@@ -250,7 +250,7 @@ def test_a_checkpoint_that_failed_is_written_with_the_next_one(
     assert read_offsets(path.read_text()) == {("t", 0): 20}
 
 
-def test_what_cannot_be_opened_is_reported_and_kept(directory: Directory) -> None:
+def test_a_log_that_cannot_be_opened_is_reported_and_kept(directory: Directory) -> None:
     manager = directory.started()
     for partition in range(2):
         log = _make(manager, partition=partition, count=5)

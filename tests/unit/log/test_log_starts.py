@@ -443,7 +443,7 @@ def test_a_start_is_durable_only_when_it_is_recorded(start: Callable[[], LogMana
     assert log.durable_log_start_offset == 0
 
 
-def test_nothing_goes_while_it_cannot_be_recorded(
+def test_nothing_is_deleted_while_it_cannot_be_recorded(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = start()

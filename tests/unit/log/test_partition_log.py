@@ -333,7 +333,7 @@ def test_an_empty_follower_may_start_inside_the_leaders_first_batch(
     assert follower.read(3, max_bytes=1, up_to_offset=10, min_one=True).next_offset == 5
 
 
-def test_what_is_in_the_tier_only_does_not_become_local_where_a_log_starts_inside_a_batch(
+def test_tiered_records_do_not_become_local_where_a_log_starts_inside_a_batch(
     bench: Bench, tmp_path: Any
 ) -> None:
     """Or reads of it would be answered from here, where it is not."""

@@ -267,7 +267,7 @@ def test_producers_expire_whether_live_or_idle() -> None:
 
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["live", "packed"])
-def test_a_clock_that_goes_back_for_a_while_does_not_expire_producers(is_packed: bool) -> None:
+def test_a_clock_that_jumps_back_expires_no_producers(is_packed: bool) -> None:
     """Its last batch may come again at any time: it was written a moment ago."""
     states, day_ms, wrote_ms = having(data(0, 0, at_ms=10**12)), 86_400_000, 10**12
     if is_packed:

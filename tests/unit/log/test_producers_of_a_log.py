@@ -160,7 +160,7 @@ def test_aborted_transactions_are_found_over_segments(bench: LogBench) -> None:
     assert [list(decode_aborted(path.read_bytes())) for path in files] == [[one], [other]]
 
 
-def test_segments_that_go_take_their_transaction_index_along(bench: LogBench) -> None:
+def test_deleted_segments_take_their_transaction_index_along(bench: LogBench) -> None:
     log = bench.create()
     produce(log, 1, 0, transactional=True)
     finish(log, 1, commit=False)

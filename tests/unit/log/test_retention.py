@@ -67,7 +67,7 @@ LOCAL_TIME = LogConfig(retention_ms=10**9, local_retention_ms=5)
 LOCAL_SIZE = LogConfig(retention_ms=-1, local_retention_bytes=250)
 
 
-def test_time_is_strict_and_goes_oldest_first() -> None:
+def test_time_retention_is_strict_and_deletes_the_oldest_first() -> None:
     assert _plan(BY_TIME, now_ms=T0 + 15) == NOTHING
     assert _plan(BY_TIME, now_ms=T0 + 16) == RetentionPlan(delete=1, log_start_offset=10)
     assert _plan(BY_TIME, now_ms=T0 + 26) == RetentionPlan(delete=2, log_start_offset=20)
@@ -81,7 +81,7 @@ def test_size_keeps_at_least_the_limit() -> None:
     assert _plan(LogConfig(retention_bytes=0)) == everything
 
 
-def test_segments_wholly_below_the_log_start_go_whatever_the_policy() -> None:
+def test_segments_wholly_below_the_log_start_are_deleted_under_any_policy() -> None:
     config = LogConfig(cleanup_policy=frozenset({"compact"}), retention_ms=0)
     assert _plan(config, now_ms=T0 + 10**6) == NOTHING
     assert _plan(config, log_start=19) == RetentionPlan(delete=1, log_start_offset=19)
@@ -89,12 +89,12 @@ def test_segments_wholly_below_the_log_start_go_whatever_the_policy() -> None:
     assert _plan(config, log_start=40).delete == 3
 
 
-def test_nothing_above_the_high_watermark_goes() -> None:
+def test_nothing_above_the_high_watermark_is_deleted() -> None:
     assert _plan(BY_TIME, now_ms=T0 + 10**6, high_watermark=29).delete == 2
     assert _plan(BY_TIME, now_ms=T0 + 10**6, high_watermark=39).delete == 3
 
 
-def test_if_all_goes_a_new_segment_comes_first_and_an_empty_one_stays() -> None:
+def test_before_all_segments_are_deleted_a_new_empty_one_is_created() -> None:
     everything = RetentionPlan(delete=4, roll_active=True, log_start_offset=40)
     assert _plan(BY_TIME, now_ms=T0 + 10**6) == everything
     assert _plan(BY_TIME, ends=(10, 20, 20), now_ms=T0 + 10**6, high_watermark=20).delete == 2
@@ -102,7 +102,7 @@ def test_if_all_goes_a_new_segment_comes_first_and_an_empty_one_stays() -> None:
 
 
 @pytest.mark.parametrize(("config", "now_ms"), [(LOCAL_TIME, T0 + 26), (LOCAL_SIZE, T0)])
-def test_a_tiered_log_lets_go_only_of_what_is_in_the_tier(config: LogConfig, now_ms: int) -> None:
+def test_a_tiered_log_deletes_only_records_in_the_tier(config: LogConfig, now_ms: int) -> None:
     wanted = 2 if config is LOCAL_TIME else 1
     for highest, goes in ((-1, 0), (8, 0), (9, 1), (18, 1), (19, 2), (39, 2)):
         plan = _plan(config, now_ms=now_ms, tiered=_remote(highest))
@@ -127,7 +127,7 @@ def test_local_limits_default_to_the_total_ones_and_hold_only_while_copying() ->
     )
 
 
-def test_a_tiered_active_segment_is_rolled_and_goes_later() -> None:
+def test_a_tiered_active_segment_is_rolled_and_deleted_later() -> None:
     plan = _plan(LOCAL_TIME, now_ms=T0 + 10**6, tiered=_remote(39))
     assert plan == RetentionPlan(delete=3, roll_active=True, local_log_start_offset=30)
     one = _plan(LOCAL_TIME, ends=(40,), now_ms=T0 + 10**6, tiered=_remote(39))
@@ -221,7 +221,7 @@ def test_records_without_timestamps_age_by_their_segment() -> None:
     highest=st.none() | st.integers(-1, 200),
     copy=st.booleans(),
 )
-def test_offsets_stay_in_order_whatever_goes(
+def test_offsets_stay_in_order_whatever_is_removed(
     ends: list[int], high: int, start: int, age: int, size: int, highest: int | None, copy: bool
 ) -> None:
     high, start = min(high, ends[-1]), min(start, high, ends[-1])
@@ -245,7 +245,7 @@ def test_offsets_stay_in_order_whatever_goes(
         assert local <= max(tiered.highest_remote_offset + 1, start)
 
 
-def test_untiered_segments_go_from_the_disk(bench: Bench) -> None:
+def test_untiered_segments_are_deleted_from_the_disk(bench: Bench) -> None:
     bench.config = LogConfig(segment_bytes=500, retention_bytes=1200)
     log = bench.create()
     bench.fill(log, [1] * 30, epoch=1)
@@ -279,7 +279,7 @@ def test_a_log_may_lose_all_its_records(bench: Bench) -> None:
     assert bench.open(high_watermark=26).log_start_offset == 25
 
 
-def test_segments_go_once_the_new_start_is_on_disk(bench: Bench) -> None:
+def test_segments_are_deleted_once_the_new_start_is_on_disk(bench: Bench) -> None:
     bench.config = LogConfig(segment_bytes=500, local_retention_bytes=600, retention_ms=-1)
     log = bench.create()
     bench.fill(log, [1] * 30)
@@ -301,7 +301,7 @@ def test_segments_go_once_the_new_start_is_on_disk(bench: Bench) -> None:
     bench.check(log)
 
 
-def test_records_below_the_log_start_go_by_segments(bench: Bench) -> None:
+def test_records_below_the_log_start_are_deleted_by_segment(bench: Bench) -> None:
     bench.config = LogConfig(segment_bytes=500, retention_ms=-1)
     log = bench.create()
     bench.fill(log, [1] * 30)

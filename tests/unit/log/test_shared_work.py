@@ -1,4 +1,4 @@
-"""Work that many threads request runs once for all that wait together."""
+"""Work that several threads request runs once for all that wait together."""
 
 import threading
 import time

@@ -128,7 +128,7 @@ def test_reasons_that_alerts_name_are_given() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_alert_says_how_bad_it_is_and_what_it_means(name: str) -> None:
+def test_an_alert_has_a_severity_and_a_description(name: str) -> None:
     rule = alerts()[name]
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}

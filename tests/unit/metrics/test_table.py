@@ -34,7 +34,7 @@ def test_no_name_occurs_twice() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_row_says_what_it_means_and_what_its_labels_may_be(row: Metric) -> None:
+def test_a_metric_has_a_description_and_label_values(row: Metric) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9_]+", row.name)
     assert (row.kind is Kind.COUNTER) == row.name.endswith("_total")
     assert re.fullmatch(r"\S.+\.", row.meaning)

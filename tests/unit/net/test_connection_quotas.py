@@ -33,7 +33,7 @@ def test_an_address_has_a_connection_rate_and_refused_attempts_do_not_count() ->
     assert few.refusal("a") is None
 
 
-def test_what_is_remembered_of_addresses_is_bounded() -> None:
+def test_memory_of_addresses_is_bounded() -> None:
     few = Newcomers(per_address_max=5, rate_per_address_max=5)
     for number in range(connection_quotas.ADDRESSES_MAX + 50):
         address = f"2001:db8::{number:x}"

@@ -62,7 +62,7 @@ async def test_addresses_take_turns_with_the_smallest_rest_or_the_longest_wait()
     assert line.resumed == ["b1", "a3", "a2", "a4"]
 
 
-async def test_new_addresses_do_not_go_before_all_others_for_ever() -> None:
+async def test_new_addresses_do_not_overtake_others_for_ever() -> None:
     line = Line()
     first = line.reader("first", "a")
     assert line.may_read(first)

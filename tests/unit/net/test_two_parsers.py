@@ -49,7 +49,7 @@ def test_every_true_message_is_read_to_its_end(entity_type: Any, rng: random.Ran
 
 @given(entity_type=_entity_types, rng=_randoms, lies=st.sampled_from([0.0, 0.02, 0.2]))
 @settings(max_examples=600)
-def test_a_message_that_lies_is_read_alike_or_refused(
+def test_a_malformed_message_is_read_alike_or_refused(
     entity_type: Any, rng: random.Random, lies: float
 ) -> None:
     check_message(entity_type, frames.spoil(rng, frames.write(rng, entity_type, lies)))

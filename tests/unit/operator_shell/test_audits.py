@@ -73,7 +73,7 @@ async def drained(world: ShellWorld) -> None:
         world.services.queue.done(await world.services.queue.get())
 
 
-async def test_a_topic_says_what_the_last_audit_found_until_another_has_looked(
+async def test_a_topic_shows_the_last_audits_findings_until_the_next_one(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     store = DirectoryStore(tmp_path)

@@ -42,7 +42,7 @@ async def test_a_broker_is_held_and_shown_and_then_left_alone(world: ShellWorld)
     assert world.journal == []
 
 
-async def test_the_status_of_a_broker_does_not_stand_still_where_there_is_no_authority(
+async def test_the_status_of_a_broker_is_updated_without_an_authority(
     world: ShellWorld,
 ) -> None:
     """A broker that was fenced in the meantime must not stay Ready."""
@@ -112,7 +112,7 @@ async def test_the_second_of_two_objects_with_one_node_id_is_marked_and_takes_ov
     assert world.services.state.brokers[1].key == "ns/double"
 
 
-async def test_a_broker_goes_only_when_it_is_stopped_and_nothing_needs_it(
+async def test_a_broker_is_deleted_only_when_stopped_and_unneeded(
     world: ShellWorld,
 ) -> None:
     await world.start_broker(1)
@@ -161,7 +161,7 @@ async def placed_on_one(world: ShellWorld) -> None:
     await world.start_broker(2)
 
 
-async def test_a_drained_broker_says_how_far_it_is_and_stays(world: ShellWorld) -> None:
+async def test_a_drained_broker_reports_its_progress_and_stays(world: ShellWorld) -> None:
     await placed_on_one(world)
     world.edit(BROKER, "broker-1", drain=True)
     await turn(world)
@@ -183,7 +183,7 @@ async def test_a_drained_broker_says_how_far_it_is_and_stays(world: ShellWorld) 
     assert "drain" not in world.status(BROKER, "broker-1")
 
 
-async def test_a_deleted_broker_that_runs_goes_once_its_replicas_have_moved(
+async def test_a_running_deleted_broker_disappears_once_its_replicas_have_moved(
     world: ShellWorld,
 ) -> None:
     """A deletion that waits for a stop would wait for ever while the broker has the only copies."""
@@ -230,7 +230,7 @@ async def test_what_is_observed_of_a_broker_is_what_was_looked_at(world: ShellWo
     assert world.status(BROKER, "broker-1")["observedGeneration"] == 2
 
 
-async def test_a_dead_broker_with_the_last_copy_goes_when_a_person_gives_it_up_by_name(
+async def test_a_dead_broker_with_the_last_copy_is_deleted_once_given_up_by_name(
     world: ShellWorld,
 ) -> None:
     """Literally what the messages say, one after the other, until the topic is served again."""

@@ -102,7 +102,7 @@ async def test_a_store_in_use_is_neither_moved_nor_removed(
         assert world.services.state.cluster.remote_storage == accepted
 
 
-async def test_credentials_come_from_the_secret_and_what_is_wrong_with_it_is_said(
+async def test_credentials_are_read_from_the_secret_and_its_problems_are_reported(
     world: ShellWorld,
 ) -> None:
     s3 = {
@@ -203,7 +203,7 @@ async def test_a_second_cluster_of_the_namespace_is_rejected(world: ShellWorld) 
 
 
 @pytest.mark.parametrize("kind", [CLUSTER, TOPIC], ids=["cluster", "topic"])
-async def test_another_operators_word_on_what_it_looks_after_is_the_last_one(
+async def test_another_operators_status_of_its_objects_is_not_overwritten(
     world: ShellWorld, kind: Kind
 ) -> None:
     """Otherwise two operators in a namespace, each with its own Cluster, would overwrite each

@@ -41,7 +41,7 @@ async def test_a_cluster_that_is_deleted_leaves_nothing() -> None:
     assert nothing_is_left(world)
 
 
-async def test_the_cluster_goes_last() -> None:
+async def test_the_cluster_is_deleted_last() -> None:
     world = await controlled()
     world.server.delete("user", CLUSTER, "main")
     world.journal.clear()
@@ -67,7 +67,7 @@ async def test_it_waits_for_topics_and_brokers_and_names_them() -> None:
     assert len(world.server.of_kind(PARTITION_SLICE)) == 64
 
 
-async def test_the_last_that_goes_wakes_the_cluster_and_the_term_ends() -> None:
+async def test_the_last_deletion_wakes_the_cluster_and_ends_the_term() -> None:
     world = await controlled()
     world.make_topic()
     async with world.term():

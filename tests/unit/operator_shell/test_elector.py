@@ -56,7 +56,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-async def test_the_first_candidate_leads_and_another_stands_by(world: World) -> None:
+async def test_the_first_candidate_leads_and_another_is_on_standby(world: World) -> None:
     one, two = world.candidate("one"), world.candidate("two")
     assert await one.turn()
     assert not await two.turn()

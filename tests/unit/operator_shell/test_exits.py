@@ -192,7 +192,7 @@ async def test_the_cluster_that_a_topic_names_is_made(world: ShellWorld) -> None
     assert await served(world)
 
 
-async def test_a_topic_that_a_default_would_have_compacted_says_what_it_is(
+async def test_a_topic_that_a_default_would_compact_has_an_explicit_policy(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     world.edit(
@@ -248,9 +248,7 @@ async def test_a_broker_is_started_for_a_cluster_without_any(world: ShellWorld) 
     assert world.condition(CLUSTER, "main", "Ready")[1] == "Serving"
 
 
-async def test_a_store_that_cannot_be_used_is_as_the_message_says(
-    world: ShellWorld, tmp_path: Path
-) -> None:
+async def test_the_message_describes_an_unusable_store(world: ShellWorld, tmp_path: Path) -> None:
     clusters, key = ClusterReconciler(world.services), world.services.cluster_key
 
     async def problem() -> str:

@@ -158,7 +158,7 @@ async def test_a_changed_spec_ends_the_job_and_begins_another(world: ShellWorld)
     assert order(world)["failOnDataLoss"] == "false"
 
 
-async def test_brokers_that_come_and_go_change_no_job(world: ShellWorld) -> None:
+async def test_joining_and_leaving_brokers_change_no_job(world: ShellWorld) -> None:
     await running(world)
     world.make_broker(2)
     await world.start_broker(2)
@@ -200,7 +200,7 @@ async def test_a_suspended_export_is_as_it_is_wanted(world: ShellWorld) -> None:
     assert world.journal == []
 
 
-async def test_an_export_without_its_topic_ends_its_job_and_says_so(world: ShellWorld) -> None:
+async def test_an_export_without_its_topic_ends_its_job_and_reports_it(world: ShellWorld) -> None:
     """The exit of TopicNotFound is to make the Topic, and of TopicReplaced another Export."""
     await running(world)
     world.delete(TOPIC, "t")
@@ -370,7 +370,7 @@ async def test_a_job_is_not_given_the_tiers_keys_that_the_cluster_was_not_offere
     assert "start x-1" in world.journal
 
 
-async def test_a_schedule_that_says_no_time_is_corrected(world: ShellWorld) -> None:
+async def test_an_invalid_schedule_is_corrected(world: ShellWorld) -> None:
     """The exit of ScheduleInvalid."""
     world.make_export(schedule="61 * * * *")
     assert await reconcile(world) == PROBLEM_S

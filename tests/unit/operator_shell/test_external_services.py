@@ -238,7 +238,7 @@ async def test_an_unneeded_service_is_deleted_and_no_other(keeper: Keeper) -> No
 @pytest.mark.parametrize(
     "error", [Invalid(422, "taken"), Unavailable(0, "no answer")], ids=["refused", "unknown"]
 )
-async def test_what_was_made_before_another_was_refused_is_deleted_with_the_listener(
+async def test_a_service_created_before_a_refusal_is_deleted_with_the_listener(
     keeper: Keeper, error: KubeError
 ) -> None:
     """The Service did not exist when the term began; if forgotten, it would admit clients until the

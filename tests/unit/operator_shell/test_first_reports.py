@@ -328,7 +328,7 @@ async def test_what_a_broker_no_longer_says_is_not_decided_later(
     assert state.brokers[1].shutting_down, "its shutdown continues"
 
 
-async def test_a_broker_that_says_too_much_keeps_no_other_from_being_fenced(
+async def test_a_broker_with_oversized_reports_prevents_no_fencing(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its report is decided once, in whatever form it arrives."""
@@ -471,7 +471,7 @@ async def test_a_term_begins_with_those_that_may_be_alive(asked: Asked) -> None:
     assert not turns(expected_by(asked), OTHERS_TURNS).are_in, "broker 2 counts as live"
 
 
-async def test_what_brokers_looked_for_a_controller_before_the_term_counts(asked: Asked) -> None:
+async def test_discovery_requests_before_the_term_count(asked: Asked) -> None:
     """A live broker has looked for a controller as long as the others."""
     asked.world.services.first_reports.end()
     await asked.world.services.committer.decide(leader_leaves)

@@ -51,7 +51,7 @@ def test_anothers_is_waited_for_a_whole_duration_on_our_own_clock() -> None:
     assert decide(held, "me", observe(held, seen, 115.1), 115.1) == Take(4)
 
 
-def test_a_renewal_starts_the_wait_again_whatever_its_time_stamp_says() -> None:
+def test_a_renewal_restarts_the_wait_whatever_its_timestamp() -> None:
     seen = observe(lease("other", renewed="t1"), None, 100.0)
     renewed = lease("other", renewed="1970-01-01T00:00:00Z")
     seen = observe(renewed, seen, 114.0)

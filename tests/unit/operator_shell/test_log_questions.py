@@ -113,7 +113,7 @@ async def test_an_election_that_could_not_be_stored_is_decided_again(
         assert world.row.leader == 2
 
 
-async def test_what_was_lost_is_an_event_of_the_topic() -> None:
+async def test_lost_records_are_an_event_of_the_topic() -> None:
     async with power_cut(BOTH).term() as world:
         await world.begin()
         world.lost[1] = range(900, 1000)

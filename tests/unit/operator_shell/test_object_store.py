@@ -127,7 +127,7 @@ def test_a_late_list_is_no_backup() -> None:
     assert signs == []
 
 
-def test_an_answer_that_is_older_than_what_was_known_is_of_another_history() -> None:
+def test_an_answer_older_than_the_known_state_is_of_another_history() -> None:
     """The answer may follow a conflict. News that arrived during the request may well be newer."""
     signs: list[str] = []
     store = ObjectStore(signs.append)

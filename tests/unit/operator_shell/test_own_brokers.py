@@ -223,7 +223,7 @@ async def test_committed_changes_are_pushed_at_the_flush_and_removals_to_the_bro
     assert [removal.partition for removal in change.removals] == [0]
 
 
-async def test_a_large_change_goes_in_parts(
+async def test_a_large_change_is_sent_in_parts(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "DELTA_ROWS_MAX", 3)
@@ -314,7 +314,7 @@ async def test_a_disablement_goes_out_under_our_epoch_and_comes_back_in_the_core
     assert (part.partition, part.leader_epoch, part.is_leader) == (0, 5, True)
 
 
-async def test_an_answer_that_is_an_error_as_a_whole_says_nothing(engine: Engine) -> None:
+async def test_an_answer_with_a_top_level_error_has_no_entries(engine: Engine) -> None:
     await engine.attach()
     engine.channel.answer = lambda _: control.DisableRemoteTopicResponse(
         error_code=11, broker_epoch=101, tiered_epoch=3, results=()

@@ -54,7 +54,7 @@ async def accept(own: OwnObjects, name: str = "t") -> None:
     await own.write(TOPIC, {"metadata": {"name": name}, "spec": {}}, send)
 
 
-def test_labels_of_the_operator_go_before_those_of_the_cluster() -> None:
+def test_labels_of_the_operator_override_those_of_the_cluster() -> None:
     body = {"kind": "Secret", "metadata": {"name": "x", "labels": {"own": "ours"}}}
     marked = following([0.0]).marked(body)
     assert marked["metadata"]["labels"] == {"team": "core", "own": "ours"}
@@ -178,7 +178,7 @@ async def test_existing_objects_get_the_labels_when_they_are_next_written() -> N
         assert secret["metadata"]["labels"]["team"] == "core"
 
 
-async def test_the_cluster_says_what_is_refused_until_it_is_accepted() -> None:
+async def test_the_cluster_reports_refusals_until_accepted() -> None:
     world = ShellWorld()
     world.make_cluster()
     async with world.term():

@@ -173,7 +173,7 @@ def _leader(state: ControllerState, made: PartitionRow) -> int:
     return found.leader
 
 
-async def test_leaders_go_back_only_to_a_broker_that_is_live_and_in_sync(world: Paced) -> None:
+async def test_leaderships_return_only_to_a_live_in_sync_broker(world: Paced) -> None:
     state = world.services.state
     world.make_broker(2)
     await world.start_broker(2)
@@ -187,7 +187,7 @@ async def test_leaders_go_back_only_to_a_broker_that_is_live_and_in_sync(world: 
     assert {found.partition: found.leader for found in state.all_rows()} == {1: 1, 2: 2}
 
 
-async def test_a_controller_that_no_broker_has_reached_says_so_and_when_one_has(
+async def test_a_controller_reports_whether_a_broker_has_reached_it(
     world: Paced,
 ) -> None:
     await world.start_broker(1)

@@ -448,7 +448,7 @@ async def test_a_missing_volume_is_reported(
     assert told in message
 
 
-async def test_a_pod_that_is_not_made_says_why(world: ShellWorld) -> None:
+async def test_a_pod_that_is_not_created_has_a_reason(world: ShellWorld) -> None:
     """The message does not refer to a pod that does not exist."""
     api = PodsApi()
     keeper = keeper_of(world, api)
@@ -479,7 +479,7 @@ async def test_a_pod_that_is_not_made_says_why(world: ShellWorld) -> None:
     ],
     ids=["no image", "scheduled since", "it begins"],
 )
-async def test_a_pod_that_does_not_start_says_why(
+async def test_a_pod_that_does_not_start_has_a_reason(
     world: ShellWorld, events: tuple[tuple[str, str], ...], told: str
 ) -> None:
     api = PodsApi()

@@ -207,7 +207,7 @@ async def _take_over(world: ShellWorld, floor: int = 0, *, behind: bool = False)
     ).run("main", floor, behind=behind)
 
 
-async def test_slices_that_are_behind_are_in_doubt_and_the_status_says_so_first(
+async def test_old_slices_are_in_doubt_and_the_status_reports_it_first(
     asked: Asked,
 ) -> None:
     world = asked.world
@@ -241,7 +241,7 @@ async def test_lost_slices_do_not_hide_that_others_are_behind(asked: Asked) -> N
     assert world.status(CLUSTER, "main")["rebuilding"]["since"] >= since
 
 
-async def test_what_is_lost_later_is_another_rebuilding(
+async def test_a_later_loss_is_another_rebuilding(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rebuilding that waits for a lost broker never ends: a broker given up for it is not given

@@ -138,7 +138,7 @@ async def test_a_later_takeover_does_not_restart_it() -> None:
         assert world.services.state.cluster.rebuilding.since == since
 
 
-async def test_without_lease_or_cluster_there_is_no_take_over() -> None:
+async def test_without_lease_or_cluster_there_is_no_takeover() -> None:
     world = made()
     world.leads = False
     with pytest.raises(NotLeading):

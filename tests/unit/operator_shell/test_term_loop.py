@@ -126,7 +126,7 @@ async def test_without_the_lease_no_cluster_is_looked_for() -> None:
     assert not shell.api.calls
 
 
-async def test_the_last_epoch_is_said_and_not_passed() -> None:
+async def test_the_last_epoch_is_reported_and_not_exceeded() -> None:
     shell = Shell()
     shell.make_cluster()
     shell.loop._floor = EPOCH_MAX
@@ -303,7 +303,7 @@ async def test_a_takeover_that_finds_a_restored_api_restarts() -> None:
     await asyncio.gather(leading, return_exceptions=True)
 
 
-async def test_what_was_deleted_while_its_watch_was_down_is_missed_in_the_list() -> None:
+async def test_an_object_deleted_while_its_watch_was_down_is_missing_in_the_list() -> None:
     shell = Shell()
     shell.make_cluster()
     shell.make_topic("kept")

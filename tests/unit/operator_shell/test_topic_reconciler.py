@@ -200,7 +200,7 @@ async def test_a_field_of_a_newer_version_is_reported_and_the_rest_applies(
     assert world.condition(TOPIC, "t", "Stalled")[0] == "False"
 
 
-async def test_what_is_observed_is_what_was_decided(world: ShellWorld) -> None:
+async def test_the_observed_generation_is_the_decided_one(world: ShellWorld) -> None:
     """That includes a spec edited, and a reconciliation paused, before the status is written:
     others read from it what was implemented (invariant 22).
     """
@@ -260,7 +260,7 @@ async def test_a_deleted_topic_is_released_only_after_its_brokers_have_confirmed
     assert "ns/t" not in services.state.topics
 
 
-async def test_an_orphan_is_recorded_before_its_topic_goes(world: ShellWorld) -> None:
+async def test_an_orphan_is_recorded_before_its_topic_is_deleted(world: ShellWorld) -> None:
     world.make_topic(deletionPolicy="Orphan")
     reconciler = TopicReconciler(world.services)
     await reconciler.reconcile(T)
@@ -345,7 +345,7 @@ async def test_an_event_reports_that_a_topic_is_deleted_or_left_behind(
     assert world.events.reasons.count(reason) == 1
 
 
-async def test_a_paused_topic_that_is_deleted_says_what_its_deletion_waits_for(
+async def test_a_deleted_paused_topic_names_the_obstacle_of_its_deletion(
     world: ShellWorld,
 ) -> None:
     world.make_topic()

@@ -99,7 +99,7 @@ async def test_a_secret_is_written_before_brokers_and_the_status_have_the_user(
     assert world.events.reasons == ["Usable"]
 
 
-async def test_a_secret_is_the_users_own_and_goes_with_it(world: ShellWorld) -> None:
+async def test_a_secret_belongs_to_the_user_and_is_deleted_with_it(world: ShellWorld) -> None:
     body = world.make_user()
     await reconcile(world)
     meta = world.server.find(SECRET, "alice")["metadata"]  # type: ignore[index]
@@ -110,7 +110,7 @@ async def test_a_secret_is_the_users_own_and_goes_with_it(world: ShellWorld) -> 
     assert world.server.find(SECRET, "alice") is None
 
 
-async def test_what_is_settled_costs_no_write_and_nothing_is_derived_again(
+async def test_a_settled_user_costs_no_write_and_no_derivation(
     world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[threading.Thread] = []
@@ -156,7 +156,7 @@ async def test_a_password_of_somebodys_own_is_used_and_followed(world: ShellWorl
     assert secret_of(world)["password"] == b"second one"
 
 
-async def test_a_password_that_is_taken_away_stays_in_force_and_it_is_said(
+async def test_a_removed_password_stays_in_force_and_is_reported(
     world: ShellWorld,
 ) -> None:
     put_password(world, "first one")
@@ -321,7 +321,7 @@ async def test_a_restored_certificate_is_still_served(world: ShellWorld) -> None
 # ---------------------------------------------------------------- Secrets of others
 
 
-async def test_a_user_that_goes_while_it_is_looked_at_holds_up_no_renewal(
+async def test_a_user_deleted_during_a_check_blocks_no_renewal(
     world: ShellWorld,
 ) -> None:
     """Its certificate was waited for until the term ended."""
@@ -370,7 +370,7 @@ async def test_of_two_operators_that_make_a_secret_one_comes_again(world: ShellW
     assert fits(world, secret_of(world)["password"].decode())
 
 
-async def test_an_account_that_may_not_touch_secrets_is_said(world: ShellWorld) -> None:
+async def test_a_missing_permission_for_secrets_is_reported(world: ShellWorld) -> None:
     world.make_user()
     world.api.fail("get Secret", Forbidden(403, "secrets is forbidden"))
     assert await reconcile(world) == PROBLEM_RETRY_S

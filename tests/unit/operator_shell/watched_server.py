@@ -35,7 +35,6 @@ class WatchedServer(FakeApiServer):
         self.turn()
 
     def turn(self) -> None:
-        """Wake all watches."""
         self.turned.set()
         self.turned = asyncio.Event()
 

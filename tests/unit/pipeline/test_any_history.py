@@ -122,7 +122,7 @@ class History:
         self.head = transitions.finish_delete(self.head, self.head.claim, gone)
 
     def _epochs(self, start: int, last: int) -> list[tuple[int, int]]:
-        """Return the epochs of these offsets."""
+        """Return the epochs of the range."""
         ends = [*(begin for _, begin in self.epochs[1:]), last + 1]
         return [
             (epoch, max(begin, start))

@@ -319,7 +319,7 @@ def test_of_a_union_only_records_with_the_branch_that_does_not_fit_fail() -> Non
     assert errors == [None, "f0: string in the record's schema does not fit int"]
 
 
-def test_fields_go_by_name_and_alias_and_what_is_missing_has_its_default() -> None:
+def test_fields_match_by_name_and_alias_and_missing_ones_have_defaults() -> None:
     inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}
     writer = {
         "type": "record",

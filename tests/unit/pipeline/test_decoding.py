@@ -58,7 +58,7 @@ def test_values_of_one_schema() -> None:
     assert set(run(Decoding(COLUMNS, INT), [None, None]).values()) == {(None, NO_VALUE, None)}
 
 
-def test_each_value_says_its_schema() -> None:
+def test_each_value_names_its_schema() -> None:
     wide = avro(("y", "string"), ("x", "int"))
     known: dict[int, Source | str] = {1: INT, 2: wide, 3: "no such thing", 4: TEXT}
     values = [
@@ -77,7 +77,7 @@ def test_each_value_says_its_schema() -> None:
     assert [found[n][2] for n in range(10) if n != 5] == [None] * 9
 
 
-def test_a_message_of_protobuf_is_said_by_its_place() -> None:
+def test_a_protobuf_message_is_named_by_its_index() -> None:
     text = 'syntax = "proto3"; package p; message A { int32 x = 1; message B { int32 x = 1; } }'
     source = Source(Kind.PROTOBUF, descriptors=compiled(text).serialized)
     values = [
@@ -116,7 +116,7 @@ def test_a_reason_is_no_longer_than_people_read() -> None:
     assert len(found[0][1]) == LETTERS_MAX
 
 
-def test_one_schema_that_fits_no_column_ends_the_batch_and_is_said() -> None:
+def test_a_schema_that_fits_no_column_ends_the_batch_with_an_error() -> None:
     """The schema was checked before anything was read: only a change of the table causes this."""
     with pytest.raises(ValueError, match="does not fit int"):
         run(Decoding(COLUMNS, TEXT), [b"\x02a"])

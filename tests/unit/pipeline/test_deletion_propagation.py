@@ -12,7 +12,7 @@ from tidemark_pipeline.export.row_shapes import prefix_of_record
 AT = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
 
 
-def test_rows_below_the_log_start_go_and_of_no_other_partition() -> None:
+def test_rows_below_the_log_start_are_deleted_in_that_partition_only() -> None:
     """Partitions with an unknown log start, or without a deletion, keep their rows too."""
     gone = below(AT, {"id"}, {0: 5, 1: 0})
     assert gone == {0: 5}
@@ -34,7 +34,7 @@ def test_rows_below_the_log_start_go_and_of_no_other_partition() -> None:
     ],
     ids=["the export deletes", "recreated", "two", "no partitions", "no id"],
 )
-def test_nothing_goes_where_the_log_start_says_nothing_of_the_table(
+def test_nothing_is_deleted_where_the_log_start_does_not_belong_to_the_table(
     exported: Exported, ids: set[str], why: str
 ) -> None:
     with pytest.raises(ExportError, match=why):

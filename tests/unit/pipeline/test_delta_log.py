@@ -45,7 +45,7 @@ def test_the_newest_export_counts_despite_later_commits() -> None:
     assert standing(iter([wrote(8), other(7)]), lambda: 9) == AT[8]
 
 
-def test_after_a_rollback_what_was_said_then_counts() -> None:
+def test_after_a_rollback_the_former_properties_count() -> None:
     before = made(), claimed(1), wrote(2), wrote(3), wrote(4)
     assert log(*before, restored(5, 3), other(6)) == AT[3]
     assert log(*before, restored(5, 3), restored(6, 2)) == AT[2]

@@ -54,7 +54,7 @@ def test_a_table_of_another_topic_is_refused(topic: str, topic_id: str) -> None:
         begin(FOUND, topic, topic_id, "b")
 
 
-def test_offsets_never_go_back() -> None:
+def test_offsets_never_move_back() -> None:
     assert FOUND.reaching({0: 20, 2: 1}).offsets == {0: 20, 1: 4, 2: 1}
     with pytest.raises(ExportError, match="go back to 16"):
         FOUND.reaching({0: 16})
@@ -151,7 +151,7 @@ def test_a_python_worker_that_starts_late_is_started_again() -> None:
     assert calls == []
 
 
-def test_a_machine_on_which_no_worker_starts_says_what_to_do() -> None:
+def test_a_failing_worker_start_names_the_remedy() -> None:
     def late() -> None:
         raise RuntimeError("Timed out while waiting for the Python worker to connect back")
 

@@ -78,7 +78,7 @@ def test_no_secret_is_in_a_reported_error(monkeypatch: pytest.MonkeyPatch) -> No
         (("a+b.c",), "value a+b.c, not aab-c", "value ***, not aab-c"),
     ],
 )
-def test_a_secret_is_hidden_however_it_is_said(
+def test_a_secret_is_hidden_in_every_spelling(
     monkeypatch: pytest.MonkeyPatch, secrets: tuple[str, ...], said: str, told: str
 ) -> None:
     def fail(*_: object) -> None:
@@ -111,7 +111,7 @@ def test_a_job_that_is_stopped_in_the_middle_has_not_failed(
     assert ended == (Phase.STOPPED, "")
 
 
-def test_an_order_that_cannot_be_read_is_said() -> None:
+def test_an_unreadable_order_is_reported() -> None:
     phase, message = export_job.run({}, Told(), threading.Event())
     assert phase is Phase.REFUSED
     assert "TIDEMARK_EXPORT" in message

@@ -91,7 +91,7 @@ def claim(
 WANTED = of(a=LONG, b=TEXT)
 
 
-def test_a_table_grows_once_and_says_how() -> None:
+def test_a_table_grows_once_and_reports_the_changes() -> None:
     table = Kept(of(a=INT))
     assert claim(table, WANTED) == ["a is widened from int to bigint; b string is added"]
     assert table.has == WANTED

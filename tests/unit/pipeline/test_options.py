@@ -58,7 +58,7 @@ def test_s3_keys_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert "secret" not in repr(storage).replace("secretAccessKey", "")
 
 
-def test_options_go_to_executors() -> None:
+def test_options_are_passed_to_executors() -> None:
     for where in ({"path": "/tier"}, S3_OPTIONS):
         options = parse({"topic": "t", **where})
         assert pickle.loads(pickle.dumps(options)) == options
@@ -110,7 +110,7 @@ def test_major_version(text: str, version: int | None) -> None:
     assert major_version(text) == version
 
 
-def test_a_missing_java_says_how_to_get_one(
+def test_an_error_of_missing_java_names_the_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)

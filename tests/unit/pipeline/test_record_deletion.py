@@ -25,7 +25,7 @@ def beginning(claimed: Exported = NEW, **options: str) -> Beginning:
     return Beginning(parse(given, streaming=True), "t")
 
 
-def test_records_go_up_to_what_is_committed_and_no_partition_is_guessed_at() -> None:
+def test_records_are_deleted_up_to_the_commit_and_no_partition_is_guessed() -> None:
     known = replace(WHOLE, leader_epochs={0: 6})
     assert points(known, {0: 3, 1: 4, 2: 5, 3: 0}) == {0: Position(17, 6), 2: Position(9)}
     # Whose log start cannot be read, and what is beyond the table's offset, stay.

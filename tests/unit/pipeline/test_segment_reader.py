@@ -194,7 +194,7 @@ class TestPartsOfSegments:
         assert found == (timestamp_ms if timestamp_ms < 120 else None)
 
 
-def test_a_plan_without_brokers_ends_with_the_tier_and_says_so(small_tier: SmallTier) -> None:
+def test_a_plan_without_brokers_ends_with_the_tier_and_reports_it(small_tier: SmallTier) -> None:
     small_tier.copy(values(0, 10))
     text = explain(parse({"topic": "t", "path": str(small_tier.path)}))
     assert text.startswith("t-0: offsets 0 to 10 (exclusive, where the tier ends): about ")

@@ -211,7 +211,7 @@ def test_a_lenient_query_reads_what_a_restored_topic_has_once(
     assert sorted(seen) == sorted([*range(10, 15), *range(10, 25)])
 
 
-def test_a_lenient_query_goes_back_to_where_a_restored_topic_parted(small_tier: SmallTier) -> None:
+def test_a_lenient_query_returns_to_where_a_restored_topic_diverged(small_tier: SmallTier) -> None:
     copy(small_tier)
     begin = {**reader(small_tier).latestOffset(), "t": {"0": 15}}
     small_tier.restore()

@@ -96,7 +96,7 @@ def test_rows_are_grouped_as_requested_and_days_are_those_of_retention(
     }
 
 
-def test_by_time_goes_what_is_older_up_to_the_first_that_stays(paged: SmallTier) -> None:
+def test_time_retention_deletes_older_segments_up_to_the_first_that_stays(paged: SmallTier) -> None:
     ages_days = (3, 2, 10, 1)
     entries = [paged.copy(VALUES, newest_ms=NOW_MS - age * DAY_MS) for age in ages_days]
     for kept_days, gone in ((3, 0), (2, 1), (1, 3), (0, 4)):
@@ -105,7 +105,9 @@ def test_by_time_goes_what_is_older_up_to_the_first_that_stays(paged: SmallTier)
         assert freed == {"retention": on_disk(paged, *entries[:gone])}, kept_days
 
 
-def test_by_size_goes_what_lies_wholly_above_it_by_the_bytes_of_logs(paged: SmallTier) -> None:
+def test_size_retention_deletes_segments_wholly_beyond_the_limit_by_log_bytes(
+    paged: SmallTier,
+) -> None:
     entries = [paged.copy(VALUES[:count]) for count in (9, 1, 4, 7)]
     for gone in range(5):
         limit = logs(paged, *entries[gone:])
@@ -179,7 +181,7 @@ def replace_id(key: str) -> str:
     return f"{key[:-26]}{'B' * 21}A.log"
 
 
-def test_a_manifest_that_cannot_be_read_is_said_and_the_others_are_counted(
+def test_an_unreadable_manifest_is_reported_and_the_others_are_counted(
     paged: SmallTier,
 ) -> None:
     entry = paged.copy(VALUES)

@@ -233,7 +233,7 @@ def test_the_pod_is_restricted_and_knows_nothing_of_kubernetes() -> None:
     assert labels["team"] == "a"
 
 
-def test_a_job_is_one_try_and_goes_with_its_export() -> None:
+def test_a_job_is_one_attempt_and_is_deleted_with_its_export() -> None:
     made = export_job(RUN, wanted(body()))
     assert made["metadata"]["name"] == "flights-7"
     (owner,) = made["metadata"]["ownerReferences"]

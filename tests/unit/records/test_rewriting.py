@@ -135,7 +135,7 @@ def test_a_delete_horizon_leaves_every_timestamp_as_it_was(log_append_time: bool
     assert delete_horizon_ms(parse_header(once_more)) == horizon
 
 
-def test_an_empty_batch_still_says_what_its_producer_did_last() -> None:
+def test_an_empty_batch_keeps_its_producers_last_sequence() -> None:
     header, _, _ = _batch(Codec.ZSTD, producer_id=7, producer_epoch=3, base_sequence=11)
     new = without_records(header)
     after = parse_header(new)

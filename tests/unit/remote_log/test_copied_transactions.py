@@ -9,7 +9,7 @@ from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark_broker.remote_log.copier import prepare
 
 
-def test_a_copy_tells_of_producers_and_of_transactions_that_end_behind_it(tmp_path: Path) -> None:
+def test_a_copy_describes_producers_and_transactions_that_end_after_it(tmp_path: Path) -> None:
     bench = LogBench(tmp_path / "t-0")
     log = bench.create()
     produce(log, 1, 0, transactional=True)

@@ -48,7 +48,7 @@ def expired(live: list[SegmentEntry], now_ms: int = 0, local: int = 0, **limits:
     )
 
 
-def test_by_time_the_oldest_go_up_to_the_first_that_stays() -> None:
+def test_time_retention_deletes_the_oldest_segments_up_to_the_first_that_stays() -> None:
     live = [entry(n * 10, newest_ms=ms) for n, ms in enumerate((10, 20, 90, 30))]
     assert expired(live, now_ms=110, retention_ms=100) is None
     assert expired(live, now_ms=121, retention_ms=100) == 20
@@ -63,7 +63,7 @@ def test_records_without_timestamps_are_as_old_as_their_copy() -> None:
     assert expired(live, now_ms=8 * DAY_MS, retention_ms=2 * DAY_MS) == 10
 
 
-def test_by_size_only_what_lies_wholly_above_the_limit_goes() -> None:
+def test_size_retention_deletes_only_segments_wholly_beyond_the_limit() -> None:
     live = [entry(n * 10) for n in range(4)]
     assert expired(live, local=50, retention_bytes=351) is None
     assert expired(live, local=50, retention_bytes=350) == 10

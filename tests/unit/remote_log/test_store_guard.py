@@ -103,7 +103,7 @@ async def test_another_clusters_store_is_refused(watched: Watched, folder: Path)
     assert await watched.verified() == store_id
 
 
-async def test_one_that_goes_away_is_unavailable_until_it_is_back(
+async def test_a_missing_store_is_unavailable_until_it_returns(
     watched: Watched, folder: Path
 ) -> None:
     watched.configure(folder)

@@ -46,7 +46,7 @@ def test_an_error_of_the_disk_is_the_disks() -> None:
     assert failure_of(OSError(28, "No space left on device")).reason == "StorageError"
 
 
-def test_an_error_without_words_says_its_kind() -> None:
+def test_an_error_without_a_message_shows_its_class() -> None:
     assert failure_of(ZeroDivisionError()).message == "ZeroDivisionError"
 
 

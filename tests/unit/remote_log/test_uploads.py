@@ -96,7 +96,7 @@ def place(tmp_path: Path) -> Place:
     return made
 
 
-def test_what_was_marked_is_deleted_at_once(place: Place) -> None:
+def test_marked_segments_are_deleted_at_once(place: Place) -> None:
     place.commit(lambda head: abandon_copy(head, BY, place.entry, now_ms=5))
     assert drop_if_unreferenced(place.upload)
     assert place.stored() == 0

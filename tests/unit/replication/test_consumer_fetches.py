@@ -231,7 +231,7 @@ async def test_a_consumer_is_sent_to_its_rack(
     assert offsets(part) == (3, 3, 0)
 
 
-async def test_the_cluster_says_whether_consumers_are_sent_to_their_rack(
+async def test_the_cluster_decides_whether_consumers_fetch_from_their_rack(
     pair: tuple[Node, Node],
 ) -> None:
     one, _ = pair

@@ -210,7 +210,7 @@ async def test_a_partition_that_the_follower_gave_up_does_not_count(node: Nodes)
     assert pair.progress(3).last_fetch_s == start_s + 0.9
 
 
-async def test_a_leader_in_another_epoch_says_so_of_a_partition_at_rest(node: Nodes) -> None:
+async def test_a_leader_reports_another_epoch_of_an_idle_partition(node: Nodes) -> None:
     pair = await Pair(node(1), node(2)).start()
     await pair.one.told(row(partition=6, leader_epoch=1, partition_epoch=1))
     await pair.round()

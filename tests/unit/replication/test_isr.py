@@ -70,7 +70,7 @@ def test_the_high_watermark_is_the_smallest_end_of_the_isr() -> None:
     assert isr.high_watermark(view(followers={2: follower(80), 3: follower(90)})) == 80
 
 
-def test_the_high_watermark_never_goes_back() -> None:
+def test_the_high_watermark_never_moves_back() -> None:
     assert isr.high_watermark(view(hw=85, followers={2: follower(80), 3: follower(90)})) == 85
 
 
@@ -154,7 +154,7 @@ def test_effective_min_isr_is_bounded_by_the_replication_factor() -> None:
     members=st.sets(st.sampled_from([2, 3, 4])),
     min_isr=st.integers(1, 4),
 )
-def test_what_is_committed_is_held_by_every_isr_member(
+def test_every_isr_member_has_all_committed_records(
     hw: int, ends: dict[int, int], members: set[int], min_isr: int
 ) -> None:
     looked_at = view(

@@ -52,7 +52,7 @@ async def test_a_follower_reports_a_log_start_only_once_it_is_durable(node: Node
     assert log_start.low_watermark(one.partition) == 6
 
 
-async def test_an_acknowledged_log_start_does_not_go_back_with_the_next_leader(
+async def test_an_acknowledged_log_start_does_not_move_back_with_the_next_leader(
     node: Nodes,
 ) -> None:
     """Replica 2 was away when the deletion was acknowledged: it is not in the ISR before its own

@@ -247,7 +247,7 @@ async def test_a_removal_that_failed_is_repeated_by_the_controller(
     assert one.partition.is_leader
 
 
-async def test_a_failure_to_make_a_replica_goes_with_its_topic(node: Nodes) -> None:
+async def test_a_failure_to_create_a_replica_is_forgotten_with_its_topic(node: Nodes) -> None:
     """The next start is too late: the failure concerns no topic any more."""
     one = node(1)
     one.log_folder.write_text("something else has the name")

@@ -24,7 +24,7 @@ def _asked(node: Node, topic_id: uuid.UUID = TOPIC_ID) -> control.ReplicaLog:
     return log
 
 
-async def test_a_log_says_its_last_epoch_and_its_end(node: Nodes) -> None:
+async def test_a_log_reports_its_last_epoch_and_its_end(node: Nodes) -> None:
     one = node(1)
     await one.told(ALONE)
     await one.append(5)

@@ -67,7 +67,7 @@ async def test_a_topic_reports_the_highest_known_number_of_partitions(node: Node
     assert ([part.partition for part in said.partitions], said.partition_count) == ([0], 4)
 
 
-async def test_a_replica_that_does_not_open_is_named_with_what_its_file_says(node: Nodes) -> None:
+async def test_a_replica_that_does_not_open_is_reported_with_its_files_state(node: Nodes) -> None:
     one = node(1)
     await one.told(MOVING)
     await one.append(3)
@@ -89,7 +89,7 @@ async def test_a_replica_whose_file_cannot_be_read_is_named_without_a_state(node
     assert (state.partition, state.leader_epoch, state.replicas) == (0, -1, ())
 
 
-async def test_a_broker_without_replicas_says_that_it_has_none(node: Nodes) -> None:
+async def test_a_broker_without_replicas_reports_that_it_has_none(node: Nodes) -> None:
     (page,) = await pages(node(1).manager)
     assert (page.topics, page.is_last) == ((), True)
 

@@ -51,7 +51,7 @@ async def test_many_changes_are_one_write(node: Nodes) -> None:
     assert one.partition.durable_remote_end == RemoteEnd(99, 1)
 
 
-async def test_what_failed_is_tried_again(node: Nodes) -> None:
+async def test_a_failure_is_retried(node: Nodes) -> None:
     one = node(1)
     one.context.states = StateWriter(retry_s=0.0)
     await one.lead(1)

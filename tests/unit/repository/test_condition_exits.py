@@ -39,7 +39,7 @@ _FAILURES = (
 )
 _UNREACHED = (
     "unit/operator_shell/test_pacemaker.py::"
-    "test_a_controller_that_no_broker_has_reached_says_so_and_when_one_has"
+    "test_a_controller_reports_whether_a_broker_has_reached_it"
 )
 _TIER = "Topic, as the leaders report of the tier"
 _KAFKA_TOPICS = "integration/kafka_engine/test_topics.py::"
@@ -71,7 +71,7 @@ TAKEN = {
         "SliceFull": _EXITS + "test_a_full_slice_has_room_once_topics_are_deleted",
         "StorageUnavailable": _EXITS + "test_tiering_is_given_a_store",
         "LocalRetentionTooLong": _EXITS + "test_local_retention_is_shortened",
-        "Compacted": _EXITS + "test_a_topic_that_a_default_would_have_compacted_says_what_it_is",
+        "Compacted": _EXITS + "test_a_topic_that_a_default_would_compact_has_an_explicit_policy",
         "NoProgress": "unit/controller/test_disablement.py::"
         "test_without_progress_the_topic_names_the_slow_broker_and_continues_with_it",
         "ReplicationFactorPending": "unit/controller/test_replication_factor_changes.py::"
@@ -87,7 +87,7 @@ TAKEN = {
         **dict.fromkeys(
             ("DamageFound", "ManifestContradicts", "NotAudited", "AuditOutdated"),
             "unit/operator_shell/test_audits.py::"
-            "test_a_topic_says_what_the_last_audit_found_until_another_has_looked",
+            "test_a_topic_shows_the_last_audits_findings_until_the_next_one",
         ),
     },
     _TIER: {
@@ -142,7 +142,7 @@ TAKEN = {
         "LogDirectoryFailed": "unit/replication/test_full_disk.py::"
         "test_a_disk_without_room_is_the_directorys_fault_until_there_is_some",
         "ReplicasFailed": "unit/replication/test_repair.py::"
-        "test_a_failure_to_make_a_replica_goes_with_its_topic",
+        "test_a_failure_to_create_a_replica_is_forgotten_with_its_topic",
         "ReplicasCannotMove": _DRAINING
         + "test_what_cannot_move_goes_once_what_the_message_says_is_done",
         "RestartPending": _RESTARTS + "test_once_the_partitions_are_in_sync_nothing_waits",
@@ -154,7 +154,7 @@ TAKEN = {
         "VolumeRefused": _PODS
         + "test_a_volume_grows_where_its_class_lets_it_and_says_so_where_not",
         "ReplicasInUse": _BROKERS
-        + "test_a_dead_broker_with_the_last_copy_goes_when_a_person_gives_it_up_by_name",
+        + "test_a_dead_broker_with_the_last_copy_is_deleted_once_given_up_by_name",
     },
     "Cluster": {
         "SlicesOfAnotherCluster": "unit/operator_shell/test_takeover.py::"
@@ -166,8 +166,7 @@ TAKEN = {
         "test_it_ends_once_every_broker_has_reported",
         "OrphansLeft": "unit/operator_shell/test_cluster_reconciler.py::"
         "test_a_condition_reports_leftovers_of_a_sweep_until_they_are_deleted",
-        "RemoteStorageUnavailable": _EXITS
-        + "test_a_store_that_cannot_be_used_is_as_the_message_says",
+        "RemoteStorageUnavailable": _EXITS + "test_the_message_describes_an_unusable_store",
         "BrokersRefused": "unit/operator_shell/test_made_brokers.py::"
         "test_a_refusal_is_reported_and_stops_nothing_else",
         "CreationRefused": "integration/operator/test_object_metadata.py::"
@@ -190,17 +189,17 @@ TAKEN = {
         "AcknowledgementsPending": _USERS + "test_a_user_is_ready_once_every_broker_knows_it",
         "CertificatesUnusable": _USERS + "test_an_authority_that_is_restored_issues_again",
         "SecretTaken": _USERS + "test_a_secret_of_another_owner_is_not_modified",
-        "SecretRefused": _USERS + "test_an_account_that_may_not_touch_secrets_is_said",
+        "SecretRefused": _USERS + "test_a_missing_permission_for_secrets_is_reported",
         "LimitReached": _USERS + "test_a_user_beyond_the_limit_is_rejected",
         "PasswordUnusable": _USERS + "test_without_its_password_a_user_has_none",
     },
     "Export": {
         "JobFailed": _EXPORTS + "test_a_failed_job_is_reported_and_restarted",
         "TopicNotFound": _EXPORTS + "test_an_export_waits_for_a_topic_that_is_not_there_yet",
-        "TopicReplaced": _EXPORTS + "test_an_export_without_its_topic_ends_its_job_and_says_so",
+        "TopicReplaced": _EXPORTS + "test_an_export_without_its_topic_ends_its_job_and_reports_it",
         "TableTaken": _EXPORTS + "test_of_two_exports_on_one_table_the_younger_is_refused",
         "TableTakenOver": _EXPORTS + "test_a_table_taken_over_by_another_job_is_not_fought_for",
-        "ScheduleInvalid": _EXPORTS + "test_a_schedule_that_says_no_time_is_corrected",
+        "ScheduleInvalid": _EXPORTS + "test_an_invalid_schedule_is_corrected",
         "SourceUnusable": _EXPORTS + "test_what_cannot_be_read_is_waited_for",
         "PolicyRefused": _EXPORTS + "test_the_clusters_policy_counts_for_a_job_that_runs",
         "SecretNotOffered": _EXPORTS
@@ -339,7 +338,7 @@ NOT_TAKEN = {
 
 
 @pytest.mark.parametrize("kind", TABLE)
-def test_every_reason_has_its_exit_taken_or_says_why_not(kind: str) -> None:
+def test_every_reason_has_a_tested_exit_or_an_explanation(kind: str) -> None:
     taken, not_taken = set(TAKEN.get(kind, ())), set(NOT_TAKEN.get(kind, ()))
     reasons = {reason.name for reason in TABLE[kind]}
     assert not reasons - taken - not_taken, "say which test takes the exit, in this module"

@@ -65,7 +65,7 @@ def test_banned_words_are_found_in_docstrings_comments_and_messages() -> None:
     ]
 
 
-def test_a_finding_says_what_to_write_instead() -> None:
+def test_a_finding_has_a_replacement() -> None:
     (place,) = language.read("docs/page.md", "# Page\n\nIt carries out KIP-405.\n").places["banned"]
     assert str(place) == "docs/page.md:3: 'carries out' -> implements, performs"
 

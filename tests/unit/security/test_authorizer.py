@@ -73,7 +73,7 @@ def test_to_deny_read_does_not_deny_describe() -> None:
     assert may(of, Operation.DESCRIBE)
 
 
-def test_deny_goes_before_allow_however_it_is_written() -> None:
+def test_deny_overrides_allow_in_any_order() -> None:
     for pattern in ("orders", "ord...", "*"):
         of = authorizer(user("ann", "ALLOW READ TOPIC orders", f"DENY ALL TOPIC {pattern}"))
         assert not may(of, Operation.READ), pattern

@@ -21,12 +21,12 @@ def judged(
     return allowed_failures.judge(results, dict.fromkeys(listed, WHY), kafka=kafka, whole=whole)
 
 
-def test_what_fails_must_be_listed() -> None:
+def test_failing_tests_must_be_listed() -> None:
     assert judged({"a": FAILED, "b": PASSED}).failed == ["a"]
     assert judged({"a": FAILED, "b": PASSED}, "a").lines() == []
 
 
-def test_what_is_listed_must_not_pass() -> None:
+def test_listed_tests_must_not_pass() -> None:
     assert judged({"a": PASSED}, "a").lines() == ["a is listed and passed: take its line out"]
 
 
@@ -47,7 +47,7 @@ def test_what_kafka_passes_must_not_be_skipped() -> None:
     assert judged({"a": SKIPPED}, kafka=None).lines() == []
 
 
-def test_a_listed_test_of_kafkas_failures_still_has_to_go_when_it_passes() -> None:
+def test_a_passing_test_has_to_be_removed_from_the_failures() -> None:
     assert judged({"a": PASSED}, "a", kafka={"a": FAILED}).passed == ["a"]
 
 

@@ -30,7 +30,7 @@ def test_records_come_back_as_they_were() -> None:
     assert records["s"].sides == {OURS: ours, KAFKAS: theirs}
 
 
-def test_figures_of_another_version_go() -> None:
+def test_figures_of_another_version_are_removed() -> None:
     records = noted({}, "s", "suite 1", KAFKAS, Recorded(5, (), ()))
     records = noted(records, "s", "suite 2", OURS, Recorded(3, (), ()))
     assert records["s"] == SuiteRecord("suite 2", {OURS: Recorded(3, (), ())})
@@ -50,7 +50,7 @@ def test_the_page_says_what_applies() -> None:
     assert "- franz: `mine`: a reason" in text
 
 
-def test_a_suite_that_was_not_run_says_so() -> None:
+def test_a_suite_that_was_not_run_is_reported() -> None:
     text = page.page({}, NO_REASONS)
     for suite in SUITES.values():
         assert row(text, suite.title)[0] == "not run yet"

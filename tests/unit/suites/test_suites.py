@@ -159,7 +159,7 @@ def test_docker_requests_reach_the_process_that_runs_the_suite(tmp_path: Path) -
     assert "no docker here: ps" in said.stdout
 
 
-def test_settings_go_to_the_cluster_or_to_each_broker() -> None:
+def test_settings_are_sent_to_the_cluster_or_to_each_broker() -> None:
     entries = {"num.partitions": "3", "offsets.topic.num.partitions": "5"}
     assert divided(entries) == ({"num.partitions": "3"}, {"offsets.topic.num.partitions": "5"})
     with pytest.raises(ValueError, match="know nothing of what"):
@@ -212,7 +212,7 @@ def test_properties_are_lines() -> None:
     assert java_apps.properties({"a": 1, "b": Path("/x")}) == "a=1\nb=/x\n"
 
 
-def test_every_suite_says_what_it_is() -> None:
+def test_every_suite_has_a_description() -> None:
     assert len({suite.title for suite in SUITES.values()}) == len(SUITES)
     assert all(suite.wants.brokers > 0 for suite in SUITES.values())
     assert list(go_suites.SARAMA_PORTS) == [29091, 29092, 29093, 29094, 29095]

@@ -190,7 +190,7 @@ def test_a_segment_is_as_large_as_a_log_file_can_be(place: Any, size: int) -> No
         decode_head(json.dumps(head).encode(), "heads/x")
 
 
-def test_what_is_nested_without_end_is_no_manifest() -> None:
+def test_endlessly_nested_input_is_no_manifest() -> None:
     """Such input causes no unexpected program error."""
     for decode in (decode_head, decode_page):
         with pytest.raises(ManifestCorrupt, match="heads/x"):

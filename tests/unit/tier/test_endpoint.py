@@ -73,7 +73,7 @@ def test_where_clouds_hand_out_credentials(text: str, hands_out: bool) -> None:
     assert hands_out_credentials(ipaddress.ip_address(text)) is hands_out
 
 
-def test_a_number_is_the_address_that_it_stands_for() -> None:
+def test_a_numeric_address_is_normalized() -> None:
     """As the resolver reads it: http://2852039166 is 169.254.169.254."""
     (address, *_) = parse_endpoint("http://2852039166").addresses()
     assert hands_out_credentials(address)

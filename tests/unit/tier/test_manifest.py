@@ -76,7 +76,7 @@ def page_keys(place: Any, store: Any) -> list[str]:
     return [info.key.removeprefix(prefix).removesuffix(".json") for info in store.list(prefix)]
 
 
-def test_a_missing_head_is_said_to_be_missing(place: Any, memory: Any) -> None:
+def test_a_missing_head_is_reported_as_missing(place: Any, memory: Any) -> None:
     with pytest.raises(
         HeadNotFound, match=r"no manifest heads/.* check endpoint, bucket and prefix"
     ):

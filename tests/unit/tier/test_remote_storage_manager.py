@@ -203,7 +203,7 @@ class TestBuckets:
         ]
 
 
-def test_custom_metadata_is_compact_and_says_where() -> None:
+def test_custom_metadata_is_compact_and_names_the_bucket() -> None:
     custom = encode_custom_metadata(
         "a-bucket-with-a-name-of-63-characters-which-is-the-longest-one", 2**40
     )

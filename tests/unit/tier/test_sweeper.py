@@ -283,7 +283,7 @@ def test_a_clock_that_was_far_ahead_ends_no_later_sweep(memory: Any) -> None:
         mine.take()
 
 
-def test_a_lost_lease_ends_the_sweep_before_anything_goes(place: Any, memory: Any) -> None:
+def test_a_lost_lease_ends_the_sweep_before_any_deletion(place: Any, memory: Any) -> None:
     manifests(memory).create(place.head())
     put_objects(memory, place.segment(0, 9))
     now_ms = NOW_MS

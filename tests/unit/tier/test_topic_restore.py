@@ -95,7 +95,7 @@ def test_deleted_topics_are_no_more(place: Any, memory: Any) -> None:
     assert list(restorable(tier_on(memory))) == []
 
 
-def test_the_furthest_partition_says_how_far_a_disablement_is(place: Any, memory: Any) -> None:
+def test_the_furthest_partition_determines_a_disablements_state(place: Any, memory: Any) -> None:
     """That includes an acknowledgement that the other partitions do not know."""
     store = manifests(memory)
     states = (TieringState.DISABLING, TieringState.DISABLED, TieringState.ENABLED)

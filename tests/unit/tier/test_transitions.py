@@ -93,7 +93,7 @@ class TestClaim:
         head = transitions.start_copy(place.head(), ONE, place.segment(0, 9))
         assert claimed(head, ONE).copying is not None
 
-    def test_state_never_goes_back_within_a_tiered_epoch(self, place: Any) -> None:
+    def test_state_never_moves_back_within_a_tiered_epoch(self, place: Any) -> None:
         retain = DisablePolicy.RETAIN
         head = claimed(place.head(), Claim(1, 1), TieringState.DISABLING, retain)
         head = claimed(head, Claim(1, 1), TieringState.DISABLED, retain)
@@ -282,7 +282,7 @@ class TestExpire:
         with pytest.raises(queries.RemoteOffsetOutOfRange, match="the log starts at 15"):
             ranges(head, 14, 30)
 
-    def test_never_goes_back_and_is_idempotent(self, place: Any) -> None:
+    def test_a_transition_never_moves_back_and_is_idempotent(self, place: Any) -> None:
         head = expire(place.head(), ONE, 15)
         assert expire(head, ONE, 15) is head
         assert expire(head, ONE, 3) is head

@@ -93,7 +93,7 @@ def test_a_lock_is_waited_for(tmp_path: Path) -> None:
     assert order == ["first", "second"]
 
 
-def test_old_builds_go_and_the_last_used_stay(tmp_path: Path) -> None:
+def test_old_builds_are_removed_and_the_last_used_stay(tmp_path: Path) -> None:
     for age, name in enumerate(("newest", "second", "third", "fourth", "fifth")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "program").touch()

@@ -52,7 +52,7 @@ def test_the_packaged_go_is_used_where_it_is_not(
     assert find_go(REQUIRED, tmp_path / "cache", progress) == Go(packaged, PINNED, packaged=True)
 
 
-def test_a_packaged_go_that_does_not_run_says_what_to_do(
+def test_an_error_of_the_packaged_go_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: PlainProgress
 ) -> None:
     make_go(tmp_path / f"cache/go/{PINNED}/go/bin/go", "broken")

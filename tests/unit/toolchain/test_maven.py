@@ -59,12 +59,12 @@ def test_jars_are_counted_and_errors_kept() -> None:
     assert list(last) == ["[ERROR] c.jar: not found"]
 
 
-def test_without_java_it_is_said_how_to_get_it(path: Path, tmp_path: Path) -> None:
+def test_without_java_the_error_names_the_installation(path: Path, tmp_path: Path) -> None:
     with pytest.raises(maven.MavenMissing, match="no java on the PATH; install Java 17"):
         ensure(tmp_path)
 
 
-def test_without_maven_it_is_said_how_to_get_it(path: Path, tmp_path: Path) -> None:
+def test_without_maven_the_error_names_the_installation(path: Path, tmp_path: Path) -> None:
     program(path, "java", JAVA)
     with pytest.raises(maven.MavenMissing, match=r"no Maven .*apt install maven"):
         ensure(tmp_path)
@@ -79,7 +79,7 @@ def test_what_was_fetched_is_found_again_without_maven(path: Path, tmp_path: Pat
     assert ensure(tmp_path) == folder
 
 
-def test_a_local_cluster_says_that_java_is_missing_before_it_starts_anything(
+def test_a_local_cluster_reports_missing_java_before_it_starts_anything(
     path: Path, tmp_path: Path
 ) -> None:
     """With jars in the cache that was seen only once the control plane ran."""

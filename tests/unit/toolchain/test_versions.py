@@ -53,7 +53,7 @@ def test_a_toolchain_is_enough_from_the_required_version_on() -> None:
     assert not is_enough(None, required)
 
 
-def test_go_mod_says_which_go_and_which_modules() -> None:
+def test_go_mod_names_the_go_version_and_the_modules() -> None:
     assert required_go(GO_MOD) == GoVersion(1, 26, 0)
     assert required_module(GO_MOD, "example.test/other") == "v1.2.3"
     assert required_module(GO_MOD, "example.test/other/deeper") == "v0.4.0"

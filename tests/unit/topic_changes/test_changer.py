@@ -126,14 +126,14 @@ async def test_an_object_name_that_another_topic_has_is_not_taken(changes: Chang
     assert len(changes.world.server.of_kind(TOPIC)) == 2
 
 
-async def test_counts_that_are_not_said_are_the_clusters(changes: Changes) -> None:
+async def test_omitted_counts_are_the_clusters(changes: Changes) -> None:
     cluster = {"num.partitions": "4", "default.replication.factor": "2"}
     changes.world.edit(CLUSTER, "main", config=cluster)
     assert await changes.one(create(partitions=-1, replicas=-1)) == ("none", "")
     assert (changes.spec()["partitions"], changes.spec()["replicationFactor"]) == (4, 2)
 
 
-async def test_more_replicas_than_brokers_are_granted_where_the_cluster_says_so(
+async def test_more_replicas_than_brokers_are_granted_if_the_cluster_allows_it(
     changes: Changes,
 ) -> None:
     """A partition may have fewer live replicas at its creation (KIP-409)."""
@@ -217,7 +217,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_kafka_refuses_is_refused(changes: Changes, case: str) -> None:
+async def test_changes_that_kafka_refuses_are_refused(changes: Changes, case: str) -> None:
     asked, error, message = REFUSED[case]
     told, text = await changes.one(asked)
     assert told == error
@@ -239,7 +239,7 @@ async def test_a_name_is_there_once(changes: Changes, former: str, name: str, er
     assert [told for told, _ in await changes(create(former), create(name))] == ["none", error]
 
 
-async def test_an_assignment_is_where_the_partitions_go(changes: Changes) -> None:
+async def test_an_assignment_determines_the_placement(changes: Changes) -> None:
     assignments = (
         Assignment(partition=1, replicas=(2, 1)),
         Assignment(partition=0, replicas=(1, 2)),
@@ -330,7 +330,7 @@ async def test_partitions_are_added_where_there_are_brokers_for_them(changes: Ch
     assert changes.spec()["partitions"] == 1
 
 
-async def test_added_partitions_go_where_they_are_assigned(changes: Changes) -> None:
+async def test_added_partitions_are_placed_as_assigned(changes: Changes) -> None:
     first = (Assignment(partition=0, replicas=(1,)),)
     await changes(create(partitions=-1, replicas=-1, assignments=first))
     more = (Assignment(partition=0, replicas=(2,)), Assignment(partition=1, replicas=(1,)))
@@ -572,7 +572,7 @@ async def test_a_list_is_appended_to_and_taken_from(changes: Changes) -> None:
     assert told[0] == "invalid_config"
 
 
-async def test_what_another_operator_has_changed_meanwhile_is_kept(changes: Changes) -> None:
+async def test_concurrent_changes_of_another_operator_are_kept(changes: Changes) -> None:
     """A late request of a stuck operator, or of one that gave up waiting, names not every setting:
     it must not remove settings that a client knows to be in force.
     """

@@ -144,7 +144,7 @@ def test_names_that_wait_have_a_limit() -> None:
     assert not wanted.add("more of bob's", "User:bob", 0.0)
 
 
-def test_coordinators_topics_are_as_the_brokers_file_says() -> None:
+def test_coordinators_topics_follow_the_brokers_file() -> None:
     asked = creation_of(
         TRANSACTIONS,
         {

@@ -87,7 +87,7 @@ async def world() -> World:
     return made
 
 
-async def test_the_secret_is_shown_before_anything_large_is_said(world: World) -> None:
+async def test_the_session_token_is_sent_before_any_large_request(world: World) -> None:
     assert await world.codes() == {"none"}
     first, second = world.asked
     assert (first.changes, first.session_token, first.broker_epoch) == ((), b"x", 7)

@@ -202,7 +202,7 @@ def test_a_request_has_a_limit() -> None:
     assert [key for key, _ in queue.finished()] == [X]
 
 
-def test_no_step_goes_through_all_that_waits() -> None:
+def test_no_step_iterates_over_all_pending_work() -> None:
     """A hundred thousand markers for one broker: each leader is looked for twice, once when its
     marker is placed and once when it is sent."""
     looked = 0

@@ -70,7 +70,7 @@ async def world() -> AsyncIterator[World]:
 
 
 def data(*leaders: int, count: int = -1) -> control.TopicState:
-    """Return the topic with partitions of these leaders; None: in doubt."""
+    """Return the topic with one partition for each leader; None: in doubt."""
     rows = tuple(row(partition=number, leader=leader) for number, leader in enumerate(leaders))
     return topic_state(DATA, "data", partitions=rows, partition_count=count)
 
