@@ -1,5 +1,4 @@
-"""``python -m tidemark_operator.check``: check an installation as a client inside the cluster sees
-it.
+"""``python -m tidemark_operator.check``: check an installation from inside the cluster.
 
 ``helm test`` runs it in a pod. It checks three things: each operator answers ``/healthz``, the
 Cluster is Ready with the required number of brokers, and a Kafka client that connects to a listener

@@ -102,6 +102,7 @@ def event_body(
         if not held_back
         else f"{event.message} ({held_back} similar events suppressed)"
     )
+    # The name is random, because Events of one object and reason may be written at once.
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.kind,
@@ -116,6 +117,7 @@ def event_body(
         "reason": event.reason,
         "type": event.type.value,
         "note": note[:NOTE_CHARS_MAX],
+        # Without it kubectl describe would not find the Event.
         "regarding": reference(regarding),
     }
 
@@ -136,6 +138,7 @@ class EventWriter:
         logger.info("%s %s: %s: %s", event.kind, event.key, event.reason, event.message)
         namespace, _, name = event.key.partition("/")
         regarding = self._objects.get(Key(event.kind, namespace, name))
+        # An Event needs the object's uid, which is unknown once it is deleted.
         if regarding is None:
             return
         held_back = self._aggregator.admit(

@@ -90,8 +90,9 @@ class Echoes:
         self._awaited_s.pop(kind, None)
 
     def silent(self) -> tuple[str, float] | None:
-        """Return the kind that has been awaited longest, and for how long; None if there is
-        none.
+        """Return the kind that has been awaited longest, and for how long.
+
+        None if there is none.
         """
         if not self._awaited_s:
             return None

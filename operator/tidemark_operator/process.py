@@ -65,6 +65,7 @@ class OperatorProcess:
         requests = BrokerRequests()
         access = Access(settings.kubeconfig, settings.context)
         self._access = access
+        # The elector's thread only posts to this loop, where the term starts and ends.
         self._local_jobs: LocalJobs | None = None
         self._elector = Elector(
             access,
@@ -75,6 +76,7 @@ class OperatorProcess:
             on_led=self._another_leads,
         )
         self._own_leaf = OwnLeaf(utc_now)
+        # The watcher delivers into the loop too, and the term loop owns what arrives.
         self._watcher = Watcher(access, settings.namespace, self._deliver)
         self._leader = TermLoop(
             settings,
@@ -87,6 +89,7 @@ class OperatorProcess:
             jobs_of=self._jobs_of,
             rewatch=self._watcher.again,
         )
+        # The listener authenticates brokers with the certificate of the current term.
         self._server = ControlServer(
             requests,
             self._loop,
@@ -101,8 +104,9 @@ class OperatorProcess:
         return FolderKeeper(folder) if folder else SecretKeeper(api, self._settings.namespace)
 
     def _jobs_of(self, api: KubeApi) -> JobRunner:
-        """Return the runner of exports; a local cluster's jobs belong to this process over all
-        terms.
+        """Return the runner of exports.
+
+        A local cluster's jobs belong to this process over all terms.
         """
         folder, namespace = self._settings.exports, self._settings.namespace
         if folder is None:

@@ -109,6 +109,7 @@ def parse_arguments(arguments: Sequence[str]) -> Settings:
     parser = argparse.ArgumentParser(prog="python -m tidemark_operator", description=__doc__)
     parser.add_argument("--config", type=Path, help="JSON or YAML file with these settings")
     for name, text in _HELP.items():
+        # Flags have no defaults of their own, so that absent ones leave the file's values in force.
         parser.add_argument(f"--{name}", help=text)
     given = vars(parser.parse_args(arguments))
     config = given.pop("config")
@@ -125,12 +126,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise BadSettings(f"cannot read {path}: {error}") from error
     if not isinstance(parsed, dict):
         raise BadSettings(f"{path} must contain one object with settings")
+    # A file may spell names with hyphens, like the flags.
     return {str(name).replace("-", "_"): value for name, value in parsed.items()}
 
 
 def settings_of(values: dict[str, Any]) -> Settings:
     """Return settings from names and texts; an unknown name is refused."""
     known = {name.replace("-", "_") for name in _HELP}
+    # A misspelt setting must not silently keep its default.
     unknown = sorted(set(values) - known)
     if unknown:
         raise BadSettings(f"unknown settings: {', '.join(unknown)}")

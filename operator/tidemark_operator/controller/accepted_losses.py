@@ -71,6 +71,7 @@ def offers(state: ControllerState, rows: Iterable[PartitionRow]) -> list[Copy]:
 
 def _best(state: ControllerState, row: PartitionRow) -> Copy | None:
     ends = _live_ends(state, row)
+    # A replica with the longest log goes before an empty start.
     best = longest(row, ends)
     if best != NO_LEADER:
         return Copy(row.partition, best, row.leader_epoch, ends[best].next_offset)
@@ -80,6 +81,7 @@ def _best(state: ControllerState, row: PartitionRow) -> Copy | None:
 
 def _live_ends(state: ControllerState, row: PartitionRow) -> dict[int, LogEnd]:
     reports = state.logs_of(row)
+    # Only live replicas are offered: another one could not lead after the consent.
     ends = ((node_id, reports.get(node_id)) for node_id in row.hosts if state.is_live(node_id))
     return {node_id: end for node_id, end in ends if end is not None}
 
@@ -89,6 +91,7 @@ def _empty_host(state: ControllerState, row: PartitionRow) -> int | None:
     if row.hosts or not row.placeholders:
         return None
     takers = [broker.node_id for broker in state.live_brokers() if not broker.leaving]
+    # The broker with the fewest replicas takes the new log.
     return min(takers, key=lambda node_id: (state.replica_count(node_id), node_id), default=None)
 
 
@@ -142,6 +145,7 @@ def parse_copies(text: str, topic_id: uuid.UUID) -> list[Copy]:
     command.
     """
     named, _, copies = text.strip().partition("/")
+    # An annotation of a deleted topic of the same name has another id, and gives up nothing.
     if named != id_text(topic_id):
         return []
     matches = (_COPY.fullmatch(part.strip()) for part in re.split("[,;]", copies))
@@ -157,6 +161,7 @@ def settle(draft: Draft, topic: TopicInfo) -> tuple[Acceptance, ...]:
     copies = [copy for copy in parse_copies(annotation, topic.id) if _stands(draft, topic, copy)]
     if not copies:
         return ()
+    # The consent is in the status first, so that it is known after a crash.
     if not is_recorded(topic.status, ACCEPT_COPY, annotation):
         effect = f"accepted: {', '.join(map(_offer, copies))}. Later records are lost"
         return (Acceptance(ACCEPT_COPY, annotation, effect),)
@@ -227,14 +232,12 @@ def lost_directory(broker: BrokerInfo) -> str:
 
 def gives_up(broker: BrokerInfo) -> bool:
     """Return whether a person gives up a deleted Broker's log directory, even as the last copy."""
+    # A live broker may still bring its records back, so it is never given up.
     return not broker.live and broker.asked.get(ACCEPT_LOST_DIRECTORY) == lost_directory(broker)
 
 
 def give_up_text(broker: BrokerInfo) -> str:
-    """Return the end of a blocked Broker's message:
-
-    how to give it up, and why a value does not match.
-    """
+    """Return how to give up a blocked Broker, or why its annotation does not match."""
     if broker.live:
         return ""
     refused = _refused(ACCEPT_LOST_DIRECTORY, broker.asked.get(ACCEPT_LOST_DIRECTORY, ""))

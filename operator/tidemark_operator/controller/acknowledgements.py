@@ -98,8 +98,9 @@ class Acknowledgements:
             yield from refused
 
     def refusal(self, row: PartitionRow, node_id: int) -> PartitionError | None:
-        """Return the error of a broker's answer to a row; None if there is none, or no answer
-        yet.
+        """Return the error of a broker's answer to a row.
+
+        None if there is none, or no answer yet.
         """
         return self._refused.get(node_id, {}).get(row.key)
 
@@ -137,9 +138,9 @@ class Acknowledgements:
             self._settle(row.topic_id)
 
     def broker_gone(self, node_id: int) -> None:
-        """Forget a former process's answers:
+        """Forget a former process's answers.
 
-        its object has disappeared, or another has registered.
+        Its object has disappeared, or another process has registered.
         """
         self._told.pop(node_id, None)
         self._refused.pop(node_id, None)

@@ -70,6 +70,7 @@ def _only_stray(state: ControllerState, strays: list[uuid.UUID]) -> Adoption | N
     if len(strays) != 1 or strays != _with_rows(state, strays):
         return None
     (topic_id,) = strays
+    # A listed orphan was released on purpose, so a person decides about it.
     if any(orphan.topic_id == topic_id for orphan in state.cluster.orphans):
         return None
     return Adoption(
@@ -86,6 +87,7 @@ def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | No
     None if brokers report no partitions beyond the recorded ones.
     """
     rows = state.rows_of(topic.id)
+    # Rows under the uid prove that the topic was placed for this very object.
     if topic.topic_id is not None or all(part in rows for part in state.held.numbers(topic.id)):
         return None
     partitions = max(_partitions(state, topic.id), topic.partitions)
@@ -96,6 +98,8 @@ def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | No
 
 def _partitions(state: ControllerState, topic_id: uuid.UUID) -> int:
     """Return the number of partitions that slices and brokers report together."""
+    # Slices may have lost the highest partitions, and brokers may be down: the larger number
+    # counts.
     in_slices = max(state.rows_of(topic_id), default=-1) + 1
     return max(in_slices, state.held.partitions(topic_id))
 
@@ -130,6 +134,7 @@ def parse_topic_id(text: str) -> uuid.UUID | None:
 def _strays(state: ControllerState, name: str) -> list[uuid.UUID]:
     """Return the ids without a Topic under which slices, brokers or ``leftBehind`` have a name."""
     known = {*state.row_ids_named(name), *state.held.ids_named(name)}
+    # A name in leftBehind is taken as well, though nothing else may know it any more.
     known.update(orphan.topic_id for orphan in state.cluster.orphans if orphan.name == name)
     return sorted(id_ for id_ in known if state.topic_by_id(id_) is None)
 
@@ -151,6 +156,7 @@ def _asked(
     state: ControllerState, topic: TopicInfo, asked: str, strays: list[uuid.UUID]
 ) -> Adoption | Refusal:
     topic_id = parse_topic_id(asked)
+    # An id without partitions cannot be adopted, because nothing of it is left.
     if topic_id is None or topic_id not in _with_rows(state, strays):
         return Refusal(reason=Reason.ADOPTION_REFUSED, message=_wrong(state, topic, asked, strays))
     partitions = _partitions(state, topic_id)
@@ -237,6 +243,7 @@ def _forget(state: ControllerState, ids: list[uuid.UUID]) -> str:
 def _with_rows(state: ControllerState, ids: list[uuid.UUID]) -> list[uuid.UUID]:
     """Return the ids whose partitions are in slices or on brokers and are not being deleted."""
     known = [id_ for id_ in ids if state.rows_of(id_) or state.held.numbers(id_)]
+    # A topic that is being deleted is on its way out, whatever brokers still have.
     return [id_ for id_ in known if not state.tombstones_of(id_)]
 
 
@@ -244,6 +251,7 @@ def _tiering_on_record(state: ControllerState, topic_id: uuid.UUID) -> TieringSt
     """Return the tiering with the highest epoch in the Cluster's status and brokers' reports."""
     entries = [left.tiering_status for left in state.cluster.orphans if left.topic_id == topic_id]
     entries.append(TieringStatus(tiering=state.held.tiering(topic_id)))
+    # A tiered epoch never decreases, so the highest one is the latest.
     return max(entries, key=lambda status: status.tiering.epoch)
 
 

@@ -15,8 +15,9 @@ _SHOWN = 5
 
 
 def waiting_text(topics: Iterable[str], brokers: Iterable[str]) -> str:
-    """Return the objects that a Cluster's deletion waits for, and what to do; "" if there are
-    none.
+    """Return the objects that a Cluster's deletion waits for, and what to do.
+
+    "" if there are none.
     """
     waits = [
         _named(sorted(names), kind)

@@ -282,8 +282,9 @@ class ControllerState:
         return len(self._by_broker.get(node_id, ()))
 
     def leader_count(self, node_id: int) -> int:
-        """Return how many partitions a broker leads; for :data:`NO_LEADER`, how many are
-        offline.
+        """Return how many partitions a broker leads.
+
+        For :data:`NO_LEADER`, how many are offline.
         """
         return self._led[node_id]
 
@@ -451,8 +452,9 @@ class ControllerState:
         self.broker_epoch_max = max(self.broker_epoch_max, broker.broker_epoch)
 
     def drop_broker(self, node_id: int) -> None:
-        """Forget a Broker object that has disappeared; :mod:`registration` has changed its rows
-        before.
+        """Forget a Broker object that has disappeared.
+
+        :mod:`registration` has changed its rows before.
         """
         self.brokers.pop(node_id, None)
         self.held.forget_broker(node_id)
@@ -463,8 +465,9 @@ class ControllerState:
         self.acknowledgements.broker_gone(node_id)
 
     def directory_of(self, node_id: int, index: int) -> uuid.UUID | None:
-        """Return the log directory with a broker's replicas of one slice; None if it is not
-        known.
+        """Return the log directory with a broker's replicas of one slice.
+
+        None if it is not known.
         """
         broker = self.brokers.get(node_id)
         return self.directories[index].get(node_id) or (broker and broker.directory_id) or None

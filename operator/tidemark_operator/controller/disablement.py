@@ -129,9 +129,9 @@ class DisablementProgress:
             self.errors.pop(topic_id, None)
 
     def note_remaining(self, topic: TopicInfo, remaining_segments: int, *, now_ms: int) -> None:
-        """Take the number of segments left in the tier by the leaders' reports:
+        """Take the number of segments left in the tier by the leaders' reports.
 
-        a decrease is progress.
+        A decrease is progress.
         """
         epoch = topic.tiering.epoch
         known_epoch, former = self._remaining.get(topic.id, (-1, 0))

@@ -120,8 +120,9 @@ def step(draft: Draft) -> int:
 
 
 def _move_on(draft: Draft, key: RowKey, room: Room, spreads: Spreads) -> bool:
-    """Give one row's unfit replicas successors, as far as there is room; return whether it
-    changed.
+    """Give one row's unfit replicas successors, as far as there is room.
+
+    Return whether it changed.
     """
     before = draft.row(key)
     if before is None or _obstacle(draft, before, room.takers) is not None:

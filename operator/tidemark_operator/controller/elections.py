@@ -1,5 +1,7 @@
-"""Leader elections: from the ISR, else from the eligible leaders (KIP-966,
-:mod:`eligible_leaders`), else unclean if the topic allows it.
+"""Leader elections.
+
+A leader comes from the ISR, else from the eligible leaders (KIP-966, :mod:`eligible_leaders`), else
+from an unclean election if the topic allows it.
 
 A fenced broker leaves every ISR that has a live member. If no member is live, the ISR stays as it
 is, because each member has every acknowledged record. Unless an eligible replica can lead, the
@@ -232,8 +234,9 @@ def storage_changed(draft: Draft, node_id: int, keys: Collection[RowKey]) -> Non
 
 
 def leave_failed(draft: Draft) -> int:
-    """Remove replicas with failed storage from ISRs that no longer depend on them; return leaders
-    moved.
+    """Remove replicas with failed storage from ISRs that no longer depend on them.
+
+    Return leaders moved.
 
     Called periodically, because the other replicas may have caught up later.
     """

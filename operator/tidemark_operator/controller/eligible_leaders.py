@@ -1,5 +1,4 @@
-"""Eligible leader replicas (KIP-966): replicas outside the ISR that still have all committed
-records.
+"""Eligible leader replicas (KIP-966), which have all committed records outside the ISR.
 
 While the ISR is below min.insync.replicas, or there is no leader, the high watermark does not
 advance. A replica that leaves the ISR then has all committed records, and still has them as long as

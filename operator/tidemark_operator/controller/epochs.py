@@ -21,6 +21,7 @@ RUNNING_OUT = 2**24
 def is_ahead(state: ControllerState, request: BrokerRegistrationRequest) -> bool:
     """Return whether a Broker of this cluster has obeyed a later controller than this one."""
     return (
+        # Another cluster's broker, or one without a Broker object, raises nothing.
         request.cluster_id == state.cluster.cluster_id
         and request.broker_id in state.brokers
         and request.highest_controller_epoch > state.controller_epoch
@@ -34,6 +35,8 @@ def too_far_ahead(state: ControllerState, request: BrokerRegistrationRequest) ->
     Checked are the epoch that it has obeyed, and that of the controller that assigned its broker
     epoch.
     """
+    # Both epochs are compared: a new broker has only the first, an old log directory also the
+    # second.
     seen = max(request.highest_controller_epoch, request.previous_broker_epoch >> BROKER_EPOCH_BITS)
     if seen - state.controller_epoch <= AHEAD_MAX:
         return None

@@ -167,6 +167,7 @@ def failures_after(export: ExportInfo, end: End) -> int:
 def applied(export: ExportInfo, step: Step, *, now_ms: int) -> ExportInfo:
     """Return the Export as in the status after a step."""
     match step:
+        # The time counts as used even if the run fails: the next run is for a later one.
         case Begin(run, schedule_ms):
             return replace(
                 export,
@@ -175,6 +176,7 @@ def applied(export: ExportInfo, step: Step, *, now_ms: int) -> ExportInfo:
                 if schedule_ms is not None
                 else export.last_schedule_ms,
             )
+        # Failures and their message stay until a run commits something (:func:`recovered`).
         case End(outcome, message, _) if export.run is not None:
             failed = outcome in _FAILED
             return replace(
@@ -250,9 +252,9 @@ class Exports:
         return frozenset(others)
 
     def holder(self, export: ExportInfo) -> tuple[str, str] | None:
-        """Return the oldest Export that claims a table of this one, with the table; None:
+        """Return the oldest Export that claims a table of this one, with the table.
 
-        itself.
+        None if it is this one.
         """
         older = [
             (min(claims), table)

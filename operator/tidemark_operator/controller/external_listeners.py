@@ -138,8 +138,9 @@ def told_before(broker: BrokerInfo) -> dict[str, Endpoint]:
 
 
 def bootstrap_servers(state: ControllerState) -> dict[str, str | Missing] | None:
-    """Return the external ``bootstrap.servers`` by listener; None before a new controller has read
-    them.
+    """Return the external ``bootstrap.servers`` by listener.
+
+    None before a new controller has read them.
 
     A refused change of a Service leaves its present address as it is.
     """

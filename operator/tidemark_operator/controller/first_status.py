@@ -21,6 +21,7 @@ def says_nothing_yet(state: ControllerState, topic: TopicInfo, decision: TopicDe
     """Return whether a status could only say that partitions are placed and brokers have not
     answered.
     """
+    # Any other fact in the decision, such as an event or a refusal, is written at once.
     return (
         decision == TopicDecision(tiering_status=topic.tiering_status)
         and counted(topic) < topic.partitions == partitions_in_rows(state, topic)
@@ -31,9 +32,11 @@ def says_nothing_yet(state: ControllerState, topic: TopicInfo, decision: TopicDe
 def put_on_record(draft: Draft, key: str) -> bool:
     """Record the placement of a Topic that is stored by now; False if there is no room."""
     topic, state = draft.state.topics.get(key), draft.state
+    # The bound keeps the records small: they are part of a slice, which has a limit.
     if topic is None or sum(map(len, state.records)) + len(draft.records) >= RECORDS_MAX:
         return False
     placed = partitions_in_rows(state, topic)
+    # Only stored rows count, because the record is the evidence for them.
     if placed > topic.partitions_placed:
         draft.put_record(topic.id, placed)
     return True

@@ -39,8 +39,9 @@ def settle(state: ControllerState) -> LeftBehindChange:
 
 
 def _adopted(state: ControllerState, topic_id: uuid.UUID) -> bool:
-    """Return whether a Topic has the id; one that is being released has its entry before it is
-    deleted.
+    """Return whether a Topic has the id.
+
+    One that is being released has its entry before it is deleted.
     """
     topic = state.topic_by_id(topic_id)
     return topic is not None and topic.deletion_ms is None

@@ -71,8 +71,9 @@ class PartitionRow:
 
     @property
     def holders(self) -> tuple[int, ...]:
-        """Return the replicas that have, or may have, all committed records; empty for a lost
-        partition.
+        """Return the replicas that have, or may have, all committed records.
+
+        Empty for a lost partition.
         """
         return self.isr + self.elr + self.last_known_elr
 

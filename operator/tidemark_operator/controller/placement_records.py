@@ -16,10 +16,7 @@ from tidemark_operator.controller.model import TopicInfo
 
 
 def partitions_in_rows(state: ControllerState, topic: TopicInfo) -> int:
-    """Return the number of partitions placed from 0 without a gap:
-
-    only those are sent to brokers.
-    """
+    """Return the number of partitions placed from 0 without a gap, which are sent to brokers."""
     rows, count = state.rows_of(topic.id), max(topic.partitions, state.partitions_of(topic))
     return next((part for part in range(count) if part not in rows), count)
 
@@ -28,6 +25,7 @@ def kept(
     state: ControllerState, index: int, fresh: Mapping[uuid.UUID, int]
 ) -> dict[uuid.UUID, int]:
     """Return the records with which a slice is written."""
+    # A record that the status counts is dropped by this write.
     found = {id_: number for id_, number in state.records[index].items() if _needed(state, id_)}
     found.update((id_, number) for id_, number in fresh.items() if state.record_home(id_) == index)
     return found
@@ -42,5 +40,6 @@ def counted(topic: TopicInfo) -> int:
 def _needed(state: ControllerState, topic_id: uuid.UUID) -> bool:
     topic = state.topic_by_id(topic_id)
     if topic is None:
+        # Without a Topic the record is still the evidence that the rows were placed.
         return bool(state.rows_of(topic_id) or state.tombstones_of(topic_id))
     return counted(topic) < state.records[state.record_home(topic_id)][topic_id]

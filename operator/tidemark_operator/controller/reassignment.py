@@ -27,9 +27,10 @@ Problem = tuple[ErrorCode, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Moves:
-    """Result of a request:
+    """Result of a request.
 
-    a problem or None for each partition, and the topic's factor after it.
+    ``results`` has a problem or None for each partition, ``replication_factor`` is the topic's
+    factor after it.
     """
 
     results: Mapping[int, Problem | None]
@@ -47,8 +48,9 @@ def original(row: PartitionRow) -> tuple[int, ...]:
 
 
 def common_factor(rows: Iterable[PartitionRow]) -> int | None:
-    """Return the replicas of each partition after all moves; None if they differ, or there is
-    none.
+    """Return the replicas of each partition after all moves.
+
+    None if they differ, or there is none.
     """
     factors = {len(target(row)) for row in rows}
     return next(iter(factors)) if len(factors) == 1 else None

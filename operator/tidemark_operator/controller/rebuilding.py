@@ -306,6 +306,7 @@ def settle(draft: Draft, topic: TopicInfo) -> Waiting | None:
     """Draft the rows of all partitions that can be rebuilt now; return what the others wait for."""
     partitions, brokers, unclear = set[int](), set[int](), set[int]()
     settled = []
+    # Each partition by itself: one that waits must not hold back the others of its topic.
     for partition in unsettled(draft.state, topic):
         found = _Rebuilding(draft, topic, partition)
         if found.waits:
@@ -317,6 +318,7 @@ def settle(draft: Draft, topic: TopicInfo) -> Waiting | None:
             draft.settle_row(found.row())
     if settled:
         draft.emit(_told(topic, settled))
+    # The message names every broker that any partition waits for.
     if not partitions:
         return None
     return Waiting(

@@ -75,8 +75,9 @@ class HeldStates:
                         self._torn.setdefault(key, set()).add(node_id)
 
     def _take_topic(self, node_id: int, topic: TopicState) -> None:
-        """Take a topic; its replicas may be on several pages, each with the tiering of its
-        replicas.
+        """Take a topic.
+
+        Its replicas may be on several pages, each with the tiering of its replicas.
         """
         by_node, tiering = self._topics.setdefault(topic.topic_id, {}), _tiering(topic)
         numbers = [state.partition for state in topic.partitions if _is_number(state.partition)]

@@ -1,6 +1,6 @@
-"""Elections on request (Kafka's ElectLeaders, KIP-460):
+"""Elections on request (Kafka's ElectLeaders, KIP-460).
 
-the preferred leader, or an unclean one if no other replica can lead.
+A request elects the preferred leader, or an unclean one if no other replica can lead.
 """
 
 from collections.abc import Iterable
@@ -33,6 +33,7 @@ def _elect(
         return ErrorCode.policy_violation, f"Topic {topic.key} is paused"
     if unclean:
         return _elect_uncleanly(draft, row)
+    # Kafka answers a request without effect with an error of its own.
     if row.hosts and row.leader == row.hosts[0]:
         return ErrorCode.election_not_needed, _NOT_NEEDED
     if elections.prefer(draft, row):
@@ -42,6 +43,7 @@ def _elect(
 
 
 def _elect_uncleanly(draft: Draft, row: PartitionRow) -> tuple[ErrorCode, str | None]:
+    # An unclean election is only for offline partitions, as in Kafka.
     if row.leader != NO_LEADER:
         return ErrorCode.election_not_needed, _NOT_NEEDED
     if elections.lead_uncleanly(draft, row):

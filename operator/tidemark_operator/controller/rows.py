@@ -42,6 +42,7 @@ def slice_of(topic_id: uuid.UUID, partition: int, slices: int = 64) -> int:
     It is the same in every process and release. Creating or deleting a topic of up to 64 partitions
     is one write.
     """
+    # blake2b instead of hash(): Python's own hash differs from process to process.
     group = (partition // PARTITIONS_TOGETHER).to_bytes(4, "big")
     digest = hashlib.blake2b(topic_id.bytes + group, digest_size=8).digest()
     return int.from_bytes(digest, "big") % slices
@@ -56,6 +57,7 @@ def _tuple(text: str) -> tuple[int, ...]:
 
 
 def encode_row(row: PartitionRow) -> str:
+    # The order is part of the stored format; a new field needs a new version.
     return "|".join(
         (
             _ROW_VERSION,
@@ -82,6 +84,7 @@ def decode_row(text: str) -> PartitionRow:
     fields = _split(text, _ROW_FIELDS)
     if fields[10] not in ("0", "1"):
         raise BadRow(f"invalid manifest flag in row {text!r}")
+    # Older versions have fewer fields, with the name always last.
     has_elr = fields[0] == _ROW_VERSION
     try:
         return PartitionRow(
@@ -105,8 +108,9 @@ def decode_row(text: str) -> PartitionRow:
 
 
 def _recovery_state(fields: list[str]) -> LeaderRecoveryState:
-    """Return the leader recovery state of a row of any version; ValueError for an unknown
-    number.
+    """Return the leader recovery state of a row of any version.
+
+    ValueError for an unknown number.
     """
     return LeaderRecoveryState(0 if fields[0] == "1" else int(fields[11]))
 

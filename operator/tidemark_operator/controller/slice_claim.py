@@ -135,12 +135,14 @@ def _acceptance(cluster_id: str, slices: int) -> Acceptance:
 
 def _strangers(claimant: Claimant, names: Sequence[str], ids: Sequence[str]) -> ClaimRefused:
     text = f"{len(names)} PartitionSlices ({names[0]}, …) belong to an earlier Cluster of this name"
+    # Slices of several clusters cannot be continued as one: their partitions exclude each other.
     if len(ids) > 1:
         shown = ", ".join(ids[:_SHOWN])
         remedy = (
             f"and not all to the same one (cluster ids {shown}). Keep those of "
             "one cluster, and delete the others with their finalizers"
         )
+    # This Cluster has an id and perhaps data of its own, so it cannot become the other one.
     elif claimant.stored_id:
         remedy = (
             f"with the cluster id {ids[0]}, but this Cluster has the id "
@@ -148,6 +150,7 @@ def _strangers(claimant: Claimant, names: Sequence[str], ids: Sequence[str]) -> 
             f"Cluster and create it with the annotation {ADOPT_CLUSTER_ID}: "
             f"{ids[0]}"
         )
+    # A Cluster without an id may still become the earlier one.
     else:
         remedy = (
             f"with the cluster id {ids[0]}. To continue that cluster with its "

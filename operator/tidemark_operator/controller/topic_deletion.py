@@ -1,5 +1,6 @@
-"""Deletion of a topic: rows become tombstones, live brokers confirm, the tier is emptied, the
-finalizer is removed (invariant 23).
+"""Deletion of a topic (invariant 23).
+
+Rows become tombstones, live brokers confirm, the tier is emptied, the finalizer is removed.
 
 A broker that is down deletes its replicas when it returns, because of the tombstone. The tombstone
 stays until every broker that hosted a replica, or was down, has confirmed or its ``Broker`` object
@@ -53,8 +54,9 @@ class DeletionStep:
 
 
 class Deletions:
-    """Confirmations of topics' deletions; in memory, because a takeover sends the requests
-    again.
+    """Confirmations of topics' deletions.
+
+    In memory, because a takeover sends the requests again.
     """
 
     def __init__(self) -> None:
@@ -93,8 +95,9 @@ class Deletions:
         return tuple(fresh)
 
     def take_remote(self, topic_id: uuid.UUID, node_id: int, answer: TierDeletionAnswer) -> bool:
-        """Take the named broker's answer; return whether the tier has nothing of the topic any
-        more.
+        """Take the named broker's answer.
+
+        Return whether the tier has nothing of the topic any more.
         """
         if answer.error_code == ErrorCode.none.value:
             self._emptied.add(topic_id)
@@ -109,8 +112,9 @@ class Deletions:
         self.problems[topic_id] = problem
 
     def confirmed(self, state: ControllerState, topic_id: uuid.UUID, node_id: int) -> bool:
-        """Return whether a broker has confirmed; with another log directory it has to confirm
-        again.
+        """Return whether a broker has confirmed.
+
+        With another log directory it has to confirm again.
         """
         broker, by = state.brokers.get(node_id), self._confirmed.get(topic_id, {})
         return broker is not None and node_id in by and by[node_id] == broker.directory_id

@@ -85,6 +85,7 @@ class Users:
         """Take a User that was read; return whether it changed."""
         self._awaited.discard(user.key)
         former = self._held.get(user.key)
+        # An equal User must not raise the version: all brokers would receive all users again.
         if former is not None and (former.state, former.quotas) == (state, user.quotas):
             return False
         self._remove(user.key)
@@ -132,6 +133,8 @@ class Users:
         """Return whether the limits leave no room for a User."""
         return key in self._left_out()
 
+    # The version tells whether the cached result is still valid.
+
     def told(self) -> Told:
         """Return all users that fit, by name; the same object until something changes."""
         if self._told[0] != self.version:
@@ -149,13 +152,17 @@ class Users:
             self._without = self.version, self._find_left_out()
         return self._without[1]
 
+    # Usually nothing is left out, and then no sort is needed.
+
     def _find_left_out(self) -> frozenset[str]:
         """Return the Users beyond the limits, newest first to be left out."""
+        # Older Users have priority: a new one must not lock out one that works.
         by_age = sorted(self._held, key=lambda key: (self._held[key].created_ms, key))
         left_out = set(by_age[USERS_MAX:])
         room = RULE_BYTES_MAX
         for key in by_age[:USERS_MAX]:
             size = self._held[key].rule_bytes
+            # A smaller User may still fit after a larger one was left out.
             if size > room:
                 left_out.add(key)
             else:

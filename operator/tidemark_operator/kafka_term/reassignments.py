@@ -88,6 +88,7 @@ class Mover:
 
     def foreign(self, topic: TopicInfo) -> int:
         """Return how many partitions another client moves."""
+        # Kafka does not tell who started a move; the recorded throttles do.
         if is_ours(topic) or topic.name in self._asked:
             return 0
         return len(self._moving(topic))
@@ -131,6 +132,7 @@ class Mover:
         """Forget requests that are done, or were never observed, and look at their topics again."""
         services, now_s = self._services, time.monotonic()
         for name, asked in list(self._asked.items()):
+            # A Topic without an id does not own the topic yet.
             topics = [topic for topic in services.state.topics_named(name) if topic.topic_id]
             rows = services.state.rows_of(topics[0].id) if topics else {}
             moving = any(row.adding or row.removing for row in rows.values())
@@ -138,6 +140,7 @@ class Mover:
                 part in rows and rows[part].hosts == target
                 for part, target in asked.targets.items()
             )
+            # A request that was never observed may have been lost, and is decided again.
             if done or (not moving and now_s >= asked.until_s):
                 del self._asked[name]
                 for topic in topics:
@@ -146,6 +149,7 @@ class Mover:
     def _may_move(self, row: PartitionRow) -> bool:
         state = self._services.state
         old, topic = state.row(row.key), state.topic_by_id(row.topic_id)
+        # Kafka would replace a move in progress by the new one.
         if old is None or topic is None or old.adding or old.removing:
             return False
         if topic.name in self._asked:
@@ -191,6 +195,8 @@ class Mover:
             if failures:
                 text = f"replicas of topic {topic.name} were not moved"
                 self._problems[key] = topic_rules.refused(failures[0], text)
+                # A refused move copies nothing, so its throttles are removed by the topic's next
+                # step.
                 self._asked.pop(topic.name, None)
             else:
                 text = f"{topic.name}: {count(len(rows), 'partition')} reassigned"
@@ -201,6 +207,7 @@ class Mover:
     async def _throttle(self, topic: TopicInfo, rows: list[PartitionRow]) -> None:
         """Record the throttles, then set them, before the first byte is copied."""
         moving = [(row.partition, self._former(row), self._added(row)) for row in rows]
+        # The key's value is one for the topic, so moves in progress must stay in it.
         present = [
             (row.partition, tuple(set(row.hosts) - set(row.adding)), row.adding)
             for row in self._moving(topic)
@@ -208,6 +215,7 @@ class Mover:
         values = desired_configs.throttles([move for move in [*moving, *present] if move[2]])
         targets = {row.partition: _target(row) for row in rows}
         self._asked[topic.name] = _Asked(targets, values, time.monotonic() + SEEN_S)
+        # A throttle in the spec's own configuration is left as it is.
         if not values or any(key in topic.config for key in desired_configs.THROTTLED):
             return
         try:

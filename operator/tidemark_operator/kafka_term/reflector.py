@@ -59,8 +59,9 @@ class KafkaReflector:
                 self.gone(TOPIC.key(name))
 
     def _topic_changed(self, body: Json) -> None:
-        """Take a Topic; observations of its topic count at once, also for another number of
-        replicas.
+        """Take a Topic.
+
+        Observations of its topic count at once, also for another number of replicas.
         """
         services, state = self._services, self._services.state
         topic = topic_info(body, {})

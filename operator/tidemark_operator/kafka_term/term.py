@@ -78,6 +78,7 @@ def kafka_term(
     last_pass: LastPass,
 ) -> "KafkaTerm":
     """Return a term after its takeover. Its first observation reads the access to Kafka."""
+    # The access is empty at first: the observer reads it from the spec and its Secrets.
     cluster = KafkaCluster(Access(()), leads=leads)
     services = KafkaServices(
         cluster_key=taken.cluster_key,
@@ -111,11 +112,13 @@ class KafkaTerm:
         self._resync_s = resync_s
         self._leads = leads
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The observer reads Kafka, the mover and the disabler change it beside the reconcilers.
         self._reflector = KafkaReflector(services)
         self._observer = Observer(services)
         self._mover = Mover(services, self._observer)
         self._disabler = Disabler(services)
         topics = TopicReconciler(services, self._observer, self._mover, self._disabler)
+        # Kinds without support on Apache Kafka get a condition that says so.
         reconcilers: dict[str, Reconcile] = {
             TOPIC.kind: topics.reconcile,
             BROKER.kind: BrokerReconciler(services).reconcile,
@@ -129,6 +132,7 @@ class KafkaTerm:
     def end(self, why: TermEnded) -> None:
         """End the term; the first reason counts, and no further objects are delivered."""
         if not self._ending.done():
+            # A later reason would hide the cause.
             self._ending.set_exception(why)
             self.services.objects.listener = None
 

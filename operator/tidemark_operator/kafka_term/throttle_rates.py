@@ -31,8 +31,10 @@ class BrokerRates:
 
     async def throttle(self) -> None:
         """Throttle each live broker that no other client throttles; record it first."""
+        # A broker that another client throttles keeps that rate and is not recorded.
         live, recorded = self._live(), _recorded(self._services)
         fresh = [node for node in sorted(live - recorded) if not await self._has_own_rate(node)]
+        # The record is first: a rate that is set without it would stay after a crash.
         if fresh:
             await self._record(recorded | set(fresh))
         rate = str(quantity_bytes(self._throttle_text()))
@@ -46,6 +48,7 @@ class BrokerRates:
         Only the broker itself can do that, so one that is down stays recorded until it returns.
         """
         recorded = _recorded(self._services)
+        # A broker without the rate is no longer recorded, even if the next one fails.
         for node in sorted(recorded & self._live()):
             await self._alter(ConfigChange(BROKER, str(node), {}, RATES))
             self._throttled.discard(node)
@@ -63,6 +66,7 @@ class BrokerRates:
     async def _alter(self, change: ConfigChange) -> None:
         failure = await self._services.kafka.alter_broker(change)
         if failure is not None:
+            # Unthrottled copies could starve clients, so nothing moves without the rate.
             text = f"throttle of broker {change.name} was not changed: {failure}"
             raise EngineUnavailable(text)
 

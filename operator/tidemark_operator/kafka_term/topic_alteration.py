@@ -91,9 +91,11 @@ class TopicChanger:
         present = len(found.view.partitions)
         if topic.partitions <= present:
             return None
+        # Brokers show new partitions with a delay, so the same request is not repeated at once.
         if self._asked.stands(topic.key, "grow", topic.partitions):
             blockers += self._asked.refusal(topic.key, "grow")
             return None
+        # New partitions are placed like those of Tidemark's own brokers.
         planned = plan(self._services, topic, present)
         if isinstance(planned, BrokersMissing):
             return planned

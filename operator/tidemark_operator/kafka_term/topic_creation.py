@@ -145,6 +145,7 @@ class TopicCreator:
         exists = failure.code is ErrorCode.topic_already_exists
         self._asked.put(topic.key, "create", asked, blocker)
         held = self._services.objects.get(key)
+        # A retriable error leaves the outcome open, so the record stays.
         withdrawn = not asked_for and not blocker.goes_on
         if held is not None:
             status = dict(held.get("status") or {})
@@ -153,6 +154,7 @@ class TopicCreator:
                 status.pop("configKeys", None)
             placed = 0 if withdrawn else topic.partitions
             topic = dataclasses.replace(topic, status=status, partitions_placed=placed)
+        # The name exists after all: the next step looks whose topic it is.
         if exists:
             if withdrawn and held is not None:
                 await self._services.statuses.write(TOPIC, key, topic.status)

@@ -82,8 +82,9 @@ class TopicReconciler:
             return await self._unavailable(key, present, str(error))
 
     async def _hold(self, body: Json, topic: TopicInfo) -> bool:
-        """Set the finalizer before anything exists outside; return False if nothing is left to
-        do.
+        """Set the finalizer before anything exists outside.
+
+        Return False if nothing is left to do.
         """
         if body["metadata"].get("deletionTimestamp"):
             return TOPIC_FINALIZER in finalizers_of(body)

@@ -39,8 +39,9 @@ AGAIN_S = 1.0
 
 
 class DecisionFailed(RuntimeError):
-    """A decision could not be persisted because other writers kept changing the slice; try
-    later.
+    """A decision could not be persisted because other writers kept changing the slice.
+
+    Try later.
     """
 
 
@@ -309,6 +310,7 @@ class Committer:
         draft, taken = self._take(group)
         if not taken:
             return
+        # Which decision overflows the slice is unknown, so halving isolates it.
         try:
             commit = plan(draft)
         except SliceFull as error:

@@ -115,6 +115,7 @@ def _conditions(
         text = f"start a broker with node.id {broker.node_id} and this cluster's id"
         return [*main, condition("Registered", False, Reason.NEVER_REGISTERED, text)]
     text = f"broker epoch {broker.broker_epoch}"
+    # Another engine registers its brokers without a process id of Tidemark's.
     if broker.incarnation_id is None:
         text = "it is registered with the controller of its cluster"
     if not broker.live:
@@ -127,6 +128,7 @@ def _conditions(
 def _main(
     broker: BrokerInfo, health: BrokerHealth, *, unreached: bool, now_ms: int
 ) -> list[Condition]:
+    # First the reasons without a serving process, from never started to fenced.
     if not broker.registered:
         text = f"waiting for a broker with node.id {broker.node_id} to register"
         return summary(ready=False, reason=Reason.NEVER_REGISTERED, message=text, reconciling=True)
@@ -144,12 +146,14 @@ def _main(
         return summary(
             ready=False, reason=Reason.BROKER_UNREACHABLE, message=text, reconciling=True
         )
+    # A broker without a log directory serves nothing; with a failed replica it serves the others.
     if health.directory_error:
         text = f"log directory: {health.directory_error}"
         return summary(ready=False, reason=Reason.LOG_DIRECTORY_FAILED, message=text, stalled=True)
     if health.storage_error:
         text = f"serving, except replicas with failed storage: {health.storage_error}"
         return summary(ready=True, reason=Reason.REPLICAS_FAILED, message=text)
+    # The tier is last: without it the broker still serves local data.
     if health.remote_error:
         text = f"serving, but the remote tier is unavailable: {health.remote_error}"
         return summary(ready=True, reason=Reason.REMOTE_STORAGE_UNAVAILABLE, message=text)
@@ -158,6 +162,7 @@ def _main(
 
 def _fenced_text(broker: BrokerInfo, now_ms: int) -> str:
     """Return the message of a fenced broker. The time in it stays as first written."""
+    # A new time in each message would be a change of the status with every heartbeat.
     before = find(broker.status, READY) or {}
     if before.get("reason") == Reason.FENCED and "fenced since" in str(before.get("message")):
         return str(before["message"])

@@ -99,6 +99,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
         )
         text = cluster_deletion.waiting_text(*names) or "deleting its PartitionSlices"
         return summary(ready=False, reason=Reason.DELETING, message=text, reconciling=True)
+    # Without the engine nothing else is known.
     if state.engine.problem:
         stuck = state.engine.refused
         reason = Reason.ENGINE_REJECTED if stuck else Reason.ENGINE_UNAVAILABLE
@@ -110,6 +111,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
             stalled=stuck,
         )
     live = registered - len(fenced)
+    # Expiring certificates end every connection sooner or later, so they go before brokers.
     problem = state.cluster.certificates_problem
     if problem:
         text = (
@@ -123,6 +125,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
             f"write its temporary directory ({count(live, 'broker')} live)"
         )
         return summary(ready=False, reason=Reason.CERTIFICATES_UNUSABLE, message=text, stalled=True)
+    # If no broker runs, the refusal of Broker objects is the likely cause.
     refused = state.brokers_problem
     if refused and not live:
         return summary(ready=False, reason=Reason.BROKERS_REFUSED, message=refused, stalled=True)
@@ -148,6 +151,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
             message=f"{rebuilding.sentence(state)} ({text})",
             reconciling=True,
         )
+    # The last three do not affect service yet, so Ready stays True.
     left = epochs.left(state.controller_epoch)
     if left < epochs.RUNNING_OUT:
         text += (

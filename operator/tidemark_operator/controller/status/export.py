@@ -206,11 +206,13 @@ def _scheduled(export: ExportInfo, view: ExportView) -> list[Condition]:
 
 def _continuous(export: ExportInfo, view: ExportView, now_ms: int) -> list[Condition]:
     job, run, report = view.job, export.run, view.job.report
+    # A job that has reported before is only unreachable; a new one may not have started properly.
     if job.phase is JobPhase.RUNNING and report is None and run is not None:
         if (find(export.status, "Ready") or {}).get("reason") == Reason.RUNNING:
             return _silent(export, now_ms)
         if now_ms - run.start_ms > SILENT_MS:
             return _told(Reason.REPORT_MISSING, _SILENT, reconciling=True)
+    # Exporting is unknown until the job has measured its lag.
     if job.phase is not JobPhase.RUNNING or report is None or report.lag is None:
         text = f"the job is starting: {job.why}" if job.why else "the job is starting"
         return _told(Reason.JOB_STARTING, text, reconciling=True, exporting=None)
@@ -225,8 +227,9 @@ _SILENT = (
 
 
 def _silent(export: ExportInfo, now_ms: int) -> list[Condition]:
-    """Return the conditions of a running job whose page cannot be reached; it may work as
-    before.
+    """Return the conditions of a running job whose page cannot be reached.
+
+    It may work as before.
     """
     former = find(export.status, EXPORTING) or {}
     stale = _is_stale(export, was=former.get("reason") == Reason.LAGGING, now_ms=now_ms)

@@ -80,6 +80,7 @@ def _former(status: Json) -> list[Condition]:
 
 def _with(conditions: list[Condition], found: Condition) -> list[Condition]:
     ready, reconciling, stalled, *others = conditions
+    # Another reason of the object itself goes before that of its addresses.
     if found.reason == Reason.ADDRESS_PENDING and reconciling.status != "True":
         reconciling = condition("Reconciling", True, found.reason, found.message)
     if found.reason == Reason.ADDRESS_REFUSED and stalled.status != "True":

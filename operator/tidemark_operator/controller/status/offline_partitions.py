@@ -103,6 +103,7 @@ def leaders_starting(
     """
     known = state.acknowledgements
     partitions = numbers(row.partition for row in rows)
+    # Leaders without a snapshot of this term are named at once, connected ones only when overdue.
     late = {row.leader for row in rows if not known.has_told(state.brokers.get(row.leader))}
     if known.is_overdue(topic.id):
         late.update(row.leader for row in rows)
@@ -113,6 +114,7 @@ def leaders_starting(
             f"{_brokers(late)} did not acknowledge leadership. Check that they "
             "run and can reach the operator, and look at their logs"
         )
+    # A refusal is the broker's own answer, and more exact than the absence of one.
     refusals = (known.refusal(row, row.leader) for row in rows)
     refused = next((refusal for refusal in refusals if refusal is not None), None)
     if refused is not None:

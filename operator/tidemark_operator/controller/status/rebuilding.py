@@ -42,8 +42,9 @@ def _rebuilding(state: ControllerState, now_ms: int) -> dict[str, object] | None
 
 
 def _strays(state: ControllerState) -> list[dict[str, str]]:
-    """Return topics on brokers without a Topic; their data stays, and a Topic can adopt one by
-    its id.
+    """Return topics on brokers without a Topic.
+
+    Their data stays, and a Topic can adopt one by its id.
     """
     left = {orphan.topic_id for orphan in state.cluster.orphans}
     found = sorted(

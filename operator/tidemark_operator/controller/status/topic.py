@@ -79,6 +79,7 @@ class Counts:
 
 
 def counts(state: ControllerState, topic: TopicInfo) -> Counts:
+    # A removed replica or a placeholder counts as neither placed nor behind.
     rows = [state.rows_of(topic.id)[partition] for partition in sorted(state.rows_of(topic.id))]
     led = [row for row in rows if row.leader != NO_LEADER]
     behind = {row.partition: _behind(state, row) for row in rows}
@@ -312,6 +313,7 @@ def _main(
     counted: Counts,
     now_ms: int,
 ) -> list[Condition]:
+    # First what keeps the whole topic from being served.
     if decision.deletion is not None:
         step = decision.deletion
         text, stuck = step.problem or step.message, bool(step.problem)
@@ -331,8 +333,8 @@ def _main(
             stalled=not blocker.goes_on,
         )
     if decision.missing is not None:
-        # A topic without leaders, or with unusable ones, is not Ready; from here on by severity.
         return _brokers_missing(decision, counted)
+    # Then partitions that cannot be served, by severity.
     if counted.rows < topic.partitions and decision.refused is None:
         text = f"{count(topic.partitions - counted.rows, 'partition')} being placed"
         return summary(ready=False, reason=Reason.PLACING, message=text, reconciling=True)
@@ -351,6 +353,7 @@ def _main(
         return storage_refuses(state, counted.refusing)
     if counted.starting:
         return leaders_starting(state, topic, counted.starting)
+    # A disablement is only shown while everything is served.
     if decision.tiering_status.tiering.is_disabling:
         return _disabling(topic, decision.tiering_status, disablements, now_ms)
     return summary(ready=True, reason=Reason.SERVING, message=_served_text(counted))
@@ -370,8 +373,9 @@ def _acceptable(state: ControllerState, topic: TopicInfo, counted: Counts) -> st
 
 
 def _leaders_wait(waiting: Sequence[PartitionStatus]) -> list[Condition]:
-    """Return the conditions of elected leaders that may not lead yet; the first gives the
-    reason.
+    """Return the conditions of elected leaders that may not lead yet.
+
+    The first gives the reason.
     """
     first, partitions = waiting[0], numbers([report.partition for report in waiting])
     text = f"partitions {partitions} are offline: {first.error_message or first.error_reason}"

@@ -54,6 +54,7 @@ def user_status(
 
 def user_conditions(state: ControllerState, user: UserInfo, view: UserView) -> list[Condition]:
     """Return Ready, Reconciling and Stalled."""
+    # A problem goes before the limit: it also keeps the old credentials in force.
     if view.problem is not None:
         text = view.problem.message
         if view.secret:
@@ -66,6 +67,7 @@ def user_conditions(state: ControllerState, user: UserInfo, view: UserView) -> l
             "take precedence. Delete Users, or combine ACLs with a prefix"
         )
         return summary(ready=False, reason=Reason.LIMIT_REACHED, message=text, stalled=True)
+    # The user works on the other brokers already, so this is only reconciling.
     if view.behind:
         text = f"waiting for brokers {numbers(view.behind)} to acknowledge the user"
         return summary(

@@ -58,8 +58,9 @@ async def _read(
 
 
 def _ends_s(certificate: str) -> float | None:
-    """Return the end of a chain's first certificate; None if it cannot be read, which OpenSSL
-    reports.
+    """Return the end of a chain's first certificate.
+
+    None if it cannot be read, which OpenSSL reports.
     """
     try:
         first = x509.load_pem_x509_certificate(certificate.encode())

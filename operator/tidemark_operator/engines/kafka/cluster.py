@@ -146,8 +146,9 @@ class KafkaCluster:
     async def broker_values(
         self, node_id: int, keys: Sequence[str], *, own: bool = False
     ) -> dict[str, str]:
-        """Return a broker's configuration, its file included; ``own``: only values set for it
-        alone.
+        """Return a broker's configuration, its file included.
+
+        ``own``: only values set for it alone.
         """
         try:
             found = await configs.broker_config(self.client, node_id, keys)

@@ -44,6 +44,7 @@ class Batches(Generic[K, V, R]):
     async def ask(self, key: K, value: V) -> R:
         """Return the answer for a key. Raises ``EngineUnavailable``."""
         loop = asyncio.get_running_loop()
+        # Two values for one key cannot share a request.
         while key in self._waiting:
             await asyncio.wait([self._waiting[key][1]])
         answer: asyncio.Future[R] = loop.create_future()
@@ -74,6 +75,7 @@ class Batches(Generic[K, V, R]):
         weight = 0
         for key, (value, _) in self._waiting.items():
             weight += self._weigh(value)
+            # The first item always goes, even if it is heavier than the limit.
             if keys and weight > self._at_most:
                 break
             keys.append(key)
@@ -94,6 +96,7 @@ class Batches(Generic[K, V, R]):
                 raise
             return
         for key, (_, answer) in batch.items():
+            # A caller that was cancelled needs no answer.
             if answer.done():
                 continue
             if key in answers:

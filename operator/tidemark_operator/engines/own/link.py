@@ -93,8 +93,10 @@ class Link:
         self._delta = delta
         self._begin = begin
         self._change = Change()
+        # Brokers and storage as acknowledged, which deltas leave out while they are unchanged.
         self._brokers: tuple[BrokerState, ...] = ()
         self._storage = ("", "")
+        # Removals that the broker answered with an error, to be repeated.
         self._refused: dict[RowKey, Removal] = {}
         self._wake = asyncio.Event()
         self._ready = asyncio.Event()
