@@ -189,7 +189,7 @@ class Broker:
             self.context,
             limits=transaction_limits(config),
             dialer_of=self._dialer_of,
-            want=self.creations.want,
+            want=self.creations.request,
             producer_ids=self.producer_ids,
             write_markers=self.marker_writer.write,
         )
@@ -276,7 +276,7 @@ class Broker:
             GroupSettings.of(self.config),
             cluster=self.metadata,
             purgatory=self.purgatory,
-            want=self.creations.want,
+            want=self.creations.request,
             clock=lambda: Now(context.monotonic(), context.wall_ms()),
         )
 

@@ -61,7 +61,7 @@ def check(note: str, data: bytes) -> bool:
         try:
             _check_log(log, clean=ended == "closed")
         finally:
-            log.state.let_go()
+            log.state.close_files()
     return True
 
 

@@ -267,7 +267,10 @@ def _nobody_asks_the_tier() -> Iterator[None]:
     """The prefix rule: no leader compares its log with the tier before it takes a produce."""
     with (
         mock.patch("tidemark_broker.replication.partition.prefix_rule.question", return_value=""),
-        mock.patch("tidemark_broker.replication.partition.roles.found_lacking", return_value=False),
+        mock.patch(
+            "tidemark_broker.replication.partition.roles.stops_for_lacking_records",
+            return_value=False,
+        ),
     ):
         yield
 

@@ -44,7 +44,7 @@ async def _error(request: AddOffsetsToTxnRequest, call: Call) -> ErrorCode:
     # The group's partition is a function of the partition count, so the topic must exist first.
     view = services.cluster.topics.get(GROUP_OFFSETS_TOPIC)
     if view is None or not view.partitions:
-        services.creations.want(GROUP_OFFSETS_TOPIC)
+        services.creations.request(GROUP_OFFSETS_TOPIC)
         return ErrorCode.coordinator_not_available
     partition = partition_of(request.group_id, len(view.partitions))
     try:

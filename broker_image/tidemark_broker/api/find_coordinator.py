@@ -80,7 +80,7 @@ async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinator
     """Look up each key; a missing coordinator topic is created."""
     # Computed once for all keys of the request.
     live = reachable(call.services.cluster, call.client.listener)
-    finder = Finder(call.services.cluster, call.services.creations.want)
+    finder = Finder(call.services.cluster, call.services.creations.request)
     batched = call.version >= _BATCHED_SINCE
     keys = request.coordinator_keys if batched else (request.key,)
     found = await call.turns.all_of(

@@ -232,7 +232,7 @@ async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
         # This check includes DESCRIBE, so that the answer does not reveal hidden topics.
         if name is not None and _may_be_made(name, call):
             if may_create_any or client.may(Operation.CREATE, ResourceType.TOPIC, name):
-                creations.want(name, principal=client.principal)
+                creations.request(name, principal=client.principal)
             else:
                 denied.add(name)
         if call.turns.over:

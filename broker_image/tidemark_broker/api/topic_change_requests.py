@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire.topics import TopicChange, TopicChangeResult
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.metadata import CHANGED, TopicMetadata
-from tidemark_broker.topic_changes.forwarder import Asker
+from tidemark_broker.topic_changes.forwarder import Requester
 
 K = TypeVar("K", bound=Hashable)
 
@@ -23,9 +23,9 @@ _ASKED_MAX_S = 60.0
 AUTHORIZATION_FAILED = "Authorization failed."
 
 
-def asker(call: Call) -> Asker:
+def requester(call: Call) -> Requester:
     """Return the client's identity for the audit log."""
-    return Asker(call.client.principal, call.client.peer)
+    return Requester(call.client.principal, call.client.peer)
 
 
 def error_of(code: int) -> ErrorCode:
@@ -47,7 +47,7 @@ async def pass_on(
     if not changes:
         return ()
     return await call.services.changes.change(
-        changes, asker(call), timeout_s=min(wait_s, _ASKED_MAX_S), validate_only=validate_only
+        changes, requester(call), timeout_s=min(wait_s, _ASKED_MAX_S), validate_only=validate_only
     )
 
 

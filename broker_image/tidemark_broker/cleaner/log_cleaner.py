@@ -126,7 +126,7 @@ class LogCleaner:
 
     async def clean_one(self) -> bool:
         """Compact the dirtiest log; return False if none is due."""
-        found = await self._filthiest()
+        found = await self._dirtiest()
         if found is None:
             return False
         partition, dirtiness = found
@@ -137,7 +137,7 @@ class LogCleaner:
             self._in_progress.discard(partition.tp)
         return True
 
-    async def _filthiest(self) -> tuple[Partition, Dirtiness] | None:
+    async def _dirtiest(self) -> tuple[Partition, Dirtiness] | None:
         """Return the due log with the largest dirty ratio."""
         best: tuple[Partition, Dirtiness] | None = None
         figures, now_ms = self.figures, self._wall_ms()

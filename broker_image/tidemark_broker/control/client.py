@@ -301,7 +301,7 @@ class ControlClient:
         self._previous_broker_epoch = broker_epoch
         if self._has_lost_records:
             self._has_lost_records = False
-            self._manager.registered_anew()
+            self._manager.on_reregistration()
 
     # ------------------------------------------------------------ lost records
 
@@ -389,7 +389,7 @@ class ControlClient:
         # A loop that did not turn for a whole session must not act as leader: others may lead by
         # now.
         in_force = not answer.is_fenced and thread.snapshot_controller_epoch >= 0
-        if in_force and not self._clock.stall.heard(self._heartbeat_of_s):
+        if in_force and not self._clock.stall.confirmed(self._heartbeat_of_s):
             self._end_session(SessionEnded("the event loop did not turn for a whole session"))
             return
         if answer.should_shut_down:

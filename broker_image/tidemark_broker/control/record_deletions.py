@@ -176,7 +176,7 @@ def _begin(manager: ReplicaManager, topic_id: uuid.UUID, below: wire.RecordsBelo
         partition = _hosted(manager, topic_id, below.partition, below.leader_epoch)
     except _Refused as refused:
         return Deletion(TopicPartition("", below.partition), refused.error)
-    result = log_start.delete_meant(
+    result = log_start.delete_intended(
         partition,
         below.offset,
         leader_epoch=below.leader_epoch,

@@ -10,7 +10,7 @@ from tidemark_broker.log.batch_inspection import (
     RecordsInDoubt,
     batch_contents,
     is_quickly_read,
-    is_to_be_read,
+    is_sampled,
     unpack_limits,
 )
 from tidemark_broker.log.config import LogConfig
@@ -83,7 +83,7 @@ __all__ = [
     "batch_contents",
     "create_log",
     "is_quickly_read",
-    "is_to_be_read",
+    "is_sampled",
     "probe_room",
     "producer_batch",
     "read_state",

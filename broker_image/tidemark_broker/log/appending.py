@@ -84,10 +84,10 @@ def append_as_leader(
         )
         produced: Sequence[ProducerBatch] = ()
         # A producer that continues its last sequence needs no full check (the common case).
-        going_on = None
+        known_entry = None
         if header.producer_id > NO_PRODUCER_ID:
-            going_on = log.producers.going_on(header)
-            if going_on is None:
+            known_entry = log.producers.entry_in_sequence(header)
+            if known_entry is None:
                 produced = (_produced(header, batch),)
                 duplicate = log.producers.check(produced[0], origin, guard)
                 if duplicate is not None:
@@ -95,8 +95,8 @@ def append_as_leader(
                     return _appended_before(duplicate)
         # Update the producer's state after the append: a failed write must leave it unchanged.
         rolled = _append(log, buffers, (batch,), now_ms, produced)
-        if going_on is not None:
-            log.producers.went_on(going_on, header, batch)
+        if known_entry is not None:
+            log.producers.note_in_sequence(known_entry, header, batch)
     return AppendInfo(
         base_offset=base_offset,
         last_offset=batch.last_offset,

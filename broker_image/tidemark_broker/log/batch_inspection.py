@@ -60,7 +60,7 @@ def unpack_limits() -> UnpackLimits:
     return UnpackLimits(UNPACKED_BYTES_MAX, RECORDS_MAX)
 
 
-def is_to_be_read(data: Buffer, *, is_early: bool) -> bool:
+def is_sampled(data: Buffer, *, is_early: bool) -> bool:
     """Return whether a batch is read on suspicion, though that takes time.
 
     ``is_early``: it is one of the first of its connection.

@@ -32,7 +32,7 @@ def rename_aside(directory: Path, topic: str, partition: int) -> Path:
 
 def rename_log(log: LogState, sync_parent: Callable[[], None] | None) -> Path:
     """T: do the work of :meth:`PartitionLog.rename_for_deletion`."""
-    log.let_go()
+    log.close_files()
     log.directory = rename_out_of_the_way(log.directory, log.topic, log.partition)
     sync_parent_of(log.directory, sync_parent)
     return log.directory

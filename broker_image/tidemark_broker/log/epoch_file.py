@@ -72,7 +72,7 @@ class EpochFile:
             put_in_place()
             self._saved = epochs
 
-    def tells(self, epochs: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
+    def has_epochs_of(self, epochs: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
         """Return whether the file already has the epochs of [start, end)."""
         saved = self._saved or LeaderEpochs()
         return start_offset >= end_offset or (

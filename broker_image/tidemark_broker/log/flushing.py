@@ -58,7 +58,7 @@ def close(log: LogState) -> None:
     """T: do the work of :meth:`PartitionLog.close`."""
     # A failed log is closed without a flush: another fsync would hide the lost pages.
     if log.failure is not None:
-        log.let_go()
+        log.close_files()
         raise StorageError(log.failure)
     if log.closed:
         return
@@ -68,7 +68,7 @@ def close(log: LogState) -> None:
             flush(log)
             log.save_epochs()
     finally:
-        log.let_go()
+        log.close_files()
 
 
 def segment_files(log: LogState, base_offset: int) -> SegmentFiles:
@@ -96,7 +96,7 @@ def _save_indexes(log: LogState, *, closing: bool = False) -> None:
         if closing:
             active.seal()
         unsaved = [(each, each.unsaved()) for each in (*segments.unfinished, active)]
-        if closing and active.size_bytes and log.producers.tells_all:
+        if closing and active.size_bytes and log.producers.is_complete:
             segments.snapshots.take(log.bounds.end, log.producers.snapshot())
     # Write outside the lock: appends continue during the I/O.
     aborted = []

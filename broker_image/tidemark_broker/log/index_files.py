@@ -168,7 +168,7 @@ class IndexedSegment:
                 put_at(self.time_index_path, entries.times, entries.times_saved * TIME_ENTRY_BYTES)
                 self._times_saved = entries.times_saved + len(entries.times) // TIME_ENTRY_BYTES
 
-    def write_indexes_anew(self) -> None:
+    def rewrite_indexes(self) -> None:
         """Replace both index files by the entries in memory."""
         with storage_errors(f"the indexes of {self.log_path} cannot be written"):
             for path in (self.index_path, self.time_index_path):

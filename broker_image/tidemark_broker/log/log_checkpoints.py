@@ -63,7 +63,7 @@ class LogCheckpoints:
         log.state.persist_checkpoints = self._shared_save
         log.state.record_starts = partial(self._record_ahead, log)
 
-    def mention(self, key: TopicPartition) -> bool:
+    def has_entry(self, key: TopicPartition) -> bool:
         """Return whether any of the files has an entry of that name."""
         return key in self.starts.recorded or any(key in each.offsets for each in self._offsets)
 

@@ -154,7 +154,7 @@ class LogManager:
         """Logs that could not be opened, nor reopened since."""
         return list(self._open.failures.values())
 
-    def open_again(self, topic: str, partition: int) -> PartitionLog | None:
+    def retry_opening(self, topic: str, partition: int) -> PartitionLog | None:
         """T: retry a log that :meth:`open_all` could not open. Return None if it still fails.
 
         Every byte above the recovery point is checked, however the last run ended.
@@ -244,7 +244,7 @@ class LogManager:
             existing = self._existing(key, topic_id)
             if existing is not None:
                 return existing
-            if self._checkpoints.mention(key):
+            if self._checkpoints.has_entry(key):
                 # Entries of a deleted log would bound the new one after a crash.
                 self.checkpoint()
             made = create_log(
@@ -300,7 +300,7 @@ class LogManager:
 
         It then counts as a log that cannot be opened.
         """
-        log.state.let_go()
+        log.state.close_files()
         failure = OpenFailure(
             topic=log.topic,
             partition=log.partition,

@@ -99,7 +99,7 @@ class LogState:
         if self.closed:
             raise StorageError(f"{self.directory} is closed")
 
-    def let_go(self) -> None:
+    def close_files(self) -> None:
         """Close the files and refuse everything from now on."""
         with self.lock:
             self.closed = True

@@ -62,7 +62,7 @@ def create_log(
     try:
         sync_parent_of(directory, sync_parent)
     except BaseException:  # otherwise the next attempt would find a log without an owner
-        log.let_go()
+        log.close_files()
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return log
@@ -126,7 +126,7 @@ def open_log(
         logger.warning(
             "%s ends at %d, below its log start %d: it restarts empty there", directory, end, start
         )
-        _begin_anew(log, start, epochs)
+        _restart_empty(log, start, epochs)
     # Producer snapshots between segments would be wrong after a truncation.
     bases = [segment.base_offset for segment in log.segments.items]
     log.segments.snapshots.keep_only([*bases, log.bounds.end])
@@ -142,7 +142,7 @@ def reopen(log: LogState) -> bool:
 def _reopen(log: LogState) -> bool:
     with log.lock:
         # Close first: the files must be opened again and nothing may append meanwhile.
-        log.let_go()
+        log.close_files()
         former, record, truncations = log.bounds, log.start_record, log.truncations
         failure = log.failure
         held = former.end if log.kept_to is None else min(former.end, log.kept_to)
@@ -174,7 +174,7 @@ def _reopen(log: LogState) -> bool:
         log.truncations = truncations + 1
     # As in open_log: an end below the log start leaves no usable record.
     if start > end:
-        _begin_anew(log, start, epochs)
+        _restart_empty(log, start, epochs)
     logger.info("%s is open again, its end is %d (was %d)", log.directory, end, held)
     return end >= held
 
@@ -216,11 +216,11 @@ def _load_producers(log: LogState, loaded: LoadedSegments) -> None:
     try:
         log.reload_producers(loaded.unindexed_from)
     except BaseException:
-        log.let_go()
+        log.close_files()
         raise
 
 
-def _begin_anew(log: LogState, start: int, epochs: LeaderEpochs) -> None:
+def _restart_empty(log: LogState, start: int, epochs: LeaderEpochs) -> None:
     """Restart a log that ends below its start; ``epochs`` are those from there."""
     truncate_fully_and_start_at(log, start, start, ())
     log.epochs = epochs

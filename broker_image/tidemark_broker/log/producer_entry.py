@@ -163,7 +163,7 @@ class ProducerEntry:
 
     # -- what may follow -----------------------------------------------------------------------
 
-    def goes_on_with(self, batch: ProducerBatch | BatchHeader) -> bool:
+    def is_followed_by(self, batch: ProducerBatch | BatchHeader) -> bool:
         """Return whether ``batch`` is the next one in sequence, outside a transaction.
 
         This is true for nearly every batch, so it is checked first for each idempotent produce.
@@ -252,11 +252,11 @@ class ProducerEntry:
             self.epoch = batch.producer_epoch
             self.batches.clear()
         last_offset = batch.last_offset
-        self.go_on(
+        self.add_in_epoch(
             batch.last_sequence, last_offset, last_offset - batch.base_offset, batch.timestamp_ms
         )
 
-    def go_on(
+    def add_in_epoch(
         self, last_sequence: int, last_offset: int, offset_delta: int, timestamp_ms: int
     ) -> None:
         """Record a data batch of the current epoch."""

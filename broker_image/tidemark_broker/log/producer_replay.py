@@ -36,7 +36,7 @@ def rebuild(
     The transaction indexes of segments at or above ``indexed_below`` are empty and are filled.
     Raises :class:`CorruptRecords` for an unreadable marker.
     """
-    with producers.told_anew():
+    with producers.replaying():
         _rebuild(producers, snapshots, segments, indexed_below, high_watermark)
 
 
@@ -50,8 +50,8 @@ def _rebuild(
     end = segments[-1].next_offset
     # A snapshot omits transactions that ended by markers not committed yet, so one above the high
     # watermark is not usable. The snapshot of a clean shutdown omits none.
-    vague = {each.base_offset for each in segments if each.base_offset > high_watermark}
-    found = snapshots.latest(min(indexed_below, end), vague)
+    incomplete = {each.base_offset for each in segments if each.base_offset > high_watermark}
+    found = snapshots.latest(min(indexed_below, end), incomplete)
     begin, entries = (segments[0].base_offset, ()) if found is None else found
     # Batches before the snapshot restore what it lacks: more than one batch of a producer.
     producers.load(entries)
@@ -61,8 +61,8 @@ def _rebuild(
     for segment in segments:
         if segment.next_offset <= begin:
             continue
-        is_told_anew = segment.base_offset >= indexed_below
-        if is_told_anew and segment.base_offset > begin:
+        is_replayed = segment.base_offset >= indexed_below
+        if is_replayed and segment.base_offset > begin:
             snapshots.take(segment.base_offset, producers.snapshot())
             try:
                 snapshots.save(segment.base_offset)
@@ -70,9 +70,9 @@ def _rebuild(
                 logger.warning("%s (kept in memory; a crash replays from an earlier one)", error)
         for batch in _produced(segment, begin):
             aborted = producers.note(batch)
-            if aborted is not None and is_told_anew:
+            if aborted is not None and is_replayed:
                 segment.aborted.append(aborted)
-        if is_told_anew and segment is not segments[-1]:
+        if is_replayed and segment is not segments[-1]:
             segment.aborted.saved(segment.aborted.save())
     producers.on_high_watermark(high_watermark)
 

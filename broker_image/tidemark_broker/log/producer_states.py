@@ -149,7 +149,7 @@ class ProducerStates:
         #: Ended transactions whose markers are not committed, in the order of the markers.
         self._unreplicated: deque[EndedTransaction] = deque()
         self._verifications: dict[int, _Verification] = {}
-        self._is_told_anew = False
+        self._is_replaying = False
         #: Latest time of a check for expired producers.
         self._newest_ms = 0
         #: None: everything below the high watermark is stable.
@@ -177,23 +177,23 @@ class ProducerStates:
 
     # -- appends -------------------------------------------------------------------------------
 
-    def going_on(self, header: BatchHeader) -> ProducerEntry | None:
+    def entry_in_sequence(self, header: BatchHeader) -> ProducerEntry | None:
         """Return the producer whose next batch in sequence this is, if nothing else needs checking.
 
-        The caller calls :meth:`went_on` after the append. This replaces :meth:`check` and
+        The caller calls :meth:`note_in_sequence` after the append. This replaces :meth:`check` and
         :meth:`note` for nearly all batches of idempotent producers, in half of the time.
         """
         entry = self._live.get(header.producer_id)
-        return entry if entry is not None and entry.goes_on_with(header) else None
+        return entry if entry is not None and entry.is_followed_by(header) else None
 
-    def went_on(self, entry: ProducerEntry, header: BatchHeader, at: BatchAt) -> None:
-        """Record the batch of a producer that :meth:`going_on` returned."""
+    def note_in_sequence(self, entry: ProducerEntry, header: BatchHeader, at: BatchAt) -> None:
+        """Record the batch of a producer that :meth:`entry_in_sequence` returned."""
         producers, producer_id = self._live, header.producer_id
         # Reinsert at the end: the dictionary is ordered by the last write.
         producers[producer_id] = producers.pop(producer_id)
         delta = header.last_offset_delta
         last_sequence = (header.base_sequence + delta) & INT32_MAX
-        entry.go_on(last_sequence, at.last_offset, delta, at.max_timestamp)
+        entry.add_in_epoch(last_sequence, at.last_offset, delta, at.max_timestamp)
 
     def check(
         self, batch: ProducerBatch, origin: AppendOrigin, guard: VerificationGuard | None
@@ -204,7 +204,7 @@ class ProducerStates:
         :class:`InvalidTransactionState` or :class:`TooManyProducers`.
         """
         entry = self._known(batch.producer_id)
-        if entry is not None and entry.goes_on_with(batch):
+        if entry is not None and entry.is_followed_by(batch):
             return None
         # Retries are recognised before anything is checked, as in Kafka.
         if entry is not None and origin is AppendOrigin.CLIENT:
@@ -373,19 +373,19 @@ class ProducerStates:
         self._settle()
 
     @contextmanager
-    def told_anew(self) -> Iterator[None]:
+    def replaying(self) -> Iterator[None]:
         """Suspend updates of the first unstable offset while all batches are replayed.
 
         What was unstable before stays unstable, and readers without the lock must not see partial
         state. After an exception the suspension stays in effect.
         """
-        self._is_told_anew = True
+        self._is_replaying = True
         yield
-        self._is_told_anew = False
+        self._is_replaying = False
         self._settle()
 
     def _settle(self) -> None:
-        if self._is_told_anew:
+        if self._is_replaying:
             return
         # The first unstable offset is the lowest of open and of unreplicated transactions.
         first = next(iter(self._ongoing), None)
@@ -445,7 +445,7 @@ class ProducerStates:
             self._verified(producer_id)
 
     @property
-    def tells_all(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether a snapshot is complete: it omits ended transactions whose markers are not
         committed.
         """

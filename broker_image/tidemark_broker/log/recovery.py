@@ -55,7 +55,7 @@ class LoadedSegments:
     #: From here the batches, not the indexes, decide which transactions were aborted.
     unindexed_from: int | None = None
 
-    def tell_aborted_from(self, offset: int) -> None:
+    def discard_aborted_from(self, offset: int) -> None:
         """Discard the transaction indexes from ``offset``; they are rebuilt from the batches."""
         for segment in self.segments:
             if segment.base_offset >= offset:
@@ -91,7 +91,7 @@ def load_segments(
         # A damaged transaction index makes all later ones doubtful: producers are replayed from
         # there.
         if damaged is not None:
-            loaded.tell_aborted_from(damaged)
+            loaded.discard_aborted_from(damaged)
     except BaseException:
         for segment in loaded.segments:
             segment.unload()
@@ -176,10 +176,10 @@ def _settle_closed(
         epochs = SegmentEpochs(segment, whole=True)
         segment.unload()
         segment.open_for_recovery()
-        _cut_again(segment, next_base)
+        _repeat_cut(segment, next_base)
         for batch in segment.count_batches(index_interval_bytes):
             epochs.note(batch)
-        segment.seal_anew()
+        segment.seal_rebuilt()
     # Closed segments do not stay open: a broker has too many for its descriptor limit.
     loaded.epochs.append(epochs)
     segment.unload()
@@ -190,7 +190,7 @@ def _settle_closed(
         )
 
 
-def _cut_again(segment: Segment, next_base: int) -> None:
+def _repeat_cut(segment: Segment, next_base: int) -> None:
     """Repeat a cut at the next segment's base that a power failure undid.
 
     The cut was made before the next segment was created, but was not durable yet.
@@ -269,7 +269,7 @@ def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
 def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int) -> None:
     """Check segment ``number`` and all after it; cut at the first bad byte."""
     segments = loaded.segments
-    loaded.tell_aborted_from(segments[number].base_offset)
+    loaded.discard_aborted_from(segments[number].base_offset)
     while number < len(segments):
         segment = segments[number]
         whole = _recover(segment, loaded, index_interval_bytes)
@@ -278,7 +278,7 @@ def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int
         if following is not None and (not whole or following.base_offset != segment.next_offset):
             _remove_behind(loaded, number)
         if number + 1 < len(segments):
-            segment.seal_anew()
+            segment.seal_rebuilt()
             segment.unload()
         else:
             _try_to_write_indexes(segment)
@@ -291,7 +291,7 @@ def _try_to_write_indexes(segment: Segment) -> None:
     On a full disk they stay in memory until the next flush or roll, so that the log is readable.
     """
     try:
-        segment.write_indexes_anew()
+        segment.rewrite_indexes()
     except StorageError as error:
         logger.warning("%s (retried at the next flush)", error)
 

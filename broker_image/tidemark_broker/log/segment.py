@@ -206,10 +206,10 @@ class Segment(IndexedSegment):
         self.index, self.times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._bytes_since_entry = self._index_saved = self._times_saved = 0
 
-    def seal_anew(self) -> None:
+    def seal_rebuilt(self) -> None:
         """Call :meth:`seal` for rebuilt indexes and replace their files."""
         self.seal()
-        self.write_indexes_anew()
+        self.rewrite_indexes()
 
     def pinned(self) -> "Segment":
         """Return a copy with a descriptor of its own, if the segment is open.

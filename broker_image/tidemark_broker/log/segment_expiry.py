@@ -45,7 +45,7 @@ def _retain(
             log.check_usable()
             if plan != _plan(log, now_ms, tiered):
                 return []  # the log changed meanwhile: the next run decides again
-            _carry_out(log, plan, now_ms)
+            _move_starts(log, plan, now_ms)
             starts_recorded(log, starts)
         return [_take_oldest(log, renamed) for _ in range(plan.delete)]
 
@@ -79,11 +79,11 @@ def _save_epochs_below(log: LogState, starts: Starts) -> None:
     start, local_start = starts.log_start_offset, starts.local_log_start_offset or 0
     if local_start >= log.bounds.end:
         start = min(start, local_start - 1)
-    if not log.epoch_file.tells(log.epochs, start, local_start):
+    if not log.epoch_file.has_epochs_of(log.epochs, start, local_start):
         log.save_epochs()
 
 
-def _carry_out(log: LogState, plan: RetentionPlan, now_ms: int) -> None:
+def _move_starts(log: LogState, plan: RetentionPlan, now_ms: int) -> None:
     if plan.roll_active:
         log.roll(log.bounds.end, now_ms)
     if plan.log_start_offset is not None:

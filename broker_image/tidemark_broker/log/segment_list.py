@@ -255,7 +255,7 @@ class SegmentList:
         active.cut(cut_at)
         for _ in active.count_batches(index_interval_bytes):
             pass
-        active.write_indexes_anew()
+        active.rewrite_indexes()
         active.aborted.truncate_to(active.next_offset)
         self.snapshots.remove_above(active.next_offset)
         return renamed

@@ -131,5 +131,5 @@ def _unusable_on_failure(log: LogState, kept_to: int) -> Iterator[None]:
         log.failure = f"{error}; the log takes nothing more until it was opened again"
         log.kept_to = kept_to
         log.bounds = log.bounds.truncated(max(kept_to, log.bounds.high_watermark))
-        log.let_go()
+        log.close_files()
         raise

@@ -78,7 +78,7 @@ async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch:
     checkpointed, and it has everything from there.
     """
     await _until(
-        shared, partition, Change.LOW_WATERMARK, lambda: _has_heard(partition, tiered_epoch)
+        shared, partition, Change.LOW_WATERMARK, lambda: _knows_head(partition, tiered_epoch)
     )
     # The leader sends the head's log start together with its tiered epoch.
     start = partition.head_log_start_offset
@@ -155,7 +155,7 @@ async def _made_durable(partition: Partition, log_start_offset: int) -> None:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-def _has_heard(partition: Partition, tiered_epoch: int) -> bool:
+def _knows_head(partition: Partition, tiered_epoch: int) -> bool:
     _check_follows(partition)
     return partition.head_tiered_epoch >= tiered_epoch and partition.head_log_start_offset >= 0
 

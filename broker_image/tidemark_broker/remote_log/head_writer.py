@@ -224,7 +224,7 @@ class HeadWriter:
             if durable is not None:
                 durable.add_done_callback(lambda _: self.announce())
         if partition.log_start_offset >= head.log_start_offset:
-            remote_end.learn(
+            remote_end.note_head(
                 partition, head.tiering.epoch, head.highest_remote_offset, head.highest_remote_epoch
             )
 
@@ -276,7 +276,7 @@ class HeadWriter:
         partition = self.partition
         if self._retired or not partition.is_leader:
             return
-        if roles.found_lacking(partition, tier_end(self.head)):
+        if roles.stops_for_lacking_records(partition, tier_end(self.head)):
             raise ManifestFenced(f"{partition.tp}: {partition.offline_message}")
 
     # ------------------------------------------------------------ in a thread

@@ -314,6 +314,6 @@ class SegmentReader:
             store = self._tier.segments.describe(self._entry)
             raise damaged(self._entry, self._entry.aux_key, store, str(error)) from error
 
-    def _damaged(self, what: str) -> ObjectDamaged:
+    def _damaged(self, problem: str) -> ObjectDamaged:
         store = self._tier.segments.describe(self._entry)
-        return damaged(self._entry, self._entry.log_key, store, what)
+        return damaged(self._entry, self._entry.log_key, store, problem)

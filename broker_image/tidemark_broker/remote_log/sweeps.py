@@ -118,7 +118,7 @@ class Sweeps:
             now_ms=self._shared.context.wall_ms,
             delay_ms=self._shared.dynamic.sweep_delay_ms,
             lease=lease,
-            progress=self._go_on,
+            progress=self._check_stopped,
         )
         try:
             # An interrupted sweep still reports what it has found and removed.
@@ -126,7 +126,7 @@ class Sweeps:
         finally:
             self._report(sweeper.report)
 
-    def _go_on(self, _: SweepReport) -> None:
+    def _check_stopped(self, _: SweepReport) -> None:
         if self._stop.is_set() or not self._shared.dynamic.sweeps:
             raise _Stopped
 

@@ -222,7 +222,7 @@ class MetadataCache:
             if is_gone or topic_id in self._by_id:
                 del self._vanished[topic_id]
             if is_gone:
-                self._tell_deleted(view)
+                self._notify_deleted(view)
         # Bound the memory: the oldest doubtful topic is forgotten without a report.
         while len(self._vanished) > _VANISHED_MAX:
             del self._vanished[next(iter(self._vanished))]
@@ -290,9 +290,9 @@ class MetadataCache:
         self._in_doubt.pop(topic_id, None)
         return self._by_id.pop(topic_id, None)
 
-    def _tell_deleted(self, view: TopicMetadata) -> None:
-        for tell in self.deleted:
-            tell(view)
+    def _notify_deleted(self, view: TopicMetadata) -> None:
+        for notify in self.deleted:
+            notify(view)
 
 
 def unknown_row(partition: int) -> control.PartitionState:

@@ -49,7 +49,7 @@ class Stall:
         """
         return self._woke_s is not None or now_s > self._silent_from_s
 
-    def heard(self, session_began_s: float) -> bool:
+    def confirmed(self, session_began_s: float) -> bool:
         """Record a confirmation of this broker's roles by a session that started at
         ``session_began_s``.
 

@@ -39,8 +39,8 @@ class _Call(Generic[R]):
         """Give up the call; return False if it has started."""
         return self._taken_by("caller")
 
-    def _taken_by(self, who: str) -> bool:
-        return self._taken.setdefault("by", who) is who  # one step for all threads
+    def _taken_by(self, taker: str) -> bool:
+        return self._taken.setdefault("by", taker) is taker  # one step for all threads
 
 
 class Threads:

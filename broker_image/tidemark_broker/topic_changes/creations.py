@@ -20,7 +20,7 @@ from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
 from tidemark.lru import Lru
 from tidemark.wire.topics import CHANGES_MAX, ChangeKind, TopicChange
 from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.topic_changes.forwarder import Asker, ChangeForwarder
+from tidemark_broker.topic_changes.forwarder import ChangeForwarder, Requester
 from tidemark_broker.topic_changes.internal_topics import creation_of
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Wanted:
 class Creations:
     """Queue of topics to create.
 
-    :meth:`want` from anywhere on the loop; :meth:`run` in a task. ``entries``: the broker's
+    :meth:`request` from anywhere on the loop; :meth:`run` in a task. ``entries``: the broker's
     configuration file.
     """
 
@@ -106,10 +106,10 @@ class Creations:
         self._entries = entries
         self._monotonic = monotonic
         # Clients' names are bounded here, before anything is sent.
-        self._wanted = Wanted()
+        self._pending = Wanted()
         self._news = asyncio.Event()
 
-    def want(self, name: str, *, principal: str = "") -> None:
+    def request(self, name: str, *, principal: str = "") -> None:
         """Request a topic, if it does not exist and may be created.
 
         It does not wait, and may be called repeatedly. ``principal``: the client it is requested
@@ -121,7 +121,7 @@ class Creations:
             is_there = self._cluster.has_topic(name)
         if is_there or not self.may_create(name):
             return
-        if self._wanted.add(name, principal, self._monotonic()):
+        if self._pending.add(name, principal, self._monotonic()):
             self._news.set()
 
     def may_create(self, name: str) -> bool:
@@ -136,28 +136,28 @@ class Creations:
         while True:
             await self._news.wait()
             self._news.clear()
-            while taken := self._wanted.take(self._monotonic()):
+            while taken := self._pending.take(self._monotonic()):
                 await self._create(taken)
 
-    async def _create(self, wanted: Mapping[str, str]) -> None:
+    async def _create(self, taken: Mapping[str, str]) -> None:
         by_principal: dict[str, list[str]] = {}
-        for name, principal in wanted.items():
+        for name, principal in taken.items():
             by_principal.setdefault(principal, []).append(name)
         # One message for each principal, because the audit log records it.
         for principal, names in by_principal.items():
             await self._create_for(principal, names)
 
     async def _create_for(self, principal: str, names: list[str]) -> None:
-        asker = Asker(principal or "a broker", "the cluster")
+        requester = Requester(principal or "a broker", "the cluster")
         changes = [self._change(name) for name in names]
-        results = await self._forwarder.change(changes, asker, timeout_s=_TIMEOUT_S)
+        results = await self._forwarder.change(changes, requester, timeout_s=_TIMEOUT_S)
         made = []
         for name, result in zip(names, results, strict=True):
             if result.error_code in _DONE:
                 made.append(name)
             else:
                 logger.warning("topic %s was not created: %s", name, result.error_message)
-        self._wanted.succeeded(made, self._monotonic())
+        self._pending.succeeded(made, self._monotonic())
 
     def _change(self, name: str) -> TopicChange:
         if name in COORDINATORS_TOPICS:

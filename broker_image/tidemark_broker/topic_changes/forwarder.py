@@ -47,7 +47,7 @@ class ControllerLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Requester:
     """Client that requests a change, for the audit log."""
 
     principal: str
@@ -59,7 +59,7 @@ class Asker:
         return self.principal, self.host.rpartition(":")[0]
 
 
-_NOBODY = Asker("", "")
+_NOBODY = Requester("", "")
 
 
 class ChangeForwarder(Protocol):
@@ -68,7 +68,7 @@ class ChangeForwarder(Protocol):
     async def change(
         self,
         changes: Sequence[TopicChange],
-        asker: Asker,
+        requester: Requester,
         *,
         timeout_s: float,
         validate_only: bool = False,
@@ -91,7 +91,7 @@ class Forwarder(ChangeForwarder):
     async def change(
         self,
         changes: Sequence[TopicChange],
-        asker: Asker,
+        requester: Requester,
         *,
         timeout_s: float,
         validate_only: bool = False,
@@ -99,29 +99,33 @@ class Forwarder(ChangeForwarder):
         """Forward the changes; ``timeout_s`` is for all of them. See :class:`ChangeForwarder`."""
         until_s = asyncio.get_running_loop().time() + max(timeout_s, _LEAST_S)
         results: list[TopicChangeResult] = []
-        for some in _messages(changes):
+        for batch in _messages(changes):
             # A single change that is too large would end the connection for everyone.
-            if len(some) == 1 and _size(some[0]) > MESSAGE_BYTES_MAX:
+            if len(batch) == 1 and _size(batch[0]) > MESSAGE_BYTES_MAX:
                 results += _all(
-                    some,
+                    batch,
                     ErrorCode.policy_violation,
                     f"the change exceeds {MESSAGE_BYTES_MAX} bytes",
                 )
             else:
-                results += await self._some(some, asker, until_s, validate_only=validate_only)
+                results += await self._forward(
+                    batch, requester, until_s, validate_only=validate_only
+                )
         return results
 
-    async def _some(
+    async def _forward(
         self,
         changes: Sequence[TopicChange],
-        asker: Asker,
+        requester: Requester,
         until_s: float,
         *,
         validate_only: bool,
     ) -> Sequence[TopicChangeResult]:
         try:
-            async with asyncio.timeout_at(until_s), self._turns.turn(1, asker.who):
-                answer = await self._ask(changes, asker, until_s, validate_only=validate_only)
+            async with asyncio.timeout_at(until_s), self._turns.turn(1, requester.who):
+                answer = await self._request_changes(
+                    changes, requester, until_s, validate_only=validate_only
+                )
         except TimeoutError:
             return _all(changes, ErrorCode.request_timed_out, "the controller did not answer")
         except (OSError, FrameError) as error:
@@ -135,10 +139,10 @@ class Forwarder(ChangeForwarder):
             return _all(changes, ErrorCode.not_controller, "there is another controller by now")
         return answer.results
 
-    async def _ask(
+    async def _request_changes(
         self,
         changes: Sequence[TopicChange],
-        asker: Asker,
+        requester: Requester,
         until_s: float,
         *,
         validate_only: bool,
@@ -149,7 +153,7 @@ class Forwarder(ChangeForwarder):
         if reached is None:
             return None
         link, connection = reached
-        request = _request(link, changes, asker, validate_only=validate_only)
+        request = _request(link, changes, requester, validate_only=validate_only)
         return await connection.request(request, ChangeTopicsResponse, _left_s(until_s))
 
     async def _reach(self, until_s: float) -> tuple[ControllerLink, KafkaConnection] | None:
@@ -184,17 +188,17 @@ class Forwarder(ChangeForwarder):
 
 def _messages(changes: Sequence[TopicChange]) -> Iterator[Sequence[TopicChange]]:
     """Split the changes into messages within the limits."""
-    some: list[TopicChange] = []
+    batch: list[TopicChange] = []
     size = 0
     for change in changes:
         more = _size(change)
-        if some and (len(some) == CHANGES_MAX or size + more > MESSAGE_BYTES_MAX):
-            yield some
-            some, size = [], 0
-        some.append(change)
+        if batch and (len(batch) == CHANGES_MAX or size + more > MESSAGE_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(change)
         size += more
-    if some:
-        yield some
+    if batch:
+        yield batch
 
 
 def _size(change: TopicChange) -> int:
@@ -206,14 +210,18 @@ def _size(change: TopicChange) -> int:
 
 
 def _request(
-    link: ControllerLink, changes: Sequence[TopicChange], asker: Asker, *, validate_only: bool
+    link: ControllerLink,
+    changes: Sequence[TopicChange],
+    requester: Requester,
+    *,
+    validate_only: bool,
 ) -> ChangeTopicsRequest:
     return ChangeTopicsRequest(
         broker_id=link.broker_id,
         broker_epoch=link.broker_epoch,
         session_token=link.token,
-        principal=asker.principal,
-        host=asker.host,
+        principal=requester.principal,
+        host=requester.host,
         validate_only=validate_only,
         changes=tuple(changes),
     )

@@ -434,7 +434,7 @@ async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(ho
     partition = host.partition()
     await roles.apply(partition, TIERED, ROW, 3)
     await produce.append(partition, batch(10), acks=1, timeout_ms=0)
-    remote_end.learn(partition, 0, 7, 5)
+    remote_end.note_head(partition, 0, 7, 5)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
     told = fetch_responses.answer(partition, ErrorCode.none)
     assert (told.head_tiered_epoch, told.remote_end_offset) == (-1, -1)
@@ -475,7 +475,7 @@ async def test_who_is_found_lacking_while_it_is_elected_again_asks_the_tier(host
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
     task = await elected_again(partition, replace(ROW, leader_epoch=6, partition_epoch=12))
-    assert roles.found_lacking(partition, TierEnd(RemoteEnd(99, 5), 0))
+    assert roles.stops_for_lacking_records(partition, TierEnd(RemoteEnd(99, 5), 0))
     await task
     assert partition.role is Role.TAKING_OVER
     assert (await produce.append(partition, batch(), acks=1, timeout_ms=0)).error is (
@@ -488,12 +488,12 @@ async def test_an_end_of_before_a_delete_is_not_trusted_after_it(host: Host) -> 
     partition = host.partition()
     await roles.apply(partition, TIERED, ROW, 3)
     await produce.append(partition, batch(10), acks=1, timeout_ms=0)
-    remote_end.learn(partition, 0, 7, 5)
+    remote_end.note_head(partition, 0, 7, 5)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
     again = replace(VIEW, tiering=Tiering(TieringState.ENABLED, 1))
     await roles.apply(partition, again, replace(ROW, partition_epoch=11), 3)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
-    remote_end.learn(partition, 1, 3, 5)
+    remote_end.note_head(partition, 1, 3, 5)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=3)

@@ -24,7 +24,7 @@ from tidemark_broker.replication.metadata import CHANGED, MetadataCache
 from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
 from tidemark_broker.security.user_store import UserStore
 from tidemark_broker.topic_changes.creations import Creations
-from tidemark_broker.topic_changes.forwarder import Asker, ChangeForwarder
+from tidemark_broker.topic_changes.forwarder import ChangeForwarder, Requester
 
 NODE = 1
 ALLOW, LITERAL = 3, 3
@@ -35,19 +35,19 @@ class Operator(ChangeForwarder):
 
     def __init__(self) -> None:
         self.asked: list[TopicChange] = []
-        self.askers: list[Asker] = []
+        self.requesters: list[Requester] = []
         self.answer: Callable[[TopicChange], TopicChangeResult] = lambda _: result()
 
     async def change(
         self,
         changes: Sequence[TopicChange],
-        asker: Asker,
+        requester: Requester,
         *,
         timeout_s: float,
         validate_only: bool = False,
     ) -> list[TopicChangeResult]:
         self.asked += changes
-        self.askers.append(asker)
+        self.requesters.append(requester)
         return [self.answer(change) for change in changes]
 
 

@@ -101,8 +101,8 @@ async def test_a_request_is_forwarded_with_its_principal() -> None:
         ("retention.ms", "5", SettingOperation.SET)
     ]
     assert [(each.partition, each.replicas) for each in change.assignments] == [(0, (1, 2))]
-    (asker,) = world.operator.askers
-    assert (asker.principal, asker.host) == ("User:ANONYMOUS", "10.0.0.7:4000")
+    (requester,) = world.operator.requesters
+    assert (requester.principal, requester.host) == ("User:ANONYMOUS", "10.0.0.7:4000")
 
 
 async def test_a_topic_without_leaders_in_time_is_a_time_out() -> None:

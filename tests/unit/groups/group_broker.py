@@ -78,7 +78,7 @@ class Broker:
         services: Any = SimpleNamespace(
             cluster=context.metadata,
             groups=self.groups,
-            creations=SimpleNamespace(want=lambda _: None),
+            creations=SimpleNamespace(request=lambda _: None),
         )
         self.dispatcher = Dispatcher(services)
         self.users = users

@@ -80,7 +80,7 @@ class LogBench:
 
     def crash(self, log: PartitionLog) -> None:
         """Let go of the files without a flush, as kill -9 does."""
-        log.state.let_go()
+        log.state.close_files()
 
     @staticmethod
     def batch(count: int = 1, *, timestamp_ms: int = T0, size: int = 30, codec: int = 0) -> bytes:
@@ -170,7 +170,7 @@ def bench(tmp_path: Path) -> Iterator[LogBench]:
     found = LogBench(tmp_path / "t-0")
     yield found
     for log in found.opened:
-        log.state.let_go()
+        log.state.close_files()
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[
     def let_go() -> None:
         for manager in managers:
             for log in manager.logs():
-                log.state.let_go()
+                log.state.close_files()
             if manager._lock_descriptor is not None:
                 os.close(manager._lock_descriptor)
                 manager._lock_descriptor = None

@@ -20,7 +20,7 @@ from tidemark_broker.log import (
     batch_contents,
     batch_inspection,
     is_quickly_read,
-    is_to_be_read,
+    is_sampled,
 )
 
 Bench = Any  # the LogBench of conftest.py
@@ -173,10 +173,10 @@ def test_what_is_read_on_the_loop(count: int, size: int, codec: int, is_quick: b
 
 def test_which_batches_are_read() -> None:
     sent = [numbered(20, number) for number in range(2000)]
-    assert all(is_to_be_read(data, is_early=True) for data in sent)
-    read = sum(is_to_be_read(data, is_early=False) for data in sent)
+    assert all(is_sampled(data, is_early=True) for data in sent)
+    read = sum(is_sampled(data, is_early=False) for data in sent)
     assert 10 < read < 80
-    assert not is_to_be_read(b"short", is_early=True)
+    assert not is_sampled(b"short", is_early=True)
 
 
 def test_what_was_packed_is_what_is_read() -> None:

@@ -453,7 +453,7 @@ def test_a_follower_continues_at_any_offset_after_its_leader_compacted(
     # Both have the last of each key; behind what each has compacted both have everything.
     assert set(records(leader)[-10:]) <= set(records(follower))
     assert {k: at for at, k in records(leader)} == {k: at for at, k in records(follower)}
-    follower.state.let_go()
+    follower.state.close_files()
 
 
 def test_a_batch_that_overlaps_and_was_not_compacted_is_refused(
@@ -469,7 +469,7 @@ def test_a_batch_that_overlaps_and_was_not_compacted_is_refused(
     follower.append_as_follower(build_batch([Record(b"k", b"v")], base_offset=2, leader_epoch=0))
     with pytest.raises(CorruptRecords, match="does not continue the log"):
         follower.append_as_follower(data[len(data) - 12 - _size_of_last(data) :])
-    follower.state.let_go()
+    follower.state.close_files()
 
 
 def _size_of_last(data: bytes) -> int:

@@ -22,7 +22,7 @@ from tidemark_broker.log.compaction.candidate_selection import (
     Dirtiness,
     IndexedBytes,
     dirtiness,
-    goes_along,
+    fits_into_group,
 )
 from tidemark_broker.log.compaction.cleaning_pace import Pace
 from tidemark_broker.log.compaction.compacted_batches import RewrittenBatches
@@ -436,13 +436,13 @@ def test_which_segments_become_one(
 ) -> None:
     first, second, *_ = _infos(10, 20)
     written = IndexedBytes(log_bytes, index_bytes)
-    assert goes_along([first], written, second, 8, config) is expected
+    assert fits_into_group([first], written, second, 8, config) is expected
 
 
 def test_segments_become_one_only_as_far_as_an_index_can_say() -> None:
     first, *others = _infos(10, 2**31, 2**31 + 1)
     written = IndexedBytes(0, 0)
-    assert goes_along([first], written, others[0], 0, LogConfig())
-    assert not goes_along([first], written, others[1], 0, LogConfig())
+    assert fits_into_group([first], written, others[0], 0, LogConfig())
+    assert not fits_into_group([first], written, others[1], 0, LogConfig())
     many = [first] * candidate_selection.GROUP_SEGMENTS_MAX
-    assert not goes_along(many, written, others[0], 0, LogConfig())
+    assert not fits_into_group(many, written, others[0], 0, LogConfig())

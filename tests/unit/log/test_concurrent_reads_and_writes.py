@@ -203,7 +203,7 @@ def test_a_segment_made_under_a_name_that_is_being_removed_stays(
     log.apply_retention(2 * T0, tiered=None)
     assert (log.next_offset, log.segments()[0].base_offset) == (18, 10)
     assert bench.bytes_on_disk() == batch
-    leader.state.let_go()
+    leader.state.close_files()
 
 
 # -- what is not in memory -----------------------------------------------------------------------

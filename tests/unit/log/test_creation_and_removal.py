@@ -204,15 +204,15 @@ def test_a_log_that_did_not_open_is_opened_when_it_can_be(
     hidden = _hide(manager)
     manager = start()
     assert [(each.topic, each.topic_id) for each in manager.failures] == [("t", None)]
-    assert manager.open_again("t", 0) is None
+    assert manager.retry_opening("t", 0) is None
     with pytest.raises(StorageError, match="cannot be opened"):
         make(manager)
     manager.checkpoint()  # keeps what it had of the failed one
     hidden.rename(hidden.with_name("partition.metadata"))
-    opened = manager.open_again("t", 0)
+    opened = manager.retry_opening("t", 0)
     assert opened is not None
     assert (opened.log_start_offset, opened.high_watermark, opened.next_offset) == (4, 9, 9)
-    assert manager.open_again("t", 0) is opened
+    assert manager.retry_opening("t", 0) is opened
     assert manager.failures == []
     assert make(manager) is opened
 

@@ -53,7 +53,7 @@ class Directory:
 
     def crash(self, manager: LogManager) -> None:
         for log in manager.logs():
-            log.state.let_go()
+            log.state.close_files()
         if manager._lock_descriptor is not None:
             os.close(manager._lock_descriptor)
             manager._lock_descriptor = None

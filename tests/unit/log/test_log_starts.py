@@ -253,7 +253,7 @@ def test_a_first_segment_that_is_missing_is_a_failure_of_the_replica(
     assert "sets the directory aside and copies the records" in failure.reason
     assert manager.previous_broker_epoch is None
     assert list(log.directory.glob("*.log"))
-    assert manager.open_again("t", 0) is None
+    assert manager.retry_opening("t", 0) is None
     start()  # the recorded start remains
     assert len(start().failures) == 1
 
@@ -269,7 +269,7 @@ def test_a_removed_directory_is_recreated_only_by_the_next_start(
     manager = start()
     assert "stop this broker" in manager.failures[0].reason
     shutil.rmtree(log.directory)
-    assert manager.open_again("t", 0) is None
+    assert manager.retry_opening("t", 0) is None
     assert "restart the broker" in manager.failures[0].reason
     assert not asyncio.run(manager.close(5))
     manager = start()

@@ -22,7 +22,7 @@ from tidemark.wire.framing import decode_response, encode_response_pieces
 from tidemark_broker.api import produce
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
-from tidemark_broker.log import FIRST_BATCHES, LogConfig, is_to_be_read
+from tidemark_broker.log import FIRST_BATCHES, LogConfig, is_sampled
 from tidemark_broker.replication.threads import in_record_thread
 
 Nodes = Callable[[int], Node]
@@ -108,7 +108,7 @@ async def test_which_batches_of_a_connection_are_read(leader: Node) -> None:
         (part,) = await producer.send(data)
         refused = part.error_code is ErrorCode.invalid_record
         unread += not refused
-        assert refused is is_to_be_read(data, is_early=number < FIRST_BATCHES), number
+        assert refused is is_sampled(data, is_early=number < FIRST_BATCHES), number
     assert 300 < unread < 400 - FIRST_BATCHES
 
 

@@ -23,7 +23,7 @@ async def test_local_retention_stays_blocked_after_a_restart(node: Nodes) -> Non
     for each in (one, two):
         await each.told(state, **TIERED)
     await one.append(5)
-    remote_end.learn(one.partition, 0, 3, 1)
+    remote_end.note_head(one.partition, 0, 3, 1)
     await one.partition.write_changes()
     await two.catch_up(one)
     assert [_is_suspended(each.partition) for each in (one, two)] == [False, False]

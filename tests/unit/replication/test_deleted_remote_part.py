@@ -36,7 +36,7 @@ async def pair(node: Nodes, **changes: Any) -> tuple[Node, Node, list[IsrChange]
     for each in (one, two):
         await each.told(state, **DELETING)
     log_start.raise_to(one.partition, START)
-    remote_end.learn(one.partition, 1, -1, -1)
+    remote_end.note_head(one.partition, 1, -1, -1)
     await one.upkeep.checkpoint()
     await one.partition.write_changes()
     assert one.partition.log_start_offset == START

@@ -82,11 +82,11 @@ def row(**changes: object) -> PartitionState:
 
 def test_only_the_leader_that_it_follows_takes_a_replica_in() -> None:
     joined = row(partition_epoch=8, isr=(1, 2))
-    assert prefix_rule.taken_in(row(), joined, 2)
-    assert not prefix_rule.taken_in(None, joined, 2)
-    assert not prefix_rule.taken_in(row(isr=(1, 2)), joined, 2), "it may be older than the crash"
+    assert prefix_rule.joined_isr(row(), joined, 2)
+    assert not prefix_rule.joined_isr(None, joined, 2)
+    assert not prefix_rule.joined_isr(row(isr=(1, 2)), joined, 2), "it may be older than the crash"
     elsewhere = row(leader=2, leader_epoch=4, partition_epoch=9, isr=(2,))
-    assert not prefix_rule.taken_in(row(), elsewhere, 2)
+    assert not prefix_rule.joined_isr(row(), elsewhere, 2)
 
 
 def test_a_log_that_lacks_the_tiers_last_record_contradicts_it() -> None:

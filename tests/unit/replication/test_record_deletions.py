@@ -237,7 +237,7 @@ async def test_a_deletion_is_exact_and_may_be_repeated(node: Nodes) -> None:
     """Also while the first one is not durable yet."""
     one = await led(node)
     for _ in range(2):
-        log_start.delete_meant(one.partition, 6, leader_epoch=4, last_epoch=4)
+        log_start.delete_intended(one.partition, 6, leader_epoch=4, last_epoch=4)
         assert one.partition.log_start_offset == 0
     assert error(await delete(one, 6)) is ErrorCode.request_timed_out
     assert one.partition.log_start_offset == 6

@@ -122,7 +122,7 @@ async def test_a_leader_whose_disk_lost_records_leads_no_more_until_that_is_know
     assert one.partition.next_offset == 4
     await one.told(newer(ALONE, leader_epoch=1))  # elected before its registration was heard
     assert one.partition.role is Role.IDLE
-    one.manager.registered_anew()
+    one.manager.on_reregistration()
     await one.told(newer(ALONE, leader_epoch=1))
     assert one.partition.role is Role.IDLE
     await one.told(newer(newer(ALONE), leader_epoch=2))

@@ -33,13 +33,13 @@ def test_it_is_silent_from_the_turn_in_which_it_wakes_up() -> None:
 def test_only_a_session_that_began_afterwards_is_believed() -> None:
     stall = awake_at(100.0)
     stall.turned(110.0)
-    assert not stall.heard(90.0)
+    assert not stall.confirmed(90.0)
     assert stall.must_be_silent(110.1)
-    assert stall.heard(110.1)
+    assert stall.confirmed(110.1)
     assert not stall.must_be_silent(110.2)
     stall.turned(110.3)
     stall.turned(125.0)
-    assert not stall.heard(110.1)
+    assert not stall.confirmed(110.1)
 
 
 def test_without_a_session_or_a_loop_nothing_is_a_stall() -> None:
@@ -47,7 +47,7 @@ def test_without_a_session_or_a_loop_nothing_is_a_stall() -> None:
     assert not stall.must_be_silent(1e9)
     stall.turned(0.0)
     assert not stall.must_be_silent(1e9)
-    assert stall.heard(0.0)
+    assert stall.confirmed(0.0)
 
 
 def test_the_turn_before_its_first_session_counts() -> None:
@@ -78,6 +78,6 @@ async def test_a_stalled_leader_serves_no_request(node: Nodes) -> None:
     assert (await two.fetch_result(one)).error_code == refused.value
     assert partition.next_offset == 3
     stall.turned(one.now_s)
-    assert stall.heard(one.now_s)
+    assert stall.confirmed(one.now_s)
     await one.append()
     await two.catch_up(one)

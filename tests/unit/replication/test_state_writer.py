@@ -42,7 +42,7 @@ async def test_many_changes_are_one_write(node: Nodes) -> None:
     disk = Disk(one)
     disk.ready.clear()
     for offset in range(100):
-        remote_end.learn(one.partition, 0, offset, 1)
+        remote_end.note_head(one.partition, 0, offset, 1)
         await asyncio.sleep(0)
     assert one.partition.durable_remote_end is None
     disk.ready.set()
@@ -56,7 +56,7 @@ async def test_a_failure_is_retried(node: Nodes) -> None:
     one.context.states = StateWriter(retry_s=0.0)
     await one.lead(1)
     disk = Disk(one, fails=2)
-    remote_end.learn(one.partition, 0, 7, 1)
+    remote_end.note_head(one.partition, 0, 7, 1)
     async with asyncio.timeout(5):
         while not disk.written:  # noqa: ASYNC110 - nothing to await
             await asyncio.sleep(0)
@@ -69,10 +69,10 @@ async def test_closing_writes_what_waits_and_then_nothing(node: Nodes) -> None:
     one = node(1)
     await one.lead(1)
     disk = Disk(one)
-    remote_end.learn(one.partition, 0, 7, 1)
+    remote_end.note_head(one.partition, 0, 7, 1)
     await one.context.states.close()
     assert one.partition.durable_remote_end == RemoteEnd(7, 1)
-    remote_end.learn(one.partition, 0, 8, 1)
+    remote_end.note_head(one.partition, 0, 8, 1)
     await one.context.states.written()
     assert len(disk.written) == 1
 
@@ -86,7 +86,7 @@ async def test_a_removal_waits_for_the_file_that_is_being_written(node: Nodes) -
     await one.lead(1)
     disk = Disk(one)
     disk.ready.clear()
-    remote_end.learn(one.partition, 0, 7, 1)
+    remote_end.note_head(one.partition, 0, 7, 1)
     await asyncio.sleep(0)  # its write has begun
     asyncio.get_running_loop().call_later(0.1, disk.ready.set)
     removal = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=0)

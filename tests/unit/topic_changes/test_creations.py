@@ -12,7 +12,7 @@ from tidemark.wire.topics import CHANGES_MAX, TopicChange, TopicChangeResult
 from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.topic_changes.creations import WAITING_MAX, Creations, Wanted
-from tidemark_broker.topic_changes.forwarder import Asker, ChangeForwarder
+from tidemark_broker.topic_changes.forwarder import ChangeForwarder, Requester
 from tidemark_broker.topic_changes.internal_topics import creation_of
 
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
@@ -28,12 +28,12 @@ class Controller(ChangeForwarder):
     async def change(
         self,
         changes: Sequence[TopicChange],
-        asker: Asker,
+        requester: Requester,
         *,
         timeout_s: float,
         validate_only: bool = False,
     ) -> list[TopicChangeResult]:
-        self.asked.append((asker.principal, [change.name for change in changes]))
+        self.asked.append((requester.principal, [change.name for change in changes]))
         assert all(change.automatic for change in changes)
         failed = TopicChangeResult(error_code=int(self.error), error_message="", topic_id=None)
         return [failed] * len(changes)
@@ -98,10 +98,10 @@ async def world() -> AsyncIterator[World]:
 
 async def test_repeated_needs_are_requested_once(world: World) -> None:
     for _ in range(10):
-        world.creations.want(GROUPS)
-    world.creations.want(TRANSACTIONS)
+        world.creations.request(GROUPS)
+    world.creations.request(TRANSACTIONS)
     assert await world.asked() == [("a broker", [GROUPS, TRANSACTIONS])]
-    world.creations.want(GROUPS)
+    world.creations.request(GROUPS)
     assert len(await world.asked()) == 1
 
 
@@ -110,7 +110,7 @@ async def test_it_is_requested_again_later_and_more_rarely(world: World) -> None
     asked_at = []
     for tick in range(200):
         world.now_s = 100.0 + tick * 0.1
-        world.creations.want(GROUPS)
+        world.creations.request(GROUPS)
         if len(await world.asked()) > len(asked_at):
             asked_at.append(round(tick * 0.1, 1))
     assert asked_at == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5]
@@ -118,16 +118,16 @@ async def test_it_is_requested_again_later_and_more_rarely(world: World) -> None
 
 async def test_an_existing_topic_is_not_requested(world: World) -> None:
     world.tell(GROUPS)
-    world.creations.want(GROUPS)
+    world.creations.request(GROUPS)
     assert await world.asked() == []
 
 
 async def test_a_users_topic_is_created_where_the_cluster_lets_it(world: World) -> None:
-    world.creations.want("orders", principal="User:alice")
+    world.creations.request("orders", principal="User:alice")
     assert await world.asked() == []
     world.tell(auto_create_topics_enable="true")
-    world.creations.want("orders", principal="User:alice")
-    world.creations.want("__cluster_metadata")
+    world.creations.request("orders", principal="User:alice")
+    world.creations.request("__cluster_metadata")
     assert await world.asked() == [("User:alice", ["orders"])]
 
 

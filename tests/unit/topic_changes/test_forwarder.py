@@ -21,12 +21,12 @@ from tidemark.wire.topics import (
 )
 from tidemark_broker.topic_changes.forwarder import (
     MESSAGE_BYTES_MAX,
-    Asker,
     ControllerLink,
     Forwarder,
+    Requester,
 )
 
-ASKER = Asker("User:alice", "10.0.0.7:1")
+REQUESTER = Requester("User:alice", "10.0.0.7:1")
 
 
 def _done(request: ChangeTopicsRequest) -> ChangeTopicsResponse:
@@ -75,7 +75,7 @@ class World:
 
     async def codes(self, count: int = 1) -> set[str]:
         changes = [create(f"t{number}") for number in range(count)]
-        results = await self.forwarder.change(changes, ASKER, timeout_s=10)
+        results = await self.forwarder.change(changes, REQUESTER, timeout_s=10)
         assert len(results) == count
         return {ErrorCode(each.error_code).name for each in results}
 
@@ -91,11 +91,11 @@ async def test_the_session_token_is_sent_before_any_large_request(world: World) 
     assert await world.codes() == {"none"}
     first, second = world.asked
     assert (first.changes, first.session_token, first.broker_epoch) == ((), b"x", 7)
-    assert (len(second.changes), second.principal, second.host) == (1, *_of(ASKER))
+    assert (len(second.changes), second.principal, second.host) == (1, *_of(REQUESTER))
 
 
-def _of(asker: Asker) -> tuple[str, str]:
-    return asker.principal, asker.host
+def _of(requester: Requester) -> tuple[str, str]:
+    return requester.principal, requester.host
 
 
 async def test_many_changes_are_several_messages_over_one_connection(world: World) -> None:
@@ -157,7 +157,7 @@ async def test_large_changes_are_sent_a_few_at_a_time(world: World) -> None:
     """
     value = "v" * 0x7FFF
     large = [create(f"t{number}", settings=settings(a=value, b=value)) for number in range(20)]
-    results = await world.forwarder.change(large, ASKER, timeout_s=10)
+    results = await world.forwarder.change(large, REQUESTER, timeout_s=10)
     assert {each.error_code for each in results} == {0}
     sent = [request.changes for request in world.asked if request.changes]
     assert [change for changes in sent for change in changes] == large
@@ -167,7 +167,7 @@ async def test_large_changes_are_sent_a_few_at_a_time(world: World) -> None:
 async def test_a_change_that_no_message_can_have_is_refused_here(world: World) -> None:
     too_large = create("large", settings=settings(**{f"a{n}": "v" * 0x7FFF for n in range(20)}))
     results = await world.forwarder.change(
-        [create("a"), too_large, create("b")], ASKER, timeout_s=10
+        [create("a"), too_large, create("b")], REQUESTER, timeout_s=10
     )
     assert [ErrorCode(each.error_code).name for each in results] == [
         "none", "policy_violation", "none",
@@ -189,8 +189,8 @@ async def test_a_large_request_leaves_room_for_others(world: World) -> None:
     world.connections[0].request = slowly  # type: ignore[method-assign]
 
     def asks(principal: str, port: int) -> asyncio.Task[Any]:
-        asker = Asker(principal, f"10.0.0.7:{port}")
-        return asyncio.create_task(world.forwarder.change([create()], asker, timeout_s=60))
+        requester = Requester(principal, f"10.0.0.7:{port}")
+        return asyncio.create_task(world.forwarder.change([create()], requester, timeout_s=60))
 
     tasks = [asks("User:ann", port) for port in range(100)]
     await many_turns()

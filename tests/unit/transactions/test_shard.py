@@ -258,7 +258,7 @@ async def test_markers_that_were_written_while_it_had_to_be_silent_count(
         await asyncio.sleep(0.02)
         assert state(shard) is TransactionState.PREPARE_COMMIT
         stall.turned(time.monotonic())
-        assert stall.heard(time.monotonic())
+        assert stall.confirmed(time.monotonic())
         await until(lambda: state(shard) is COMMITTED)
 
 

@@ -107,7 +107,7 @@ def _overdue_ms(dirty: Iterable[SegmentInfo], config: LogConfig, now_ms: int) ->
     return max(0, now_ms - config.max_compaction_lag_ms - min(times)) if times else 0
 
 
-def goes_along(
+def fits_into_group(
     sources: Sequence[SegmentInfo],
     written: IndexedBytes,
     following: SegmentInfo,

@@ -17,7 +17,7 @@ from tidemark.records.control import read_end_marker
 from tidemark.records.record_keys import keyed_records
 from tidemark_broker.log import flushing
 from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch, unpacked
-from tidemark_broker.log.compaction.candidate_selection import Dirtiness, dirtiness, goes_along
+from tidemark_broker.log.compaction.candidate_selection import Dirtiness, dirtiness, fits_into_group
 from tidemark_broker.log.compaction.cleaned_segment import CleanedSegment, cleaned_segment
 from tidemark_broker.log.compaction.cleaning_pace import CleaningAborted, Pace
 from tidemark_broker.log.compaction.compacted_batches import RewrittenBatches, is_filler
@@ -71,7 +71,7 @@ def dirtiness_of(log: PartitionLog, now_ms: int) -> Dirtiness:
 
 def clean(
     log: PartitionLog,
-    what: Dirtiness,
+    part: Dirtiness,
     settings: CleanerSettings,
     *,
     now_ms: int,
@@ -85,7 +85,7 @@ def clean(
     polled often. Raises :class:`CleaningAborted` if it returns True, or if the log is cut, closed
     or removed meanwhile. Raises :class:`LogError` if the log cannot be compacted.
     """
-    return _Cleaning(log.state, what, settings, now_ms, stopping, moved).run()
+    return _Cleaning(log.state, part, settings, now_ms, stopping, moved).run()
 
 
 class _Cleaning:
@@ -94,14 +94,14 @@ class _Cleaning:
     def __init__(
         self,
         log: LogState,
-        what: Dirtiness,
+        part: Dirtiness,
         settings: CleanerSettings,
         now_ms: int,
         stopping: Callable[[], bool],
         moved: Callable[[int], float],
     ) -> None:
         self._log = log
-        self._what = what
+        self._part = part
         self._settings = settings
         self._now_ms = now_ms
         self._stopping = stopping
@@ -117,8 +117,8 @@ class _Cleaning:
 
     def run(self) -> CleaningStats:
         """T: do the work of :func:`clean`."""
-        log, what = self._log, self._what
-        flushing.flush(log, what.first_uncleanable)
+        log, part = self._log, self._part
+        flushing.flush(log, part.first_uncleanable)
         # Compacted segments must be below the recovery point: a recovery would take their
         # missing offsets for a torn log.
         log.checkpoint()
@@ -145,7 +145,7 @@ class _Cleaning:
     def _offset_map(self) -> OffsetMap:
         """Allocate the map: its maximum is one key for each offset."""
         load_factor = self._settings.load_factor
-        offsets = self._what.first_uncleanable - self._what.first_dirty
+        offsets = self._part.first_uncleanable - self._part.first_dirty
         needed = (int(offsets / load_factor) + 2) * SLOT_BYTES
         return OffsetMap(min(self._settings.memory_bytes, needed), load_factor)
 
@@ -165,20 +165,20 @@ class _Cleaning:
 
     def _read_dirty(self, offsets: OffsetMap) -> None:
         """Note the last offset of each key, as far as the memory suffices."""
-        what = self._what
+        part = self._part
         for header, batch in self._dirty_batches(transactions := CleanedTransactions()):
             if not self._note(offsets, transactions, header, batch):
                 break
-        self.stats.next_dirty = max(offsets.latest_offset + 1, what.first_dirty)
+        self.stats.next_dirty = max(offsets.latest_offset + 1, part.first_dirty)
 
     def _dirty_batches(
         self, transactions: CleanedTransactions
     ) -> Iterator[tuple[BatchHeader, bytes]]:
-        what = self._what
-        for segment in self._segments(what.first_dirty, what.first_uncleanable):
+        part = self._part
+        for segment in self._segments(part.first_dirty, part.first_uncleanable):
             transactions.add_aborted(self._aborted([segment]))
             for header, batch in self._read(segment):
-                if header.last_offset >= what.first_dirty:
+                if header.last_offset >= part.first_dirty:
                     yield header, batch
 
     def _aborted(self, segments: list[Segment]) -> list[AbortedTransaction]:
@@ -196,7 +196,7 @@ class _Cleaning:
             if header.is_control:
                 transactions.may_drop_marker(header, read_end_marker(batch))
             elif not transactions.may_drop_data(header):
-                start, base = self._what.first_dirty, header.base_offset
+                start, base = self._part.first_dirty, header.base_offset
                 payload = unpacked(header, batch)
                 records = keyed_records(payload, header.count, header.last_offset_delta)
                 for turn in self._pace.turns(records):
@@ -247,7 +247,7 @@ class _Cleaning:
         """
         with cleaned_segment(self._log.directory, segments[-1]) as cleaned:
             sources, rewritten, changed = list[Segment](), RewrittenBatches(), False
-            while segments and self._goes_along(sources, cleaned, segments[-1]):
+            while segments and self._fits_into_group(sources, cleaned, segments[-1]):
                 sources.append(segments.pop())
                 transactions.add_aborted(self._aborted(sources[-1:]))
                 changed |= self._write(sources[-1], cleaned, rewritten, keep)
@@ -255,17 +255,17 @@ class _Cleaning:
                 self._append(cleaned, each)
             aborted = transactions.take_kept()
             # An unchanged single segment is left alone, which saves the sync and the swap.
-            if not changed and _says_the_same(sources, cleaned, len(aborted)):
+            if not changed and _is_unchanged(sources, cleaned, len(aborted)):
                 return
             cleaned.finish(sources, aborted)
             # Retention or a truncation may have removed a source during the write.
             if self._is_over() or not swap_in(self._log, sources, cleaned.segment):
                 raise CleaningAborted
 
-    def _goes_along(
+    def _fits_into_group(
         self, sources: list[Segment], cleaned: CleanedSegment, following: Segment
     ) -> bool:
-        return not sources or goes_along(
+        return not sources or fits_into_group(
             [each.info(is_active=False) for each in sources],
             cleaned.written,
             following.info(is_active=False),
@@ -302,7 +302,7 @@ def _begin_of(log: LogState) -> int:
     return log.segments.items[0].base_offset
 
 
-def _says_the_same(sources: list[Segment], cleaned: CleanedSegment, aborted: int) -> bool:
+def _is_unchanged(sources: list[Segment], cleaned: CleanedSegment, aborted: int) -> bool:
     """Return whether the result equals the single segment it was made from."""
     return (
         len(sources) == 1

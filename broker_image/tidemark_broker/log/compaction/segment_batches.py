@@ -34,8 +34,8 @@ def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeade
                 _check_whole(size, end - position)
                 # A batch that exceeds the rest of the buffer is read again as a whole.
                 if at + size > len(buffer):
-                    wanted = min(max(buffer_bytes, size), end - position)
-                    buffer, begin, at = pread_exactly(descriptor, wanted, position), position, 0
+                    read_bytes = min(max(buffer_bytes, size), end - position)
+                    buffer, begin, at = pread_exactly(descriptor, read_bytes, position), position, 0
                 batch = buffer[at : at + size]
                 check_crc(batch, 0, header)
             except CorruptBatch as error:

@@ -64,5 +64,5 @@ def _in_doubt(log: LogState, error: Exception) -> StorageError:
         f"{log.directory}: a compacted segment could not replace its sources ({error}); the log "
         "takes nothing more until it was opened again"
     )
-    log.let_go()
+    log.close_files()
     return StorageError(log.failure)

@@ -127,7 +127,7 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
     if result.records:
         # The leader's log starts above this log's end: everything here was deleted.
         if result.log_start_offset >= partition.next_offset:
-            await _let_go_of_deleted(partition, result)
+            await _drop_deleted_log(partition, result)
         # Verified like a client's: CRCs, contiguous offsets, epochs that do not fall.
         partition.log.append_as_follower(result.records)
     # High watermark before log start, so that their order holds at every moment.
@@ -143,7 +143,7 @@ def _advance_high_watermark(partition: Partition, offset: int) -> None:
         partition.context.purgatory.notify((Change.HIGH_WATERMARK, partition.tp))
 
 
-async def _let_go_of_deleted(partition: Partition, leader: ReplicaFetchResult) -> None:
+async def _drop_deleted_log(partition: Partition, leader: ReplicaFetchResult) -> None:
     """Empty a log whose records were all deleted.
 
     A log that ends within the leader's first batch has another history, whose epochs the leader no
@@ -162,7 +162,7 @@ def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
         position = HeadPosition(result.head_version, result.head_commit_id, result.head_floor_epoch)
         remote_end.note_position(partition, position)
     if result.head_tiered_epoch >= 0 or result.remote_end_offset >= 0:
-        remote_end.learn(
+        remote_end.note_head(
             partition, result.head_tiered_epoch, result.remote_end_offset, result.remote_end_epoch
         )
     # Valid only for this head: remote_part_is_gone compares both later.

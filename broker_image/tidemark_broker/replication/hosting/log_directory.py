@@ -184,12 +184,12 @@ class LogDirectory:
             return None
         return _state_in(failure.directory, unopened.topic_id)
 
-    def open_again(self, tp: TopicPartition) -> FoundLog | None:
+    def retry_opening(self, tp: TopicPartition) -> FoundLog | None:
         """Retry an unopened log (blocking). None if it is not unopened any more."""
         failure = self._failure_of(tp)
         if failure is None:
             return None
-        log = self._logs.open_again(*tp)
+        log = self._logs.retry_opening(*tp)
         if log is None:
             failure = self._failure_of(tp) or failure
             raise StorageError(f"{failure.directory} cannot be opened: {failure.reason}")

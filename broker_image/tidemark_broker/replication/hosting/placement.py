@@ -146,7 +146,7 @@ class Placement:
             state=state,
         )
         # A new log of a partition with a tier lacks what is only in the tier.
-        doubt = prefix_rule.BEGUN_ANEW if row.manifest else None
+        doubt = prefix_rule.LOG_RESTARTED if row.manifest else None
         partition = Partition(
             self._context, log, stored=None, view=view, on_disk=state, doubt=doubt
         )

@@ -59,10 +59,10 @@ class Repairs:
         """Return the unopened logs that are due for a retry."""
         return [each.tp for each in self._logs.unopened() if self._is_due(each.tp)]
 
-    async def open_again(self, tp: TopicPartition) -> FoundLog | None:
+    async def retry_opening(self, tp: TopicPartition) -> FoundLog | None:
         """Retry an unopened log; return it if it opens."""
         try:
-            found = await in_thread(self._logs.open_again, tp)
+            found = await in_thread(self._logs.retry_opening, tp)
         except StorageError as error:
             self._failed(tp, error)
             return None

@@ -261,11 +261,11 @@ class ReplicaManager:
                 assignments += [
                     Assignment(view, row, request.controller_epoch)
                     for row in self._rows_for(view, topic, whole=whole)
-                    if not self._goes(removals, (view.topic_id, row.partition))
+                    if not self._is_removed(removals, (view.topic_id, row.partition))
                 ]
         return [self._placement.place(each) for each in assignments]
 
-    def _goes(self, removals: Removals, key: TopicIdPartition) -> bool:
+    def _is_removed(self, removals: Removals, key: TopicIdPartition) -> bool:
         """Return whether the same message removes the replica."""
         hosted = self._hosted.by_key.get(key)
         return hosted is not None and removals.take(key, hosted.row)
@@ -338,20 +338,20 @@ class ReplicaManager:
     async def retry(self) -> None:
         """Retry logs that did not open, offline replicas, and takeovers from the tier."""
         for tp in self._repairs.due():
-            await self._open_again(tp)
+            await self._retry_opening(tp)
         # Offline replicas are placed with the controller's latest row.
         now_s = self.context.monotonic()
         for key in list(self._placement.offline):
             await self._placement.place_again(key, now_s)
         # A reopened log that lacks records is copied again from its leader.
         for partition, reason in (await self._repairs.reopen(self.partitions)).items():
-            await self._copy_anew(partition, reason)
+            await self._copy_again(partition, reason)
         await self._repairs.probe_room(self.partitions)
         await self._remove_strays()
         for partition in self.partitions:
             self._take_overs.begin(partition)
 
-    async def _copy_anew(self, partition: Partition, reason: str) -> None:
+    async def _copy_again(self, partition: Partition, reason: str) -> None:
         """Replace a log that lacks records by a new one that copies them from the leader, if
         the leader has them.
         """
@@ -376,22 +376,22 @@ class ReplicaManager:
             for key, reason in sorted(self._logs.strays().items())
         )
 
-    async def _open_again(self, tp: TopicPartition) -> None:
+    async def _retry_opening(self, tp: TopicPartition) -> None:
         """Retry one log.
 
         Its role comes with the next attempt to place it, if it is assigned here.
         """
         async with self._hosted.lock(tp), self._hosted.at_work:
-            found = await self._repairs.open_again(tp)
+            found = await self._repairs.retry_opening(tp)
             if found is not None:
                 self._placement.reconfigure((self._placement.host(found),))
 
-    def registered_anew(self) -> None:
+    def on_reregistration(self) -> None:
         """Note that the controller knows of this broker's lost records: it may lead again in a
         later epoch.
         """
         for partition in self.partitions:
-            roles.loss_is_known(partition)
+            roles.confirm_loss(partition)
 
     def shrink_isrs(self) -> None:
         """Drop lagging followers from the ISR; called every lag/2."""

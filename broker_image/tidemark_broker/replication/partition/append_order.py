@@ -25,7 +25,7 @@ class Turn:
         """Future that is done when the next turn may proceed."""
         return self._over
 
-    async def come(self) -> None:
+    async def wait(self) -> None:
         """Wait for the turns before this one."""
         if self._before is not None:
             await asyncio.wait([self._before])

@@ -120,7 +120,7 @@ def fetch(
             return _with(empty_answer(partition), diverging=diverging)
     # A follower cannot know whether an offset outside its log is invalid, so the leader decides.
     if not partition.is_leader and not log.local_log_start_offset <= offset <= log.next_offset:
-        return _ask_the_leader(partition, offset)
+        return _redirect_to_leader(partition, offset)
     if not log.log_start_offset <= offset <= log.next_offset:
         return FetchResult(error=ErrorCode.offset_out_of_range)
     # Local retention deleted it, but the tier may have it.
@@ -143,7 +143,7 @@ def _not_led(partition: Partition, error: ErrorCode) -> FetchResult:
     )
 
 
-def _ask_the_leader(partition: Partition, offset: int) -> FetchResult:
+def _redirect_to_leader(partition: Partition, offset: int) -> FetchResult:
     """Direct a consumer to the leader for records that a follower does not have and the tier may
     have.
 
@@ -160,7 +160,7 @@ def _not_here(partition: Partition, offset: int, max_bytes: int) -> FetchResult:
     contains it.
     """
     if not partition.is_leader:
-        return _ask_the_leader(partition, offset)
+        return _redirect_to_leader(partition, offset)
     if not partition.log.log_start_offset <= offset or not partition.tiering.reads_tier:
         return FetchResult(error=ErrorCode.offset_out_of_range)
     need = RemoteFetchNeed(offset=offset, max_bytes=max_bytes)

@@ -54,7 +54,7 @@ def last_epoch_below(partition: Partition, offset: int) -> int:
     return partition.leader_epoch if epoch < 0 else epoch
 
 
-def delete_meant(
+def delete_intended(
     partition: Partition, offset: int, *, leader_epoch: int, last_epoch: int
 ) -> DeleteResult:
     """Call :func:`delete_records` for the leader of ``leader_epoch``, if its log has the intended

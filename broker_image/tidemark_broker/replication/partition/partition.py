@@ -378,10 +378,10 @@ class Partition:
             tier_damaged=self.tier_damaged,
         )
 
-    def tell_role(self) -> None:
+    def notify_role(self) -> None:
         """Notify the subscribers of role changes."""
-        for tell in self.context.role_changed:
-            tell(self)
+        for notify in self.context.role_changed:
+            notify(self)
 
     def wake_all(self) -> None:
         """Wake every operation that waits for this partition."""

@@ -32,7 +32,7 @@ class Doubt:
 
 UNCLEAN_SHUTDOWN = Doubt("its log was opened after an unclean shutdown")
 RECORDS_LOST = Doubt("its disk lost records")
-BEGUN_ANEW = Doubt("its log was restarted")
+LOG_RESTARTED = Doubt("its log was restarted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def question(replica: Standing) -> str:
     return ""
 
 
-def taken_in(before: PartitionState | None, after: PartitionState, node_id: int) -> bool:
+def joined_isr(before: PartitionState | None, after: PartitionState, node_id: int) -> bool:
     """Return whether the leader of ``before`` has added the replica to the ISR since.
 
     Only a row of the same leader epoch proves it: a row that has the replica in the ISR from the

@@ -25,7 +25,7 @@ from tidemark_broker.log import (
     VerificationGuard,
     batch_contents,
     is_quickly_read,
-    is_to_be_read,
+    is_sampled,
 )
 from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.partition import isr_maintenance
@@ -70,14 +70,14 @@ def begin(
     """Append the batch now if neither it nor an earlier one of the same ``peer`` (a connection)
     needs a long read first.
 
-    ``guard``: see :meth:`PartitionLog.append_as_leader`. ``is_early``: see :func:`is_to_be_read`;
+    ``guard``: see :meth:`PartitionLog.append_as_leader`. ``is_early``: see :func:`is_sampled`;
     None for batches of the broker itself, which are not read. No batch is read on suspicion while
     many wait for it, since a client with slow batches would delay everyone's first ones.
     """
     reads = is_early is not None and (
         partition.log.config.compacts
         or is_quickly_read(data)
-        or (not in_record_thread.is_busy and is_to_be_read(data, is_early=is_early))
+        or (not in_record_thread.is_busy and is_sampled(data, is_early=is_early))
     )
 
     def append(contents: BatchContents | None) -> ProduceResult:
@@ -187,7 +187,7 @@ class DelayedAppend:
     async def finish(self) -> ProduceResult:
         """Append the batch when its turn comes."""
         try:
-            await self._turn.come()
+            await self._turn.wait()
             try:
                 # The first attempt shows whether the records are needed, now that predecessors are
                 # appended.
@@ -197,7 +197,7 @@ class DelayedAppend:
         except ThreadsBusy as error:
             # Clients retry REQUEST_TIMED_OUT; the batch was not appended.
             busy = ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
-            return _to_come_again(self._partition, self._data, busy)
+            return _note_refused(self._partition, self._data, busy)
         except LogError as error:
             return _refused(self._partition, error)
         finally:
@@ -224,12 +224,12 @@ _WITHOUT_LOG_START = (BatchTooLarge, CorruptRecords, NoBatch, RecordTooLarge, St
 
 
 def _refused(partition: Partition, error: LogError) -> ProduceResult:
-    told = not isinstance(error, _WITHOUT_LOG_START)
+    has_log_start = not isinstance(error, _WITHOUT_LOG_START)
     return ProduceResult(
         error=error.error_code,
         message=str(error),
         records=error.records,
-        log_start_offset=partition.log_start_offset if told else -1,
+        log_start_offset=partition.log_start_offset if has_log_start else -1,
     )
 
 
@@ -240,10 +240,10 @@ def _append(
     # Retryable refusals come first: the batch itself is not examined for them.
     refusal = _refusal(partition, acks)
     if refusal is not None:
-        return _to_come_again(partition, data, refusal)
+        return _note_refused(partition, data, refusal)
     if not context.failures.may_try(partition.tp, context.monotonic()):
         refusal = ProduceResult(error=ErrorCode.kafka_storage_error)
-        return _to_come_again(partition, data, refusal)
+        return _note_refused(partition, data, refusal)
     # Checked only if any batch was refused lately, which is rare.
     if len(context.refused):
         refusal = _overtaking(partition, data)
@@ -254,11 +254,11 @@ def _append(
     except StorageError as error:
         partition.storage_failed(error)
         refusal = ProduceResult(error=error.error_code, message=str(error))
-        return _to_come_again(partition, data, refusal)
+        return _note_refused(partition, data, refusal)
     except TooManyProducers as error:
         # The producer's next batch must not be taken for its first once there is room again.
         context.refused.note_new_producer(partition.tp, str(error), context.monotonic())
-        return _to_come_again(partition, data, _refused(partition, error))
+        return _note_refused(partition, data, _refused(partition, error))
     except LogError as error:
         return _refused(partition, error)
     # Wake fetches before the high watermark is recomputed: followers may proceed.
@@ -277,7 +277,7 @@ def _append(
     )
 
 
-def _to_come_again(partition: Partition, data: bytes, refusal: ProduceResult) -> ProduceResult:
+def _note_refused(partition: Partition, data: bytes, refusal: ProduceResult) -> ProduceResult:
     """Note a refused batch that was not examined.
 
     If the log knows the producer, a gap in its sequence numbers shows that the batch is missing.

@@ -53,7 +53,7 @@ def replace(partition: Partition, end: RemoteEnd, position: HeadPosition | None 
     partition.log.highest_remote_offset = end.offset
 
 
-def learn(partition: Partition, tiered_epoch: int, offset: int, epoch: int) -> None:
+def note_head(partition: Partition, tiered_epoch: int, offset: int, epoch: int) -> None:
     """Record the tier's end from a head claimed under ``tiered_epoch`` (-1, -1: it is empty).
 
     A head of an older epoch is ignored.

@@ -52,9 +52,9 @@ async def apply(
                 )
                 return False
             row = known
-        begun_blind = partition.stored is None
+        had_no_state = partition.stored is None
         # Membership granted by the current leader proves the log complete again.
-        if partition.role is Role.FOLLOWER and prefix_rule.taken_in(
+        if partition.role is Role.FOLLOWER and prefix_rule.joined_isr(
             known, row, partition.context.node_id
         ):
             partition.doubt = None
@@ -71,7 +71,7 @@ async def apply(
         except StorageError:
             _give_up_former_role(partition, row)
             raise
-        if begun_blind:
+        if had_no_state:
             partition.settle_log_start()
         # An answer to a proposal may have brought a newer one meanwhile.
         await _take_role(partition, partition.row or row)
@@ -139,7 +139,7 @@ async def become_leader(partition: Partition) -> None:
         await lead(partition, row)
 
 
-def found_lacking(partition: Partition, tier: TierEnd) -> bool:
+def stops_for_lacking_records(partition: Partition, tier: TierEnd) -> bool:
     """Return whether the leader's log lacks records that its own claim shows to be in the tier.
 
     If so, it stops leading at once and accepts nothing before it has taken over from the tier.
@@ -201,7 +201,7 @@ async def lead(partition: Partition, row: control.PartitionState) -> None:
     # Single-replica partitions commit at once; then report and start the leader's tasks.
     isr_maintenance.after_change(partition)
     isr_maintenance.propose_news(partition)
-    partition.tell_role()
+    partition.notify_role()
     if partition.context.remote is not None:
         partition.context.remote.on_leader(partition)
 
@@ -237,7 +237,7 @@ def stop_leading(partition: Partition, role: Role) -> None:
     partition.leader = None
     partition.role = role
     if was_leader:
-        partition.tell_role()
+        partition.notify_role()
     partition.wake_all()
 
 
@@ -273,7 +273,7 @@ async def reopen(partition: Partition) -> None:
         partition.wake_all()
 
 
-def loss_is_known(partition: Partition) -> None:
+def confirm_loss(partition: Partition) -> None:
     """Limit a loss to the current epoch: the controller decides about later epochs knowing of the
     loss.
     """
