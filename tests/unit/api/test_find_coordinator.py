@@ -66,7 +66,9 @@ async def ask(
     version: int, cluster: MetadataCache, users: UserStore | None = None, **fields: Any
 ) -> tuple[find_coordinator.FindCoordinatorResponse, list[str]]:
     wanted: list[str] = []
-    services: Any = SimpleNamespace(cluster=cluster, creations=SimpleNamespace(request=wanted.append))
+    services: Any = SimpleNamespace(
+        cluster=cluster, creations=SimpleNamespace(request=wanted.append)
+    )
     client = Client("10.0.0.1:1", LISTENER, users)
     request: Any = kafka.fit(find_coordinator.API.request_type(version), **fields)
     answer = await find_coordinator.handle(request, Call(services, version, client, room()))
