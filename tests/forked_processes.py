@@ -1,11 +1,11 @@
-"""Processes of ours that begin as copies of one that has imported everything.
+"""Processes of ours that start as copies of one that has imported everything.
 
 A broker or an operator imports for about a CPU second before it does anything, and tests start
-hundreds of them. So a process of tests has one template for each program, which has imported its
-modules; what is started is a fork of it that runs the same ``__main__``. Otherwise it is as if it
-were executed: arguments, environment, working directory, standard streams and no descriptor besides
-them, a pid, signals and an exit status of its own. Programs are executed where they are measured
-(``tests/benchmarks``), by the command line (``tests/conformance``, ``e2e``), and in
+hundreds of them. Each test process therefore has one template for each program, which has imported
+its modules; a new process is a fork of it that runs the same ``__main__``. Otherwise it behaves as
+if it were executed: it has its own arguments, environment, working directory, standard streams,
+pid, signals and exit status, and no other descriptors. Programs are executed where they are
+measured (``tests/benchmarks``), by the command line (``tests/conformance``, ``e2e``), and in
 ``tests/unit/test_lean_start.py``.
 
 A request is one message with three descriptors: standard output, standard error, and one to which
@@ -59,7 +59,7 @@ class Forked:
                 os.kill(self.pid, number)
 
     async def wait(self) -> int:
-        """Its exit status."""
+        """Wait for the process and return its exit status."""
         return await asyncio.shield(self._ended)
 
 
@@ -105,8 +105,10 @@ _templates: dict[str, socket.socket] = {}
 
 
 def _template(program: str) -> socket.socket:
-    """Where to ask for forks of one; it is started if it does not run, and ends with this
-    process."""
+    """Return the socket of a program's template.
+
+    It is started if it does not run, and ends with this process.
+    """
     if program not in _templates:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = (sys.executable, "-m", "tests.forked_processes", program, str(theirs.fileno()))
@@ -129,14 +131,14 @@ def _end(requests: socket.socket, child: "subprocess.Popen[bytes]") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Forks itself when it is asked to, and tells of its children's ends."""
+    """Forks itself on request, and reports the ends of its children."""
 
     requests: int
     #: Pid and where to tell of it, by the descriptor that becomes readable when it ends.
     children: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def serve(self) -> dict[str, Any] | None:
-        """In a fork: what it was asked to be. In the template: None, when nobody asks any more."""
+        """Return the request in a fork, and None in the template once no client is connected."""
         while True:
             poll = select.poll()
             for descriptor in (self.requests, *self.children):
@@ -153,7 +155,7 @@ class Template:
                     return dict(json.loads(data))
 
     def _fork(self, given: Sequence[int]) -> bool:
-        """Is this the fork?"""
+        """Fork; return whether this is the child."""
         stdout, stderr, life = given
         pid = os.fork()
         if pid == 0:
@@ -191,7 +193,7 @@ def become(words: Sequence[str], environment: dict[str, str], folder: str) -> No
 
 
 def main(program: str, requests: int) -> None:
-    """Be the template of ``program`` until nobody asks any more."""
+    """Run as the template of ``program`` until no client is connected."""
     # It ends after those who ask it; forks have what an executed process would inherit.
     inherited = signal.signal(signal.SIGINT, signal.SIG_IGN)
     leave_out_hypothesis()

@@ -61,7 +61,9 @@ class Helm:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What keeps Helm away from what is the person's own who runs the tests."""
+        """Environment that isolates Helm from the configuration of the person who runs the
+        tests.
+        """
         return {
             **{name: text for name, text in os.environ.items() if not name.startswith("HELM_")},
             **{f"HELM_{kind}_HOME": str(self.home / kind) for kind in ("CACHE", "CONFIG", "DATA")},
@@ -77,7 +79,7 @@ class Helm:
     def template_of_test(
         self, chart: Path, values: dict[str, Any] | None = None, *, namespace: str = "tidemark"
     ) -> list[dict[str, Any]]:
-        """What ``helm test`` makes, in its order."""
+        """Return the objects that ``helm test`` creates, in its order."""
         objects = self._rendered(chart, values, namespace)
         hooks = [body for body in objects if _annotation(body, "hook") == "test"]
         return sorted(hooks, key=lambda body: int(_annotation(body, "hook-weight")))

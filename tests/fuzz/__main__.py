@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.fuzz.targets import CORPUS, TARGETS, Case, Target, new_case
 
 _PROGRESS_S = 5.0
-#: A run ends after so many: most are the same.
+#: A run ends after this number of findings, because most are the same.
 FINDINGS_MAX = 20
 
 

@@ -24,7 +24,7 @@ Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None]
 
 
 def check_message(entity_type: Any, body: bytes) -> bool:
-    """All three readers of messages agree, or none is asked because the walk refuses."""
+    """Check that all three readers of messages agree, unless the walk refuses the message."""
     try:
         value = decode(entity_type, body)
     except FrameError:
@@ -63,7 +63,7 @@ def refusal_of(data: bytes) -> str:
 
 
 def rows_of(data: bytes) -> list[Row]:
-    """What Spark's decoder finds, as the brokers' tells it."""
+    """Return the rows of Spark's decoder in the format of the broker's."""
     found: list[Row] = []
     for each in decode_to_arrow(data, EVERYTHING):
         each.validate(full=True)

@@ -83,7 +83,7 @@ def spoil(rng: random.Random, data: bytes) -> bytes:
 
 
 def elements_of(value: Any) -> int:
-    """How many elements all arrays of a message hold."""
+    """Count the elements of all arrays in a message."""
     if isinstance(value, tuple):
         return len(value) + sum(map(elements_of, value))
     if dataclasses.is_dataclass(value):

@@ -1,7 +1,7 @@
-"""A partition's directory of which one file was changed while nobody looked.
+"""A partition's directory with one file changed while no process had it open.
 
-Whatever it holds now, opening it ends in a log that is whole, or in an error of the log; never in
-another exception, and never in a log that serves what its CRCs refuse.
+Opening it results in a consistent log or in an error of the log. It never raises another exception,
+and the log never serves what its CRCs reject.
 """
 
 import functools
@@ -81,8 +81,11 @@ def _opened(directory: Path, *, clean: bool) -> PartitionLog:
 
 
 def _check_log(log: PartitionLog, *, clean: bool) -> None:
-    """After a crash every batch was looked at, so all can be read. After a clean shutdown nobody
-    has: a reader may meet the damage, and is told."""
+    """Check that a log is readable.
+
+    After a crash every batch was inspected, so all are readable. After a clean shutdown none was: a
+    reader may find the damage and receives an error.
+    """
     try:
         end = _read_all(log, checked=not clean)
         log.offset_by_timestamp(T0 + 5)

@@ -1,6 +1,6 @@
-"""What is tried: each target makes bytes from chance, and says what must hold for any bytes.
+"""Fuzz targets: each generates random bytes and states what must be true for any bytes.
 
-A case is kept as text: a line with the target and a note that it understands, then the bytes in
+A case is stored as text: a line with the target and a note that it understands, then the bytes in
 hex.
 """
 
@@ -30,8 +30,6 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One try."""
-
     target: str
     note: str
     data: bytes
@@ -72,7 +70,9 @@ def _name_of(kind: str, entity_type: Any) -> str:
 
 
 def _check_message(note: str, data: bytes) -> bool:
-    """By Api and version, so that a kept case outlives a new message in the middle of the list."""
+    """Check a message by Api and version, so that a stored case stays valid when a message is
+    added in the middle of the list.
+    """
     kind = note.split(maxsplit=1)[0]
     for entity_type in _MESSAGES[kind]:
         if _name_of(kind, entity_type) == note:

@@ -58,7 +58,7 @@ def sound() -> dict[str, bytes]:
 
 
 def make(rng: random.Random) -> tuple[str, bytes]:
-    """(kind, content)."""
+    """Return kind and content of an object."""
     kind = rng.choice(sorted(sound()))
     data = sound()[kind]
     if kind == "aux" or rng.random() < 0.4:
@@ -87,7 +87,7 @@ def check(note: str, data: bytes) -> bool:
 
 
 def _change(rng: random.Random, fields: Any) -> None:
-    """One value somewhere in it becomes another, goes, or is joined by one that nobody knows."""
+    """Change or remove one value, or add an unknown one."""
     here = fields
     while True:
         if not here:

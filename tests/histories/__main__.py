@@ -1,10 +1,10 @@
 """``make histories MINUTES=30``: rounds of clients and faults on a cluster of real processes, each
-with a seed of its own, and a checker that reads what clients were told.
+with a seed of its own, and a checker that reads what clients received.
 
-Seeds run on from ``--first``; ``SEED=17`` is one round again: the same clients and the same faults,
-though not at the same microsecond. The history of a round with an anomaly is kept in
+Seeds count up from ``--first``; ``SEED=17`` repeats one round: the same clients and the same
+faults, though not at the same microsecond. The history of a round with an anomaly is stored in
 ``build/histories``, with the nodes' logs; ``--history`` judges it again. ``--kafka`` disturbs
-Apache Kafka's brokers instead: what is found there is Kafka's, or the checker's own mistake.
+Apache Kafka's brokers instead: a finding there is Kafka's, or the checker's own mistake.
 ``--wrong`` has clients do something that must be found, ``--bug`` starts brokers with a broken rule
 that must be found, and ``--fault`` names the only faults.
 """
@@ -27,7 +27,7 @@ from tests.lock_order import in_order
 
 KEPT = Path("build") / "histories"
 KINDS = (KILL, RESTART, PAUSE, ROLL, ELECT, RESTORE, OLD_HEAD)
-#: A run ends after so many rounds with anomalies: most are the same.
+#: A run ends after this number of rounds with anomalies, because most are the same.
 FOUND_MAX = 5
 
 

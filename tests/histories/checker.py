@@ -10,14 +10,14 @@ from tests.histories.facts import ABORTED, COMMITTED, UNKNOWN, Facts
 from tests.histories.levels import Anomaly
 from tests.histories.librdkafka_logs import said_of
 
-#: As many of one name are told in full.
+#: Number of anomalies of one name that are reported in full.
 TOLD_MAX = 3
 OPERATIONS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is counted of a history, or of many: no more for being many. Anomalies by name."""
+    """Counts of one or many histories, of constant size. Anomalies by name."""
 
     counted: Counter[str]
     faults: Counter[str]
@@ -25,7 +25,7 @@ class Figures:
     allowed: Counter[str]
 
     def line(self) -> str:
-        """All of them."""
+        """All figures as one line."""
         parts = [f"{name} {number:,}" for name, number in self.counted.items()]
         parts.append(f"faults: {_by_name(self.faults)}")
         parts.append(f"allowed: {_by_name(self.allowed)}")
@@ -51,11 +51,11 @@ class Report:
     allowed: tuple[Anomaly, ...]
 
     def all_figures(self) -> Figures:
-        """What is left of it when many are added up."""
+        """The figures that can be added up over many histories."""
         return Figures(self.figures, self.faults, _names(self.violations), _names(self.allowed))
 
     def line(self) -> str:
-        """All figures."""
+        """All figures as one line."""
         return self.all_figures().line()
 
     def proofs(self, events: Sequence[Event]) -> list[str]:

@@ -1,8 +1,7 @@
-"""What all clients of a run share: who they are, what they may ask, and where it is written down.
+"""Shared parts of all clients of a run: their identity, their choices, and their record.
 
-Each client is a thread that keeps making instances of itself (*processes* of the history) until it
-is told to stop. An instance that cannot go on, as its library says or by chance, is left behind and
-the next one begins.
+Each client is a thread that creates instances of itself (*processes* of the history) until it has
+to stop. An instance that its library or chance ends is abandoned and the next one starts.
 """
 
 import random
@@ -22,12 +21,12 @@ CALL_S = 10.0
 REPEATED_S = 40.0
 #: A call that has not returned by then does not keep to its own time-out.
 HUNG_S = 3 * CALL_S
-#: A transaction that nobody ends is aborted by its coordinator after that.
+#: Timeout of a transaction, after which its coordinator aborts it.
 TRANSACTION_MS = 15_000
 
 
 class Restart(Exception):
-    """This instance cannot go on."""
+    """This instance has to be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Run:
 
     @property
     def goes_on(self) -> bool:
-        """Shall clients begin anything more?"""
+        """Whether clients may start further operations."""
         return not self.stopping.is_set() and not self.recorder.is_full
 
     def places(self, topics: tuple[str, ...]) -> list[TopicPartition]:
@@ -56,8 +55,9 @@ class Run:
         ]
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """A library's configuration: its defaults, but for what notices sooner that a broker that
-        was killed is back (nobody kills the same one every few seconds elsewhere)."""
+        """Return a library's configuration: its defaults, except that it notices sooner that a
+        killed broker is back (in production no broker is killed every few seconds).
+        """
         return {
             "bootstrap.servers": self.bootstrap,
             "log_level": 1,
@@ -71,13 +71,15 @@ class Run:
 
 
 def _unheard(error: KafkaError) -> None:
-    """Whoever calls is told of it as well. Without a callback confluent-kafka raises a fatal error
-    in the midst of other callbacks, which then run with an exception set: a lock taken in one of
-    them is never given back."""
+    """Ignore an error that the caller receives as well.
+
+    Without a callback confluent-kafka raises a fatal error in the midst of other callbacks, which
+    then run with an exception set: a lock taken in one of them is never released.
+    """
 
 
 class Instances:
-    """The thread of one client. Whoever derives from it says what one instance does."""
+    """The thread of one client. Subclasses define what one instance does."""
 
     def __init__(self, run: Run, client: Client) -> None:
         self.run = run
@@ -90,7 +92,7 @@ class Instances:
         self.thread = threading.Thread(target=self._work, name=client.name, daemon=True)
 
     def instance(self) -> None:
-        """Until it cannot go on (:class:`Restart`) or the run is over."""
+        """Run one instance until it has to be replaced (:class:`Restart`) or the run is over."""
         raise NotImplementedError
 
     def new_value(self, hops: int = 0) -> str:
@@ -130,9 +132,11 @@ _calling: dict[threading.Thread, float] = {}
 
 
 def is_hung(thread: threading.Thread) -> bool:
-    """Does it wait for a call that should have returned long ago? librdkafka's
-    ``send_offsets_to_transaction`` may wait for ever for a coordinator that is gone (its issues
-    5456 and 5511), whatever the time-out; so no round fails for that."""
+    """Return whether the thread waits for a call that should have returned long ago.
+
+    librdkafka's ``send_offsets_to_transaction`` may wait forever for a coordinator that is no
+    longer there (its issues 5456 and 5511), whatever the timeout, so no round fails for that.
+    """
     since_s = _calling.get(thread)
     return since_s is not None and time.monotonic() - since_s > HUNG_S
 
@@ -149,7 +153,9 @@ def partition_of(place: str, offset: int) -> TopicPartition:
 
 
 def next_topic(source: str, value: str) -> tuple[str, int]:
-    """Where a record's result goes, and how often it was made of another then."""
+    """Return the topic of a record's result, and the number of earlier results that led to the
+    record.
+    """
     hops = int(value.rpartition("#")[2]) + 1
     return (NEXT[source] if hops <= HOPS_MAX else LAST), hops
 
@@ -176,6 +182,6 @@ def repeated(call: Any, *arguments: Any, before: list[str] | None = None) -> Non
 
 
 def error_of(exception: KafkaException) -> KafkaError:
-    """What the library says in it."""
+    """Return the library's error in the exception."""
     error: KafkaError = exception.args[0]
     return error

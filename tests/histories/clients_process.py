@@ -1,8 +1,8 @@
-"""A round's clients are in a process of their own, which ends with the round.
+"""Process of a round's clients, which ends with the round.
 
-A library's instance that hangs, or that nobody could close, keeps its threads (some nine each) and
-its memory until then, and a run of an hour would have thousands. The history comes back as a file,
-which has what was taken down even where the process dies.
+A library's instance that hangs, or that cannot be closed, keeps its threads (some nine each) and
+its memory until then, and a run of an hour would have thousands. The history is returned as a file,
+which contains the recorded events even if the process dies.
 """
 
 import faulthandler
@@ -25,8 +25,8 @@ from tests.histories.librdkafka_logs import write_down
 from tests.histories.plan import Plan
 from tests.histories.workload import NothingToJudge
 
-#: A history of so many events is long enough; it fits a gigabyte of memory with all that the
-#: checker makes of it.
+#: Maximum number of events in a history; with everything that the checker derives from it, it fits
+#: a gigabyte of memory.
 EVENTS_MAX = 500_000
 #: To end, once it has said that it is done.
 ENDED_S = 10.0
@@ -40,8 +40,10 @@ Work = Callable[[Run, Plan, Callable[[], None]], None]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the clients' process has to know. ``began_ns``: of the one monotonic clock that all
-    processes of a machine have."""
+    """Input of the clients' process.
+
+    ``began_ns``: of the monotonic clock that all processes of a machine share.
+    """
 
     bootstrap: str
     topics: dict[str, str]
@@ -52,8 +54,11 @@ class Job:
 
 
 class ClientsProcess:
-    """A process from the start (a fork would inherit a library's locks, and not its threads), which
-    is gone at the end of the ``with``, whatever it does."""
+    """A process that is started fresh, because a fork would inherit a library's locks without its
+    threads.
+
+    It is killed at the end of the ``with``.
+    """
 
     def __init__(self, job: Job) -> None:
         context = get_context("spawn")
@@ -81,7 +86,7 @@ class ClientsProcess:
         self._connection.close()
 
     def say(self, what: str) -> None:
-        """Whoever is gone is missed by :meth:`hear`."""
+        """Send a message. :meth:`hear` detects a process that has ended."""
         with suppress(OSError):
             self._connection.send(what)
 
@@ -136,7 +141,7 @@ def _serve(job: Job, connection: Connection) -> None:
 
 
 def _listen(connection: Connection, healed: threading.Event) -> None:
-    """Nobody is there to hear of it once the connection ends: neither shall this process be."""
+    """End this process when the connection ends, because the parent no longer exists."""
     while True:
         try:
             connection.recv()

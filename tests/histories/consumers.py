@@ -26,7 +26,7 @@ from tests.histories.plan import BROKERS_ASSIGN, EAGER
 COLLECT_S = 0.3
 #: The shortest that brokers let a member be silent for, by default.
 SESSION_MS = 6_000
-#: One poll in so many of a client that reads wrongly on purpose does.
+#: A client that reads wrongly on purpose does so in one poll of this number.
 WRONG_EVERY = 10
 
 Records = dict[str, list[tuple[int, str]]]
@@ -61,9 +61,12 @@ class Reading:
         self.consumer = Consumer(run.settings(**{**defaults, **settings}))
 
     def poll(self, most: int) -> Records:
-        """Up to so many records by place, of partitions that are its own at the end of it. Raises
-        :class:`Restart` where it could be stuck: librdkafka hands NOT_COORDINATOR of an OffsetFetch
-        to the application and leaves the partition alone until the next rebalance."""
+        """Return up to ``most`` records by place, of partitions that the client owns at the end of
+        the poll.
+
+        Raises :class:`Restart` where it could be stuck: librdkafka passes NOT_COORDINATOR of an
+        OffsetFetch to the application and ignores the partition until the next rebalance.
+        """
         self._untold, self._kept = {}, {}
         self._begin()
         until_s = time.monotonic() + COLLECT_S
@@ -78,7 +81,7 @@ class Reading:
         return self._kept
 
     def moved(self, offsets: dict[str, int | None]) -> None:
-        """It reads on from there; None: from where the library knows."""
+        """Record the positions from which it continues; None: chosen by the library."""
         for place, offset in offsets.items():
             self.at.pop(place, None)
             if offset is not None:
@@ -86,7 +89,7 @@ class Reading:
         self._between("position", {"offsets": offsets, "group": self.group, "final": self._final})
 
     def lost(self, places: Iterable[str]) -> None:
-        """It reads them no more."""
+        """Record the partitions that it no longer reads."""
         names = sorted(places)
         for place in names:
             self.at.pop(place, None)
@@ -95,8 +98,10 @@ class Reading:
             self._kept.pop(place, None)
 
     def seek(self, place: str, offset: int, *, secret: bool = False) -> bool:
-        """Read on from there; False if it did not, and nobody knows from where on it reads.
-        ``secret``: nothing is written down."""
+        """Continue reading from an offset; return False if that failed and the position is unknown.
+
+        ``secret``: nothing is recorded.
+        """
         try:
             self.consumer.seek(partition_of(place, offset))
             moved: int | None = offset
@@ -107,7 +112,7 @@ class Reading:
         return moved is not None
 
     def _between(self, f: str, value: dict[str, Any]) -> None:
-        """What was collected before comes first, also in the middle of a poll."""
+        """Return a generator's rest, with collected records first, also in the middle of a poll."""
         is_polling = self._operation is not None
         self._tell()
         self.run.recorder.point(self.process, f, **value)
@@ -151,6 +156,7 @@ def fetch_committed(
         operation.info(error=str(error_of(error)))
         return None
     if any(each.error is not None for each in found):
+        # One partition without an answer leaves the whole result unusable.
         operation.info(error=str(next(each.error for each in found if each.error is not None)))
         return None
     offsets = {place_of(each): each.offset if each.offset >= 0 else None for each in found}
@@ -159,8 +165,7 @@ def fetch_committed(
 
 
 class GroupReading(Reading):
-    """A member of a group: it asks itself where the group is, in each partition that it is
-    given."""
+    """A member of a group: it requests the group's offset of each partition that it is assigned."""
 
     def __init__(
         self, run: Run, process: str, level: str, group: str, assignor: str, topics: tuple[str, ...]
@@ -175,6 +180,7 @@ class GroupReading(Reading):
                 "heartbeat.interval.ms": SESSION_MS // 4,
             }
         super().__init__(run, process, level, settings)
+        # The eager protocol revokes all partitions before it assigns new ones.
         self._is_cooperative = assignor != EAGER
         self.consumer.subscribe(
             [run.topics[topic] for topic in topics],
@@ -184,7 +190,7 @@ class GroupReading(Reading):
         )
 
     def commit(self, offsets: dict[str, int], *, secret: bool = False) -> bool:
-        """Was it answered that they are committed? What fails may have been done."""
+        """Commit; return whether the commit was acknowledged."""
         operation = None
         if not secret:
             operation = self.run.recorder.invoke(
@@ -199,6 +205,7 @@ class GroupReading(Reading):
         if operation is not None and failed is None:
             operation.ok()
         elif operation is not None:
+            # A commit that failed may still have been applied.
             operation.info(error=str(failed))
         return failed is None
 

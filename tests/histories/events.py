@@ -1,15 +1,15 @@
-"""What clients did, in the order in which they noticed, so that a checker can judge it later.
+"""Operations of clients, in the order in which they noticed them, for a later check.
 
 Each operation is an invocation, and a completion that shares its id: ``ok`` (it took effect),
-``fail`` (it certainly did not), ``info`` (nobody can say). An operation without a completion is of
-unknown outcome as well: its client was gone before there was an answer. A process (Jepsen's word)
-is one instance of one client; one that is made anew gets another name.
+``fail`` (it certainly did not), ``info`` (unknown). An operation without a completion is of unknown
+outcome as well: its client ended before there was an answer. A process (Jepsen's word) is one
+instance of one client; its successor has another name.
 
 =============  ==================================================================================
 ``f``          value of the invocation; of the completion
 =============  ==================================================================================
 ``send``       place, value, level, txn ("" outside), origin (group, place, offset); offset, None
-               if the broker told none
+               if the broker returned none
 ``begin``      txn
 ``offsets``    txn, group, offsets by place: to be committed with that transaction
 ``end``        txn, commit (else abort)
@@ -22,7 +22,7 @@ is one instance of one client; one that is made anew gets another name.
 ``ends``       at the end of a run, ``stable`` and ``high`` by place: the last stable offset and the
                high watermark; a completion alone
 ``fault``      kind, target; a completion alone
-``raised``     this process goes on in another epoch; a completion alone
+``raised``     this process continues in another epoch; a completion alone
 ``hung``       a call of the client's library did not return; a completion alone
 ``said``       line: what librdkafka logged of an idempotent producer; a completion alone, the last
                ones of a round: see :mod:`tests.histories.librdkafka_logs`
@@ -96,11 +96,13 @@ def load(path: Path) -> list[Event]:
 
 
 class Recorder:
-    """Takes down events from many threads. ``events_max``: from then on :attr:`is_full` asks the
-    workload to end; what has begun, and the final reads, are still taken. ``clock``: ns, and
-    ``began_ns`` when the run began by it; ``first_id``: of two recorders of one run no operation
-    has the same id; ``into``: a file, unbuffered, so that it has what was taken down even where
-    the process dies."""
+    """Records events from many threads.
+
+    ``events_max``: from then on :attr:`is_full` tells the workload to end; pending operations and
+    the final reads are still recorded. ``clock``: ns, and ``began_ns`` its value at the start of
+    the run; ``first_id``: keeps the ids of two recorders of one run apart; ``into``: an unbuffered
+    file, which has the recorded events even if the process dies.
+    """
 
     def __init__(
         self,
@@ -120,12 +122,12 @@ class Recorder:
 
     @property
     def events(self) -> list[Event]:
-        """By time: two threads may have added theirs the other way round."""
+        """Events by time: two threads may have added theirs the other way round."""
         return sorted(self._events, key=lambda event: event.time)
 
     @property
     def is_full(self) -> bool:
-        """Is there room for no more than what has begun?"""
+        """Whether only pending operations may still be recorded."""
         return len(self._events) >= self._events_max
 
     def invoke(self, process: str, f: str, **value: Any) -> "Operation":
@@ -139,8 +141,7 @@ class Recorder:
         return (self._clock() - self._began_ns) // 1000
 
     def point(self, process: str, f: str, *, at_us: int | None = None, **value: Any) -> None:
-        """Something that was so at one moment, this one unless another is told: a completion
-        alone."""
+        """Record an observation at one moment, now by default, as a single completion."""
         self.add(next(self._ids), OK, f, process, value, at_us)
 
     def add(
@@ -171,15 +172,15 @@ class Operation:
         self._open = True
 
     def ok(self, **value: Any) -> None:
-        """It took effect."""
+        """Record that the operation took effect."""
         self._complete(OK, value)
 
     def fail(self, **value: Any) -> None:
-        """It certainly did not, and will not."""
+        """Record that it took no effect and will not."""
         self._complete(FAIL, value)
 
     def info(self, **value: Any) -> None:
-        """Nobody can say."""
+        """Record that its effect is unknown."""
         self._complete(INFO, value)
 
     def _complete(self, kind: str, value: dict[str, Any]) -> None:

@@ -37,9 +37,11 @@ class Write:
 
 @dataclass(slots=True)
 class Txn:
-    """One transaction. ``committing``: when a commit was first asked for, None if never;
-    ``open_commits``: those of which nobody knows how they ended, which may take effect later than
-    any abort."""
+    """One transaction.
+
+    ``committing``: time of the first commit request, None if there was none; ``open_commits``:
+    commits of unknown outcome, which may take effect later than any abort.
+    """
 
     name: str
     id: int
@@ -76,7 +78,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A group's offset that was asked for; ``ended`` is :data:`NEVER` if nobody knows."""
+    """A requested commit of a group's offset; ``ended`` is :data:`NEVER` if its end is unknown."""
 
     id: int
     offset: int
@@ -86,7 +88,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A group's offset as a coordinator told it; None: there is none."""
+    """A group's offset as returned by a coordinator; None: there is none."""
 
     id: int
     offset: int | None
@@ -116,15 +118,15 @@ class Facts:
         self.log: dict[str, dict[int, dict[str, int]]] = defaultdict(dict)
         #: The places and offsets at which a value was acknowledged or read.
         self.found: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
-        #: What was read, by level and place: values by offset. Where somebody has read everything
-        #: at the end, that alone: what others had read before must be in it.
+        #: Records that were read, by level and place: values by offset. If a final reader has read
+        #: everything, its records alone: they must include those of all others.
         self.read: dict[str, dict[str, dict[int, str]]] = {}
         self._values: dict[str, set[str]] = {}
         self._last: dict[tuple[str, str], int] = {}
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "Facts":
-        """Of a whole history."""
+        """Return the facts of a whole history."""
         facts = cls()
         began: dict[int, Event] = {}
         for event in events:
@@ -140,8 +142,10 @@ class Facts:
         return facts
 
     def is_visible(self, write: Write) -> bool:
-        """Is it there for readers of what is committed? Where its outcome is unknown, what they
-        have read decides."""
+        """Return whether readers of committed records see the write.
+
+        If its outcome is unknown, it counts as committed once such a reader has seen it.
+        """
         if write.status == FAIL or (write.txn and self.txns[write.txn].outcome == ABORTED):
             return False
         is_certain = not write.txn or self.txns[write.txn].outcome == COMMITTED
@@ -267,8 +271,9 @@ class Facts:
             self.commits[began.value["group"], place].append(commit)
 
     def _conclude(self) -> None:
-        """What only the whole history says: who read what, and which offsets came with
-        transactions."""
+        """Derive what needs the whole history: the readers of each record, and the offsets of
+        transactions.
+        """
         for poll in self.polls:
             if self.finals and poll.process not in self.finals:
                 continue

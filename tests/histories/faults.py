@@ -1,8 +1,7 @@
-"""What goes wrong while clients run: one thing at a time, as the plan says, on the node that is in
-that role just then.
+"""Faults while clients run: one at a time, as planned, on the node that currently has the role.
 
-Processes die, and data of the controller and of the tier goes back to an older version, as
-in a store that is restored from a backup:
+Processes die, and data of the controller and of the tier goes back to an older version, as in a
+store that is restored from a backup:
 
 * ``restore``: all of etcd, under a running operator, while one broker is down.
 * ``old head``: the head of one partition's manifest in the tier. Its segments are still there, so
@@ -69,7 +68,6 @@ class Faults:
         self._thread = threading.Thread(target=self._work, name="faults", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -206,7 +204,9 @@ class Faults:
         return self._chance.choice(found or brokers)
 
     def _coordinators(self, role: str) -> list[str]:
-        """Of the groups, or of the transactional ids, of this run's clients."""
+        """Return the coordinators of the groups, or of the transactional ids, of this run's
+        clients.
+        """
         topic = COORDINATORS[role]
         led = leaders(self._target.admin, [topic])
         keys = {

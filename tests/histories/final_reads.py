@@ -1,8 +1,8 @@
-"""The end of a round: nothing is under way any more, and everything that can be read is read.
+"""End of a round: no operation is pending, and everything readable is read.
 
-Transactions that instances left behind are ended by those who take over their ids, so that readers
-of what is committed get to the end; then one reader of each level reads every partition, and every
-group is asked where it is. What others were told before is judged by that.
+Successors take over the transactional ids of abandoned instances and end their transactions, so
+that readers of committed records reach the end. Then one reader of each level reads every
+partition, and every group's offsets are requested. The checker compares earlier answers with that.
 """
 
 import time
@@ -76,7 +76,9 @@ def _ask(run: Run, group: str, places: list[TopicPartition], seconds: float) -> 
     asked = [TopicPartition(each.topic, each.partition) for each in places]
     while fetch_committed(run, FINAL, consumer, group, asked, final=True) is None:
         if time.monotonic() > until_s:
-            raise TimeoutError(f"nobody says where group {group} is, for {seconds:.0f} s")
+            raise TimeoutError(
+                f"no broker returned the offsets of group {group} for {seconds:.0f} s"
+            )
         time.sleep(0.2)
     consumer.close()
 

@@ -1,8 +1,9 @@
-"""What consumer groups commit: an offset is a register, and each record is processed.
+"""Check of committed offsets of consumer groups: an offset is a register, and each record is
+processed.
 
-A committed offset that a coordinator tells must be one that somebody has asked for, and that no
-later one had replaced for certain when it was asked about: the checks of an atomic register whose
-writes have a beginning and an end.
+An offset that a coordinator returns must have been requested, and no later commit may have
+certainly replaced it before the request: the checks of an atomic register whose writes have a
+beginning and an end.
 """
 
 from bisect import bisect_left
@@ -44,8 +45,11 @@ def _register(
 def _proven(
     by_offset: Mapping[int, Sequence[Commit]], fetched: Iterable[Fetched]
 ) -> Iterator[Commit]:
-    """Commits of unknown outcome that took effect, for their offset was told, and nobody else asked
-    for it. (What the client sent again may take effect again: they themselves never end.)"""
+    """Return commits of unknown outcome that took effect, because their offset was returned and no
+    other commit wrote it.
+
+    A client's retry may take effect again, so such a commit never ends.
+    """
     told: set[int] = set()
     for read in fetched:
         if read.offset is None or read.offset in told:
@@ -72,12 +76,12 @@ def _judge(
     if read.offset is None:
         if over is None:
             return None
-        return "lost commit", f"{over.offset} was committed, none is told", (over.id, read.id)
+        return "lost commit", f"{over.offset} was committed, none is returned", (over.id, read.id)
     asked = [commit for commit in by_offset.get(read.offset, ()) if commit.began <= read.ended]
     if not asked:
-        return "phantom", f"{read.offset} is told, and nobody has committed it", (read.id,)
+        return "phantom", f"{read.offset} is returned, and no client has committed it", (read.id,)
     if over is not None and all(commit.ended < over.began for commit in asked):
-        text = f"{over.offset} was committed after {read.offset}, which is told"
+        text = f"{over.offset} was committed after {read.offset}, which is returned"
         return "rewound commit", text, (asked[-1].id, over.id, read.id)
     return None
 

@@ -1,6 +1,6 @@
-"""What each level of guarantee allows, in one table: everything else that is found is a bug.
+"""Anomalies that each level of guarantee allows, in one table; any other finding is a bug.
 
-A write of unknown outcome may be there or not, at every level, and that is no anomaly.
+A write of unknown outcome may exist or not, at every level, and that is no anomaly.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ MEANING = {
     "poll skip": "a reader went past a record that it should have been given",
     "nonmonotonic poll": "a reader was given a record before which it had been already",
     "nonmonotonic send": "records of one producer in another order than it sent them",
-    "precommitted read": "a read of a transaction before its commit was asked for",
-    "phantom": "a record, or a committed offset, that nobody ever wrote",
+    "precommitted read": "a read of a transaction before its commit was requested",
+    "phantom": "a record, or a committed offset, that no client ever wrote",
     "lost commit": "a group's offset was committed, and there is none",
     "rewound commit": "a group's offset is an older one again",
     "double processing": "one record of the input has two results in committed transactions",
@@ -36,13 +36,12 @@ MEANING = {
     "hanging transaction": "the last stable offset never reached the high watermark",
 }
 
-#: By level. Transactions do not keep one another's writes apart in Kafka (G0), and a circle that
-#: uses such an order is no G1c here. A producer that is not idempotent sends again what may have
-#: been written, so its records may come twice, and behind later ones. So does librdkafka's
-#: idempotent one, with what is under way, where a request that was to be sent again comes behind
-#: its successor: that one is out of order then, and the library goes on in another epoch, in which
-#: nobody can know what was written in the one before. Whoever reads uncommitted gets what they
-#: asked for.
+#: By level. Transactions in Kafka do not isolate their writes from each other (G0), and a circle
+#: that uses such an order is no G1c here. A producer that is not idempotent retries writes of
+#: unknown outcome, so its records may occur twice, and behind later ones. librdkafka's idempotent
+#: producer does so too, with requests in flight, if a retried request is processed after its
+#: successor: it is then out of order, and the library continues in another epoch, which leaves the
+#: outcome of the previous epoch unknown. Readers of uncommitted records may see any of them.
 ALLOWED: dict[str, frozenset[str]] = {
     PLAIN: frozenset({"duplicate", "nonmonotonic send"}),
     IDEMPOTENT: frozenset(),
@@ -65,5 +64,5 @@ class Anomaly:
 
     @property
     def is_allowed(self) -> bool:
-        """Does the level permit it?"""
+        """Return whether the level permits the anomaly."""
         return self.name in ALLOWED[self.level]

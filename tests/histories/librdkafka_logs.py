@@ -1,10 +1,9 @@
-"""What librdkafka logs of its idempotent producers, for whoever has to find out why it told that a
-record is written.
+"""Logs of librdkafka's idempotent producers, which show why it acknowledged a record.
 
-It acknowledges some records without an answer of their own: those of a request that nobody has
-answered, once a later one of the same partition was accepted (its line is ``IMPLICITACK``). Such a
-record has no offset in the history. The lines of a round's idempotent producers are kept in a ring,
-as they come by the dozen a second, and go into the history at the round's end.
+It acknowledges some records without an answer of their own: those of an unanswered request, once a
+later one of the same partition was accepted (its line is ``IMPLICITACK``). Such a record has no
+offset in the history. The lines of a round's idempotent producers are kept in a ring, because
+dozens arrive every second, and are added to the history at the round's end.
 """
 
 import logging
@@ -18,10 +17,10 @@ from tests.histories.events import Event, Recorder
 SAID = "said"
 #: What librdkafka is to log: sequence numbers and epochs; batches of records, sent and answered.
 DEBUG = "eos,msg"
-#: So many lines of a round are kept, the last ones: some megabytes.
+#: Number of latest lines of a round that are kept, some megabytes.
 LINES_MAX = 20_000
-#: So many are shown of one write: the first after it was sent, the last before it was answered, and
-#: what comes right behind.
+#: Number of lines shown for one write: the first after it was sent, the last before it was
+#: answered, and those directly after.
 FIRST_SHOWN, LAST_SHOWN, LATER_SHOWN = 10, 30, 5
 
 #: Lines with their time (µs of the run) and process.
@@ -31,13 +30,15 @@ _PARTITION = re.compile(r"(\S+ \[\d+\])")
 
 
 def ring() -> Ring:
-    """An empty one."""
+    """Return an empty ring."""
     return deque(maxlen=LINES_MAX)
 
 
 class Hearing(logging.Logger):
-    """Where the library of one process logs. That it goes on in another epoch is an event at once:
-    it changes what may be expected of it."""
+    """Log handler of one process's library.
+
+    A new epoch is recorded as an event at once, because it changes the expected results.
+    """
 
     def __init__(self, recorder: Recorder, said: Ring, process: str) -> None:
         super().__init__(process)
@@ -60,8 +61,9 @@ def write_down(said: Ring, recorder: Recorder) -> None:
 
 
 def said_of(events: Sequence[Event], send: int) -> list[str]:
-    """What the producer of an operation said, of that partition or of none, from when it sent the
-    record until it was answered. Where nobody answered, until the end."""
+    """Return the producer's lines about that partition or none, from the send of the record to
+    its answer, or to the end if there was no answer.
+    """
     told = [event for event in events if event.id == send and event.f == "send"]
     if not told:
         return []

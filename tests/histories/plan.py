@@ -12,8 +12,8 @@ from tests.histories.levels import IDEMPOTENT, PLAIN, READ_COMMITTED, READ_UNCOM
 
 #: Topics by what they are called in a plan; the number of partitions of each.
 TOPICS = {"a": 2, "b": 2, "c": 1}
-#: From where results go: `a` to `b` and back, so that transactions can be in a circle, until a
-#: record was made of another so many times; then to `c`.
+#: Topics of results: `a` to `b` and back, so that transactions can form a circle, up to a number of
+#: derivations; then to `c`.
 NEXT = {"a": "b", "b": "a"}
 LAST = "c"
 HOPS_MAX = 2
@@ -89,14 +89,12 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """For the figures."""
+        """Name in the figures."""
         return f"{self.kind} {self.role}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One round."""
-
     seed: int
     clients: tuple[Client, ...]
     faults: tuple[Fault, ...]
@@ -158,8 +156,11 @@ def make(
 
 
 def _aborting_writer() -> tuple[Client, Set[int]]:
-    """Without aborts nobody can be caught reading them: on a busy machine the other writers end
-    a handful of transactions in a short round."""
+    """Return a writer with frequent aborts.
+
+    Readers of aborted records can only be found if there are aborts, and on a busy machine the
+    other writers end only a few transactions in a short round.
+    """
     writer = Client("aborting", WRITER, topics=("a", "b"), pause_s=0.01, batch=8, aborts=0.7)
     return writer, _TRANSACTIONS
 
@@ -181,7 +182,7 @@ def _wrong(name: str) -> tuple[Client, Set[int]]:
 
 
 def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
-    """Of each kind some, however the dice fall."""
+    """Return clients of every kind, at least one each."""
     levels = (READ_COMMITTED, READ_UNCOMMITTED)
     found: list[tuple[Client, Set[int]]] = [
         (_producer(chance, PLAIN), frozenset()),

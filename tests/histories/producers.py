@@ -18,7 +18,7 @@ from tests.histories.events import Operation
 from tests.histories.levels import IDEMPOTENT, PLAIN, TRANSACTIONAL
 from tests.histories.librdkafka_logs import DEBUG, Hearing
 
-#: A producer that waits for so many answers sends no more for the moment.
+#: A producer with this number of pending answers waits before it sends more.
 UNANSWERED_MAX = 300
 #: How long an instance waits for its last answers; what has none by then is of unknown outcome.
 FLUSH_S = 30.0
@@ -27,8 +27,10 @@ ABORT_S = 5.0
 
 
 class Sender:
-    """A library's producer whose records are written down. ``is_broken``: it said that it cannot go
-    on."""
+    """A library's producer whose records are recorded.
+
+    ``is_broken``: it has reported a fatal error.
+    """
 
     def __init__(self, run: Run, process: str, level: str, settings: dict[str, Any]) -> None:
         self.is_broken = False
@@ -50,7 +52,7 @@ class Sender:
         origin: Any = None,
         secret: bool = False,
     ) -> bool:
-        """Has the library taken it? ``secret``: nothing is written down."""
+        """Send; return whether the library accepted the record. ``secret``: nothing is recorded."""
         place = place_of(to)
         operation = None
         if not secret:
@@ -69,6 +71,7 @@ class Sender:
                 to.topic, value.encode(), partition=to.partition, on_delivery=delivered
             )
         except BufferError:
+            # The library has not taken the record, so it cannot have been written.
             if operation is not None:
                 operation.fail(error="the queue is full")
             return False
@@ -162,7 +165,10 @@ class Transactions:
         operation.ok()
 
     def send(self, to: TopicPartition, value: str, origin: Any = None) -> None:
-        """One record of it. Raises :class:`Restart` if it cannot be: nobody may commit the rest."""
+        """Send one record.
+
+        Raises :class:`Restart` on failure, because the rest must not be committed.
+        """
         if not self.sender.send(to, value, txn=self.name, origin=origin):
             raise Restart
         self.sender.producer.poll(0)
@@ -188,14 +194,17 @@ class Transactions:
         return True
 
     def commit(self) -> bool:
-        """False if it had to be aborted, and was. Raises :class:`Restart` where nobody knows. What
-        timed out before it was refused may have been done by then."""
+        """Commit; return False if the transaction had to be aborted, and was.
+
+        Raises :class:`Restart` if the outcome is unknown.
+        """
         operation = self._run.recorder.invoke(self._process, "end", txn=self.name, commit=True)
         before: list[str] = []
         try:
             repeated(self.sender.producer.commit_transaction, before=before)
         except KafkaException as error:
             must_abort = error_of(error).txn_requires_abort()
+            # A request that timed out before the refusal may have been applied by then.
             complete = operation.fail if must_abort and not before else operation.info
             complete(error=str(error_of(error)))
             if not must_abort:
@@ -222,7 +231,7 @@ class Transactions:
         operation.ok()
 
     def end_late(self) -> None:
-        """Of an instance that another one has taken the place of."""
+        """End the transaction of an instance whose successor already exists."""
         try:
             self.commit()
         except Restart:

@@ -1,4 +1,4 @@
-"""What each reader was given, one poll after the other, and what it should not have been given."""
+"""Check of each reader's records, poll by poll, for those that it must not receive."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -33,7 +33,9 @@ def _belongs(facts: Facts, level: str, value: str) -> bool:
 def _steps(
     reading: list[Position | Poll], there: dict[tuple[str, str], list[int]]
 ) -> Iterator[Anomaly]:
-    """Of one process and partition: from each position on, every record that is there, once."""
+    """Yield the reads of one process and partition: from each position on, every existing
+    record, once.
+    """
     at: int | None = None
     before = 0
     for step in reading:

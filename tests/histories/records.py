@@ -1,4 +1,4 @@
-"""What lies in the partitions, beside what producers were told of it."""
+"""Check of the records in the partitions against the answers to producers."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def _twice_or_by_nobody(facts: Facts) -> Iterator[Anomaly]:
     for value, found in facts.found.items():
         write = facts.writes.get(value)
         if write is None:
-            text = f"{value} was read, and nobody has sent it"
+            text = f"{value} was read, and no client has sent it"
             yield Anomaly("phantom", READ_COMMITTED, text, tuple(found.values()))
             continue
         elsewhere = [place for place, _ in found if place != write.place]
@@ -55,7 +55,9 @@ def _acknowledged_and_gone(facts: Facts, told: set[str]) -> Iterator[Anomaly]:
 
 
 def _read_and_gone(facts: Facts, told: set[str]) -> Iterator[Anomaly]:
-    """What a consumer was given lies below a high watermark, aborted or not, so it stays."""
+    """Return losses below a high watermark: a record that a consumer received stays, aborted or
+    not.
+    """
     for poll in facts.polls:
         for offset, value in poll.records:
             write = facts.writes.get(value)
@@ -72,12 +74,16 @@ def _is_void(facts: Facts, write: Write) -> bool:
 
 
 def _gone(facts: Facts, write: Write, level: str, offset: int | None, what: str) -> Anomaly | None:
-    """None if it is there, or while nobody has read that far, and nobody has read everything."""
+    """Return the loss of a write.
+
+    None if it exists, or if no reader has read that far or to the end.
+    """
     if write.value in facts.values(level):
         return None
     operations = (write.id, *facts.found.get(write.value, {}).values())
     last = facts.last_read(level, write.place)
     text = f"{write.value} {what} at {write.place} offset {offset}; {level} "
+    # Without an offset only final readers, who have read everything, prove a loss.
     if offset is None:
         text = (
             f"{write.value} {what} without an offset; {level} ends at {last} of {write.place} "
@@ -85,14 +91,16 @@ def _gone(facts: Facts, write: Write, level: str, offset: int | None, what: str)
         )
         return Anomaly("lost write", write.level, text, operations) if facts.finals else None
     if offset < last:
-        return Anomaly("lost write", write.level, f"{text}goes on to {last} without it", operations)
+        return Anomaly(
+            "lost write", write.level, f"{text}continues to {last} without it", operations
+        )
     if facts.finals:
         return Anomaly("unseen", write.level, f"{text}ends at {last}", operations)
     return None
 
 
 def _out_of_order(facts: Facts) -> Iterator[Anomaly]:
-    """Of each producer and partition, in the order of its sends (ids)."""
+    """Return the disorder of each producer and partition, in the order of its sends (ids)."""
     greatest: dict[tuple[str, str], Write] = {}
     for write in facts.writes.values():
         if write.offset is None:

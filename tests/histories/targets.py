@@ -36,11 +36,11 @@ _ASK_S = 10.0
 
 
 class Target(Protocol):
-    """What faults and workload need of a cluster."""
+    """Operations on a cluster that faults and workload need."""
 
     @property
     def bootstrap(self) -> str:
-        """All brokers."""
+        """Addresses of all brokers."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -52,23 +52,23 @@ class Target(Protocol):
 
     @property
     def logs(self) -> Sequence[Path]:
-        """What the nodes have said."""
+        """Logs of the nodes."""
 
     def create_topics(self, partitions: dict[str, int], tiered: Collection[str] = ()) -> None:
         """With a replica on each broker, two of which have to be in sync; waits until all are
         led. ``tiered``: those with a remote tier, where the cluster has one."""
 
     def kill(self, node: str) -> None:
-        """SIGKILL."""
+        """Kill the node with SIGKILL."""
 
     def stop(self, node: str) -> None:
-        """SIGTERM, and wait."""
+        """Stop the node with SIGTERM, and wait."""
 
     def start(self, node: str) -> None:
         """Again, and wait until it says that it is ready; nothing if it runs."""
 
     def signal(self, node: str, number: int) -> None:
-        """SIGSTOP and SIGCONT."""
+        """Send SIGSTOP or SIGCONT to the node."""
 
     def back_up(self) -> None:
         """Back up the controller's data, replacing the former backup."""
@@ -197,7 +197,7 @@ class TidemarkTarget:
     def _answers(self) -> bool:
         try:
             return self._cluster.kube.get("Cluster", self._local.settings.cluster) is not None
-        except Exception:  # noqa: BLE001 - it is asked again
+        except Exception:  # noqa: BLE001 - the request is repeated
             return False
 
     @property
@@ -293,8 +293,9 @@ def served(bootstrap: str) -> Set[int]:
 
 
 def leaders(admin: AdminClient, topics: list[str]) -> dict[tuple[str, int], str]:
-    """The node that leads each partition of those topics that are there; nothing while nobody
-    answers."""
+    """Return the leader of each existing partition of the topics; nothing while no broker
+    answers.
+    """
     try:
         found = admin.list_topics(timeout=5).topics
     except KafkaException:

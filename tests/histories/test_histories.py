@@ -37,9 +37,11 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(target: Target) -> Iterator[None]:
-    """Threads of a round's clients, which a library may keep whatever its callers do, are gone with
-    the round: a run of half an hour came to thousands. The one client that stays may get threads
-    for brokers that it has not heard of before."""
+    """Check that the threads of a round's clients end with the round, although libraries may keep
+    them: a run of half an hour had thousands.
+
+    The remaining client may start threads for brokers that are new to it.
+    """
     leaders(target.admin, [])
     before = _threads()
     yield
@@ -47,7 +49,7 @@ def _nothing_is_left(target: Target) -> Iterator[None]:
 
 
 def _threads() -> int:
-    """Of this process, those of libraries too."""
+    """Return the threads of this process, including those of libraries."""
     return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 

@@ -1,8 +1,8 @@
-"""How transactions lie beside one another: circles, pieces, and those that never end.
+"""Relations between transactions: circles, partial transactions, and those that never end.
 
-Edges are those of Adya's histories: *ww*, whose record stands next in a partition; *wr*, whose
-record was the input of a transaction. Kafka keeps only readers of what is committed apart from
-transactions under way, so a circle of *ww* edges (G0) is no bug there; one of *wr* edges (G1c) is.
+Edges are those of Adya's histories: *ww*, whose record is next in a partition; *wr*, whose record
+was the input of a transaction. Kafka only isolates readers of committed records from pending
+transactions, so a circle of *ww* edges (G0) is no bug there; one of *wr* edges (G1c) is.
 """
 
 from collections import defaultdict
@@ -69,7 +69,8 @@ def _inputs(facts: Facts) -> Edges:
 
 
 def _in_part(facts: Facts, txn: Txn) -> Iterator[Anomaly]:
-    """Where the outcome is known, what is missing is a lost write, and what is there is G1a."""
+    """Yield transactions of which only some records are committed."""
+    # If the outcome is known, a missing record is a lost write, and an existing one is G1a.
     if txn.outcome != UNKNOWN or not facts.finals:
         return
     there = [write for write in txn.writes if write.value in facts.values(READ_COMMITTED)]
@@ -82,7 +83,7 @@ def _in_part(facts: Facts, txn: Txn) -> Iterator[Anomaly]:
     ]
     if there and missing:
         text = (
-            f"of {txn.name}, whose outcome nobody knows, {there[0].value} is there and "
+            f"of {txn.name}, whose outcome is unknown, {there[0].value} is there and "
             f"{missing[0].value} is not"
         )
         yield Anomaly("G1b", TRANSACTIONAL, text, (there[0].id, missing[0].id, *txn.ends[-1:]))

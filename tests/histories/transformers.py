@@ -42,7 +42,7 @@ class Transformer(Instances):
         member_id = reading.consumer.memberid()
         member = reading.consumer.consumer_group_metadata()
         if not member_id or reading.consumer.memberid() != member_id:
-            raise Restart  # it is no member just now, and nobody would be kept from doing the same
+            raise Restart  # without membership another client may process the same records
         transactions.begin()
         self.make(transactions, reading.group, records)
         offsets = [partition_of(place, found[-1][0] + 1) for place, found in records.items()]

@@ -1,7 +1,8 @@
-"""One round as its clients' process sees it: they are started, go on while others disturb the
-cluster, have to get on once all is well, end, and everything is read.
+"""One round in its clients' process.
 
-What they did is in the history, whatever becomes of this process.
+The clients start, continue while faults disturb the cluster, have to make progress once it is
+healthy, and end; then everything is read. The history has their operations even if this process
+dies.
 """
 
 import itertools

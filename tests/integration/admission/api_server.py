@@ -35,7 +35,6 @@ class Api:
         self._objects = client.CustomObjectsApi(self._client)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def install(self, definition: Object, *, timeout_s: float = 30.0) -> None:
@@ -105,7 +104,7 @@ class Api:
         )
 
     def printed(self, body: Object) -> Object:
-        """What kubectl prints of an object, by column."""
+        """Return kubectl's columns of an object."""
         plural, name = PLURALS[body["kind"]], body["metadata"]["name"]
         host = self._client.configuration.host
         answer = self._client.rest_client.request(
@@ -118,7 +117,7 @@ class Api:
         return dict(zip(columns, table["rows"][0]["cells"], strict=True))
 
     def _headers(self) -> dict[str, str]:
-        """What proves who asks, where no certificate does."""
+        """Return the credentials of a user without a certificate."""
         found = self._client.configuration.auth_settings().get("BearerToken")
         return {} if found is None else {found["key"]: found["value"]}
 
@@ -150,7 +149,6 @@ class Api:
         )
 
     def delete(self, body: Object) -> None:
-        """Delete an object."""
         self._objects.delete_namespaced_custom_object(
             GROUP, VERSION, NAMESPACE, PLURALS[body["kind"]], body["metadata"]["name"]
         )
@@ -187,7 +185,6 @@ def manifest(kind: str, **fields: Any) -> Object:
 
 
 def topic(**spec: Any) -> Object:
-    """A valid Topic."""
     base = {"clusterRef": {"name": "demo"}, "partitions": 3, "replicationFactor": 3}
     return manifest("Topic", spec={**base, **spec})
 
@@ -198,7 +195,6 @@ def tiered_topic(**spec: Any) -> Object:
 
 
 def broker(**spec: Any) -> Object:
-    """A valid Broker."""
     base = {"clusterRef": {"name": "demo"}, "nodeId": 1, "workload": "External"}
     return manifest("Broker", spec={**base, **spec})
 
@@ -247,7 +243,7 @@ def user(**spec: Any) -> Object:
 
 
 def acl(type_: str = "Topic", *operations: str, **fields: Any) -> Object:
-    """A valid ACL on every resource of a type, for Describe unless told otherwise."""
+    """Return a valid ACL on every resource of a type, for Describe by default."""
     named = {} if type_ == "Cluster" else {"name": "*"}
     resource = {"type": type_, **named, **fields.pop("resource", {})}
     return {"resource": resource, "operations": list(operations or ("Describe",)), **fields}
@@ -259,7 +255,7 @@ def record_deletion(**spec: Any) -> Object:
 
 
 def export(**spec: Any) -> Object:
-    """A valid Export, continuous unless told otherwise."""
+    """Return a valid continuous Export."""
     when = {} if "schedule" in spec else {"continuous": {}}
     table = {"name": "db.flights", "warehouse": "/lake", **spec.pop("table", {})}
     return manifest(
@@ -268,7 +264,6 @@ def export(**spec: Any) -> Object:
 
 
 def partition_slice(**fields: Any) -> Object:
-    """A valid PartitionSlice."""
     base = {"controllerEpoch": 5, "commit": 10, "partitions": ["row"], "tombstones": []}
     return manifest("PartitionSlice", **{**base, **fields})
 

@@ -12,7 +12,7 @@ CRDS = Path(__file__).parents[3] / "crds"
 
 
 class RunningControlPlane(Protocol):
-    """What these tests need of the control plane's fixture."""
+    """Attributes of the control plane's fixture that these tests need."""
 
     @property
     def kubeconfig(self) -> Path:

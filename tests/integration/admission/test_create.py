@@ -1,4 +1,4 @@
-"""What the API server takes and what it refuses when an object is made, and in which words."""
+"""Objects that the API server accepts and rejects on creation, and its messages."""
 
 from typing import Any
 
@@ -399,7 +399,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
         broker_in_a_pod(listeners=[external_listener(loadBalancerClass="example.com/fast")]),
         "loadBalancerClass and loadBalancerSourceRanges are supported only with type LoadBalancer",
     ),
-    "port that is told without a host": (
+    "advertised port without a host": (
         broker_in_a_pod(listeners=[external_listener(port=443)]),
         "port requires host",
     ),
@@ -827,7 +827,7 @@ def test_new_object_has_its_condition_unknown(
 
 
 def test_unknown_field_is_dropped_by_the_server_and_told_to_strict_clients(api: Api) -> None:
-    """kubectl asks for strict validation itself; a lenient client gets the field pruned."""
+    """kubectl requests strict validation; a lenient client gets the field pruned."""
     created = api.create(manifest("Topic", spec={**topic()["spec"], "partitons": 3}))
     assert "partitons" not in created["spec"]
     api.delete(created)

@@ -1,4 +1,4 @@
-"""Keys that nothing serves are refused; whoever has one from before can change all the rest."""
+"""Unsupported keys are rejected; an older object that has one can still change everything else."""
 
 import copy
 import time

@@ -1,4 +1,4 @@
-"""The API server keeps the state machines of status: nothing goes backwards, whoever writes."""
+"""The API server enforces the state machines of status: no writer can move them backwards."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ TOPIC_STEPS: dict[str, Step] = {
     "topic id changed": ({"topicId": TOPIC_ID}, {"topicId": OTHER_ID}, "topicId never changes"),
     "topic id forgotten": ({"topicId": TOPIC_ID}, {}, "topicId cannot be removed"),
     "topic id malformed": ({}, {"topicId": "x"}, "topicId in body should match"),
-    "generation goes on": ({"observedGeneration": 2}, {"observedGeneration": 3}, None),
+    "generation advances": ({"observedGeneration": 2}, {"observedGeneration": 3}, None),
     "generation goes back": (
         {"observedGeneration": 2}, {"observedGeneration": 1}, "observedGeneration never goes back"
     ),
@@ -123,7 +123,7 @@ CLUSTER_STEPS: dict[str, Step] = {
     "slices": ({"slices": 64}, {"slices": 65}, "the number of slices is fixed"),
     "slices forgotten": ({"slices": 64}, {}, KEPT),
     "cluster id": ({"clusterId": "a"}, {"clusterId": "b"}, "clusterId never changes"),
-    "producer ids go on": ({"nextProducerId": 1}, {"nextProducerId": 9}, None),
+    "producer ids advance": ({"nextProducerId": 1}, {"nextProducerId": 9}, None),
     "producer ids go back": (
         {"nextProducerId": 9}, {"nextProducerId": 1}, "nextProducerId never goes back"
     ),

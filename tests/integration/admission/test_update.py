@@ -298,7 +298,7 @@ CHANGES: dict[str, Change] = {
         "compact",
         "cleanup.policy cannot become compact while the topic has data in the remote tier",
     ),
-    "compaction while nobody knows what is in the tier": (
+    "compaction while the contents of the tier are unknown": (
         topic(tiering={"enabled": False}),
         _topic_status(tiering=_tiering("Disabled", 2, policy="Delete")),
         "spec.config.cleanup/policy",

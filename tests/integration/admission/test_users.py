@@ -30,12 +30,12 @@ def named(name: str, type_: str) -> Object:
 
 ACCEPTED: dict[str, Object] = {
     "nothing but the cluster": user(),
-    "a password of somebody's own": user(
+    "a password from the user's own Secret": user(
         authentication={"type": "scram-sha-256", "password": PASSWORD}
     ),
     "a password without a type": user(authentication={"password": PASSWORD}),
     "a certificate": user(authentication={"type": "tls"}),
-    "somebody else's certificate": user(authentication={"type": "tls-external"}),
+    "a certificate of another authority": user(authentication={"type": "tls-external"}),
     "a token": user(authentication={"type": "oauth"}),
     "no ACL": with_acls(),
     "ACLs of every kind": with_acls(

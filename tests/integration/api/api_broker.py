@@ -40,7 +40,7 @@ class ApiBroker:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port of its listener."""
         return self.server.port
 
     @property

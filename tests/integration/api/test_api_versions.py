@@ -1,4 +1,6 @@
-"""What ApiVersions says is what is served; and what a stranger's request gets."""
+"""ApiVersions lists exactly the served versions; requests of unknown Apis and versions get
+Kafka's answers.
+"""
 
 import asyncio
 import struct
@@ -141,7 +143,7 @@ async def test_what_is_not_served_ends_the_connection_with_one_line(
 
 
 async def test_answers_of_one_connection_come_in_order(broker: ApiBroker) -> None:
-    """A waiting Fetch holds back the ApiVersions behind it, and nobody else's."""
+    """A waiting Fetch delays the ApiVersions behind it, and no other connection's."""
     await broker.create("t")
     waiting = asyncio.create_task(
         broker.ask(kafka.fetch(4, "t", 0, wait_ms=200), kafka.answer_type(1, 4))

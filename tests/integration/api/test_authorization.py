@@ -1,6 +1,6 @@
-"""What each Api answers to whoever may not ask, on a real broker: Kafka's codes, and nothing done.
+"""Answers of each Api to an unauthorized client of a real broker: Kafka's codes, and no effect.
 
-The client is nobody in particular (``User:ANONYMOUS``, over PLAINTEXT): ACLs decide for it, too.
+The client is ``User:ANONYMOUS``, over PLAINTEXT: ACLs apply to it, too.
 """
 
 import uuid
@@ -19,7 +19,8 @@ from tidemark_broker.security.acls import Operation, bits
 
 DENIED = ErrorCode.topic_authorization_failed
 CLUSTER_DENIED = ErrorCode.cluster_authorization_failed
-#: The Api's key, the version, what it asks of the topic, and how to find the error in the answer.
+#: The Api's key, the version, the operation on the topic that it requires, and the location of the
+#: error in the answer.
 ASKED = {
     "Produce": (
         0,
@@ -165,7 +166,7 @@ async def test_a_change_of_acls_counts_at_once_on_open_connections(broker: ApiBr
 
 
 async def test_an_answer_says_what_the_client_may_do(broker: ApiBroker) -> None:
-    """KIP-430."""
+    """The answer lists the client's authorized operations (KIP-430)."""
     await broker.create("t")
     acls(broker, "ALLOW READ TOPIC t", "ALLOW DESCRIBE CLUSTER kafka-cluster")
     request = kafka.request(

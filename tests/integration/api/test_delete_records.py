@@ -111,9 +111,9 @@ async def test_it_waits_for_the_follower_two_fetch_rounds(broker: ApiBroker) -> 
     assert partition is not None
     while partition.log_start_offset != 4:  # noqa: ASYNC110 - until it is durable on the leader
         await asyncio.sleep(0.001)
-    assert await follower.fetch(0) == 4  # first round: the follower learns of it
+    assert await follower.fetch(0) == 4  # first round: the follower receives it
     assert not waiting.done()
-    await follower.fetch(4)  # second round: the leader learns that it is done
+    await follower.fetch(4)  # second round: the leader sees that it is done
     result = await asyncio.wait_for(waiting, 5)
     assert (result.error_code, result.low_watermark) == (ErrorCode.none, 4)
 

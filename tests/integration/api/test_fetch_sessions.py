@@ -1,5 +1,6 @@
-"""A client's fetch session (KIP-227) on a real broker: what is named, what is told, what goes with
-a topic."""
+"""A client's fetch session (KIP-227) on a real broker: named partitions, changed partitions,
+deleted topics.
+"""
 
 import uuid
 from typing import Any

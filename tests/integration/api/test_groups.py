@@ -18,7 +18,7 @@ VALUES = [f"value {number}".encode() for number in range(50)]
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[ApiBroker]:
-    """It coordinates all groups; the topic ``t`` has two partitions with values."""
+    """Broker that coordinates all groups; the topic ``t`` has two partitions with values."""
     async with running(tmp_path, {"group.initial.rebalance.delay.ms": "100"}) as made:
         task = asyncio.create_task(made.broker.groups.run())
         await made.create(GROUP_OFFSETS_TOPIC, partitions=3, config={"cleanup.policy": "compact"})
@@ -55,7 +55,7 @@ def consume(port: int, count: int) -> list[bytes]:
 
 
 async def test_librdkafka_goes_on_where_it_has_stopped(broker: ApiBroker) -> None:
-    """In the next leader epoch, of which all is loaded anew."""
+    """In the next leader epoch, in which everything is loaded again."""
     first = await asyncio.to_thread(consume, broker.port, 60)
     topic_id = broker.broker.metadata.topics[GROUP_OFFSETS_TOPIC].topic_id
     await broker.create(GROUP_OFFSETS_TOPIC, partitions=3, leader_epoch=1, topic_id=topic_id)
@@ -80,7 +80,7 @@ async def test_aiokafkas_members_share_the_partitions(broker: ApiBroker) -> None
             values = [(await each.getone()).value for each in members for _ in range(50)]
             assert sorted(values) == sorted(VALUES * 2)
             await members[1].stop()
-            while len(members[0].assignment()) < 2:  # noqa: ASYNC110 - the client tells nobody
+            while len(members[0].assignment()) < 2:  # noqa: ASYNC110 - the client has no event
                 await asyncio.sleep(0.05)
     finally:
         for member in members:

@@ -30,7 +30,7 @@ BARE: dict[str, Any] = {
 
 
 class Member:
-    """What it sends and reads is made in a thread: it is no part of the broker."""
+    """Its requests and answers are encoded in a thread, because they are not the broker's work."""
 
     def __init__(self, made: Broker, member_id: str, names: tuple[str, ...]) -> None:
         self.made, self.member_id, self.names = made, member_id, names

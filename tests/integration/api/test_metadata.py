@@ -37,7 +37,7 @@ async def test_all_topics(broker: ApiBroker, version: int) -> None:
     assert [part.partition_index for part in flights.partitions] == [0, 1]
     part = flights.partitions[0]
     assert part.leader_id == NODE
-    if version == 0:  # which names nobody who cannot be reached
+    if version == 0:  # which leaves out unreachable brokers
         assert part.error_code is ErrorCode.replica_not_available
         assert part.replica_nodes == part.isr_nodes == (NODE,)
     else:
@@ -59,8 +59,11 @@ async def test_all_topics(broker: ApiBroker, version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_where_no_broker_serves_all_are_named(broker: ApiBroker, version: int) -> None:
-    """As while a cluster is restarted. Of no broker at all librdkafka makes that it knows none any
-    more, and asks nobody for five minutes (its issue 5301)."""
+    """As while a cluster restarts.
+
+    From an answer without brokers librdkafka forgets all of them, and requests no metadata for five
+    minutes (its issue 5301).
+    """
     await broker.create("flights")
     await broker.fence(NODE, 2)
     answer = await _metadata(broker, version, () if version == 0 else None)
@@ -126,8 +129,11 @@ async def test_a_leader_that_clients_cannot_reach(broker: ApiBroker) -> None:
 
 
 async def test_a_leader_that_does_not_lead_yet(broker: ApiBroker) -> None:
-    """The controller's decision is known before the log is open; a client that came in between
-    would be told NOT_LEADER_OR_FOLLOWER by the very broker that it was sent to."""
+    """The controller's decision is known before the log is open.
+
+    A client that arrived in between would receive NOT_LEADER_OR_FOLLOWER from the broker that
+    Metadata named.
+    """
     await broker.create("opening")
     partition = broker.manager.get("opening", 0)
     assert partition is not None

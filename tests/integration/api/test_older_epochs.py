@@ -1,5 +1,6 @@
-"""What the operator tells a leader to delete, where an unclean one has records of an *older* epoch
-in the place of the resolved ones."""
+"""Deletion that the operator requests of a leader after an unclean election, when the leader
+has records of an *older* epoch in place of the resolved ones.
+"""
 
 from typing import Any
 

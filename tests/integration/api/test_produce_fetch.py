@@ -124,7 +124,7 @@ async def test_acks_0_has_no_answer_and_an_error_ends_the_connection(broker: Api
 async def test_a_batch_that_is_looked_into_first_holds_up_no_other_partition(
     broker: ApiBroker, acks: int
 ) -> None:
-    """What one client sends keeps its order in each partition, request by request."""
+    """The order of one client's records is preserved in each partition, request by request."""
     await broker.create("t", partitions=2)
     now_ms = int(time.time() * 1000)
     odd = build_batch([Record(None, b"odd", (), -1)] * 9)
@@ -219,7 +219,7 @@ async def test_which_records_are_at_fault_is_told(broker: ApiBroker) -> None:
 
 @pytest.mark.parametrize("count", [1, 100])
 async def test_poison_is_refused(broker: ApiBroker, count: int) -> None:
-    """Its CRC holds, and nobody can read it: a consumer would stop there."""
+    """The CRC is valid, but the records are unreadable: a consumer would stop there."""
     await broker.create("t")
     good = kafka.batch(*[b"x" * 20] * count)
     poison = bytearray(good)

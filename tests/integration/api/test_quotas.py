@@ -1,6 +1,7 @@
-"""Quotas on a real broker, over the socket: what clients are told, and that their connection rests.
+"""Quotas on a real broker, over the socket: the throttle times that clients receive, and the muting
+of their connection.
 
-The quotas are so small that a second of rest follows from a few kilobytes.
+The quotas are so small that a few kilobytes cause a second of throttling.
 """
 
 import time

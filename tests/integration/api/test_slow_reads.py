@@ -1,5 +1,6 @@
-"""What is decided while a thread reads for a client: the answer is of the moment in which it is
-given."""
+"""Decisions while a thread reads for a client: the answer reflects the moment in which it is
+sent.
+"""
 
 import asyncio
 import os
@@ -119,7 +120,7 @@ async def test_a_leader_that_stood_still_while_the_disk_was_read_answers_nothing
 async def test_what_local_retention_let_go_of_meanwhile_is_looked_for_in_the_tier(
     broker: ApiBroker, disk: Disk
 ) -> None:
-    """Were it answered OFFSET_OUT_OF_RANGE a consumer would go on elsewhere, and miss records."""
+    """OFFSET_OUT_OF_RANGE would reset the consumer, which would miss records."""
     await _filled(broker)
     partition = broker.manager.get("t", 0)
     assert partition is not None

@@ -48,7 +48,7 @@ class BrokerProcess:
         self.ready: dict[str, Any] = {}
 
     def command(self) -> list[str]:
-        """How it is started; other ways of starting one change this."""
+        """Return the start command; other kinds of start change it."""
         return [sys.executable, "-m", "tidemark_broker", "--config", str(self.config_path)]
 
     def certify(self) -> None:

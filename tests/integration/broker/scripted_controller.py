@@ -1,7 +1,7 @@
-"""A peer that speaks the control protocol: what a test says is what the brokers are told.
+"""A peer that speaks the control protocol and sends brokers what a test decides.
 
 It keeps rows in memory, answers registrations, heartbeats, AlterPartition and reports, and pushes
-partition states; elections are made by the test.
+partition states. The test makes the elections.
 """
 
 import asyncio
@@ -56,11 +56,11 @@ class ScriptedController:
         self.isr_changes: list[control.IsrChange] = []
         self.refuse_isr_changes = False
         self.next_producer_id = 0
-        #: What brokers are told of the users; None: nothing. And what they answered.
+        #: Users that brokers receive (None: nothing), and the brokers' answers.
         self.users: UserStatesRequest | None = None
         self.users_follow = False
         self.users_answers: list[int] = []
-        #: Cleared: a broker that attaches is told nothing until it is set again.
+        #: While cleared, a broker that attaches receives nothing.
         self.sends_snapshots = asyncio.Event()
         self.sends_snapshots.set()
         self.listener = KafkaListener(self._serve)
@@ -84,7 +84,7 @@ class ScriptedController:
     # ------------------------------------------------------------ what a test calls
 
     async def until(self, condition: Any, timeout_s: float = 20.0) -> None:
-        """Wait until ``condition()`` holds; asked after every message of a broker."""
+        """Wait until ``condition()`` is true, checked after every message of a broker."""
         async with asyncio.timeout(timeout_s), self.changed:
             await self.changed.wait_for(condition)
 
@@ -298,7 +298,7 @@ class ScriptedController:
         await self._send_users(broker)
         async with self.changed:
             self.changed.notify_all()
-        await connection.read_frame()  # brokers send nothing here: it raises when they are gone
+        await connection.read_frame()  # brokers send nothing here: it raises when they disconnect
 
     async def _heartbeat(self, request: control.BrokerHeartbeatRequest) -> Any:
         broker = self.brokers.get(request.broker_id)

@@ -41,7 +41,7 @@ class SmallDisk:
         return self._holder.pid
 
     def enter(self) -> list[str]:
-        """What stands before a command that is to see the disk."""
+        """Prefix of a command that has to see the disk."""
         return ["nsenter", "--target", str(self.pid), "--user", "--mount", "--preserve-credentials"]
 
     async def resize(self, size: str) -> None:

@@ -59,7 +59,7 @@ class Writer:
 
 
 async def depose(controller: ScriptedController, topic_id: uuid.UUID, node: int) -> None:
-    """What a controller does about a dead broker: out of the ISR, and an election from the rest."""
+    """Remove a dead broker from the ISR and elect a leader from the rest, as a controller does."""
     await controller.fence(node)
     row = controller.rows[topic_id, 0]
     if row.leader == node:

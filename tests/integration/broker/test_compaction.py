@@ -67,7 +67,7 @@ def read(bootstrap: str) -> list[tuple[int, bytes, bytes | None]]:
 
 
 async def compacted(bootstrap: str, records_max: int) -> list[tuple[int, bytes, bytes | None]]:
-    """What is read once no more than so many records are left."""
+    """Return the records once at most ``records_max`` are left."""
     async with asyncio.timeout(60):
         while True:
             found = await asyncio.to_thread(read, bootstrap)
@@ -108,7 +108,7 @@ async def test_of_each_key_the_last_value_is_read_whatever_happens(
 
     folders = [broker.log_dir / f"{TOPIC}-0" for broker in (one, two)]
     async with asyncio.timeout(60):
-        while max(map(_log_bytes, folders)) > 100_000:  # noqa: ASYNC110 - it tells nobody
+        while max(map(_log_bytes, folders)) > 100_000:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.2)
     for broker, folder in zip((one, two), folders, strict=True):
         assert not list(folder.glob("*.swap"))

@@ -1,4 +1,4 @@
-"""Disks that are full, and disks that lose what was written: what is told, and what heals."""
+"""Full disks, and disks that lose written data: what is reported, and what recovers."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ async def disk(tmp_path: Path) -> AsyncIterator[SmallDisk]:
     try:
         await made.mount("2m")
     except OSError as error:
-        pytest.skip(f"{error} (a limit on file sizes stands in for it in test_single_broker.py)")
+        pytest.skip(f"{error} (a limit on file sizes replaces it in test_single_broker.py)")
     yield made
     await made.unmount()
 
@@ -73,7 +73,7 @@ async def test_a_full_disk_refuses_keeps_what_it_acknowledged_and_heals(
     assert await metric(broker, "tidemark_broker_failing_replicas") >= 1
     assert await metric(broker, "tidemark_broker_storage_failures_total") >= 1
     assert not filling.done()
-    # What is there goes on being read; a new topic waits for room.
+    # Existing data remains readable; a new topic waits for space.
     assert await consume_async(broker.listener, "small", 50) == list(enumerate(kept))
     late_id = await controller.create_topic("late", [(1,)])
 
@@ -98,7 +98,7 @@ async def test_a_full_disk_refuses_keeps_what_it_acknowledged_and_heals(
 
 
 async def fill(disk: SmallDisk) -> None:
-    """Somebody else takes all that is left."""
+    """Fill the disk, as another process would."""
     script = 'cat /dev/zero > "$0/ballast"'
     filling = await asyncio.create_subprocess_exec(
         *disk.enter(), "sh", "-c", script, str(disk.path), stderr=asyncio.subprocess.DEVNULL
@@ -124,7 +124,7 @@ async def test_a_full_disk_costs_one_broker_its_replicas_and_nobody_an_acknowled
     try:
         await disk.mount("4m")
     except OSError as error:
-        pytest.skip(f"{error} (a limit on file sizes stands in for it in test_full_disk.py)")
+        pytest.skip(f"{error} (a limit on file sizes replaces it in test_full_disk.py)")
 
     def on_disk(number: int, *args: Any, **config: Any) -> BrokerProcess:
         if number == node:
@@ -148,7 +148,7 @@ async def test_a_full_disk_costs_one_broker_its_replicas_and_nobody_an_acknowled
         async with asyncio.timeout(10):
             assert len(await writing) == 20
 
-        # It heals though nobody asks anything of it, and is let in again.
+        # It recovers without requests, and rejoins the ISR.
         await disk.resize("64m")
         await controller.until(lambda: not refusing(controller, node), 60)
         await controller.until(lambda: controller.rows[topic_id, 0].isr == (1, 2, 3), 60)

@@ -75,7 +75,7 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still(tmp_path: P
         async with asyncio.timeout(5):
             while not answered:  # noqa: ASYNC110  set from a thread's callback
                 await asyncio.sleep(0.01)
-        time.sleep(0.6)  # noqa: ASYNC251  the loop stands still: that is the test
+        time.sleep(0.6)  # noqa: ASYNC251  the loop is blocked: that is the test
         assert max(beat.loop_age_ms for beat in beats) > 300
         thread.stop()
         ticking.cancel()
@@ -86,7 +86,9 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still(tmp_path: P
 
 
 async def test_heartbeats_go_on_at_once_when_their_connection_breaks(tmp_path: Path) -> None:
-    """Not with the next one that is due (here in an hour): the controller asks sooner than that."""
+    """It does not wait for the next due heartbeat (here in an hour), because the controller
+    expects one sooner.
+    """
     connections: asyncio.Queue[KafkaConnection] = asyncio.Queue()
 
     async def serve(connection: KafkaConnection) -> None:
@@ -115,7 +117,7 @@ async def test_heartbeats_go_on_at_once_when_their_connection_breaks(tmp_path: P
         thread.stop()
         await asyncio.to_thread(thread.join)
     assert lost == []
-    thread.kick()  # nobody is there any more, and nobody minds
+    thread.kick()  # the thread has ended, and this has no effect
     await listener.close()
 
 

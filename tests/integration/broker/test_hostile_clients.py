@@ -1,4 +1,6 @@
-"""What is no Kafka request costs the connection it came on, one log line, and nobody else."""
+"""Input that is no Kafka request costs its own connection and one log line, and affects no
+other client.
+"""
 
 import asyncio
 import contextlib
@@ -157,7 +159,6 @@ async def test_frames_that_never_end_hold_no_memory_and_nobody_up(
 async def test_noise_in_every_place_of_good_requests(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
-    """Whatever it is taken for, the broker goes on; an answer is as good as an end."""
     [broker] = await start_brokers(1)
     await controller.create_topic("flights", [(1,)])
     chosen = random.Random(1)
@@ -169,6 +170,7 @@ async def test_noise_in_every_place_of_good_requests(
                 request(key, chosen.randrange(13), body, flexible=chosen.random() < 0.5)
             )
             raw.writer.write_eof()
+            # However it is parsed, an answer and a closed connection are both allowed.
             await raw.closed_without_an_answer()
     assert "Traceback" not in broker.log_text()
     assert await produce_async(broker.listener, "flights", [b"x"]) == [0]

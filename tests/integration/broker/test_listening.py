@@ -1,4 +1,6 @@
-"""How a broker comes back: when it listens to clients, how often it knocks at the controller's."""
+"""Restart of a broker: when it listens to clients, and how often it tries to connect to the
+controller.
+"""
 
 import asyncio
 

@@ -448,7 +448,7 @@ async def elected_again(partition: Partition, row: control.PartitionState) -> "a
     """A leader that is being made the leader of the next epoch: the row is in force, its own role
     is still the former one."""
     task = asyncio.create_task(roles.apply(partition, VIEW, row, 3))
-    while partition.leader_epoch != row.leader_epoch:  # noqa: ASYNC110 - nobody tells
+    while partition.leader_epoch != row.leader_epoch:  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0)
     assert partition.leader is not None
     assert partition.leader.epoch < row.leader_epoch

@@ -1,4 +1,4 @@
-"""What takes its time must not hold up what must not wait: elections, and the end of a broker."""
+"""Slow commands must not delay urgent ones: elections, and the shutdown of a broker."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ async def test_elections_do_not_wait_for_deletions(
     controller.brokers[2].fenced = True
     async with asyncio.timeout(5):
         await controller.change(topic_id, 0, isr=(1,))
-    # Nobody is waited for any more, and those that had to wait for their turn have it.
+    # No broker is pending any more, and the queued ones have had their turn.
     async with asyncio.timeout(10):
         assert await asyncio.gather(*deletions) == [0] * 100
     assert await one.stop() == 0

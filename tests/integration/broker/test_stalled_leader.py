@@ -1,6 +1,7 @@
-"""A leader that stood still for longer than its session: another may lead since, so it answers
-nothing as leader until the controller has told it anew who does. A dead controller alone stops
-nobody.
+"""A leader that was stalled for longer than its session may have a successor.
+
+It answers nothing as leader until the controller has sent it the current leader. A dead controller
+alone stops no leader.
 """
 
 import asyncio
@@ -29,8 +30,9 @@ async def controller() -> AsyncIterator[ScriptedController]:
 
 
 async def answers(connection: KafkaConnection) -> list[ErrorCode]:
-    """What it says to Produce with acks=1, Fetch and ListOffsets; each looks at the role (a Fetch
-    of later versions may be answered by a follower)."""
+    """Return its answers to Produce with acks=1, Fetch and ListOffsets; each checks the role (a
+    Fetch of later versions may be answered by a follower).
+    """
     produced = await connection.request(
         kafka.produce(9, "t", RECORD, acks=1), kafka.answer_type(0, 9), 5
     )
@@ -44,9 +46,12 @@ async def answers(connection: KafkaConnection) -> list[ErrorCode]:
 
 
 async def until_it_serves(connection: KafkaConnection) -> None:
-    """On a busy machine its loop may have stood still for that long by itself."""
+    """Wait until the broker serves.
+
+    On a busy machine its loop may have stalled for that long by itself.
+    """
     async with asyncio.timeout(10):
-        while await answers(connection) != [ErrorCode.none] * 3:  # noqa: ASYNC110 - nobody tells
+        while await answers(connection) != [ErrorCode.none] * 3:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.05)
 
 
@@ -68,7 +73,7 @@ async def test_a_leader_that_wakes_up_waits_for_the_controller(
     await until_it_serves(connection)
     await controller.close()
     await asyncio.sleep(2 * SESSION_MS / 1000)
-    assert await answers(connection) == serves, "a dead controller stops nobody"
+    assert await answers(connection) == serves, "a dead controller stops no leader"
     await stand_still(broker, 1.5 * SESSION_MS / 1000)
     assert await answers(connection) == silent
     await asyncio.sleep(SESSION_MS / 1000)
@@ -90,7 +95,7 @@ async def test_a_leader_that_wakes_up_waits_for_the_controller(
 async def test_a_leader_that_was_replaced_meanwhile_takes_nothing(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
-    """The session that it had is not believed: it registers again and is told the new leader."""
+    """Its old session is not accepted: it registers again and receives the new leader."""
     [broker] = await start_brokers(1)
     topic_id = await controller.create_topic("t", [(1, 2)])
     await controller.change(topic_id, 0, isr=(1,))

@@ -1,4 +1,4 @@
-"""What a broker tells the controller of itself, and when."""
+"""Contents and times of a broker's status reports to the controller."""
 
 import asyncio
 from pathlib import Path

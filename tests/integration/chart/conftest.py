@@ -1,4 +1,4 @@
-"""An API server that has never heard of Tidemark, and Helm."""
+"""An API server without Tidemark, and Helm."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +12,11 @@ from tidemark_cli.controlplane import ControlPlane
 
 @pytest.fixture(scope="session")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
-    """One of these tests' own: what they install is there once in a Kubernetes cluster. No kubelet
-    and no scheduler: objects are accepted, nothing of them runs."""
+    """An API server for these tests alone, because they install objects that exist once in a
+    Kubernetes cluster.
+
+    No kubelet and no scheduler: objects are accepted, but none of them runs.
+    """
     with ControlPlane.start(tmp_path_factory.mktemp("chart"), fsync=False) as running:
         yield Kubernetes(running.kubeconfig)
 
@@ -26,7 +29,8 @@ def helm(kubernetes: Kubernetes, tmp_path: Path) -> Helm:
 
 @pytest.fixture(scope="session")
 def base(kubernetes: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What there is once in a Kubernetes cluster is installed; a test that takes it away brings it
-    back."""
+    """Install the objects that exist once in a Kubernetes cluster; a test that removes them
+    restores them.
+    """
     helm = Helm(tmp_path_factory.mktemp("base"), kubernetes.kubeconfig)
     helm.run("upgrade", "--install", "tidemark-base", str(BASE_CHART))

@@ -1,5 +1,7 @@
-"""kubectl on one API server, with JSON in and out. Each run of it costs a fifth of a CPU second, so
-many objects are asked for and created at once."""
+"""kubectl on one API server, with JSON in and out.
+
+Each run costs a fifth of a CPU second, so one call requests or creates many objects.
+"""
 
 import itertools
 import json
@@ -20,8 +22,6 @@ class KubectlRefused(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Kubernetes:
-    """An API server."""
-
     kubeconfig: Path
 
     def run(self, *arguments: str, stdin: str | None = None) -> str:
@@ -32,7 +32,7 @@ class Kubernetes:
         return done.stdout
 
     def get(self, namespace: str, what: str) -> dict[str, Any]:
-        """One object (``kind/name``)."""
+        """Return one object (``kind/name``)."""
         found: dict[str, Any] = json.loads(self.run("-n", namespace, "get", what, "-o", "json"))
         return found
 
@@ -42,11 +42,10 @@ class Kubernetes:
         return list(found["items"]) if found["kind"] == "List" else [found]
 
     def names(self, namespace: str, kind: str) -> list[str]:
-        """Of all objects of a kind, ``kind.group/name``."""
+        """Return the names of all objects of a kind, ``kind.group/name``."""
         return self.run("-n", namespace, "get", kind, "-o", "name").split()
 
     def create(self, body: dict[str, Any], *options: str) -> None:
-        """Create an object."""
         self.run("create", "-f", "-", *options, stdin=json.dumps(body))
 
     def create_all(self, bodies: list[dict[str, Any]], *options: str) -> None:

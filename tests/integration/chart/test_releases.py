@@ -31,7 +31,7 @@ def install(helm: Helm, namespace: str) -> None:
 
 
 def uids(kubernetes: Kubernetes, namespace: str) -> dict[str, str]:
-    """Of everything that a person would miss."""
+    """Return the uids of all objects with user data."""
     kinds = "clusters.tidemark.dev,brokers.tidemark.dev,topics.tidemark.dev"
     return {
         f"{body['kind']}/{body['metadata']['name']}": body["metadata"]["uid"]
@@ -99,7 +99,7 @@ def test_definitions_are_upgraded_and_outlive_their_release(
 
 @pytest.fixture(scope="module")
 def may(kubernetes: Kubernetes) -> str:
-    """Somebody with Tidemark's part of `edit` in a namespace; the namespace."""
+    """Return the namespace of a user with Tidemark's part of `edit`."""
     namespace = kubernetes.namespace()
     binding = ("rolebinding", "editor", "--clusterrole=tidemark-edit", "--user=editor")
     kubernetes.run("-n", namespace, "create", *binding)
@@ -140,7 +140,7 @@ ADDED = {"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}, "admin": 
 
 
 def test_roles_add_to_those_of_kubernetes(kubernetes: Kubernetes) -> None:
-    """By labels that the controller manager looks for, which does not run here."""
+    """By labels that the controller manager selects, which does not run here."""
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
     for name, added in ADDED.items():
         role = kubernetes.get("default", f"clusterrole/tidemark-{name}")

@@ -113,7 +113,7 @@ each_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys
 
 @pytest.fixture(scope="module", autouse=True)
 def prometheus_kinds(kubernetes: Kubernetes) -> None:
-    """The Prometheus operator's kinds by name. What may stand in them is not looked at here."""
+    """Return the Prometheus operator's kinds by name. Their contents are not validated here."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
         plural = f"{kind.lower()}s"
@@ -156,7 +156,7 @@ def test_the_api_server_takes_it_and_its_pods_are_restricted(
     names = [f"{body['kind']}.{_group(body)}/{body['metadata']['name']}" for body in rendered]
     assert len(kubernetes.all(namespace, *names)) == len(names)
     workloads = kubernetes.all(namespace, "statefulsets")
-    # What brokers are made of does not stay: nobody has the uid of the owner that it names.
+    # Brokers' objects do not stay: no object has the uid of the owner that they name.
     made = [
         objects_of(rendered, body["metadata"]["name"]).stateful_set
         for body in of_kind(rendered, "Broker")
@@ -216,7 +216,7 @@ def test_what_helm_test_makes_goes_with_it_and_looks_at_the_pods_of_the_release(
     assert f"Cluster home/tidemark is Ready with {brokers} brokers" in told
 
 
-#: What the account of the pod of `helm test` is asked for, and whether it may.
+#: Permissions that the account of the pod of `helm test` is tested for, and whether it has them.
 RIGHTS = {
     ("get", "clusters.tidemark.dev/tidemark"): "yes",
     ("get", "clusters.tidemark.dev/another"): "no",
@@ -247,7 +247,7 @@ def test_the_pod_of_helm_test_is_restricted_and_may_read_its_cluster_and_nothing
 
 
 def _pod(workload: dict[str, Any]) -> dict[str, Any]:
-    """As the StatefulSet's controller would make it; its class is nobody's here."""
+    """Return the StatefulSet controller's pod; its storage class does not exist here."""
     template, name = workload["spec"]["template"], workload["metadata"]["name"]
     namespace = workload["metadata"]["namespace"]
     spec = {name: value for name, value in template["spec"].items() if name != "priorityClassName"}
@@ -436,7 +436,7 @@ def test_a_listener_that_leads_outside_is_open_to_others_than_the_namespace(
 
 
 def test_brokers_in_pods_reach_the_operators_whoever_else_is_named(tmp_path: Path) -> None:
-    """Whoever named the network of brokers elsewhere cut off those in pods."""
+    """A list with only the external brokers' network would otherwise cut off those in pods."""
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     rules = named(objects, "NetworkPolicy", "tidemark-operator")["spec"]["ingress"]
     (peers,) = [rule["from"] for rule in rules if rule["ports"][0]["port"] == "control"]
@@ -523,7 +523,7 @@ def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> 
 
 
 def test_nodes_may_be_listed_only_where_that_is_asked_for(tmp_path: Path) -> None:
-    """A right outside the namespace, which whoever installs the chart has to have."""
+    """This right is outside the namespace, and the installing user needs it, too."""
     objects = Helm(tmp_path).template(CHART, OUTSIDE, namespace="home")
     (role,), (binding,) = (of_kind(objects, f"ClusterRole{end}") for end in ("", "Binding"))
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
@@ -602,7 +602,7 @@ def test_a_monitor_finds_the_services_with_metrics_and_no_other(tmp_path: Path) 
         endpoints = monitor["spec"]["endpoints"]
         pages[monitor["metadata"]["name"]] = [each.get("path", "/metrics") for each in endpoints]
         told = {each["relabelings"][0]["targetLabel"] for each in endpoints[1:]}
-        assert told <= {"metrics_path"}, "two pages of a pod are told from each other"
+        assert told <= {"metrics_path"}, "the label distinguishes two pages of a pod"
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         kept = [objects_of(objects, f"broker-{node}").service for node in range(3)]
         for service in [*of_kind(objects, "Service"), *kept]:

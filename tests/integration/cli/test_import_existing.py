@@ -27,7 +27,7 @@ def run(command: str, stdin: str = "") -> Result:
 
 
 def manifests(done: Result) -> dict[str, Any]:
-    """By the topic's name."""
+    """Return the manifests by topic name."""
     assert done.exit_code == 0, done.stderr
     found = {}
     for each in yaml.safe_load_all(done.stdout):
@@ -36,7 +36,7 @@ def manifests(done: Result) -> dict[str, Any]:
 
 
 def make(bootstrap: str, *topics: NewTopic) -> AdminClient:
-    """All brokers know them then: each hears of a topic in its own time."""
+    """Create topics and wait until all brokers know them."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 1})
     for each in admin.create_topics(list(topics)).values():
         each.result(30)

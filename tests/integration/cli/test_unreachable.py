@@ -1,4 +1,4 @@
-"""What the command line says where a cluster does not answer: one line, no traceback."""
+"""Output of the command line if a cluster does not answer: one line, no traceback."""
 
 import json
 from pathlib import Path

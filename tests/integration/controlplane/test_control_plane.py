@@ -52,7 +52,7 @@ def is_gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    # A zombie waits only for whoever adopted it.
+    # A zombie remains until its adopting parent reaps it.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
@@ -103,7 +103,7 @@ def test_rbac_decides_for_others(control_plane: ControlPlane) -> None:
 
 
 def can(plane: ControlPlane, token: str, verb: str, resource: str) -> bool:
-    # The administrator's own token stands in the kubeconfig and would win over --token.
+    # The kubeconfig contains the administrator's own token, which would override --token.
     bare = plane.data_dir / "bare-kubeconfig"
     config = json.loads(kubectl(plane, "config", "view", "--raw", "--output=json"))
     config["users"][0]["user"] = {"token": token}

@@ -1,4 +1,4 @@
-"""What `make e2e` looks at is found on a real API server by the names that kubectl takes."""
+"""`make e2e` finds its objects on a real API server under the names that kubectl accepts."""
 
 import json
 from typing import Any
@@ -34,12 +34,12 @@ GUSTS: dict[str, Any] = {
 
 @pytest.fixture
 def kubernetes(control_plane: ControlPlane) -> Kubernetes:
-    """kubectl, and what asks in its place."""
+    """Return kubectl and the client that replaces it for reads."""
     return Kubernetes([str(ensure_controlplane()), "kubectl"], control_plane.kubeconfig)
 
 
 def shown(kubernetes: Kubernetes, *words: str) -> dict[str, Any]:
-    """By kubectl."""
+    """Return the objects as kubectl shows them."""
     text = kubernetes.run("--namespace", WHERE, "get", *words, "--output", "json", ALL_OF_IT)
     found = json.loads(text)
     assert isinstance(found, dict)

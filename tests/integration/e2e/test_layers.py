@@ -20,7 +20,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     try:
         run(["mount", "-t", "tmpfs", "layer", root])
     except CommandFailed as error:
-        pytest.skip(f"this machine lets nobody mount, so nothing is left mounted either: {error}")
+        pytest.skip(f"this machine allows no mounts, so nothing is left mounted either: {error}")
     (root / "large").write_bytes(bytes((MAX_MB + 1) << 20))
     yield tmp_path / "store"
     if root.is_mount():

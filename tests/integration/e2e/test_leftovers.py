@@ -19,7 +19,7 @@ RUN = """
 import signal, subprocess, sys, time
 from pathlib import Path
 from e2e.pods.node.leftovers import folder_made
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent of the tests may ignore it
 with folder_made(Path(sys.argv[1])) as folder:
     (folder / "A").mkdir()
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)", f"{folder}/A"])
@@ -38,7 +38,7 @@ def started(cache: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 def named(folder: Path) -> bool:
-    """By any process."""
+    """Return whether a process names the folder."""
     done = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     return f"{folder}/" in done.stdout
 

@@ -10,7 +10,7 @@ from tidemark_cli.local.settings import KAFKA, TIDEMARK
 
 @pytest.fixture(scope="session", name="engines")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    """Those that were asked for; each test makes its own topics, and leaves all brokers running."""
+    """The requested engines; each test creates its own topics, and leaves all brokers running."""
     with engines(tmp_path_factory.mktemp) as found:
         yield found
 

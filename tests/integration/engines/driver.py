@@ -50,7 +50,7 @@ class Engine:
 
     @property
     def brokers(self) -> list[int]:
-        """Every broker's id."""
+        """Return every broker's id."""
         return self.cluster.local.brokers.ids()
 
     # ------------------------------------------------------------ objects
@@ -118,10 +118,10 @@ class Engine:
     def gone(self, name: str) -> None:
         """Delete a Topic, and wait until its object is no more."""
         self.kube.delete("Topic", name)
-        wait(lambda: self.kube.get("Topic", name) is None, f"{name} to be gone", LONG_S)
+        wait(lambda: self.kube.get("Topic", name) is None, f"{name} to be deleted", LONG_S)
 
     def versions(self) -> dict[str, str]:
-        """Of every object: equal twice means that nothing was written."""
+        """Return the version of every object: equal versions mean that nothing was written."""
         return {
             f"{kind}/{each['metadata']['name']}": each["metadata"]["resourceVersion"]
             for kind in ("Cluster", "Broker", "Topic", "RecordDeletion")
@@ -147,12 +147,14 @@ class Engine:
         return str(found.topic_id).translate(str.maketrans("+/", "-_"))
 
     def replicas(self, topic: str) -> list[list[int]]:
-        """Of each partition, whether or not they are in sync; [] where there is none."""
+        """Return the replicas of each partition, whether or not they are in sync; [] if there
+        is none.
+        """
         found = self.described(topic)
         return [[node.id for node in each.replicas] for each in found.partitions] if found else []
 
     def config(self, topic: str) -> dict[str, str]:
-        """What the topic has of its own."""
+        """Return the topic's own configuration."""
         asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
         found = self.admin.describe_configs([asked], request_timeout=30)[asked].result()
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
@@ -191,8 +193,9 @@ class Engine:
         return found
 
     def offset(self, topic: str, special: int, partition: int = 0) -> int:
-        """Of ListOffsets, with earliest-local and latest-tiered, which stock clients lack; -2 while
-        it is not told."""
+        """Return an offset of ListOffsets, with earliest-local and latest-tiered, which stock
+        clients lack; -2 while it is unknown.
+        """
 
         async def ask() -> int:
             async with KafkaClient(Access(tuple(self.cluster.bootstrap.split(",")))) as client:
@@ -202,7 +205,7 @@ class Engine:
 
 
 class Engines:
-    """Each is started when it is first asked for, and runs until the end."""
+    """Each engine is started on first use, and runs until the end."""
 
     def __init__(self, folder_of: Callable[[str], Path], stack: ExitStack) -> None:
         self._folder_of, self._stack = folder_of, stack

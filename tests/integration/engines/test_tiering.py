@@ -57,7 +57,7 @@ def test_tiering_is_turned_off_by_either_policy_and_on_again(engine: Engine) -> 
     tiering(engine, name, "Enabled", epoch=2)
     local = engine.offset(name, EARLIEST_LOCAL)
     engine.produce(name, b"6", b"7", b"8")
-    wait(lambda: engine.offset(name, EARLIEST_LOCAL) > local, "copying to go on", LONG_S)
+    wait(lambda: engine.offset(name, EARLIEST_LOCAL) > local, "copying to resume", LONG_S)
 
 
 def test_records_are_deleted_by_offset_and_time_and_to_the_end(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""What a Topic is, whichever engine keeps it."""
+"""Behaviour of a Topic that both engines share."""
 
 import time
 
@@ -112,7 +112,7 @@ def test_one_that_is_paused_waits(engine: Engine) -> None:
     assert len(engine.replicas(name)) == 1
     assert engine.config(name) == {"retention.ms": "3600000"}
     engine.apply(name, changed)
-    wait(lambda: len(engine.replicas(name)) == 2, "it to go on", LONG_S)
+    wait(lambda: len(engine.replicas(name)) == 2, "it to resume", LONG_S)
     wait(lambda: engine.config(name) == {"retention.ms": "7200000"}, "all of it", LONG_S)
 
 

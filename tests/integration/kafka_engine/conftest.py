@@ -20,13 +20,13 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def bootstrap(apache_kafka: KafkaNodes) -> tuple[str, ...]:
-    """Where its brokers listen."""
+    """Addresses of its brokers."""
     return tuple(apache_kafka.bootstrap.split(","))
 
 
 @pytest.fixture
 async def admin(bootstrap: tuple[str, ...]) -> AsyncIterator[Admin]:
-    """What the engine speaks through, to look beside it."""
+    """The engine's own client, for checks."""
     async with KafkaClient(Access(bootstrap)) as client:
         admin = Admin(client)
         await admin.describe_cluster()
@@ -35,7 +35,7 @@ async def admin(bootstrap: tuple[str, ...]) -> AsyncIterator[Admin]:
 
 @pytest.fixture
 def name() -> str:
-    """Of a topic that nobody else has."""
+    """Return an unused topic name."""
     return f"topic-{next(_numbers)}"
 
 

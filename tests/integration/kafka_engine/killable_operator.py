@@ -1,6 +1,8 @@
-"""An operator within the test's own process that dies at one of its calls: the real API server and
-the real Apache Kafka are asked, and at the call that is chosen nothing goes on any more, before it
-takes effect or before its answer comes."""
+"""An operator within the test's own process that dies at one of its calls.
+
+It uses the real API server and the real Apache Kafka. At the chosen call everything stops, before
+the call takes effect or before its answer arrives.
+"""
 
 import asyncio
 import contextlib
@@ -67,7 +69,7 @@ class Fate:
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is looked at every few seconds is looked at several times a second."""
+    """Shorten the intervals of periodic checks from seconds to fractions of a second."""
     monkeypatch.setattr(observer, "POLL_S", 0.3)
     monkeypatch.setattr(observer, "MOVING_S", 0.2)
     monkeypatch.setattr(observer, "CONFIG_TURNS", 1)

@@ -27,7 +27,7 @@ async def produce(bootstrap: tuple[str, ...], topic: str, partition: int, *value
 
 
 async def offset(admin: Admin, topic: str, partition: int, special: int) -> int:
-    """Of ListOffsets; -2 while its leader does not say."""
+    """Return an offset of ListOffsets; -2 while its leader does not know it."""
     found = (await admin.topics([topic])).get(topic)
     if found is None or found.partitions[partition].leader < 0:
         return -2

@@ -1,4 +1,4 @@
-"""An Apache Kafka whose listener asks for TLS, a certificate and a user; and Secrets for it."""
+"""An Apache Kafka whose listener requires TLS, a certificate and a user; and Secrets for it."""
 
 import base64
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ MODULES = "org.apache.kafka.common.security"
 
 @dataclass(frozen=True)
 class Secured:
-    """Where it listens, what it shows, and who signs what clients of it show."""
+    """Its address, its certificate, and the authority of its clients' certificates."""
 
     bootstrap: str
     server: Leaf

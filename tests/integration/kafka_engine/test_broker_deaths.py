@@ -1,6 +1,9 @@
-"""A broker of Apache Kafka dies in the middle of what the operator has begun: while it fills a
-placeholder (KIP-409), while records are deleted (KIP-107). It comes back: all ends as it was asked
-for, and no throttle is left. A cluster of its own, whose nodes are killed."""
+"""A broker of Apache Kafka dies during an operation of the operator: while it fills a placeholder
+(KIP-409), or while records are deleted (KIP-107).
+
+After its return every operation ends as requested, and no throttle is left. The tests use a cluster
+of their own, whose nodes they kill.
+"""
 
 import asyncio
 import os
@@ -41,7 +44,7 @@ def nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
 
 @pytest.fixture
 async def there(nodes: KafkaNodes) -> AsyncIterator[Admin]:
-    """What the engine speaks through, to look beside it."""
+    """The engine's own client, for checks."""
     async with KafkaClient(Access(tuple(nodes.bootstrap.split(",")))) as client:
         admin = Admin(client)
         await admin.describe_cluster()
@@ -93,7 +96,7 @@ async def _while_it_fills_a_placeholder(world: KafkaWorld, nodes: KafkaNodes, ad
     assert told["message"]
     print(f"while the broker is away again: {told['reason']}: {told['message']}")
     found = (await admin.topics(["filled"]))["filled"]
-    assert all(part.leader in (1, 2) for part in found.partitions), "it goes on to serve"
+    assert all(part.leader in (1, 2) for part in found.partitions), "it continues to serve"
     await asyncio.to_thread(nodes.start, [3])
     expected = {"desired": 6, "placed": 6, "inSync": 6, "placeholders": 0}
     await world.status_where(TOPIC, "filled", lambda status: status["replicas"] == expected, LONG_S)
@@ -109,7 +112,7 @@ async def _filling(admin: Admin) -> bool:
 
 
 async def _a_bystander_dies(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
-    """It takes its rate away itself: that stays on record until it is back."""
+    """Kill a broker outside the move: its throttle stays recorded until the broker is back."""
     await world.create_topic("widened", 1, 1)
     await world.status_where(TOPIC, "widened", _is_ready, LONG_S)
     await produce(tuple(nodes.bootstrap.split(",")), "widened", 0, *([b"x" * 900_000] * RECORDS))

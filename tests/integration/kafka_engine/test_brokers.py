@@ -34,5 +34,7 @@ async def test_brokers_appear_and_come_back(world: KafkaWorld) -> None:
     await world.until(lambda: world.gone(BROKER, "invented"), "there is no such broker")
     await world.delete(CLUSTER, "demo")
     await world.delete(BROKER, "mine")
-    await world.until(lambda: world.gone(CLUSTER, "demo"), "the Cluster is gone, brokers and all")
+    await world.until(
+        lambda: world.gone(CLUSTER, "demo"), "the Cluster is deleted with its brokers"
+    )
     assert await world.gone(BROKER, "demo-1")

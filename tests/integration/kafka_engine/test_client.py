@@ -105,7 +105,9 @@ async def test_offsets_of_both_tiers(admin: Admin, name: str) -> None:
 
 
 async def test_who_cannot_be_reached_or_spoken_to(bootstrap: tuple[str, ...]) -> None:
-    async with KafkaClient(Access(("127.0.0.1:1", *bootstrap))) as client:  # the next one is asked
+    async with KafkaClient(
+        Access(("127.0.0.1:1", *bootstrap))
+    ) as client:  # the client tries the next one
         await Admin(client).describe_cluster()
         with pytest.raises(Unreachable, match="broker 9 is not known"):
             await configs.topic_configs(client, ["any"], node_id=9)

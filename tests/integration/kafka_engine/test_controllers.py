@@ -1,6 +1,9 @@
-"""Three KRaft controllers, of which the active one is killed while a change is under way: it comes
-to its end all the same, nothing needs a person, nobody asks without end. Two of three are killed:
-what is waited for is said. A cluster of its own, whose nodes are killed."""
+"""Three KRaft controllers, of which the active one is killed during a change.
+
+The change completes without intervention, and the number of requests stays bounded. When two of
+three are killed, the status says what the change waits for. The tests use a cluster of their own,
+whose nodes they kill.
+"""
 
 import asyncio
 import re
@@ -32,8 +35,8 @@ from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
 
 ENDED_S = 120.0
 TOPICS = 12
-#: A look of the operator at rest is four requests each five seconds; each topic that changes asks
-#: for a few of its own.
+#: At rest the operator sends four requests every five seconds; each topic that changes adds a few
+#: of its own.
 REQUESTS_A_SECOND = 15.0
 
 
@@ -73,7 +76,7 @@ class Quorum:
 
 @pytest.fixture
 async def quorum(nodes: KafkaNodes) -> AsyncIterator[Quorum]:
-    """Of the cluster."""
+    """Return the cluster's quorum."""
     async with KafkaClient(Access(tuple(nodes.bootstrap.split(",")))) as client:
         admin = Admin(client)
         await admin.describe_cluster()
@@ -196,8 +199,9 @@ async def test_without_a_majority_of_controllers_that_is_what_is_said(
 async def _calm(
     world: KafkaWorld, operator: OperatorProcess, names: list[str], what: str
 ) -> AsyncIterator[None]:
-    """No Topic is Stalled at any time, each says what it waits for, and Kafka is asked now and then
-    only."""
+    """Check that no Topic is ever Stalled, that each says what it waits for, and that requests
+    to Kafka are rare.
+    """
     log, began_s = operator.log, time.monotonic()
     bad: list[str] = []
 

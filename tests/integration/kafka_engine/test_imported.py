@@ -1,4 +1,4 @@
-"""What ``tidemark import`` writes of a cluster changes nothing of it when it is applied."""
+"""Applying the manifests that ``tidemark import`` writes changes nothing in the cluster."""
 
 import asyncio
 from typing import Any

@@ -1,6 +1,9 @@
-"""Brokers of Apache Kafka that come, die and come back, and a controller that is away: topics made
-while brokers are missing (KIP-409), their placeholders filled, disablements that wait for nobody
-who is down. A cluster of its own, whose nodes are killed."""
+"""Brokers of Apache Kafka that join, die and return, and a controller that is unavailable.
+
+Topics are created while brokers are missing (KIP-409), their placeholders are filled, and
+disablements do not wait for dead brokers. The tests use a cluster of their own, whose nodes they
+kill.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -93,7 +96,7 @@ async def _dies(world: KafkaWorld, nodes: KafkaNodes) -> None:
 
 
 async def _controller_is_away(world: KafkaWorld, nodes: KafkaNodes) -> None:
-    """What is asked meanwhile waits, and is done once it is back."""
+    """Check that a change waits for the controller, and completes once it is back."""
     (controller,) = nodes.controller_ids()
     nodes.kill(controller)
     await world.create_topic("meanwhile", 1, 1)
@@ -114,7 +117,7 @@ async def _all_are_away(world: KafkaWorld, nodes: KafkaNodes) -> None:
     nodes.start(nodes.broker_ids())
     await world.status_where(CLUSTER, "demo", lambda status: _reason(status) == "Serving", LONG_S)
     await world.delete(TOPIC, "meanwhile")
-    await world.until(lambda: world.gone(TOPIC, "meanwhile"), "the Topic is gone", LONG_S)
+    await world.until(lambda: world.gone(TOPIC, "meanwhile"), "the Topic is deleted", LONG_S)
 
 
 def _reason(status: dict[str, object]) -> object:

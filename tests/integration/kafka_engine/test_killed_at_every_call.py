@@ -29,7 +29,7 @@ GOAL_S = 40.0
 
 
 class Flow:
-    """What is there, what is asked, and when it is done; each of one topic."""
+    """Initial state, change and end condition of one topic."""
 
     def __init__(self, world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...]) -> None:
         self.world, self.admin, self.bootstrap = world, admin, bootstrap
@@ -54,8 +54,7 @@ class Flow:
 
 
 class Created(Flow):
-    async def before(self, name: str) -> None:
-        """Nothing."""
+    async def before(self, name: str) -> None: ...
 
     async def ask(self, name: str) -> None:
         await self.world.create_topic(

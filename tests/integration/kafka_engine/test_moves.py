@@ -16,7 +16,7 @@ from tidemark_operator.kube.kinds import CLUSTER, TOPIC
 
 
 async def replicas(admin: Admin, name: str) -> list[int]:
-    """How many each partition has, and has in sync."""
+    """Return the replicas of each partition, and those in sync."""
     view = (await admin.topics([name]))[name]
     return [len(each.replicas) if each.replicas else 0 for each in view.partitions]
 
@@ -28,7 +28,7 @@ async def rates(admin: Admin, node_id: int) -> set[str | None]:
 
 
 async def is_unthrottled(world: KafkaWorld, admin: Admin, name: str) -> bool:
-    """Nothing is left of a throttle, in Kafka or on record."""
+    """Return whether neither Kafka nor the status has a throttle."""
     if set(THROTTLED) & set(await own(admin, name)):
         return False
     for node_id in (1, 2, 3):
@@ -82,7 +82,7 @@ async def test_somebody_elses_reassignment_is_left_alone(
         await world.create_topic(name, 2, 1)
         await world.annotate(TOPIC, name, **{ADOPT_TOPIC_ID: id_text(made[name])})  # type: ignore[arg-type]
         await world.start_operator()
-        # Its partitions have 1 and 2 replicas for the time being: that is nobody's manifest.
+        # Its partitions temporarily have 1 and 2 replicas, which no manifest specifies.
         await world.condition(TOPIC, name, "Stalled", "True", "AdoptionRefused")
         await admin.reassign({(name, 0): None})
         await world.ready(name)

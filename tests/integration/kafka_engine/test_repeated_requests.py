@@ -1,6 +1,8 @@
-"""Every change is carried out twice, and only the second answer is heard: so it is where a broker
-has handed a request on to a controller that dies before it answers, and hands it on again to the
-next one. Or it is carried out, and no answer is heard at all. What was done counts as done."""
+"""Every change is applied twice or without an answer, and counts as done.
+
+A change is applied twice if a broker forwards a request to a controller that dies before it
+answers, and forwards it again to the next one. Only the second answer arrives.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -27,7 +29,7 @@ from tidemark_operator.kube.kinds import TOPIC
 
 
 class Twice(Fate):
-    """Nobody dies; ``calls``: those that were carried out twice."""
+    """No process dies; ``calls``: those that were applied twice."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, 0, takes_effect=True)
@@ -46,7 +48,7 @@ class Unheard(Twice):
         answer = await make()
         if name in CHANGES and name not in self.calls:
             self.calls.append(name)
-            raise Unreachable("nobody heard the answer")
+            raise Unreachable("the answer was lost")
         return answer
 
 

@@ -1,5 +1,6 @@
-"""An Apache Kafka that asks for TLS, a certificate and a user: every mechanism that the client has,
-and what a Cluster says of Secrets that do not fit until they are mended."""
+"""An Apache Kafka that requires TLS, a certificate and a user: every mechanism of the client,
+and the conditions of a Cluster whose Secrets are wrong until they are fixed.
+"""
 
 import asyncio
 import base64
@@ -30,13 +31,13 @@ from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Kind
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[Secured]:
-    """Of one test."""
+    """Secured Kafka for one test."""
     with secured_kafka(tmp_path) as started:
         yield started
 
 
 def token(name: str) -> str:
-    """As Kafka's validator for trials takes it: a claim that nobody has signed."""
+    """Return an unsigned token, which Kafka's validator for trials accepts."""
     now_s = int(time.time())
     parts = {"alg": "none"}, {"sub": name, "iat": now_s, "exp": now_s + 600}
     texts = (base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=") for each in parts)
@@ -126,7 +127,7 @@ def _make_scram_user(bootstrap: str, client: Leaf) -> None:
 async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_changed(
     kubeconfig: Path, tmp_path: Path, secured: Secured
 ) -> None:
-    """What a person has to do is said, and once it is done the same process goes on."""
+    """The condition says what to do, and afterwards the same process continues."""
     authority, trusted = secured.authority, Path(secured.server.trusted).read_text()
     good = _shown(authority.leaf(tmp_path / "good", "CN=us"))
     expired = _shown(authority.leaf(tmp_path / "old", "CN=us", ends=dt.timedelta(hours=-1)))

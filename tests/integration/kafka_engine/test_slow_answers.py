@@ -1,6 +1,8 @@
-"""The API server and Kafka answer late, as on a machine that has much else to do: what the mover
-sets and records and what a Topic's reconciler sets and records do not undo each other, so that no
-throttle stays that is on nobody's record."""
+"""Late answers of the API server and Kafka, as on a busy machine.
+
+The mover and a Topic's reconciler must not undo each other's settings and records, so that no
+throttle remains without a record.
+"""
 
 import asyncio
 import random
@@ -20,7 +22,7 @@ LATE_S = 0.8
 
 
 class Late(Fate):
-    """Nobody dies; what is written takes effect at once, or late, and is answered late."""
+    """No process dies; writes take effect at once or late, and are answered late."""
 
     def __init__(self, name: str, chance: random.Random) -> None:
         super().__init__(name, 0, takes_effect=True)

@@ -1,5 +1,6 @@
-"""At rest the operator writes nothing, in Kubernetes or in Kafka, and asks Kafka a few things,
-however many topics there are (invariant 21)."""
+"""At rest the operator writes nothing, in Kubernetes or in Kafka, and sends Kafka few requests,
+however many topics there are (invariant 21).
+"""
 
 import asyncio
 import re
@@ -37,12 +38,12 @@ async def test_at_rest_nothing_is_written_and_little_asked(world: KafkaWorld, na
 
 
 def requests(log: str) -> Counter[str]:
-    """What was asked of Kafka, by the names of requests."""
+    """Return the number of requests to Kafka by name."""
     return Counter(re.findall(r"kafka_client.client: asked \S+: (\w+)", log))
 
 
 async def settled(world: KafkaWorld) -> bool:
-    """What follows the creation has been written."""
+    """Wait until the writes that follow the creation are done."""
     before = await world.versions()
     await asyncio.sleep(4.0)
     return await world.versions() == before

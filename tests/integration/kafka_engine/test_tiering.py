@@ -72,7 +72,7 @@ async def test_tiering_is_turned_off_by_either_policy_and_on_again(
 async def test_a_disablement_takes_no_change_and_names_the_broker_that_it_waits_for(
     world: KafkaWorld, name: str
 ) -> None:
-    """What stands still for two copy intervals takes that long: there is time to look."""
+    """A stall is reported after two copy intervals, which leaves time for the checks."""
     await world.start_operator()
     await world.create_topic(name, 1, 3, tiering=TIERED)
     await world.ready(name)

@@ -66,7 +66,7 @@ async def test_a_configuration_that_kafka_refuses(world: KafkaWorld, name: str) 
     await world.ready(name)
     await world.patch(TOPIC, name, tiering={"localRetention": {"time": "300h"}})
     await world.condition(TOPIC, name, "Stalled", "True", "ConfigRefused")
-    await world.condition(TOPIC, name, "Ready", "True")  # what was there goes on
+    await world.condition(TOPIC, name, "Ready", "True")  # the existing part continues
     await world.patch(TOPIC, name, tiering={"localRetention": {"time": "2h"}})
     await world.condition(TOPIC, name, "Stalled", "False")
 

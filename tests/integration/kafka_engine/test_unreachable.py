@@ -1,6 +1,9 @@
-"""Every broker of an Apache Kafka is out of reach for a minute, killed or held up: that is said
-within seconds, nobody knocks more often for it, however many objects wait, and it heals by itself.
-A cluster of its own, whose nodes are killed."""
+"""Every broker of an Apache Kafka is unreachable for a minute, killed or suspended.
+
+The status reports it within seconds, the number of connection attempts does not grow with the
+number of waiting objects, and the operator recovers by itself. The tests use a cluster of their
+own, whose nodes they kill.
+"""
 
 import asyncio
 import os
@@ -74,7 +77,7 @@ async def _away(
     said_s = time.monotonic() - began_s
     assert "127.0.0.1:" in told["message"]
     served = condition_of((await world.get(TOPIC, "served"))["status"], "Ready")
-    assert served["status"] == "True", "nothing is asked of it, and nothing is known against it"
+    assert served["status"] == "True", "it gets no requests, and no failure is known"
     for number in range(WAITING):
         await world.create_topic(f"waits-{number}", 1, 1)
         await world.create_deletion(f"waits-{number}", "served", all={"beforeOffset": -1})

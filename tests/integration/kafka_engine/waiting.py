@@ -11,7 +11,7 @@ TIMEOUT_S = 60.0
 async def until(
     look: Callable[[], Awaitable[R]], good: Callable[[R], bool], timeout_s: float = TIMEOUT_S
 ) -> R:
-    """Brokers hear of everything in their own time. The last look, which is good."""
+    """Poll until the result is good and return it. Brokers receive metadata at different times."""
     found = await look()
     try:
         async with asyncio.timeout(timeout_s):

@@ -50,7 +50,7 @@ def test_every_alert_fires_and_resolves(tmp_path: Path) -> None:
 
 
 def _needed(alert: str) -> list[dict[str, Any]]:
-    """The alert, behind the recording rules that it asks, for the namespace of its case."""
+    """Return the alert, after the recording rules that it uses, for the namespace of its case."""
     expression = alerts()[alert]["expr"]
     recorded = [rule for rule in rules() if "record" in rule and rule["record"] in expression]
     return [

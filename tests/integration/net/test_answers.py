@@ -1,4 +1,6 @@
-"""What answers cost: they count until the client has them, and who takes none is served no more."""
+"""Memory of answers: they count until the client has received them, and a client that reads
+none is served no more.
+"""
 
 import asyncio
 import contextlib
@@ -50,7 +52,7 @@ class Client:
             writer.transport.abort()
 
     async def fetch(self) -> int:
-        """How much was answered."""
+        """Fetch; return the number of answered bytes."""
         self.writer.write(FETCH)
         async with asyncio.timeout(10):
             (size,) = struct.unpack(">i", await self._reader.readexactly(4))
@@ -109,7 +111,7 @@ async def test_who_takes_nothing_has_to_go_while_memory_is_short(
         await until(lambda: len(server.connections._open) < 41)
         async with asyncio.timeout(10):
             while await client.fetch() <= SMALL_BYTES:
-                pass  # asked again as soon as it is answered
+                pass  # repeats the request after each answer
 
 
 async def test_who_takes_nothing_may_stay_while_there_is_enough(

@@ -1,4 +1,4 @@
-"""The blocking connection: whole answers, in time, and nothing that was not asked for."""
+"""The blocking connection: whole answers, in time, and only to its own requests."""
 
 import socket
 import threading

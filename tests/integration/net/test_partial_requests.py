@@ -32,13 +32,13 @@ async def server() -> AsyncIterator[KafkaServer]:
 async def flooded(
     server: KafkaServer, count: int
 ) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-    """So many clients have sent all but the last byte of a large request, or try to."""
+    """Open clients that have sent all but the last byte of a large request, or try to."""
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(_client(server)) for _ in range(count)]
         for _, writer in clients:
             writer.write(_framed(bytes(LARGE))[:-1])
         async with asyncio.timeout(10):
-            while server.connections.unfinished.used_bytes < LIMIT:  # noqa: ASYNC110 - it tells nobody
+            while server.connections.unfinished.used_bytes < LIMIT:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
         yield clients
 
@@ -63,7 +63,7 @@ async def test_small_requests_are_answered_meanwhile(server: KafkaServer) -> Non
 
 
 async def test_large_requests_come_to_their_end_one_after_another(server: KafkaServer) -> None:
-    """Whoever waited is read on, whatever the others do."""
+    """The server resumes reading a waiting client, whatever the others do."""
     async with flooded(server, 20) as clients:
         for _, writer in clients:
             writer.write(b"\0")
@@ -93,7 +93,7 @@ async def test_requests_of_ordinary_size_do_not_wait_for_those_that_miss_much(
             _, writer = await stack.enter_async_context(_client(server))
             writer.write(_framed(bytes(20 * LARGE))[:250_000])
         async with asyncio.timeout(10):
-            while not server.connections.unfinished.exhausted:  # noqa: ASYNC110 - it tells nobody
+            while not server.connections.unfinished.exhausted:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
         async with asyncio.timeout(5):
             for _ in range(3):
@@ -120,7 +120,7 @@ async def test_a_lost_connection_gives_back_what_it_held_of_a_request(server: Ka
         for _, writer in clients:
             writer.transport.abort()
         async with asyncio.timeout(5):
-            while server.connections.unfinished.used_bytes:  # noqa: ASYNC110 - it tells nobody
+            while server.connections.unfinished.used_bytes:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
     async with _client(server) as (reader, writer):
         writer.write(_framed(bytes(LARGE)))

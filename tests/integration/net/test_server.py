@@ -425,7 +425,7 @@ async def test_who_holds_much_that_cannot_begin_goes_when_others_have_no_room(
             reader, writer = await stack.enter_async_context(_client(server))
             writer.write(_framed(FETCH) + _framed(FETCH + bytes(2)) * 500)
             greedy.append(reader)
-        # Some may be gone before anybody looks.
+        # Some may have disconnected before the check.
         await _until(lambda: server.connections.budget.exhausted or any(map(_has_ended, greedy)))
         reader, writer = await stack.enter_async_context(_client(server))
         writer.write(_framed(b"good request"))
@@ -436,7 +436,7 @@ async def test_who_holds_much_that_cannot_begin_goes_when_others_have_no_room(
 async def test_who_has_gone_while_it_rested_is_not_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has asked for the same on another connection since."""
+    """It has sent the same request on another connection since."""
     served: list[bytes] = []
 
     async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
@@ -645,7 +645,7 @@ def test_limits_are_read_from_kafkas_keys() -> None:
 
 
 async def test_a_listener_without_its_certificate_does_not_start(tmp_path: Path) -> None:
-    """It was Ready, and nobody got in."""
+    """It was Ready, and rejected every client."""
     files = ListenerFiles(tmp_path, ssl.CERT_NONE)
     server = KafkaServer(
         lambda _: functools.partial(_echo, peer=""),

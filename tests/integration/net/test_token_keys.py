@@ -40,7 +40,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """It is no news."""
+        """Log nothing."""
 
 
 @pytest.fixture

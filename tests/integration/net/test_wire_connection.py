@@ -196,7 +196,7 @@ async def test_nobody_listens() -> None:
 
 
 async def test_who_is_cancelled_while_it_closes_stays_cancelled() -> None:
-    """A fetcher that did not would go on for ever, and so would whoever waits for its end."""
+    """A fetcher that swallowed the cancellation would run forever, and its waiting owner, too."""
 
     async def serve(connection: KafkaConnection) -> None:
         await connection.read_frame()
