@@ -62,12 +62,12 @@ def operator_complaint(address: Address) -> str:
     try:
         connection.request("GET", "/healthz")
         answer = connection.getresponse()
-        said = answer.read(_BODY_BYTES_MAX).decode("utf-8", "replace").strip()
+        text = answer.read(_BODY_BYTES_MAX).decode("utf-8", "replace").strip()
     except (OSError, http.client.HTTPException) as error:
         return f"no answer: {error_text(error)}"
     finally:
         connection.close()
-    return "" if answer.status == http.HTTPStatus.OK else f"{answer.status}: {said}"
+    return "" if answer.status == http.HTTPStatus.OK else f"{answer.status}: {text}"
 
 
 def cluster_complaint(body: Json, brokers: int) -> str:
@@ -175,8 +175,8 @@ def run(checks: Sequence[Check], within_s: float, say: Callable[[str], None]) ->
     Each runs at least once, so that every failure is reported.
     """
     begun_s = time.monotonic()
-    held = [_holds(check, begun_s + within_s, say) for check in checks]
-    return all(held)
+    results = [_holds(check, begun_s + within_s, say) for check in checks]
+    return all(results)
 
 
 def _holds(check: Check, deadline_s: float, say: Callable[[str], None]) -> bool:

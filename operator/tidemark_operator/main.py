@@ -20,6 +20,7 @@ def configure_logging(level: str) -> None:
         level=level.upper(),
         format="%(asctime)s %(levelname)-7s %(threadName)s %(name)s: %(message)s",
     )
+    # These libraries log every request at INFO.
     for noisy in ("aiohttp", "asyncio", "kopf", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

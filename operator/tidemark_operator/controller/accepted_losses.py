@@ -102,11 +102,11 @@ def offer_text(state: ControllerState, topic: TopicInfo, rows: Sequence[Partitio
     if not copies:
         return refused
     shown = _shown(copies)
-    what = ", ".join(_offer(copy) for copy in shown)
+    offered = ", ".join(_offer(copy) for copy in shown)
     rest = f" ({len(copies) - len(shown)} more follow)" if len(copies) > len(shown) else ""
     return (
         f"{refused}. Alternatively, accept the available copies and the loss of "
-        f"other records ({what}). Annotate this Topic with {ACCEPT_COPY}: "
+        f"other records ({offered}). Annotate this Topic with {ACCEPT_COPY}: "
         f"{id_text(topic.id)}/{','.join(map(str, shown))}{rest}"
     )
 

@@ -51,10 +51,10 @@ def look(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
         return found
     if state.rows_of(topic.id):
         return None
-    asked = topic.asked.get(ADOPT_TOPIC_ID, "")
+    value = topic.asked.get(ADOPT_TOPIC_ID, "")
     strays = _strays(state, topic.name)
-    if asked:
-        return _asked(state, topic, asked, strays)
+    if value:
+        return _requested(state, topic, value, strays)
     # Coordinators' topics are created by brokers, so no person could annotate them in time.
     if topic.is_internal and (found := _only_stray(state, strays)) is not None:
         return found
@@ -152,13 +152,13 @@ def too_late(topic: TopicInfo) -> Refusal | None:
     return Refusal(reason=Reason.ADOPTION_REFUSED, message=text)
 
 
-def _asked(
-    state: ControllerState, topic: TopicInfo, asked: str, strays: list[uuid.UUID]
+def _requested(
+    state: ControllerState, topic: TopicInfo, value: str, strays: list[uuid.UUID]
 ) -> Adoption | Refusal:
-    topic_id = parse_topic_id(asked)
+    topic_id = parse_topic_id(value)
     # An id without partitions cannot be adopted, because nothing of it is left.
     if topic_id is None or topic_id not in _with_rows(state, strays):
-        return Refusal(reason=Reason.ADOPTION_REFUSED, message=_wrong(state, topic, asked, strays))
+        return Refusal(reason=Reason.ADOPTION_REFUSED, message=_wrong(state, topic, value, strays))
     partitions = _partitions(state, topic_id)
     return _as_known(state, topic, topic_id, partitions, annotation=ADOPT_TOPIC_ID)
 
@@ -205,14 +205,14 @@ def _tiering_unknown(state: ControllerState, topic: TopicInfo, topic_id: uuid.UU
     return Refusal(reason=Reason.ADOPTION_REFUSED, message=text)
 
 
-def _wrong(state: ControllerState, topic: TopicInfo, asked: str, strays: list[uuid.UUID]) -> str:
+def _wrong(state: ControllerState, topic: TopicInfo, value: str, strays: list[uuid.UUID]) -> str:
     adoptable = _with_rows(state, strays)
     others = f"set it to {_listed(adoptable)}" if adoptable else "there is no topic to adopt"
-    anew = "" if strays else ", or remove the annotation to create a new topic"
+    creation = "" if strays else ", or remove the annotation to create a new topic"
     forget = _forget(state, [id_ for id_ in strays if id_ not in adoptable])
     return (
-        f"{ADOPT_TOPIC_ID} names {quoted(asked)}, but topic {topic.name} is not "
-        f"known under that id: {others}{anew}{forget}"
+        f"{ADOPT_TOPIC_ID} names {quoted(value)}, but topic {topic.name} is not "
+        f"known under that id: {others}{creation}{forget}"
     )
 
 

@@ -71,6 +71,7 @@ class Room:
 
     def _size(self, key: RowKey) -> int:
         """Return the size of the leader's local log in bytes; 0 before it has reported."""
+        # An unknown size counts as nothing: the number of replicas still limits them.
         report = self._draft.state.reports.get(key)
         return 0 if report is None else report.local_bytes
 

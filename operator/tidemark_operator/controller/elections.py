@@ -289,16 +289,16 @@ def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
     topic = draft.state.topic_by_id(row.topic_id)
     if topic is None:
         return
-    what = f"partition {row.partition}: broker {new.leader} leads"
+    election = f"partition {row.partition}: broker {new.leader} leads"
     if not new.recovering:
         ends = eligible_leaders.reported(row, draft.is_live, draft.state.logs_of(row))
         text = (
-            f"{what}. Of brokers {numbers(ends)}, it has the longest log (end "
+            f"{election}. Of brokers {numbers(ends)}, it has the longest log (end "
             f"offset {ends[new.leader].next_offset})"
         )
         draft.emit(normal("Topic", topic.key, "LongestLogElected", text))
     else:
-        text = f"{what} although it was not in sync. Acknowledged records may be lost"
+        text = f"{election} although it was not in sync. Acknowledged records may be lost"
         draft.emit(warning("Topic", topic.key, "UncleanElection", text))
 
 

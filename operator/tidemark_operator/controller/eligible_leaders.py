@@ -52,6 +52,7 @@ def elected(
     the log ends that live brokers reported.
     """
     proven = next((replica for replica in row.hosts if replica in row.elr and is_live(replica)), -1)
+    # A proven replica needs no comparison of logs.
     if proven != NO_LEADER:
         return proven
     ends = reported(row, is_live, logs)
@@ -70,11 +71,13 @@ def is_enough(row: PartitionRow, replicas: Collection[int], min_isr: int) -> boo
     """Return whether one of the given replicas has all committed records (see the module)."""
     if not replicas:
         return False
+    # With a minimum of 1 any single replica could have acknowledged records alone.
     return set(row.holders) <= set(replicas) or len(replicas) >= min_isr > 1
 
 
 def longest(row: PartitionRow, ends: Mapping[int, LogEnd]) -> int:
     """Return the replica with the longest log, of equal ones the preferred one; -1 for none."""
+    # The preferred leader wins among equal logs, so that no second election is needed.
     order = {replica: -place for place, replica in enumerate(row.hosts)}
     return max(ends, key=lambda replica: (ends[replica], order[replica]), default=NO_LEADER)
 
@@ -86,6 +89,7 @@ def in_sight(
     logs: Mapping[int, LogEnd | None],
 ) -> bool:
     """Return whether a clean election only waits for reports of live brokers."""
+    # A live replica that answered with failed storage will not report an end by waiting.
     may_report = [
         replica
         for replica in row.last_known_elr

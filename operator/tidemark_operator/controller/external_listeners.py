@@ -126,6 +126,7 @@ def _is_address(host: str) -> bool:
 
 def told_before(broker: BrokerInfo) -> dict[str, Endpoint]:
     """Return the external addresses in the status as last read or written."""
+    # Nothing is advertised from a status that was never written.
     stored = broker.status.get("externalEndpoints")
     if not isinstance(stored, list | tuple):
         return {}
@@ -158,6 +159,7 @@ def refused_bootstraps(state: ControllerState) -> dict[str, Missing]:
 def _servers(state: ControllerState, name: str, way: WayIn) -> str | Missing:
     if not way.port:
         return problem_of(way)
+    # A load balancer leads to any broker; node ports need the nodes' addresses.
     if way.host:
         return text_of(Endpoint(name=name, host=way.host, port=way.port))
     hosts = sorted(
@@ -170,6 +172,7 @@ def _servers(state: ControllerState, name: str, way: WayIn) -> str | Missing:
             if isinstance(host := _node(state, way, listener.host), str)
         }
     )
+    # The list stays short: a client needs one address, and refreshes its metadata afterwards.
     if not hosts:
         return Missing("no live broker's node has an address")
     servers = (

@@ -42,6 +42,7 @@ class Comebacks:
         """
         before, self._seen = self._seen, {}
         events = []
+        # A new epoch counts as well: a restart may be faster than two looks.
         for broker in brokers:
             seen = self._seen[broker.node_id] = (broker.broker_epoch, broker.live)
             if broker.live and before.get(broker.node_id, seen) != seen:
@@ -54,6 +55,7 @@ class Comebacks:
 
     def _came(self, broker: BrokerInfo, now_s: int) -> list[Event]:
         known = self._at_s.get(broker.node_id, [])
+        # Returns expire, so that a broker recovers its leaders once it is stable.
         lately = [at_s for at_s in known if now_s - at_s < REMEMBERED_S]
         self._at_s[broker.node_id] = [*lately, now_s][-_COUNTED_MAX:]
         times = len(self._at_s[broker.node_id])

@@ -66,8 +66,10 @@ def _told(cluster: ClusterInfo, dropped: Sequence[OrphanedTopic]) -> tuple[Event
 
 def added(cluster: ClusterInfo, orphan: OrphanedTopic) -> tuple[OrphanedTopic, ...] | None:
     """Return the list with one more entry; None if it is full."""
+    # A repeated release, after a crash, must not add a second entry.
     if any(left.topic_id == orphan.topic_id for left in cluster.orphans):
         return cluster.orphans
+    # A full list blocks the release: without its entry the topic's id would be lost.
     if len(cluster.orphans) >= LEFT_BEHIND_MAX:
         return None
     return (*cluster.orphans, orphan)

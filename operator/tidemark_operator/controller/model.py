@@ -435,6 +435,7 @@ def min_insync_replicas(topic: TopicInfo, cluster: ClusterInfo, replicas: int | 
     ``replicas`` is an existing partition's own number of replicas. It takes the place of the spec's
     replication factor, which may differ by then.
     """
+    # A minimum above the replication factor would stop all producers, so it is capped.
     text = topic.config.get("min.insync.replicas") or cluster.config.get("min.insync.replicas", "1")
     configured = int(text) if text.isdecimal() else 1
     return max(1, min(configured, topic.replication_factor if replicas is None else replicas))
@@ -443,6 +444,7 @@ def min_insync_replicas(topic: TopicInfo, cluster: ClusterInfo, replicas: int | 
 def unclean_election(topic: TopicInfo | None, cluster: ClusterInfo) -> bool:
     """Return ``unclean.leader.election.enable`` of the topic, else of the cluster, else false."""
     name = "unclean.leader.election.enable"
+    # The topic's own value goes before the Cluster's, even if it is "false".
     if topic is not None and name in topic.config:
         return topic.config[name].strip().lower() == "true"
     return topic is not None and cluster.flag(name)

@@ -184,15 +184,15 @@ def redirected(draft: Draft, row: PartitionRow, replicas: tuple[int, ...]) -> Pa
     # The move starts from the original replicas, whatever a former move had added.
     base = tuple(replica for replica in original(row) if replica >= 0)
     removing = tuple(replica for replica in base if replica not in replicas)
-    held = (*replicas, *removing)
-    isr = tuple(replica for replica in held if replica in row.isr)
+    present = (*replicas, *removing)
+    isr = tuple(replica for replica in present if replica in row.isr)
     leader = _leader(draft, row, isr)
     lost = row.leader != NO_LEADER and leader == NO_LEADER
     if not isr or lost or all(replica < 0 for replica in replicas):
         return None
     new = dataclasses.replace(
         row,
-        replicas=held,
+        replicas=present,
         isr=isr if set(isr) != set(row.isr) else row.isr,
         leader=leader,
         adding=tuple(replica for replica in replicas if replica >= 0 and replica not in base),

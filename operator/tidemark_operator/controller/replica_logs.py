@@ -50,6 +50,8 @@ class ReplicaLogs:
         if broker is None or not broker.live:
             return []
         waiting = {key for key in state.awaiting_logs if _lacks(state, key, node_id)}
+        # Sorted keys and the last answered one make the rotation independent of what is added
+        # meanwhile.
         keys = sorted(waiting | self._start(state, broker).pending)
         reached = self._reached.get(node_id)
         first = 0 if reached is None else bisect.bisect_right(keys, reached)
@@ -63,6 +65,7 @@ class ReplicaLogs:
 
     def _start(self, state: ControllerState, broker: BrokerInfo) -> _Start:
         start = self._starts.get(broker.node_id)
+        # Another process may have lost other records, so its replicas are queried again.
         if start is None or start.broker_epoch != broker.broker_epoch:
             start = _Start(broker.broker_epoch, _held_without_proof(state, broker))
             self._starts[broker.node_id] = start
@@ -106,6 +109,7 @@ def _held_without_proof(state: ControllerState, broker: BrokerInfo) -> set[RowKe
 def _lacks(state: ControllerState, key: RowKey, node_id: int) -> bool:
     """Return whether an election, or a person, waits for this broker's answer (or its storage)."""
     row = state.row(key)
+    # If every copy was lost, any replica's end is of use to a person.
     if row is None or node_id not in (row.last_known_elr if row.holders else row.hosts):
         return False
     return state.logs_of(row).get(node_id) is None

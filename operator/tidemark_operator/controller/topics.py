@@ -284,8 +284,10 @@ def _as_blocker(refusal: adoption.Refusal) -> Blocker:
 
 
 def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
-    what = f"with {count(adopted.partitions, 'partition')}" if adopted.partitions else "in the tier"
-    text = f"topic {topic.name} {what} is adopted under id {id_text(adopted.topic_id)}"
+    origin = (
+        f"with {count(adopted.partitions, 'partition')}" if adopted.partitions else "in the tier"
+    )
+    text = f"topic {topic.name} {origin} is adopted under id {id_text(adopted.topic_id)}"
     return TopicDecision(
         tiering_status=adopted.tiering_status,
         adopted=adopted,

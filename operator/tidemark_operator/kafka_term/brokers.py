@@ -78,15 +78,15 @@ async def keep_objects(services: KafkaServices) -> None:
         for body in services.objects.of_kind(BROKER)
         if cluster_of(body) == cluster.name
     }
-    wanted = {broker_key(services, node.node_id): node.node_id for node in seen.nodes}
-    for name, node_id in wanted.items():
+    node_ids = {broker_key(services, node.node_id): node.node_id for node in seen.nodes}
+    for name, node_id in node_ids.items():
         if name not in bodies:
             # Server-side apply: a second creation by another operator is no conflict.
             body = _manifest(services, name, node_id)
             await services.client.apply(BROKER, body, manager=MANAGER)
             services.queue.add(BROKER.key(f"{cluster.namespace}/{name}"))
     for name, body in bodies.items():
-        if name not in wanted and body["spec"]["workload"] == Workload.OBSERVED:
+        if name not in node_ids and body["spec"]["workload"] == Workload.OBSERVED:
             await _remove(services, body)
 
 

@@ -81,9 +81,9 @@ class Mover:
 
     def throttled(self, topic: TopicInfo) -> dict[str, str]:
         """Return the values of KIP-73's keys that a topic must have now."""
-        asked = self._asked.get(topic.name)
-        if asked is not None:
-            return asked.throttles
+        request = self._asked.get(topic.name)
+        if request is not None:
+            return request.throttles
         return _throttles(self._moving(topic)) if is_ours(topic) else {}
 
     def foreign(self, topic: TopicInfo) -> int:
@@ -131,17 +131,17 @@ class Mover:
     def _settle(self) -> None:
         """Forget requests that are done, or were never observed, and look at their topics again."""
         services, now_s = self._services, time.monotonic()
-        for name, asked in list(self._asked.items()):
+        for name, request in list(self._asked.items()):
             # A Topic without an id does not own the topic yet.
             topics = [topic for topic in services.state.topics_named(name) if topic.topic_id]
             rows = services.state.rows_of(topics[0].id) if topics else {}
             moving = any(row.adding or row.removing for row in rows.values())
             done = not moving and all(
                 part in rows and rows[part].hosts == target
-                for part, target in asked.targets.items()
+                for part, target in request.targets.items()
             )
             # A request that was never observed may have been lost, and is decided again.
-            if done or (not moving and now_s >= asked.until_s):
+            if done or (not moving and now_s >= request.until_s):
                 del self._asked[name]
                 for topic in topics:
                     services.queue.add(TOPIC.key(topic.key))
@@ -229,10 +229,10 @@ class Mover:
         services, key = self._services, TOPIC.key(topic.key)
         ours = config_keys(services.state.topics.get(topic.key, topic))
         if not ours.issuperset(values):
-            held = services.objects.get(key)
-            if held is None:
+            stored = services.objects.get(key)
+            if stored is None:
                 raise EngineUnavailable(f"Topic {topic.key} is deleted")
-            status = {**(held.get("status") or {}), "configKeys": sorted(ours | set(values))}
+            status = {**(stored.get("status") or {}), "configKeys": sorted(ours | set(values))}
             await services.statuses.write(TOPIC, key, status)
         failure = await services.kafka.alterations.ask(topic.name, change(topic.name, values, ()))
         if failure is not None:

@@ -17,21 +17,21 @@ class Asked:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[Hashable, Blocker | None, float]] = {}
 
-    def stands(self, topic: str, what: str, asked: Hashable) -> bool:
+    def stands(self, topic: str, kind: str, request: Hashable) -> bool:
         """Return whether the same request was sent a moment ago."""
-        former, _, until_s = self._known.get((topic, what), (None, None, 0.0))
-        return former == asked and time.monotonic() < until_s
+        former, _, until_s = self._known.get((topic, kind), (None, None, 0.0))
+        return former == request and time.monotonic() < until_s
 
-    def refusal(self, topic: str, what: str) -> list[Blocker]:
+    def refusal(self, topic: str, kind: str) -> list[Blocker]:
         """Return its refusal, if there was one."""
-        blocker = self._known[topic, what][1]
+        blocker = self._known[topic, kind][1]
         return [] if blocker is None else [blocker]
 
-    def put(self, topic: str, what: str, asked: Hashable, blocker: Blocker | None) -> None:
+    def put(self, topic: str, kind: str, request: Hashable, blocker: Blocker | None) -> None:
         """Note a request that was sent now."""
         is_final = blocker is not None and not blocker.goes_on
         pause_s = requeue_delays.REFUSED_S if is_final else requeue_delays.LOOK_AGAIN_S
-        self._known[topic, what] = asked, blocker, time.monotonic() + pause_s
+        self._known[topic, kind] = request, blocker, time.monotonic() + pause_s
 
     def forget(self, topic: str) -> None:
         """Forget a deleted Topic."""

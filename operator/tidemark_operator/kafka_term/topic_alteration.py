@@ -147,11 +147,11 @@ class TopicChanger:
                 return sorted(ours | set(desired.values))
         # Record a key before it is set, or a crash would leave it in Kafka forever.
         if not ours.issuperset(desired.values):
-            held = services.objects.get(key)
-            if held is None:
+            stored = services.objects.get(key)
+            if stored is None:
                 return []
             keys = sorted(ours | set(desired.values))
-            status = {**(held.get("status") or {}), "configKeys": keys}
+            status = {**(stored.get("status") or {}), "configKeys": keys}
             await services.statuses.write(TOPIC, key, status)
         # After a Delete the local log start can no longer be read from before the switch.
         await self._disabler.remember(topic)

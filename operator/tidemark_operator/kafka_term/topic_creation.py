@@ -55,8 +55,8 @@ class TopicCreator:
             topic.tiering_status, topic.tiering_spec, services.state.cluster, now_ms=wall_ms()
         )
         values = desired_configs.wanted(topic, tiering.tiering).values
-        asked = tuple(values.items()), topic.partitions, topic.replication_factor
-        if blocker is None and self._asked.stands(topic.key, "create", asked):
+        request = tuple(values.items()), topic.partitions, topic.replication_factor
+        if blocker is None and self._asked.stands(topic.key, "create", request):
             blocker = next(iter(self._asked.refusal(topic.key, "create")), None)
         if blocker is not None:
             return await self._writer.write(key, topic, nothing(topic, blocker=blocker))
@@ -79,7 +79,7 @@ class TopicCreator:
                 return await self._claim(
                     key, topic, found, asked_for=True, created=found.view.topic_id
                 )
-        return await self._not_created(key, topic, answer, asked, asked_for=asked_for)
+        return await self._not_created(key, topic, answer, request, asked_for=asked_for)
 
     async def _record_intent(self, key: Key, topic: TopicInfo, values: Mapping[str, str]) -> None:
         """Record the request in the status first: if its answer is lost, the topic is
@@ -134,7 +134,7 @@ class TopicCreator:
         return found
 
     async def _not_created(
-        self, key: Key, topic: TopicInfo, failure: Failure, asked: Hashable, *, asked_for: bool
+        self, key: Key, topic: TopicInfo, failure: Failure, request: Hashable, *, asked_for: bool
     ) -> float | None:
         """Handle a failed creation.
 
@@ -143,12 +143,12 @@ class TopicCreator:
         """
         blocker = topic_rules.refused(failure, f"topic {topic.name} was not created")
         exists = failure.code is ErrorCode.topic_already_exists
-        self._asked.put(topic.key, "create", asked, blocker)
-        held = self._services.objects.get(key)
+        self._asked.put(topic.key, "create", request, blocker)
+        stored = self._services.objects.get(key)
         # A retriable error leaves the outcome open, so the record stays.
         withdrawn = not asked_for and not blocker.goes_on
-        if held is not None:
-            status = dict(held.get("status") or {})
+        if stored is not None:
+            status = dict(stored.get("status") or {})
             if withdrawn:
                 status.pop("partitionsPlaced", None)
                 status.pop("configKeys", None)
@@ -156,7 +156,7 @@ class TopicCreator:
             topic = dataclasses.replace(topic, status=status, partitions_placed=placed)
         # The name exists after all: the next step looks whose topic it is.
         if exists:
-            if withdrawn and held is not None:
+            if withdrawn and stored is not None:
                 await self._services.statuses.write(TOPIC, key, topic.status)
             return 1.0
         return await self._writer.write(key, topic, nothing(topic, blocker=blocker))

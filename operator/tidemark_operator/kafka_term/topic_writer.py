@@ -41,10 +41,10 @@ class TopicWriter:
             if quiet_ms and not decision.deletion.problem:
                 return quiet_ms / 1000
         # The object may have been deleted and created again under the same name.
-        held = services.objects.get(key)
-        if held is None or held["metadata"]["uid"] != str(topic.uid):
+        stored = services.objects.get(key)
+        if stored is None or stored["metadata"]["uid"] != str(topic.uid):
             return None
-        former: Json = held.get("status") or {}
+        former: Json = stored.get("status") or {}
         # A blocked Topic may have withdrawn fields, which must not return from the stored status.
         base = topic.status if decision.blocker is not None else former
         view = dataclasses.replace(topic, status=base)

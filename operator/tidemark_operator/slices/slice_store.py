@@ -197,8 +197,8 @@ class SliceStore:
         return took_effect
 
     async def _put(self, write: SliceWrite) -> bool:
-        held = self._objects[write.index]
-        body = {key: held[key] for key in ("apiVersion", "kind", "metadata")} | write.payload
+        former = self._objects[write.index]
+        body = {key: former[key] for key in ("apiVersion", "kind", "metadata")} | write.payload
         self._objects[write.index] = await self._api.replace(PARTITION_SLICE, body)
         self.writes += 1
         return True

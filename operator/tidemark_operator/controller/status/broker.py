@@ -35,7 +35,7 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
         broker.node_id,
         _conditions(broker, health, unreached=state.unreached, now_ms=now_ms),
     )
-    conditions, told = external_listeners.of_broker(state, broker, conditions)
+    conditions, addresses = external_listeners.of_broker(state, broker, conditions)
     status: dict[str, object] = dict(broker.status)
     status["observedGeneration"] = broker.generation
     # A later registration in the stored status wins over the one in memory.
@@ -47,7 +47,7 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
         status.update(_figures(state, broker))
     # Fields of absent features are removed, so that a withdrawn listener or drain leaves no trace.
     status.pop(external_listeners.ENDPOINTS, None)
-    status.update(told)
+    status.update(addresses)
     status.pop("drain", None)
     leaving = drain_status(state, broker)
     if leaving is not None:

@@ -40,7 +40,7 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
         *_swept(state),
         *_refused_creations(state),
     ]
-    conditions, told = external_listeners.of_cluster(state, conditions)
+    conditions, addresses = external_listeners.of_cluster(state, conditions)
     # A held deletion and deleted definitions replace any other reason of Stalled: they need a
     # person.
     if cluster.deletion_held:
@@ -55,7 +55,7 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
     status["tieredTopics"] = sum(needs_tier(state, topic) for topic in state.topics.values())
     status["remoteBytes"] = sum(report.remote_bytes for report in state.reports.values())
     status.pop(external_listeners.LISTENERS, None)
-    status.update(told)
+    status.update(addresses)
     kept = left_behind.settle(state).kept
     if kept != cluster.orphans:
         status["leftBehind"] = rendered(kept)

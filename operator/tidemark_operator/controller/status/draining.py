@@ -82,15 +82,15 @@ def _in_use(state: ControllerState, broker: BrokerInfo, blockers: Sequence[RowKe
         for row in rows
         if not registration.has_live_copy(draft, row.key, without=broker.node_id)
     ]
-    what = "have fewer complete copies than min.insync.replicas"
+    risk = "have fewer complete copies than min.insync.replicas"
     # Partitions with a single live copy are the urgent ones, so only those are named.
     if alone:
-        blockers, what = alone, "lose the last live copy"
+        blockers, risk = alone, "lose the last live copy"
     serves = (
         ". Until then the broker keeps serving, and receives no new replicas" if broker.live else ""
     )
     return (
-        f"{named(state, blockers)} would {what}. To remove the broker, {', or '.join(ways)}{serves}"
+        f"{named(state, blockers)} would {risk}. To remove the broker, {', or '.join(ways)}{serves}"
     )
 
 

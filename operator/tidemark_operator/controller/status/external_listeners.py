@@ -29,12 +29,12 @@ def of_broker(
     if not broker.external:
         return conditions, {}
     found = external_listeners.external(state, broker)
-    told = external_listeners.rendered(external_listeners.told_outside(state, broker))
+    endpoints = external_listeners.rendered(external_listeners.told_outside(state, broker))
     texts = {
         name: address if isinstance(address, Missing) else external_listeners.text_of(address)
         for name, address in found.items()
     }
-    return _with(conditions, _condition(texts)), {ENDPOINTS: told} if told else {}
+    return _with(conditions, _condition(texts)), {ENDPOINTS: endpoints} if endpoints else {}
 
 
 def of_cluster(
@@ -45,8 +45,8 @@ def of_cluster(
     found = external_listeners.bootstrap_servers(state)
     # A new controller has not read the Services: the former controller's result stays.
     if found is None:
-        told = {LISTENERS: status[LISTENERS]} if status.get(LISTENERS) else {}
-        return [*conditions, *_former(status)], told
+        fields = {LISTENERS: status[LISTENERS]} if status.get(LISTENERS) else {}
+        return [*conditions, *_former(status)], fields
     if not found:
         return conditions, {}
     servers = [

@@ -36,6 +36,7 @@ def _rebuilding(state: ControllerState, now_ms: int) -> dict[str, object] | None
     known = state.cluster.rebuilding
     if known is not None:
         return None if is_done(state) else entry(known)
+    # A loss that no sign revealed at the takeover is recorded here before its rows are rebuilt.
     if any(lost(state, topic) for topic in state.topics.values() if topic.deletion_ms is None):
         return entry(ClusterRebuilding(since=time_text(now_ms), behind=False))
     return None
@@ -47,6 +48,7 @@ def _strays(state: ControllerState) -> list[dict[str, str]]:
     Their data stays, and a Topic can adopt one by its id.
     """
     left = {orphan.topic_id for orphan in state.cluster.orphans}
+    # A tombstoned topic is being deleted on its brokers, so it cannot be adopted.
     found = sorted(
         (state.held.name(topic_id), id_text(topic_id))
         for topic_id in state.held.topic_ids()

@@ -386,10 +386,10 @@ def _brokers_missing(decision: TopicDecision, counted: Counts) -> list[Condition
     missing = decision.missing
     if missing is None:
         return []
-    what = "the added partitions were not created" if counted.rows else "nothing was created"
+    effect = "the added partitions were not created" if counted.rows else "nothing was created"
     text = (
         f"{count(missing.missing, 'broker')} missing ({missing.live} of "
-        f"{missing.required} are live), so {what}. Start brokers, or set "
+        f"{missing.required} are live), so {effect}. Start brokers, or set "
         "enable.under.replicated.topic.creation on the Cluster"
     )
     return summary(ready=False, reason=Reason.BROKERS_MISSING, message=text, reconciling=True)
@@ -510,11 +510,11 @@ def _settled(
 
 def _config_effective(topic: TopicInfo) -> list[Condition]:
     """Return ConfigEffective=False if the manifest requires more in-sync replicas than exist."""
-    asked, factor = topic.config.get("min.insync.replicas", ""), topic.replication_factor
-    if not asked.isdecimal() or int(asked) <= factor:
+    configured, factor = topic.config.get("min.insync.replicas", ""), topic.replication_factor
+    if not configured.isdecimal() or int(configured) <= factor:
         return []
     text = (
-        f"min.insync.replicas {asked} exceeds the replication factor {factor}, "
+        f"min.insync.replicas {configured} exceeds the replication factor {factor}, "
         f"so {factor} is in force and acks=all writes are refused while any "
         "replica is out of sync. Lower min.insync.replicas in spec.config, or "
         "raise spec.replicationFactor"
@@ -564,10 +564,10 @@ def _being_disabled(
 def _disabled_text(state: ControllerState, topic: TopicInfo, tiering: Tiering) -> str:
     # Brokers of Apache Kafka report no sizes.
     if state.engine.tiering:
-        what = "the brokers delete the tiered data"
+        remainder = "the brokers delete the tiered data"
         if not tiering.deletes:
-            what = "data in the tier stays readable until its retention ends"
-        return f"tiering is disabled. {what}. {state.engine.tiering}"
+            remainder = "data in the tier stays readable until its retention ends"
+        return f"tiering is disabled. {remainder}. {state.engine.tiering}"
     if tiering.deletes and any(report.remaining_segments for report in _reports(state, topic)):
         return (
             "tiering is disabled, and the tiered data is being deleted. See "

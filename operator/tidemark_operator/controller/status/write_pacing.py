@@ -43,6 +43,8 @@ class Pacer:
         if old == new:
             return False
         if without_figures(old) == without_figures(new):
+            # A change of figures alone waits; after a takeover the interval starts with the first
+            # one.
             last = self._written_ms.setdefault(key, now_ms)
             if now_ms - last < figures_interval_ms(new):
                 return False
@@ -55,8 +57,9 @@ class Pacer:
 
 def quiet_deletion_ms(deletion_ms: int, *, now_ms: int) -> int:
     """Return how much longer a deletion without problems goes unreported, in milliseconds.
+    # The clock may jump back, so a negative age is no reason to wait.
 
-    0 if the API server's clock is ahead.
+        0 if the API server's clock is ahead.
     """
     age_ms = now_ms - deletion_ms
     return QUIET_DELETION_MS - age_ms if 0 <= age_ms < QUIET_DELETION_MS else 0
@@ -77,6 +80,7 @@ def _strip(name: str, value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     kept = {inner: item for inner, item in value.items() if (name, inner) not in _FIGURES}
+    # The first and the last figure of the tier are more than a figure: they are written at once.
     if name == "tiering":
         kept["anything"] = [inner for inner in sorted(value) if _is_some(value, inner)]
     return kept

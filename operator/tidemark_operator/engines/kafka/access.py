@@ -44,6 +44,7 @@ async def _tls(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Tls:
 async def _login(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Login:
     mechanism, ref = str(spec["mechanism"]), spec["credentialsSecretRef"]
     name = str(ref["name"])
+    # A token has no user name, and files often end with a line break.
     if mechanism == OAUTHBEARER:
         found = await _read(api, namespace, ref, [TOKEN])
         return Login(mechanism, "", found[TOKEN].strip(), f"Secret {name}")
@@ -62,6 +63,8 @@ def _ends_s(certificate: str) -> float | None:
 
     None if it cannot be read, which OpenSSL reports.
     """
+    # With its end known, an expired certificate gets a message of its own instead of a failed
+    # handshake.
     try:
         first = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError:

@@ -76,7 +76,7 @@ def _tiered(topic: TopicInfo, tiering: Tiering) -> Wanted:
     return Wanted(values, frozenset({DELETE_ON_DISABLE}))
 
 
-def difference(found: Mapping[str, str], asked: Wanted, ours: Collection[str]) -> Difference:
+def difference(found: Mapping[str, str], desired: Wanted, ours: Collection[str]) -> Difference:
     """Return the changes to reach the desired values.
 
     ``found`` are the topic's own values, ``ours`` the keys that were ever set for this spec. Equal
@@ -84,14 +84,16 @@ def difference(found: Mapping[str, str], asked: Wanted, ours: Collection[str]) -
     removed even if it is not seen: the read may be older than the write that set it, and a key that
     is no longer recorded would stay forever.
     """
-    changed = {key: value for key, value in asked.values.items() if not _stands(key, value, found)}
+    changed = {
+        key: value for key, value in desired.values.items() if not _stands(key, value, found)
+    }
     dropped = {
         key
         for key, value in found.items()
-        if key in asked.absent and (key not in SWITCHES or value != "false")
+        if key in desired.absent and (key not in SWITCHES or value != "false")
     }
     dropped.update(ours)
-    return Difference(changed, tuple(sorted(dropped.difference(asked.values))))
+    return Difference(changed, tuple(sorted(dropped.difference(desired.values))))
 
 
 def _stands(key: str, value: str, found: Mapping[str, str]) -> bool:

@@ -46,16 +46,17 @@ def name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     return Blocker(reason=Reason.NAME_TAKEN, message=text)
 
 
-def refused(failure: Failure, what: str) -> Blocker:
+def refused(failure: Failure, action: str) -> Blocker:
     """Return the blocker of Kafka's error; it resolves by itself if a retry may succeed."""
     code = failure.code
     if code.retriable:
-        return Blocker(reason=Reason.KAFKA_BUSY, message=f"{what}: {failure}", goes_on=True)
-    return Blocker(reason=_REASONS.get(code, Reason.KAFKA_REJECTED), message=f"{what}: {failure}")
+        return Blocker(reason=Reason.KAFKA_BUSY, message=f"{action}: {failure}", goes_on=True)
+    return Blocker(reason=_REASONS.get(code, Reason.KAFKA_REJECTED), message=f"{action}: {failure}")
 
 
 def tiering_found(own: Mapping[str, str]) -> Tiering:
     """Return the tiering state of an adopted topic's switches."""
+    # Copying may be off without a recorded disablement, which is Retain.
     if own.get(desired_configs.ENABLE) != "true":
         return Tiering()
     if own.get(desired_configs.COPY_DISABLE) == "true":
@@ -71,6 +72,7 @@ def mismatches(topic: TopicInfo, found: Found, *, may_lack: bool = False) -> lis
             f"it has {count(len(view.partitions), 'partition')}, not {topic.partitions}"
         )
     factors = sorted({len(partition.replicas) for partition in view.partitions})
+    # Kafka cannot create placeholders, so an under-replicated topic has fewer replicas.
     lacks = may_lack and factors[-1:] < [topic.replication_factor]
     if factors != [topic.replication_factor] and not lacks:
         text = " or ".join(map(str, factors))
@@ -83,8 +85,8 @@ def mismatches(topic: TopicInfo, found: Found, *, may_lack: bool = False) -> lis
             f"it is {is_}tiered, but spec.tiering.enabled says that it is {not_}to be tiered"
         )
         return problems
-    asked = desired_configs.wanted(topic, tiering).values
-    missing = desired_configs.difference(found.own, desired_configs.Wanted(asked), ()).set
+    values = desired_configs.wanted(topic, tiering).values
+    missing = desired_configs.difference(found.own, desired_configs.Wanted(values), ()).set
     for key in list(missing)[:_SHOWN]:
         has = quoted(found.own[key]) if key in found.own else "no value of its own"
         problems.append(f"{key} has {has}, not {quoted(missing[key])}")

@@ -74,6 +74,7 @@ class UserLink:
             # ``is_under_way`` stays set: this request may be why the connection ended.
             except ConnectionError:
                 return
+            # Large user lists are paced by the time of their delivery, failures by a fixed one.
             took_s = asyncio.get_running_loop().time() - began_s
             await asyncio.sleep(min(PAUSES * took_s, PAUSE_MOST_S) if settled else REPEAT_S)
             if not settled:
@@ -81,6 +82,7 @@ class UserLink:
 
     async def _tell(self) -> bool:
         """Send the present users if they changed; return False if that must be repeated."""
+        # Nothing is sent before every User was read: a missing one would be locked out.
         present = self._present()
         if present is None:
             return True
@@ -100,6 +102,7 @@ class UserLink:
             self.is_under_way = False
             logger.warning("broker %d: no response to UserStates, retrying", node_id)
             return False
+        # The answer has arrived, so a later end of the connection has another cause.
         self.is_under_way = False
         if response.error_code == int(ErrorCode.stale_controller_epoch):
             self._listener.on_stale(node_id)
