@@ -36,7 +36,7 @@ class FakeApiServer:
     def __init__(self) -> None:
         self._objects: dict[tuple[str, str], Json] = {}
         self._version = 100
-        #: Who holds which fields, of objects that somebody applied.
+        #: Owner of each field, for objects that were applied.
         self._held: dict[tuple[str, str], dict[str, set[tuple[str, ...]]]] = {}
         self.watchers: list[Callable[[Json, bool], None]] = []
         #: Kinds whose definitions are being deleted.
@@ -166,7 +166,7 @@ class FakeApiServer:
         return self._store(who, old, {**old, "metadata": meta, "spec": merged["spec"]})
 
     def hold(self, kind: Kind, name: str, manager: str, *paths: tuple[str, ...]) -> None:
-        """Fields of an object are described by somebody's manifest."""
+        """Let a manager own fields of an object, as if its manifest had applied them."""
         self._held.setdefault((kind.kind, name), {}).setdefault(manager, set()).update(paths)
 
     def _managed(self, body: Json) -> Json:
@@ -286,8 +286,10 @@ def _same(old: Json, new: Json) -> bool:
 
 
 class FakeKubeApi:
-    """What ``KubeApi`` is to one process. ``calls`` are all that was asked, as "verb Kind name";
-    ``fail`` lets one of them fail."""
+    """One process's ``KubeApi``.
+
+    ``calls`` has every call, as "verb Kind name"; ``fail`` lets one of them fail.
+    """
 
     def __init__(self, server: FakeApiServer, who: str = "operator") -> None:
         self.server = server
@@ -313,8 +315,9 @@ class FakeKubeApi:
         self._failures += [failure] * times
 
     def fail_at(self, number: int, error: KubeError, *, after: bool = False) -> None:
-        """The call of that number (from 0, those that were made included) fails as ``fail`` says,
-        and so does every one behind it: whoever made it is dead."""
+        """Fail the call of that number (from 0, earlier ones included) as ``fail`` does, and
+        every later one: its caller counts as dead.
+        """
         self._fail_at = number, error, after
 
     async def _call(self, verb: Callable[..., Any], *args: Any, writes: bool, who: str = "") -> Any:
@@ -336,7 +339,7 @@ class FakeKubeApi:
         return result
 
     def revive(self) -> None:
-        """Whoever comes next lives."""
+        """Let calls succeed again, as for the next process."""
         self._fail_at = None
         self._failures.clear()
 
@@ -364,7 +367,7 @@ class FakeKubeApi:
     async def pages(
         self, kind: Kind, namespace: str, *, label_selector: str = ""
     ) -> AsyncIterator[Listed]:
-        """``page_max`` objects in each: all of them as they were when the first was asked for."""
+        """Yield pages of ``page_max`` objects, all as they were at the first request."""
         whole = await self.list_all(kind, namespace, label_selector=label_selector)
         for start in range(0, max(1, len(whole)), self.page_max):
             page = whole[start : start + self.page_max]

@@ -3,9 +3,8 @@ killed.
 
 The leader's process gets SIGKILL again and again, and is started again each time. Printed for every
 kill, and at the end as a distribution: seconds without an acknowledgement (as a stock producer with
-acks=all sees it), seconds until another leader stood in the slice, and seconds from the start of
-the killed broker until it was in sync again. No figure is a pass or a failure; a record that fails
-is.
+acks=all sees it), seconds until another leader was in the slice, and seconds from the start of the
+killed broker until it was in sync again. No figure is a pass or a failure; a record that fails is.
 """
 
 import argparse

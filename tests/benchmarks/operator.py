@@ -144,7 +144,7 @@ async def storm(bench: OperatorBench, topics: int, most: int) -> list[str]:
 
 
 class _Health:
-    """Answers of ``/healthz``."""
+    """All answers of ``/healthz`` during the run."""
 
     def __init__(self) -> None:
         self.statuses: Counter[int] = Counter()

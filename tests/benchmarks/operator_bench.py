@@ -51,7 +51,7 @@ class OperatorBench:
         return {"operator": self.operator.pid, "API server": self.plane.pid}
 
     def cpu(self) -> dict[str, float]:
-        """CPU-seconds so far."""
+        """CPU-seconds of each process so far."""
         return {name: cpu_seconds(pid) for name, pid in self.pids.items()}
 
     def memory(self) -> dict[str, tuple[float, float]]:

@@ -20,7 +20,7 @@ class TopicWatch:
         self._changed = asyncio.Event()
 
     def take(self, kind: str, body: Json) -> None:
-        """Process one event."""
+        """Update the state from an event of the informer."""
         name = body["metadata"]["name"]
         if kind == "DELETED":
             self.seen.pop(name, None)

@@ -72,7 +72,6 @@ class Doomed:
         super().write(frame, exported)  # type: ignore[misc]
 
     def publish(self, base: int, exported: Exported) -> bool:
-        """Publish with Iceberg."""
         if self._is_at(Step.WRITTEN):
             kill_all()
         if self._is_at(Step.OVERTAKEN):

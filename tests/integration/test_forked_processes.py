@@ -71,7 +71,7 @@ async def test_its_end_is_told(tmp_path: Path) -> None:
     process, _ = await _told(_script(tmp_path, "sys.exit(7)"), tmp_path / "log")
     async with asyncio.timeout(TURN_S):
         assert [await process.wait(), process.returncode] == [7, 7]
-    process.send_signal(signal.SIGKILL)  # nobody's pid any more
+    process.send_signal(signal.SIGKILL)  # the pid is no longer in use
 
 
 async def test_others_outlive_one_that_is_killed(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""What our programs load is permissively licensed.
+"""All code that our programs load is permissively licensed.
 
-kio depends on ``crc32c``, which is under the LGPL, and imports it in ``kio.records`` alone; none of
-our programs needs that module (record batches are ``tidemark.records``' business), so none loads
-it.
+kio depends on ``crc32c``, which is under the LGPL, and imports it in ``kio.records`` alone. Our
+programs use ``tidemark.records`` for record batches, so none loads that module.
 """
 
 import subprocess

@@ -1,7 +1,7 @@
-"""When each alert fires, and that it resolves: series as promtool writes them.
+"""Cases in which each alert fires and resolves: series in promtool's notation.
 
-``0x9 1x20 0x20`` is 0 for ten samples, then 1, then 0 again, a sample a minute. The namespace of a
-series is put in by whoever runs the cases.
+``0x9 1x20 0x20`` is 0 for ten samples, then 1, then 0 again, a sample a minute. The runner of the
+cases adds the namespace of a series.
 """
 
 from dataclasses import dataclass, field

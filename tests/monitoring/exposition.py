@@ -13,8 +13,11 @@ _BUCKET = "le"
 def differences(
     page: str, rows: Iterable[Metric], bounded: Mapping[str, Iterable[str]]
 ) -> list[str]:
-    """What a page shows otherwise than the table says: a name or type too few or too many, a label,
-    a label's value. ``bounded``: all values of the labels that are no fixed list."""
+    """Return the differences between a page and the table: extra or missing names and types,
+    labels, and values of labels.
+
+    ``bounded``: all values of the labels that are no fixed list.
+    """
     families = {each.name: each for each in text_string_to_metric_families(page)}
     wanted = {row.name.removesuffix("_total"): row for row in rows}
     found = [f"{name} is not in the table" for name in families.keys() - wanted.keys()]

@@ -39,5 +39,8 @@ def ensure_prometheus() -> Path:
 
 
 def ensure_promtool() -> Path:
-    """Raises ToolchainError."""
+    """Return promtool, built if necessary.
+
+    Raises ToolchainError.
+    """
     return ensure_program(program("promtool"), checkout=checkout())

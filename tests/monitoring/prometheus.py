@@ -1,4 +1,4 @@
-"""A Prometheus server of a test's own, on the loopback: it scrapes what it is told every second."""
+"""A test's own Prometheus server on the loopback, which scrapes its targets every second."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ class QueryRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """One that runs."""
+    """A running Prometheus."""
 
     url: str
 
@@ -45,7 +45,7 @@ class Prometheus:
         return found
 
     def get(self, path: str) -> dict[str, Any]:
-        """What the API says. Raises :class:`QueryRefused`."""
+        """Return the API's response. Raises :class:`QueryRefused`."""
         try:
             with urllib.request.urlopen(f"{self.url}{path}", timeout=10) as answer:
                 body: dict[str, Any] = json.load(answer)["data"]

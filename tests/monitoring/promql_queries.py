@@ -1,4 +1,4 @@
-"""What dashboards, recording rules and alerts ask Prometheus, as queries that must have data."""
+"""Queries of dashboards, recording rules and alerts, each of which must return data."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ Query = Callable[[str], list[dict[str, Any]]]
 
 
 def queries(topic: str) -> Mapping[str, str]:
-    """By where they stand: what dashboards, recording rules and the series of alerts ask."""
+    """Return the queries of dashboards, recording rules and the series of alerts, by location."""
     found: dict[str, str] = {}
     for name, dashboard in ALL.items():
         for panel in dashboard.panels():

@@ -1,4 +1,4 @@
-"""The chart's rules as Prometheus reads them, and what stands in them."""
+"""The chart's rules as Prometheus reads them, and their contents."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def rules() -> Iterator[dict[str, Any]]:
 
 
 def alerts() -> dict[str, dict[str, Any]]:
-    """By name."""
+    """Return the alerts by name."""
     return {rule["alert"]: rule for rule in rules() if "alert" in rule}
 
 
@@ -37,7 +37,9 @@ def recorded() -> set[str]:
 
 
 def metrics_in(expression: str) -> set[str]:
-    """The rows of the table that an expression asks, by name; what is recorded is not among them,
-    and a histogram's buckets count as the histogram."""
+    """Return the table's rows that an expression uses, by name.
+
+    Recorded series are left out, and a histogram's buckets count as the histogram.
+    """
     text = re.sub(r"\b\w+:\w+:\w+\b", "", expression)
     return {re.sub(r"_bucket$", "", name) for name in _NAME.findall(text)}

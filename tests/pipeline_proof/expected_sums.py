@@ -1,8 +1,9 @@
-"""What confluent-kafka reads, as sums that Spark can make as well.
+"""Records that confluent-kafka reads, as sums that Spark can compute as well.
 
-Each record is a line of all its columns, the line's MD5 is cut to 64 bits, and those are added up:
-so rows may come in any order, and one that is missing, doubled or different is found. A record
-costs 16 bytes here, whatever is in it, so that the sums of any range of offsets are known.
+Each record is a line of all its columns, the line's MD5 is truncated to 64 bits, and these are
+added up. Rows may therefore come in any order, and a missing, duplicate or different row changes
+the sum. A record costs 16 bytes here regardless of its size, so that the sums of any range of
+offsets are known.
 """
 
 import hashlib
@@ -35,14 +36,14 @@ _HASH = f"cast(conv(substr(md5(encode({_LINE}, 'UTF-8')), 1, 16), 16, 10) as dec
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of a partition: how many records, and the sum of their hashes."""
+    """Number of records in a partition, and the sum of their hashes."""
 
     records: int = 0
     hashes: int = 0
 
 
 def sums(frame: DataFrame) -> dict[int, Sums]:
-    """What Spark finds; a partition without rows is not there."""
+    """Return Spark's sums by partition; a partition without rows is missing."""
     rows = frame.groupBy("partition").agg(
         f.count("*").alias("records"), f.sum(f.expr(_HASH)).alias("hashes")
     )
@@ -82,7 +83,7 @@ class Truth:
         self._hashes = [array("Q") for _ in range(partitions)]
 
     def read_on(self, say: Callable[[int], None] = lambda _: None) -> None:
-        """Up to the end of now, from where it was; nobody writes meanwhile."""
+        """Read from the last position to the current end, while no client writes."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
@@ -117,7 +118,7 @@ class Truth:
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """Number of records in all partitions."""
         return sum(map(len, self._offsets))
 
     def of(

@@ -1,5 +1,6 @@
-"""What the topic has: keys, nulls, headers, every codec, times that are out of order, and
-transactions, of which some are aborted, between records that are of none."""
+"""Records of the topic: keys, nulls, headers, every codec, timestamps out of order, and
+committed and aborted transactions between records outside transactions.
+"""
 
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ from confluent_kafka import Producer
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS = 4
 BLOCK = 500
-#: Of so many blocks one transaction has two, the first and the fourth.
+#: Of each group of this number of blocks, the first and the fourth are one transaction.
 _CYCLE, _SECOND = 10, 3
 _BASE_MS = 1_700_000_000_000
 #: How far times are out of order, at most.
@@ -40,8 +41,11 @@ class Writer:
         self._next = 0
 
     def write(self, count: int, say: Callable[[int], None] = lambda _: None) -> None:
-        """About so many records more, those of aborted transactions among them; all of them are
-        acknowledged then. ``say`` is told now and then how many there are."""
+        """Write about ``count`` more records, including those of aborted transactions, and wait for
+        all acknowledgements.
+
+        ``say`` receives the number from time to time.
+        """
         cycles = max(1, round(count / (BLOCK * _CYCLE)))
         for cycle in range(cycles):
             self._cycle(self._next // (BLOCK * _CYCLE))
@@ -81,7 +85,7 @@ class Writer:
 
 
 def record(number: int) -> dict[str, object]:
-    """For :meth:`Producer.produce`."""
+    """Return the arguments for :meth:`Producer.produce`."""
     at, size = number * 7 % 30_000, number % 211
     value: bytes | None = b"" if number % 13 == 0 else b"%d " % number + _WORDS[at : at + size]
     if number % 11 == 0:

@@ -62,7 +62,7 @@ class ProofFailed(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """``records``: about so many in the beginning; ``segment_bytes``: of the topic."""
+    """``records``: approximate number at the start; ``segment_bytes``: of the topic."""
 
     records: int
     segment_bytes: int
@@ -191,7 +191,7 @@ class Proof:
         for node in range(1, BROKERS + 1):
             self.cluster.local.stop_broker(node)
         try:
-            ends = self._tier_ends()  # now nobody copies
+            ends = self._tier_ends()  # now no broker copies
             options = {k: v for k, v in self.options.items() if k != "bootstrap"}
             self.check(sums(self.frame(options)), ends=ends)
         finally:
@@ -200,7 +200,7 @@ class Proof:
         return f"{sum(each.records for each in self.truth.of(ends=ends).values()):,} rows"
 
     def busy_store(self) -> str:
-        """It answers 503, and slowly. Of a directory there is nothing to be asked."""
+        """Check reads while the store answers 503, and slowly. A directory has no such answers."""
         if "endpoint" not in self.options:
             return "not on a directory"
         with BusyStore(self.options["endpoint"]) as busy:
@@ -208,8 +208,9 @@ class Proof:
         return f"{busy.refused} of {busy.refused + busy.passed} requests refused"
 
     def damaged(self) -> str:
-        """A byte of an object is another, an object is another segment's: told with its name, the
-        offsets and why; and all is well again once it is as it was."""
+        """Check that a changed byte, or another segment's object, is reported with its name,
+        the offsets and the cause, and that reads succeed once the object is restored.
+        """
         one, other = self._segments(FIRST)[:2]
         data = self.objects.get(one.entry.log_key)
         flipped = bytearray(data)
@@ -251,8 +252,10 @@ class Proof:
         return f"{self.truth.records:,} rows in {progress[-1].commits} commits"
 
     def expired(self) -> str:
-        """Segments below a new log start go, objects and all, between a plan and its read. It ends
-        with that reason; told that losses are meant, it leaves out nothing else."""
+        """Check segments that expire, with their objects, between a plan and its read.
+
+        The read fails with that reason. If losses are allowed, it leaves out nothing else.
+        """
         strict, lenient = self.frame(), self.frame(self.options | {"failOnDataLoss": "false"})
         aggregated = [self._planned(_aggregated(each)) for each in (strict, lenient)]
         segments = self._segments(FIRST)
@@ -281,8 +284,9 @@ class Proof:
         return f"partition {FIRST} begins at {start}; of its rows {counts[FIRST]:,} were still read"
 
     def deleted(self) -> str:
-        """Tiering is disabled with Delete while an export goes on: the table keeps what it has, and
-        a read begins where brokers begin."""
+        """Check that tiering can be disabled with Delete during an export: the table keeps its
+        rows, and a read starts at the brokers' log start.
+        """
         with self._exporting() as progress:
             self._whole(progress)
             before = self.truth.of()
@@ -391,7 +395,7 @@ class Proof:
         return frame
 
     def read(self, **options: str) -> dict[int, Sums]:
-        """What Spark reads now."""
+        """Return Spark's sums of a read."""
         return sums(self.frame(self.options | options))
 
     def check(
@@ -531,7 +535,7 @@ class Proof:
 
     @contextmanager
     def _exporting(self) -> Iterator[list[Progress]]:
-        """A continuous export, of which each commit is told; it has to end well."""
+        """Run a continuous export that reports each commit and has to end successfully."""
         progress: list[Progress] = []
         stop = threading.Event()
 

@@ -17,7 +17,7 @@ _BUSY = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message></Error>"
 )
-#: Of so many requests one is refused; each is held up so long.
+#: The store rejects one request in this number, and delays each by this time.
 _REFUSED_EVERY, _HELD_UP_S = 3, 0.05
 _PIECE = 64 * 1024
 
@@ -37,7 +37,7 @@ class Objects:
             )
 
     def get(self, key: str) -> bytes:
-        """All of one."""
+        """Return the whole object."""
         if self._folder is not None:
             return (self._folder / key).read_bytes()
         with self._client.get_object(self._bucket, key) as answer:
@@ -53,7 +53,7 @@ class Objects:
         self._client.put_object(self._bucket, key, io.BytesIO(data), len(data))
 
     def has(self, key: str) -> bool:
-        """Is it there?"""
+        """Return whether the object exists."""
         if self._folder is not None:
             return (self._folder / key).exists()
         try:

@@ -108,7 +108,7 @@ def _element(part: Any, value: Any, here: Here) -> Any:
 
 
 def to_duration(kind: Any, milliseconds: int) -> Any:
-    """Return kio's value."""
+    """Return the value that kio has for a duration."""
     return kind.parse(datetime.timedelta(milliseconds=milliseconds))
 
 

@@ -53,7 +53,7 @@ class Side:
 
     @property
     def address(self) -> str:
-        """Address as host:port."""
+        """Address in the form host:port."""
         return f"{self._address[0]}:{self._address[1]}"
 
     def close(self) -> None:

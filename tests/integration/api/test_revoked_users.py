@@ -35,7 +35,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[ApiBroker]:
 async def test_a_request_that_sees_the_new_users_first_keeps_nobody_in(
     broker: ApiBroker, monkeypatch: pytest.MonkeyPatch, authorize: bool
 ) -> None:
-    """It yields in the middle, and checks the client's permissions afterwards."""
+    """The handler yields in the middle, and checks the client's permissions afterwards."""
     broker.broker.users.apply(user_states(user("ann", ACL, password="old"), authorize=authorize))
     port = broker.broker.listeners.servers["OPEN"].port
     client = await KafkaConnection.connect("127.0.0.1", port, client_id="x")

@@ -86,8 +86,8 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still(tmp_path: P
 
 
 async def test_heartbeats_go_on_at_once_when_their_connection_breaks(tmp_path: Path) -> None:
-    """It does not wait for the next due heartbeat (here in an hour), because the controller
-    expects one sooner.
+    """The thread does not wait for the next due heartbeat (here in an hour), because the
+    controller expects one sooner.
     """
     connections: asyncio.Queue[KafkaConnection] = asyncio.Queue()
 

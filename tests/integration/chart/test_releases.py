@@ -140,7 +140,7 @@ ADDED = {"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}, "admin": 
 
 
 def test_roles_add_to_those_of_kubernetes(kubernetes: Kubernetes) -> None:
-    """By labels that the controller manager selects, which does not run here."""
+    """The labels are those that the controller manager selects, which does not run here."""
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
     for name, added in ADDED.items():
         role = kubernetes.get("default", f"clusterrole/tidemark-{name}")

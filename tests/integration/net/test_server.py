@@ -436,7 +436,7 @@ async def test_who_holds_much_that_cannot_begin_goes_when_others_have_no_room(
 async def test_who_has_gone_while_it_rested_is_not_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has sent the same request on another connection since."""
+    """The client has sent the same request on another connection since."""
     served: list[bytes] = []
 
     async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
@@ -645,7 +645,7 @@ def test_limits_are_read_from_kafkas_keys() -> None:
 
 
 async def test_a_listener_without_its_certificate_does_not_start(tmp_path: Path) -> None:
-    """It was Ready, and rejected every client."""
+    """Such a broker was Ready, and rejected every client."""
     files = ListenerFiles(tmp_path, ssl.CERT_NONE)
     server = KafkaServer(
         lambda _: functools.partial(_echo, peer=""),

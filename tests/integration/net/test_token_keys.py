@@ -40,7 +40,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        """Keep the server's log out of the output."""
 
 
 @pytest.fixture

@@ -262,7 +262,9 @@ class BrokerPeer:
     async def change_topics(
         self, address: str, *changes: topics.TopicChange, validate_only: bool = False
     ) -> list[tuple[int, str]]:
-        """What a client asked, over a connection of its own; (error code, message) of each."""
+        """Send a client's changes of topics over a connection of its own; return (error code,
+        message) for each.
+        """
         connection = await self._connect(address)
         response = await connection.ask(
             topics.ChangeTopicsRequest(
@@ -282,8 +284,9 @@ class BrokerPeer:
         return [(each.error_code, each.error_message or "") for each in response.results]
 
     async def report(self, log_bytes: int, records: int, *, waits_for: str = "") -> None:
-        """A BrokerStatus: every partition that it leads, so many bytes and records long; or is to
-        lead, and cannot for the given reason."""
+        """Send a BrokerStatus: the size of every partition that it leads, or the reason why it
+        cannot lead.
+        """
         assert self.requests is not None
         led = [
             control.PartitionStatus(
@@ -335,7 +338,7 @@ class BrokerPeer:
                 key, _, number = peek_request(frame)
                 try:
                     answer = self._answer(key, frame)
-                except Exception:  # it would be deaf, and nobody would know why
+                except Exception:  # without the log the peer would ignore messages silently
                     logger.exception("peer %d cannot answer", self.node_id)
                     connection.close()
                     raise
@@ -391,7 +394,7 @@ class BrokerPeer:
 
     @property
     def users(self) -> dict[str, users.UserState]:
-        """By name, as last heard."""
+        """Latest received users by name."""
         return {user.name: user for user in self.user_states[-1].users} if self.user_states else {}
 
     def _disable(

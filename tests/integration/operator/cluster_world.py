@@ -149,13 +149,11 @@ class ClusterWorld:
     async def create_topic(
         self, name: str, partitions: int = 1, replicas: int = 2, **spec: Any
     ) -> Json:
-        """A Topic."""
         return await self.create(
             TOPIC, name, partitions=partitions, replicationFactor=replicas, **spec
         )
 
     async def create_deletion(self, name: str, topic: str, **spec: Any) -> Json:
-        """A RecordDeletion."""
         body = {
             "apiVersion": RECORD_DELETION.api_version,
             "kind": "RecordDeletion",
@@ -169,7 +167,7 @@ class ClusterWorld:
         return await self.api.get(kind, self.namespace, name)
 
     async def patch(self, kind: Kind, name: str, **spec: Any) -> Json:
-        """Change a spec."""
+        """Change fields of an object's spec."""
         return await self.api.merge_patch(kind, self.namespace, name, {"spec": spec})
 
     async def annotate(self, kind: Kind, name: str, **annotations: str | None) -> Json:
@@ -199,7 +197,7 @@ class ClusterWorld:
         return str(body["clusterId"])
 
     async def slices(self) -> list[Json]:
-        """Every PartitionSlice."""
+        """Return every PartitionSlice."""
         return await self.api.list_all(PARTITION_SLICE, self.namespace)
 
     async def rows(self) -> list[str]:

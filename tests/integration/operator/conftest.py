@@ -18,7 +18,7 @@ CRDS = Path(__file__).parents[3] / "crds"
 
 
 class RunningControlPlane(Protocol):
-    """What these tests need of the control plane's fixture."""
+    """Attributes of the control plane's fixture that these tests need."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -64,7 +64,7 @@ async def apply_crd(api: KubeApi, definition: Json) -> None:
 
 @pytest.fixture
 async def world(kubeconfig: Path, tmp_path: Path) -> AsyncIterator[ClusterWorld]:
-    """A fresh namespace."""
+    """A cluster in a namespace of its own."""
     made = await ClusterWorld.open(kubeconfig, tmp_path)
     yield made
     await made.close()

@@ -1,5 +1,6 @@
-"""Jobs of Exports where no pods run: the test is Job controller and kubelet, and its own process
-the job that is asked how far it is."""
+"""Jobs of Exports without pods: the test acts as Job controller and kubelet, and its own
+process as the job that reports its progress.
+"""
 
 import asyncio
 import contextlib
@@ -27,7 +28,7 @@ async def start_operator(world: ClusterWorld) -> OperatorProcess:
 
 
 async def create_export(world: ClusterWorld, name: str = "x", **spec: Any) -> Json:
-    """Continuous unless told otherwise; of the Topic ``t``."""
+    """Create an Export of the Topic ``t``, continuous by default."""
     when = {} if "schedule" in spec else {"continuous": {}}
     table = {"name": "db.t", "warehouse": "/lake"} | spec.pop("table", {})
     body = {
@@ -40,7 +41,7 @@ async def create_export(world: ClusterWorld, name: str = "x", **spec: Any) -> Js
 
 
 async def job(world: ClusterWorld, name: str) -> Json:
-    """Of a run, once it is there."""
+    """Return the Job of a run once it exists."""
     await world.until(lambda: world.there(JOB, name), f"Job {name}")
     return await world.get(JOB, name)
 
@@ -122,7 +123,7 @@ async def _finish(world: ClusterWorld, name: str, *, well: bool) -> None:
 
 
 class Page:
-    """What a job tells, on the port on which one does."""
+    """Progress page of a job, on the port of jobs."""
 
     def __init__(self) -> None:
         self.report = Report.of_json(b"")
@@ -135,7 +136,7 @@ class Page:
 
 @contextlib.asynccontextmanager
 async def page(ip: str) -> AsyncIterator[Page]:
-    """Of the pod that runs at ``ip``, an address of the loopback that no other test has."""
+    """Serve the page of the pod at ``ip``, an address of the loopback that no other test uses."""
     told = Page()
     served = HttpPage(metrics=bytes, health=lambda: (True, ""), more={"/report": told.answer})
     served.start(ip, PAGE_PORT)

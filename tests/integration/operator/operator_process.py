@@ -56,13 +56,13 @@ class OperatorProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs."""
+        """Process id of the running operator."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def log(self) -> str:
-        """What it has logged so far."""
+        """Log so far."""
         return self._log.read_text("utf-8")
 
     async def launch(self) -> None:
@@ -104,7 +104,7 @@ class OperatorProcess:
         return await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the operator with SIGKILL."""
         await self._end(signal.SIGKILL)
 
     def pause(self) -> None:
@@ -113,7 +113,7 @@ class OperatorProcess:
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Resume the operator with SIGCONT."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 

@@ -1,6 +1,7 @@
-"""Brokers in pods where no pods run: the test is StatefulSet controller, volume binder and kubelet.
+"""Brokers in pods, without pods: the test acts as StatefulSet controller, volume binder and
+kubelet.
 
-It writes the statuses that these would write; what stands in the specs is the operator's.
+It writes the statuses that these would write; the operator writes the specs.
 """
 
 import base64
@@ -38,14 +39,14 @@ async def create_broker(world: ClusterWorld, node_id: int, **fields: Any) -> Non
 
 
 async def stateful_set(world: ClusterWorld, node_id: int) -> Json:
-    """Of a broker, once it is there."""
+    """Return a broker's StatefulSet once it exists."""
     name = f"broker-{node_id}"
     await world.until(lambda: world.there(STATEFUL_SET, name), f"StatefulSet {name}")
     return await world.get(STATEFUL_SET, name)
 
 
 async def image(world: ClusterWorld, node_id: int) -> str:
-    """Of the pod that is wanted now."""
+    """Return the image of the current pod template."""
     body = await stateful_set(world, node_id)
     return str(body["spec"]["template"]["spec"]["containers"][0]["image"])
 
@@ -63,7 +64,7 @@ async def run(world: ClusterWorld, node_id: int) -> None:
 
 
 async def bind(world: ClusterWorld, node_id: int) -> None:
-    """The claim has a volume of the size that was asked for first."""
+    """Bind the claim to a volume of the size that was requested first."""
     name = f"data-broker-{node_id}-0"
     claim = await world.get(VOLUME_CLAIM, name)
     await world.api.merge_patch(

@@ -1,5 +1,6 @@
-"""Stands between a client and the API server, changes nothing, and writes down what was asked, in
-the words of RBAC."""
+"""A transparent proxy between a client and the API server that records the requests as RBAC
+rights.
+"""
 
 import contextlib
 import json
@@ -30,7 +31,7 @@ class Right:
 
 
 def right_of(method: str, path: str, query: str) -> Right | None:
-    """What a request needs; None for what is no resource of a namespace."""
+    """Return the right that a request needs; None if it concerns no namespaced resource."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
     group, rest = ("", parts[2:]) if parts[0] == "api" else ("".join(parts[1:2]), parts[3:])
     if len(rest) < 3 or rest[0] != "namespaces":
@@ -48,8 +49,10 @@ async def _nothing(right: Right, path: str) -> None:
 
 
 class Recorder:
-    """``used``: rights that were asked for and granted; ``refused``: what came back with 403.
-    ``before`` is called with the right and the path of each request before it goes on."""
+    """``used``: granted rights of requests; ``refused``: those that were answered with 403.
+
+    ``before`` is called with the right and the path of each request before it is forwarded.
+    """
 
     def __init__(
         self,

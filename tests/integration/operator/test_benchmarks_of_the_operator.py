@@ -65,5 +65,5 @@ def test_a_slope_is_taken_after_the_first_quarter() -> None:
     assert topic_churn.slope_kb(steady) == pytest.approx(10.24)
     assert topic_churn.slope_kb([(100, 50.0), *steady[1:]]) == pytest.approx(10.24)
     assert topic_churn.slope_kb([(100, 50.0)]) != topic_churn.slope_kb([(100, 50.0)]), (
-        "nothing can be told"
+        "no messages can be sent"
     )

@@ -63,7 +63,7 @@ async def test_a_namespace_that_is_deleted_goes_with_all_that_is_in_it(
     """The topic goes, then the Broker, though its process runs on, then the Cluster."""
     await furnished(world)
     await delete_namespace(world)
-    await world.until(lambda: namespace_gone(world), "the namespace is gone", NAMESPACE_S)
+    await world.until(lambda: namespace_gone(world), "the namespace is deleted", NAMESPACE_S)
 
 
 @pytest.mark.long
@@ -78,7 +78,7 @@ async def test_operators_that_come_later_end_what_was_deleted_without_them(
     await again.kill()
     await world.peers[0].close()
     await world.start_operator()
-    await world.until(lambda: namespace_gone(world), "the namespace is gone", NAMESPACE_S)
+    await world.until(lambda: namespace_gone(world), "the namespace is deleted", NAMESPACE_S)
 
 
 async def test_a_cluster_that_was_removed_by_force_and_made_again_goes_on(
@@ -110,7 +110,7 @@ async def test_a_cluster_that_was_removed_by_force_and_made_again_goes_on(
 async def test_deleted_objects_that_other_finalizers_hold_are_not_ready(
     world: ClusterWorld,
 ) -> None:
-    """Also of a broker that was ready, and of the Cluster once all else is gone."""
+    """This includes a broker that was ready, and the Cluster once everything else is deleted."""
     await furnished(world)
     await world.create(USER, "u")
     names = {TOPIC: "t", USER: "u", BROKER: "broker-1", CLUSTER: "demo"}
@@ -131,4 +131,4 @@ async def test_deleted_objects_that_other_finalizers_hold_are_not_ready(
         if kind is CLUSTER:
             await world.condition(kind, name, "Ready", "False", "Deleted")
         await world.api.merge_patch(kind, world.namespace, name, {"metadata": {"finalizers": None}})
-    await world.until(lambda: all_gone(world), "all is gone")
+    await world.until(lambda: all_gone(world), "all is deleted")

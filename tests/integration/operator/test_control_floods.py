@@ -1,4 +1,4 @@
-"""What strangers, and a broker gone wrong, may cost the operator: memory stays bounded, and good
+"""Limits on what strangers and faulty brokers cost the operator: memory stays bounded, and good
 brokers keep their sessions.
 """
 
@@ -50,7 +50,7 @@ class Attacked:
         assert self.good.broker_epoch == epoch
 
     async def connect(self, *, tls: bool) -> asyncio.StreamWriter:
-        """As nobody, or as broker 2 (``tls``)."""
+        """Connect without an identity, or as broker 2 (``tls``)."""
         if not tls:
             return (await asyncio.open_connection(*self.address))[1]
         who = Identity(await self.world.cluster_id(), 2)
@@ -69,7 +69,7 @@ async def attacked(world: ClusterWorld) -> Attacked:
 
 @contextlib.asynccontextmanager
 async def again_and_again(attack: Callable[[], Awaitable[None]], times: int) -> AsyncIterator[None]:
-    """So many that attack at once, and begin again when they are through."""
+    """Run concurrent attacks that restart when they end."""
 
     async def attacker() -> None:
         while True:

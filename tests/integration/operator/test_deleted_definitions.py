@@ -37,7 +37,7 @@ KINDS = (TOPIC, USER, EXPORT, RECORD_DELETION, BROKER, PARTITION_SLICE, CLUSTER)
 
 @pytest.fixture
 async def own(tmp_path: Path) -> AsyncIterator[ClusterWorld]:
-    """A namespace on an API server whose definitions nobody else needs."""
+    """A namespace on an API server of its own, because the tests delete its definitions."""
     with ControlPlane.start(tmp_path / "control-plane", fsync=False) as running:
         await install_crds(running.kubeconfig)
         made = await ClusterWorld.open(running.kubeconfig, tmp_path)
@@ -59,7 +59,7 @@ def says_so(status: Json) -> bool:
 
 
 async def deleting(world: ClusterWorld, kind: Kind, name: str) -> bool:
-    """Whether an object is being deleted, or is gone."""
+    """Return whether an object is being deleted, or no longer exists."""
     try:
         return "deletionTimestamp" in (await world.get(kind, name))["metadata"]
     except NotFound:
@@ -68,7 +68,7 @@ async def deleting(world: ClusterWorld, kind: Kind, name: str) -> bool:
 
 async def let_go(world: ClusterWorld, kind: Kind) -> None:
     """A person takes the finalizers off what is left, and the definition goes with the last."""
-    with contextlib.suppress(NotFound):  # the definition is gone already, or the object is
+    with contextlib.suppress(NotFound):  # the definition or the object no longer exists
         for body in await world.api.list_all(kind, world.namespace):
             change: Json = {"metadata": {"finalizers": None}}
             await world.api.merge_patch(kind, world.namespace, body["metadata"]["name"], change)
@@ -122,7 +122,7 @@ async def test_definitions_that_are_deleted_take_no_data_along(own: ClusterWorld
     # A person lets the objects go, and makes definitions and objects again.
     for kind in (TOPIC, EXPORT, RECORD_DELETION, USER):
         await let_go(world, kind)
-        await world.until(lambda k=kind: definition_gone(world, k), f"{kind.plural} are gone")
+        await world.until(lambda k=kind: definition_gone(world, k), f"{kind.plural} are deleted")
     await install_crds(world.kubeconfig)
     await world.start_peer(await world.peer(1), again)
     await world.create(USER, "alice")
@@ -138,7 +138,7 @@ async def test_definitions_that_are_deleted_take_no_data_along(own: ClusterWorld
 async def test_the_policies_refuse_it_before_the_definition_says_that_it_may_go(
     own: ClusterWorld,
 ) -> None:
-    """As they stand in the folder, and by whatever verb."""
+    """The policies are those of the folder, and apply to every verb."""
     for body in yaml.safe_load_all((POLICIES / "deletion-protection.yaml").read_text("utf-8")):
         plural = "validatingadmissionpolicies"
         if body["kind"].endswith("Binding"):
@@ -155,4 +155,4 @@ async def test_the_policies_refuse_it_before_the_definition_says_that_it_may_go(
     patch = {"content_type": "application/merge-patch+json"}
     await own.api._call("PATCH", path(TOPIC), body=change, **patch)
     await own.api._call("DELETE", path(TOPIC))
-    await own.until(lambda: definition_gone(own, TOPIC), "the definition is gone")
+    await own.until(lambda: definition_gone(own, TOPIC), "the definition is deleted")

@@ -55,7 +55,7 @@ async def test_from_a_manifest_to_a_job_that_is_watched_and_begun_again(
         await world.condition(EXPORT, "x", "Ready", "True", "Running")
         assert (await world.get(EXPORT, "x"))["status"]["lag"] == 7
         assert page.asked
-    # The node's memory is what it dies of: the page is gone, and the report is an old one.
+    # The node runs out of memory: the page does not answer, and the last report is old.
     await jobs.end(world, "x-1", None, code=137)
     told = await world.condition(EXPORT, "x", "Ready", "False", "JobFailed")
     assert "OOMKilled (137)" in told["message"]
@@ -67,13 +67,13 @@ async def test_from_a_manifest_to_a_job_that_is_watched_and_begun_again(
         page.report = Report(phase=Phase.RUNNING, lag=0, rows=7, commits=1)
         await jobs.run(world, "x-2", IP)
         await world.condition(EXPORT, "x", "Ready", "True", "Running")
-        # A changed spec ends it, and the next one begins once it is gone.
+        # A changed spec ends it, and the next one starts once it is deleted.
         await world.patch(EXPORT, "x", source={"options": {"failOnDataLoss": "false"}})
         await world.until(lambda: world.gone(JOB, "x-2"), "the job of the former spec ends")
     third = await _within(world, "x-3")
     assert order(third).source["failOnDataLoss"] == "false"
     assert await number(world) == 3
-    # What an operator asked for that did not lead any more would take the table from it.
+    # A request of an operator that has lost leadership would take the table from it.
     uid = str((await world.get(EXPORT, "x"))["metadata"]["uid"])
     late = ExportRunIdentity(
         name="x", namespace=world.namespace, uid=uid, cluster="demo", number=1000
@@ -99,7 +99,7 @@ async def test_a_scheduled_run_leaves_its_report_and_the_next_time(world: Cluste
     told = await world.condition(EXPORT, "x", "Ready", "True", "Scheduled")
     assert "-01-01T00:00:00Z" in told["message"]
     assert await world.gone(JOB, "x-1")
-    # The time has come: so it is said here, where nobody waits for a year.
+    # The test sets the time back, instead of waiting for a year.
     await world.patch(EXPORT, "x", schedule="* * * * *")
     await _within(world, "x-1")
     done = Report(phase=Phase.DONE, lag=0, rows=12, commits=2, committed_ms=1, current_ms=1)

@@ -1,6 +1,8 @@
-"""Listeners that are reached from outside, on the real API server, which gives ports of nodes; who
-would give load balancers and addresses to nodes is the test itself. And a real broker with two
-listeners, whose clients are told the addresses of their own."""
+"""External listeners on the real API server, which assigns node ports; the test itself assigns load
+balancers and node addresses.
+
+A real broker with two listeners returns to its clients the addresses of their own listener.
+"""
 
 import asyncio
 import dataclasses
@@ -40,7 +42,7 @@ def listeners(type_: str = "NodePort", port: int = 9095, **fields: Any) -> list[
 
 
 async def node_port(world: ClusterWorld, service: str) -> int:
-    """What the API server gave it."""
+    """Return the node port that the API server assigned."""
     await world.until(lambda: world.there(SERVICE, service), f"Service {service}")
     return int((await world.get(SERVICE, service))["spec"]["ports"][0]["nodePort"])
 
@@ -48,12 +50,12 @@ async def node_port(world: ClusterWorld, service: str) -> int:
 async def start_peer(
     world: ClusterWorld, node: int, operator: OperatorProcess, address: str
 ) -> BrokerPeer:
-    """What runs in a pod on the node of that address."""
+    """Start a peer as in a pod on the node of that address."""
     return await world.start_peer(on_node(await world.peer(node), address), operator)
 
 
 def on_node(peer: BrokerPeer, address: str) -> BrokerPeer:
-    """It is told by its environment where it is."""
+    """Set the environment variable that tells the peer its node's address."""
     inside = peer.listeners[0]
     peer.listeners = (inside, dataclasses.replace(inside, name="OUT", host=address, port=9095))
     return peer
@@ -78,7 +80,9 @@ async def bootstrap(world: ClusterWorld, expected: str) -> None:
 async def test_ports_of_nodes_are_told_with_the_node_that_each_pod_is_on(
     world: ClusterWorld,
 ) -> None:
-    """A pod that comes back on another node is told there, and nobody else restarts for it."""
+    """A pod that returns on another node advertises that node, and no other broker restarts for
+    it.
+    """
     await world.create_cluster()
     operator = await pods.start_operator(world)
     for node in NODES:
@@ -110,7 +114,7 @@ async def test_ports_of_nodes_are_told_with_the_node_that_each_pod_is_on(
 
 
 async def columns(world: ClusterWorld) -> dict[str, Any]:
-    """What ``kubectl get cluster`` shows."""
+    """Return the columns of ``kubectl get cluster``."""
     path = f"{CLUSTER.path(world.namespace)}?limit=1"
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
     api = world.api._client
@@ -124,7 +128,7 @@ async def columns(world: ClusterWorld) -> dict[str, Any]:
 
 
 async def template(world: ClusterWorld, node: int) -> Json:
-    """Of a broker's pod."""
+    """Return a broker's pod template."""
     found: Json = (await pods.stateful_set(world, node))["spec"]["template"]
     return found
 
@@ -152,7 +156,7 @@ async def test_a_load_balancers_address_is_waited_for_and_told(world: ClusterWor
     await bootstrap(world, "192.0.2.7:9095")
     await world.until(
         lambda: any(each.host == "one.example.com" for each in peer.brokers[1].listeners),
-        "brokers are told",
+        "brokers are notified",
     )
     assert await template(world, 1) == before, "no restart for an address"
 
@@ -215,8 +219,10 @@ async def test_what_led_in_is_deleted_when_the_listener_leads_outside_no_more(
 async def test_a_client_is_told_the_addresses_of_the_listener_that_it_came_to(
     world: ClusterWorld, tmp_path: Path
 ) -> None:
-    """What a kubelet does is done by hand: files, the environment, and ports of this machine. Where
-    the port of a node would lead is told once the process has one, and nothing restarts."""
+    """The test acts as kubelet: files, the environment, and ports of this machine.
+
+    The node port's destination is set once the process has one, without a restart.
+    """
     operator = OperatorProcess(
         world.kubeconfig,
         world.namespace,
@@ -278,7 +284,7 @@ async def test_a_client_is_told_the_addresses_of_the_listener_that_it_came_to(
 
 
 async def told_to(address: str, host: str) -> bool:
-    """Whether a client that begins there is told this host, and the port it came by."""
+    """Return whether a client that bootstraps there receives this host, and the same port."""
 
     def ask() -> Any:
         return AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers

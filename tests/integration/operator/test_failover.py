@@ -86,7 +86,7 @@ async def test_a_controller_that_hung_does_no_harm_when_it_wakes(world: ClusterW
 
 
 async def test_the_lease_changes_hands_and_counts_it(world: ClusterWorld) -> None:
-    """Whoever stops gives it back: the next one need not wait until it runs out."""
+    """An operator that stops releases it: its successor need not wait for its expiry."""
     await world.create_cluster()
     first = world.operator(lease_duration_s=60)
     await first.start()
@@ -151,7 +151,7 @@ async def test_a_dead_brokers_partitions_get_a_new_leader_and_it_comes_back_fenc
     assert two.brokers[1].fenced
     await world.condition(BROKER, "broker-1", "Ready", "False", "Fenced")
     rows = {row.partition: row for row in map(decode_row, await world.rows())}
-    assert all(row.isr == (2,) for row in rows.values()), "persisted before it was told"
+    assert all(row.isr == (2,) for row in rows.values()), "persisted before it was sent"
     back = await world.start_peer(one.restarted(clean=False), operator)
     assert back.snapshots == 1
     await world.condition(BROKER, "broker-1", "Ready", "True")
@@ -189,7 +189,7 @@ async def test_a_leader_that_was_not_in_sync_is_recovering_until_it_says_otherwi
     result = await one.alter("t", 0, (1,))
     assert (result.error_code, result.leader_recovery_state) == (0, 0)
     assert [decode_row(text).recovering for text in await world.rows()] == [False]
-    await world.until(lambda: one.rows["t", 0].leader_recovery_state == 0, "it is told")
+    await world.until(lambda: one.rows["t", 0].leader_recovery_state == 0, "it is sent")
     await one.report(0, 0)
     await world.condition(TOPIC, "t", "Ready", "True", "Serving")
     assert (await one.alter("t", 0, (1, 2))).error_code == 0

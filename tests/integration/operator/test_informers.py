@@ -18,7 +18,7 @@ from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
 
 
 class Followed:
-    """What there is, by name, and how often all of it was listed."""
+    """Objects by name, and the number of full lists."""
 
     def __init__(self) -> None:
         self.bodies: dict[str, Json] = {}
@@ -170,7 +170,7 @@ async def test_a_silent_watch_is_given_up_and_goes_on_where_it_was(
         following(api, "n") as followed,
         asyncio.timeout(30),
     ):
-        while not followed.names:  # noqa: ASYNC110 - it tells nobody
+        while not followed.names:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.02)
     assert stub.asked[:3] == ["list", "watch 7", "watch 7"]
     assert followed.brought_names[:1] == ["late"]

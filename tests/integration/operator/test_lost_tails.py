@@ -127,8 +127,8 @@ async def test_broker_objects_that_are_made_again_lose_nothing(world: ClusterWor
 
     nothing = {"metadata": {"finalizers": None}}
     await world.api.merge_patch(BROKER, world.namespace, "broker-1", nothing)
-    await world.until(lambda: world.gone(BROKER, "broker-1"), "it is gone")
-    await world.until(lambda: _offline(world), "nobody leads")
+    await world.until(lambda: world.gone(BROKER, "broker-1"), "it is deleted")
+    await world.until(lambda: _offline(world), "no broker leads")
     await one.close()
     await world.create(BROKER, "broker-1", nodeId=1, workload="External")
     await one.start(operator.control)
@@ -161,7 +161,7 @@ async def test_a_leader_whose_storage_refuses_gives_way_and_comes_back(world: Cl
 async def test_storage_that_refuses_is_told_also_where_no_leader_moves(
     world: ClusterWorld,
 ) -> None:
-    """The decision changes no row; people hear of it all the same."""
+    """The decision changes no row, but is reported."""
     await world.create_cluster()
     operator = await world.start_operator(session_timeout_s=SESSION_S)
     peer = await world.start_broker(1, operator)

@@ -1,7 +1,8 @@
-"""How an operator follows one that hangs or was killed, with real brokers, one of which dies at the
-same time: all of it is over soon after the Lease is, and nobody has to be told where to look.
+"""Takeover from an operator that hangs or was killed, with real brokers, one of which dies at the
+same time.
 
-How long that takes on pods is told by `make bench-install`.
+Everything recovers soon after the Lease expires, and no client needs a new address. `make
+bench-install` measures how long that takes in pods.
 """
 
 import asyncio
@@ -32,8 +33,9 @@ class OwnBroker(BrokerProcess):
 
 
 class Fleet:
-    """Two operators, of which the first leads, and brokers that know both, and first of all an
-    address where nobody ever answers."""
+    """Two operators, of which the first leads, and brokers that know both and, first, an
+    address that never answers.
+    """
 
     def __init__(self, world: ClusterWorld, folder: Path) -> None:
         self.world = world
@@ -112,7 +114,7 @@ async def test_who_follows_leads_soon_and_knows_who_died_meanwhile(fleet: Fleet)
     fleet.first.resume()
     await world.until(lambda: "no longer the leader" in fleet.first.log, "it notices")
     await asyncio.sleep(1)
-    assert await fleet.epoch() == epoch, "whoever wakes takes nothing back"
+    assert await fleet.epoch() == epoch, "a resumed operator takes nothing back"
 
     began_s = time.monotonic()
     await fleet.second.kill()

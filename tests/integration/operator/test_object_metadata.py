@@ -39,7 +39,7 @@ GIVEN: Json = {
     "labels": {"team": "streams", "app.kubernetes.io/managed-by": "somebody"},
     "annotations": {"example.com/cost-center": "7"},
 }
-#: As a broker asks for it.
+#: As a broker requests it.
 OFFSETS = create(
     "__consumer_offsets", 1, automatic=True, settings=settings(cleanup_policy="compact")
 )
@@ -60,7 +60,7 @@ class Policy:
         self._name = world.namespace
 
     async def stand(self, *groups: str, operations: Sequence[str]) -> None:
-        """Require a label on objects of these API groups and on pod templates."""
+        """Require a label on objects of the API groups and on pod templates."""
         rule = {
             "apiGroups": list(groups),
             "apiVersions": ["*"],

@@ -72,11 +72,11 @@ async def test_partitions_are_told_only_after_the_status_says_that_they_are_plac
     operator = await world.start_operator()
     peer = await world.start_broker(1, operator)
     await world.create_topic("t", partitions=2, replicas=1)
-    await world.until(lambda: ("t", 1) in peer.rows, "the broker is told")
+    await world.until(lambda: ("t", 1) in peer.rows, "the broker is notified")
     status = (await world.get(TOPIC, "t"))["status"]
     assert status["partitionsPlaced"] == 2
     await world.patch(TOPIC, "t", partitions=5)
-    await world.until(lambda: ("t", 4) in peer.rows, "the added partitions are told")
+    await world.until(lambda: ("t", 4) in peer.rows, "the added partitions are sent")
     assert (await world.get(TOPIC, "t"))["status"]["partitionsPlaced"] == 5
     assert len(await world.rows()) == 5
 
@@ -198,7 +198,7 @@ async def test_a_broker_is_drained_then_deleted_while_it_runs(world: ClusterWorl
     await world.until(lambda: ("t", 0) in one.rows, "placed")
     two = await world.start_broker(2, operator)
     await world.api.merge_patch(BROKER, world.namespace, "broker-1", {"spec": {"drain": True}})
-    await world.until(lambda: ("t", 0) in two.rows, "the successor is told")
+    await world.until(lambda: ("t", 0) in two.rows, "the successor is notified")
     await world.until(lambda: 2 in one.rows["t", 0].replicas, "and the leader")
     assert one.rows["t", 0].leader == 1
     await world.condition(BROKER, "broker-1", "Draining", "True", "MovingReplicas")
@@ -222,7 +222,7 @@ async def test_a_change_of_topics_does_not_name_the_brokers_again(world: Cluster
     assert one.told_brokers == before
     assert sorted(one.brokers) == [1, 2]
     await two.close()
-    await world.until(lambda: one.brokers[2].fenced, "what changed is told")
+    await world.until(lambda: one.brokers[2].fenced, "the change is sent")
 
 
 async def test_the_configuration_of_a_paused_topic_stays_as_the_brokers_have_it(
@@ -242,7 +242,7 @@ async def test_the_configuration_of_a_paused_topic_stays_as_the_brokers_have_it(
     paused = await world.condition(TOPIC, "t", "Reconciling", "False", "Paused")
     assert "Generation 2 of the spec is not applied" in paused["message"]
     await world.create_topic("other", replicas=1)
-    await world.until(lambda: ("other", 0) in peer.rows, "others go on")
+    await world.until(lambda: ("other", 0) in peer.rows, "others continue")
     assert retention(peer) == "1000"
     await operator.kill()
     await peer.close()
@@ -258,7 +258,7 @@ async def test_the_configuration_of_a_paused_topic_stays_as_the_brokers_have_it(
 
 
 def retention(peer: BrokerPeer) -> str:
-    """retention.ms of topic t as a broker was told."""
+    """Return retention.ms of topic t as a broker received it."""
     return {entry.name: entry.value for entry in peer.topics["t"].config}["retention.ms"]
 
 
@@ -288,8 +288,8 @@ async def test_a_paused_topic_is_left_alone(world: ClusterWorld) -> None:
     await world.condition(TOPIC, "t", "Reconciling", "False", "Paused")
     await world.patch(TOPIC, "t", partitions=3)
     await world.create_topic("other", replicas=1)
-    await world.until(lambda: ("other", 0) in peer.rows, "others go on")
+    await world.until(lambda: ("other", 0) in peer.rows, "others continue")
     assert ("t", 2) not in peer.rows
     note = {"metadata": {"annotations": {"tidemark.dev/paused": "false"}}}
     await world.api.merge_patch(TOPIC, world.namespace, "t", note)
-    await world.until(lambda: ("t", 2) in peer.rows, "it goes on after the pause")
+    await world.until(lambda: ("t", 2) in peer.rows, "it continues after the pause")

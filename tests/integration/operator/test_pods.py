@@ -86,7 +86,7 @@ async def test_what_has_the_name_already_is_not_taken_over_until_it_is_gone(
 
 
 def claim(world: ClusterWorld, **labels: str) -> Json:
-    """The claim of broker 1 as somebody else has made it."""
+    """Return the claim of broker 1 as a user has created it."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -106,7 +106,7 @@ def claim(world: ClusterWorld, **labels: str) -> Json:
 async def test_a_claim_that_was_there_is_a_brokers_once_its_labels_say_so(
     world: ClusterWorld,
 ) -> None:
-    """It was adopted without a word, whoever had made it."""
+    """Such a claim was adopted silently, whatever its creator."""
     await world.create_cluster()
     await world.api.create(VOLUME_CLAIM, world.namespace, claim(world))
     await pods.start_operator(world)
@@ -124,7 +124,7 @@ async def test_a_claim_that_was_there_is_a_brokers_once_its_labels_say_so(
 
 
 async def test_a_storage_class_that_is_not_there_is_told(world: ClusterWorld) -> None:
-    """As whoever binds volumes says it, in an Event of the claim."""
+    """As the volume binder reports it, in an Event of the claim."""
     await world.create_cluster()
     made = await world.api.create(
         VOLUME_CLAIM, world.namespace, claim(world, cluster="demo", broker="broker-1")
@@ -255,7 +255,7 @@ async def test_a_changed_pod_restarts_one_broker_after_the_other_each_once_all_a
         await peers[node].close()
         await pods.run(world, node)
         await asyncio.sleep(LOOK_AGAIN_S + 0.5)
-        assert await _replaced(world) == done, "it is away, and nobody else goes"
+        assert await _replaced(world) == done, "it is away, and no other broker restarts"
         peers[node] = await world.start_peer(peers[node].restarted(clean=True), operator)
         await world.until(lambda node=node: T in peers[node].rows, "it knows of its replica")
         row = peers[node].rows[T]
@@ -332,7 +332,9 @@ async def test_a_cluster_makes_brokers_and_removes_them_once_they_are_drained(
     await world.delete(BROKER, "broker-1")
 
     async def another() -> bool:
-        """Of the same name, or, where that one was not gone yet, of the next that is free."""
+        """Return an object of the same name or, while that one still exists, of the next free
+        name.
+        """
         found = await world.api.list_all(BROKER, world.namespace)
         uids = {body["metadata"]["uid"] for body in found}
         return len(uids) == 2 and former not in uids

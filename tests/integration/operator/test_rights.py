@@ -1,8 +1,8 @@
-"""The operator under the account that the chart gives it, on an API server that asks RBAC.
+"""The operator under the chart's account, on an API server that enforces RBAC.
 
-One life of everything that the operator looks after, seen by a recorder between it and the API
-server: nothing is refused, and nothing is granted that was not asked for. So each rule of the Role
-is there for a request that the API server would otherwise have refused.
+A recorder between it and the API server observes one life of everything that the operator manages:
+no request is refused, and every granted right is used. So each rule of the Role is there for a
+request that the API server would otherwise have refused.
 """
 
 import base64
@@ -46,7 +46,7 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 def granted(role: Json) -> Iterator[Right]:
-    """What a Role allows, one by one."""
+    """Return the rights of a Role, one by one."""
     for rule in role["rules"]:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
@@ -100,7 +100,9 @@ async def start_peer(world: ClusterWorld, node: int, operator: OperatorProcess) 
 
 
 class Disturbance:
-    """The first write of each kind meets an object that somebody has just changed: a conflict."""
+    """The first write of each kind meets an object that another client has just changed: a
+    conflict.
+    """
 
     def __init__(self, world: ClusterWorld) -> None:
         self._world = world
@@ -144,7 +146,7 @@ async def live(world: ClusterWorld, operator: OperatorProcess) -> None:
     await world.patch(USER, "alice", authentication={"type": "tls"})
     await world.status_where(USER, "alice", lambda found: found.get("username") == "CN=alice")
     await world.patch(USER, "alice", authentication={"type": "oauth"})
-    await world.until(lambda: world.gone(SECRET, "alice"), "a Secret that nobody needs goes")
+    await world.until(lambda: world.gone(SECRET, "alice"), "an unused Secret is deleted")
     assert await one.change_topics(operator.control, create("theirs")) == [(0, "")]
     deletion = change(ChangeKind.DELETE, "theirs")
     assert await one.change_topics(operator.control, deletion) == [(0, "")]
@@ -226,5 +228,5 @@ async def test_the_account_can_do_what_the_operator_does_and_no_more(
         assert await operator.stop() == 0
     assert recorder.refused == set()
     unused = set(granted(role)) - recorder.used
-    assert not unused, "granted, and nobody asks for it"
+    assert not unused, "granted, and never used"
     assert not recorder.used - set(granted(role)), "the API server lets more than the Role"

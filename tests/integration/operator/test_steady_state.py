@@ -60,7 +60,9 @@ async def test_a_steady_cluster_costs_no_write_but_the_lease(world: ClusterWorld
 
 
 async def settled(world: ClusterWorld) -> bool:
-    """What follows the placement (figures of brokers, first reports) has been written."""
+    """Wait until the writes that follow the placement (figures of brokers, first reports) are
+    done.
+    """
     before = await world.versions()
     await asyncio.sleep(4.0)
     return await world.versions() == before

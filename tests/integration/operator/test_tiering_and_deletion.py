@@ -60,7 +60,7 @@ async def test_disabling_waits_for_every_broker_and_takes_no_change_meanwhile(
     )
     assert "pendingBrokers" not in tiering_of(status)
     await world.until(
-        lambda: one.topics["t"].tiering_state == TieringState.DISABLED, "brokers are told"
+        lambda: one.topics["t"].tiering_state == TieringState.DISABLED, "brokers are notified"
     )
     await world.patch(TOPIC, "t", tiering={"enabled": True, "disablePolicy": None})
     await world.until(

@@ -50,7 +50,7 @@ async def test_a_clients_topic_lives_as_an_object(world: ClusterWorld) -> None:
     assert await peer.change_topics(operator.control, made, validate_only=True) == [(0, "")]
     assert await world.api.list_all(TOPIC, world.namespace) == []
     assert await ask(made, create("plain")) == [0, 0]
-    await world.until(lambda: ("Orders_EU", 1) in peer.rows, "the broker is told")
+    await world.until(lambda: ("Orders_EU", 1) in peer.rows, "the broker is notified")
     objects = await world.api.list_all(TOPIC, world.namespace)
     name = next(body["metadata"]["name"] for body in objects if "topicName" in body["spec"])
     assert "by User:alice at 10.0.0.7" in await world.event("CreatedByClient")
@@ -61,20 +61,20 @@ async def test_a_clients_topic_lives_as_an_object(world: ClusterWorld) -> None:
     # What it held before is still held, and goes with it.
     assert await ask(_configure("Orders_EU", segment_ms=None)) == [0]
     assert not (await world.get(TOPIC, name))["spec"].get("config")
-    await world.until(lambda: ("Orders_EU", 3) in peer.rows, "the added partitions are told")
+    await world.until(lambda: ("Orders_EU", 3) in peer.rows, "the added partitions are sent")
     assert await ask(_for_all_brokers(log_retention_ms="60000")) == [0]
     config = (await world.get(CLUSTER, "demo"))["spec"]["config"]
     assert config == {"remote.log.storage.system.enable": "true", "log.retention.ms": "60000"}
     assert await ask(_for_all_brokers(log_retention_ms=None)) == [0]
     assert "log.retention.ms" not in (await world.get(CLUSTER, "demo"))["spec"]["config"]
     assert await ask(change(ChangeKind.DELETE, "Orders_EU")) == [0]
-    await world.until(lambda: world.gone(TOPIC, name), "the object is gone")
+    await world.until(lambda: world.gone(TOPIC, name), "the object is deleted")
 
 
 async def test_gits_manifest_is_respected(world: ClusterWorld) -> None:
     operator, peer = await _started(world)
     await _apply(world, "t", config={"retention.ms": "60000"})
-    await world.until(lambda: ("t", 0) in peer.rows, "the broker is told")
+    await world.until(lambda: ("t", 0) in peer.rows, "the broker is notified")
 
     async def ask(asked: TopicChange) -> tuple[int, str]:
         (told,) = await peer.change_topics(operator.control, asked)
@@ -101,7 +101,7 @@ async def test_gits_manifest_is_respected(world: ClusterWorld) -> None:
     assert await ask(_configure("t", segment_ms="70000")) == (0, "")
     spec = (await world.get(TOPIC, "t"))["spec"]
     assert spec["config"] == {"retention.ms": "60000", "segment.ms": "70000"}
-    # The manifest goes on to own what it says, and nothing else.
+    # The manifest still owns its own fields, and no others.
     await _apply(world, "t", config={"retention.ms": "90000"})
     spec = (await world.get(TOPIC, "t"))["spec"]
     assert spec["config"] == {"retention.ms": "90000", "segment.ms": "70000"}
@@ -129,7 +129,7 @@ async def test_a_coordinators_topic_is_admitted_with_one_broker(world: ClusterWo
     config = settings(cleanup_policy="compact", min_insync_replicas="2")
     made = create("__transaction_state", 2, 3, automatic=True, settings=config)
     assert await peer.change_topics(operator.control, made) == [(0, "")]
-    await world.until(lambda: ("__transaction_state", 1) in peer.rows, "the broker is told")
+    await world.until(lambda: ("__transaction_state", 1) in peer.rows, "the broker is notified")
     assert peer.rows["__transaction_state", 0].replicas == (1, -1, -2)
     wrong = _configure("__transaction_state", cleanup_policy="delete")
     ((code, message),) = await peer.change_topics(operator.control, wrong)

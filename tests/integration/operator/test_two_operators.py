@@ -1,5 +1,6 @@
-"""One operator leads and others stand by; whoever follows has the racks, the figures and the
-disablement that is under way."""
+"""One operator leads and others are on standby; the next leader has the racks, the figures and
+the pending disablement.
+"""
 
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld

@@ -23,7 +23,7 @@ async def secret(world: ClusterWorld, name: str) -> dict[str, bytes]:
 
 
 def fits(peer: BrokerPeer, name: str, password: bytes) -> bool:
-    """Is what a broker keeps of a user made of this password?"""
+    """Return whether a broker's credentials were derived from this password."""
     (scram,) = peer.users[name].scram
     return credential(password.decode(), scram.salt, Mechanism(scram.mechanism)) == scram
 
@@ -84,7 +84,7 @@ async def test_a_user_comes_to_every_broker_and_goes(world: ClusterWorld) -> Non
     defaults = (quota(None, "", fetch=9), quota("alice", None, produce=7))
     assert all(peer.user_states[-1].quotas == defaults for peer in peers)
     await world.delete(USER, "alice")
-    await world.until(lambda: not any(peer.users for peer in peers), "alice is gone")
+    await world.until(lambda: not any(peer.users for peer in peers), "alice is deleted")
     assert password.decode() not in operator.log
 
 
@@ -172,7 +172,7 @@ async def test_a_secret_of_somebody_else_is_left_alone(world: ClusterWorld) -> N
     found = await world.condition(USER, "alice", "Ready", "False", "SecretTaken")
     assert "does not belong to the operator" in found["message"]
     assert (await secret(world, "alice")) == {"pw": b"theirs"}
-    await world.until(lambda: "alice" in peer.users, "it is told, and cannot prove itself")
+    await world.until(lambda: "alice" in peer.users, "it is sent, and cannot authenticate")
     assert peer.users["alice"].scram == ()
 
 
@@ -200,7 +200,7 @@ async def test_a_certificate_is_taken_by_a_listener_that_trusts_the_clients_auth
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> object:
-    """Whom the server has before it."""
+    """Return the user whom the server has authenticated."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         server.wrap_bio(to_server, to_client, server_side=True),

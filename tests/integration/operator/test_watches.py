@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Delivered:
-    """What the watches brought, and nothing else: no list is read here."""
+    """Events of the watches only, without lists."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -94,7 +94,7 @@ async def test_a_kind_that_is_served_later_is_watched_all_the_same(
     )
     await world.create_topic("flights", partitions=1, replicas=1)
     await world.until(lambda: "flights" in delivered.names, "other kinds are watched meanwhile")
-    await world.until(lambda: len(runs) > 2, "they have begun again")
+    await world.until(lambda: len(runs) > 2, "they have restarted")
     assert caplog.text.count("does not serve") == 1, "it is said once"
     await define(world)
     await make(world, "one")
@@ -120,7 +120,7 @@ async def test_a_definition_that_is_deleted_and_made_again_is_watched_again(
 
 @pytest.fixture
 def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs this has no name, as user 65532 of an image has none."""
+    """The current user has no name, as user 65532 of an image has none."""
 
     def unknown() -> str:
         raise KeyError("getpwuid(): uid not found: 65532")

@@ -92,7 +92,7 @@ class Lake:
             )
 
     def loaded(self) -> Any:
-        """Iceberg's table, as somebody else has it."""
+        """Load Iceberg's table, as another client does."""
         session: Any = SparkSession.active()
         spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
         return spark3.loadIcebergTable(session._jsparkSession, self.name)
@@ -121,7 +121,7 @@ def new_lake(
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A frame whose rows wait for somebody, in the workers that read them."""
+    """A frame whose rows wait for a signal, in the workers that read them."""
 
     folder: Path
 
@@ -136,7 +136,7 @@ class Pause:
                 time.sleep(0.02)
             yield from batches
 
-        # One task, so that whoever is waited for has a core to work on.
+        # One task, so that the process that it waits for has a core to work on.
         return frame.coalesce(1).mapInArrow(wait, frame.schema)
 
     @contextmanager
@@ -178,7 +178,7 @@ class KilledBeforeWriting(NeverClosed):
 
 
 class KilledAfterWriting(NeverClosed):
-    """Iceberg's rows are in a branch that nobody reads; Delta's are in the table."""
+    """Iceberg's rows are in a branch without readers; Delta's are in the table."""
 
     def write(self, frame: Any, exported: Exported) -> None:
         super().write(frame, exported)  # type: ignore[misc]

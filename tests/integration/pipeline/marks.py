@@ -1,4 +1,4 @@
-"""What every test with a Spark session is marked with."""
+"""Marks of every test with a Spark session."""
 
 import pytest
 

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 def records(
     session: SparkSession, *rows: tuple[bytes | None, int, int, int, str | None]
 ) -> DataFrame:
-    """Of (key, partition, offset, milliseconds, value)."""
+    """Return a frame of (key, partition, offset, milliseconds, value)."""
     columns = "key binary, partition int, offset bigint, at bigint, value string"
     raw = session.createDataFrame(list(rows), columns)
     return raw.selectExpr(

@@ -55,7 +55,7 @@ def send(cluster: Cluster, topic: str, count: int) -> None:
 
 
 def marks(folder: Path, partition: int) -> set[int]:
-    """Of records in files, whatever these are called."""
+    """Return the marks of the records in the files, regardless of file names."""
     found: set[int] = set()
     for each in folder.rglob("*"):
         try:
@@ -121,7 +121,7 @@ def test_what_a_record_deletion_takes_is_nowhere(
                 lambda place=place, partition=partition, offset=offset: (  # type: ignore[misc]
                     min(marks(place, partition), default=offset) >= offset
                 ),
-                f"files of {place.name} to be gone",
+                f"files of {place.name} to be deleted",
                 timeout_s=120,
             )
     for lake in lakes:
@@ -130,7 +130,7 @@ def test_what_a_record_deletion_takes_is_nowhere(
         done = propagate(session, lake.kind, lake.name, source, history=True)
         assert (done.rows, done.held, done.behind) == (sum(points.values()), (), ())
         assert files(lake, tmp_path / lake.kind.value) == points
-        # And a job goes on.
+        # A job continues, too.
         assert export(session, source, lake.table()).commits == 0
         assert session.table(lake.name).count() == RECORDS - sum(points.values())
 

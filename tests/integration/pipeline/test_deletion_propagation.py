@@ -80,7 +80,7 @@ def dropped(lake: Lake, topic: SmallTier, name: str = "events", **given: Any) ->
 def test_records_that_went_are_in_no_version_of_the_table(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
 ) -> None:
-    """And the next job goes on where the last one was."""
+    """The next job continues where the last one stopped."""
     lake = lake_of(session, topic, tmp_path, kind)
     lake.run(lake.table())
     assert dropped(lake, topic) == Propagated()
@@ -139,7 +139,7 @@ def test_rows_of_values_and_dead_letters(
 
 
 class InItsMiddle:
-    """What comes in the middle of the first write."""
+    """Action in the middle of the first write."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -160,7 +160,7 @@ class InItsMiddle:
 def test_a_job_in_the_middle_of_a_batch_goes_on(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format, mode: Mode
 ) -> None:
-    """What that batch brings of records that went, the next time takes."""
+    """If that batch adds rows of deleted records, the next pass deletes them."""
     lake = lake_of(session, topic, tmp_path, kind)
     layout = Layout(columns=RAW_DDL, mode=mode)
     lake.run(lake.table(layout=layout))

@@ -1,5 +1,6 @@
-"""What is Delta's own of an export: who may commit, and what its log says after a rollback
-(invariant 26)."""
+"""Export behaviour specific to Delta: commit rights, and the contents of its log after a
+rollback (invariant 26).
+"""
 
 import uuid
 from pathlib import Path
@@ -59,8 +60,10 @@ def test_a_job_that_was_taken_over_from_commits_nothing_more(
 
 
 def test_a_rollback_is_noticed_and_the_next_job_begins_there(lake: Lake, tmp_path: Path) -> None:
-    """Before the next commit; and where it came in the middle of a commit, whoever looks says to
-    which version to go back."""
+    """The job notices it before the next commit.
+
+    If the rollback came in the middle of a commit, the error names the version to roll back to.
+    """
     table = lake.table()
     at = table.claim("t", "")
     table.commit(of_offsets(lake, 0), one := at.reaching({0: 1}))

@@ -1,5 +1,6 @@
-"""A topic in an Iceberg table: each record once, wherever the job was ended, whoever else commits,
-and one job at a time (invariant 26)."""
+"""A topic in an Iceberg table: each record once, regardless of where the job ended and of other
+commits, and one job at a time (invariant 26).
+"""
 
 import json
 import sys
@@ -78,7 +79,7 @@ def test_each_record_is_there_once_wherever_the_job_was_killed(
     assert progress.exported.offsets == {0: 55}
     assert progress.lag == 0
     check(lake)
-    # What the killed jobs left is gone, but for the tag that the next job begins at.
+    # The leftovers of the killed jobs are deleted, except for the tag at which the next job starts.
     table = lake.loaded()
     assert sorted(map(str, table.refs())) == ["main", TAG]
     for _ in range(2):
@@ -95,8 +96,10 @@ def test_each_record_is_there_once_wherever_the_job_was_killed(
     "moment", ["before it writes", pytest.param("while it writes", marks=pytest.mark.long)]
 )
 def test_a_job_that_was_taken_over_from_commits_nothing_more(lake: Lake, moment: str) -> None:
-    """Not even where Iceberg's writer makes its branch anew, which the other job has removed: that
-    begins at what ``main`` is then, and ``main`` could be moved to it."""
+    """Iceberg's writer may recreate its branch, which the other job has removed.
+
+    It would start at the current ``main``, and ``main`` could be moved to it.
+    """
     overtook: list[Exported] = []
 
     class Overtaken:
@@ -156,7 +159,7 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
 
     with pytest.raises(Killed):
         lake.run(tables(KilledAfterWriting, SCHEMA))
-    # Begun again with a schema by which 7 is a row, too; it stays the letter that it was.
+    # Restarted with a schema by which 7 is a row, too; it remains a dead letter.
     lake.session.sql(f"DROP TABLE {lake.name}")
     again = "id STRING, name STRING, price DECIMAL(9, 2)"
     progress = lake.run(tables(object, again), continuous=True)

@@ -47,7 +47,7 @@ class Written:
         self._producer.init_transactions(60)
 
     def make_again(self, count: int) -> None:
-        """The topic, with so many other records in each partition."""
+        """Recreate the topic with ``count`` other records in each partition."""
         self.admin.delete_topics([self.name])[self.name].result(30)
         wait(lambda: self.name not in self.admin.list_topics(timeout=10).topics, "it to go")
         self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(30)
@@ -61,7 +61,7 @@ class Written:
         return {"engine": "kafka", "topic": self.name, "bootstrap": self.bootstrap}
 
     def write(self, count: int) -> None:
-        """So many committed ones, behind as many of a transaction that is aborted."""
+        """Write ``count`` committed records, after as many of an aborted transaction."""
         for commit in (False, True):
             self._producer.begin_transaction()
             for number in range(count):
@@ -130,7 +130,7 @@ def test_a_killed_job_neither_loses_nor_doubles_a_row(
 
 @pytest.mark.long
 def test_a_topic_that_is_made_again_ends_the_job(lake: Lake, topic: Written) -> None:
-    """Spark's source knows offsets alone, and would go on where the former topic was left."""
+    """Spark's source only knows offsets, and would continue where the former topic ended."""
 
     class MadeAgainAfterACommit:
         def commit(self, frame: Any, exported: Exported) -> Any:

@@ -1,4 +1,6 @@
-"""The upkeep of tables, while a job writes them: rows and offsets stay, what nobody needs goes."""
+"""Maintenance of tables while a job writes them: rows and offsets stay, unused files are
+deleted.
+"""
 
 import os
 import time
@@ -79,7 +81,7 @@ def test_iceberg_while_a_job_writes(session: SparkSession, tmp_path: Path, mode:
     assert left
     assert not any(each.exists() for each in left | {orphan})
     assert offsets(lake) == list(range(7))
-    # The last offsets stay, whoever commits behind them, and however often.
+    # The last offsets stay, regardless of later commits.
     for _ in range(2):
         lake.commit_of_others()
         upkeep()

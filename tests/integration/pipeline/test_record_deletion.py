@@ -76,7 +76,7 @@ def test_what_a_job_had_not_deleted_the_next_one_does(
     assert deleter.asked == [20, 40]
     assert (done.deleted, done.exported.offsets) == (40, {0: 40})
     assert offsets(lake) == list(range(40))
-    # There is nothing more: nobody is asked.
+    # Nothing is left, so no request is sent.
     assert lake.run(lake.table(layout=DELETING), deleter=deleter).deleted == 0
     assert deleter.asked == [20, 40]
 
@@ -112,14 +112,14 @@ def test_a_job_that_could_leave_records_out_is_refused_before_it_takes_the_table
     deleter = OfTier(topic)
     with pytest.raises(ExportError, match="leave that option out"):
         lake.run(lake.table(layout=DELETING), deleter=deleter)
-    running.standing()  # raises where somebody else has it
+    running.standing()  # raises if another job has it
     assert deleter.asked == []
 
 
 def test_a_table_that_was_begun_later_than_the_topic_deletes_nothing_of_it(
     session: SparkSession, topic: SmallTier, tmp_path: Path
 ) -> None:
-    """Until what it has not is gone, by whomever."""
+    """The status waits until the records that the table lacks are deleted."""
     lake = lake_of(session, topic, tmp_path, Format.ICEBERG)
     lake.source = {**lake.source, "startingOffsets": '{"t": {"0": 30}}'}
     deleter, layout = OfTier(topic), Layout(columns=RAW_DDL, deletes=True, mode=Mode.APPEND)

@@ -1,5 +1,6 @@
-"""What is asked of a schema registry, and what comes of its answers: on the loopback, by a server
-that fails in the ways that registries do. A whole registry is in test_schemas.py."""
+"""Requests to a schema registry and the handling of its answers, with a server on the loopback
+that fails as registries do. test_schemas.py uses a whole registry.
+"""
 
 import json
 import ssl
@@ -78,7 +79,7 @@ class serving:
                 self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
-                """Nothing."""
+                """Keep the server's log out of the output."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         if context is not None:

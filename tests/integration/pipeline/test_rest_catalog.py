@@ -1,5 +1,6 @@
-"""A table that a REST catalog names and that lies in S3: requirements are checked ref by ref by the
-catalog, and files go through Iceberg's own S3 client (invariant 26)."""
+"""A table in S3 under a REST catalog: the catalog checks requirements ref by ref, and files go
+through Iceberg's own S3 client (invariant 26).
+"""
 
 from pathlib import Path
 from typing import Any

@@ -58,7 +58,7 @@ def begins_at(lake: Lake) -> dict[int, int]:
 
 
 def others(lake: Lake) -> SparkSession:
-    """A session of somebody else's. Iceberg's catalog is known to one session alone."""
+    """Another client's session. Only one session has Iceberg's catalog."""
     return lake.session if lake.kind is Format.ICEBERG else lake.elsewhere().session
 
 
@@ -85,7 +85,7 @@ def kept_up(lake: Lake) -> None:
 
 
 def nothing(lake: Lake) -> None:
-    """Do no upkeep."""
+    """Perform no maintenance."""
 
 
 @pytest.mark.parametrize("upkeep", [nothing, kept_up, expired_by_others])
@@ -116,7 +116,7 @@ def test_delta_continues_behind_a_restore_whatever_has_gone_since(
 
 
 def test_an_unknown_lineage_is_refused_and_its_remedy_works(lake: Lake) -> None:
-    """Snapshots and older metadata are gone: it may have been rolled back, or not."""
+    """Snapshots and older metadata are deleted, so a rollback cannot be excluded."""
     ids = written(lake, 5)
     lake.commit_of_others()
     expired_by_others(lake)

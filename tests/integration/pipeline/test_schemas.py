@@ -236,7 +236,7 @@ def test_a_key_keeps_its_row_when_its_schema_gets_another_id(
         "registry_options": {"subject": f"{subject}-value", "key-subject": f"{subject}-key"},
         "mode": Mode.UPSERT,
     }
-    old, anew = key(5), key(5, doc="registered anew")
+    old, anew = key(5), key(5, doc="registered again")
     assert old[:5] != anew[:5]
     assert old[5:] == anew[5:]
     long_key = b"\x00" * 4 + old[4:5] + old[5:] + b"x"  # a key without an id stays apart
@@ -292,7 +292,7 @@ def test_a_latest_schema_that_no_table_can_have_makes_dead_letters(
     topic.run(**given)
     by_case = written({"id": 4, "Id": 7}, sound, ("Id", none))
     topic.tier.copy([by_case, written({"id": 5}, sound)])
-    for _ in range(2):  # a job that starts anew goes on, too
+    for _ in range(2):  # a restarted job continues, too
         topic.run(**given)
     topic.tier.copy([written({"id": 6, "more": 1}, sound, ("more", none))])
     topic.run(**given)
@@ -368,7 +368,7 @@ def test_json_whose_fields_are_inferred(topic: Topic) -> None:
     assert len(topic.rows()[2]["name"]) == 3_000_000
     assert [offset for offset, _, _ in topic.letters()] == [2, 4, 5]
 
-    # What appears later is left out, or added where that is asked for.
+    # A field that appears later is left out, or added on request.
     topic.tier.copy([b'{"id": 4, "more": [{"y": true}], "in": {"z": "t"}}', b'{"id": 0.5}'])
     topic.run(schema=INFER)
     assert "more" not in topic.rows()[-1]

@@ -93,7 +93,7 @@ def test_the_jobs_read_it(session: SparkSession, topic: dict[str, str], tmp_path
 
 
 def test_a_command_says_what_it_cannot_read(apache_kafka: KafkaNodes, tmp_path: Path) -> None:
-    """Before Spark starts."""
+    """The error comes before Spark starts."""
     layout = apache_kafka.layout
     settings = Settings("c", "default", "directory", "/none", 1, 2, KAFKA)
     settings.save(layout)

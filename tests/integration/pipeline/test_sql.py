@@ -1,4 +1,4 @@
-"""A topic is a view of Spark's SQL, and what it is asked comes back as what can be written down."""
+"""A topic is a view in Spark's SQL, and query results are converted to serializable values."""
 
 import json
 import subprocess

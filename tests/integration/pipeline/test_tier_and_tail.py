@@ -1,6 +1,6 @@
 """Spark reads a topic of a real broker with its tier in MinIO: as a table, and as a stream that
-goes on where it was, while segments move, expire and tiering is switched (invariants 4, 5, 26,
-27)."""
+resumes, while segments move, expire and tiering is switched (invariants 4, 5, 26, 27).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -174,8 +174,9 @@ async def test_a_stream_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> 
 
 
 async def test_tiering_is_switched_between_two_reads(broker: Broker) -> None:
-    """With Delete only what brokers hold is left, and it begins again behind that; a read that
-    asks for what is gone says so."""
+    """With Delete only the brokers' local records are left, and the tier restarts behind them;
+    a read of deleted records fails with that reason.
+    """
     host = broker.host
     await host.produce(200)
     await moved(host)

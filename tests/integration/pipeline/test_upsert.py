@@ -38,7 +38,7 @@ BY_KEY, BY_DAY = Partitioning(buckets=4), Partitioning(Period.DAY)
 
 
 class KeyedTopic:
-    """Of a broker with its tier: keys that come again and again, and go."""
+    """Keyed topic of a broker with its tier: keys that repeat, and are deleted."""
 
     def __init__(self, host: TieredHost) -> None:
         self.host = host
@@ -72,7 +72,7 @@ class KeyedTopic:
         await self.host.upkeep.apply_retention()
 
     async def folded(self) -> dict[bytes, tuple[int, int, bytes]]:
-        """What a reader makes of it: of each key the last (partition, offset, value)."""
+        """Return the expected table: the last (partition, offset, value) of each key."""
         read = await asyncio.to_thread(self._consume)
         kept: dict[bytes, tuple[int, int, bytes]] = {}
         for partition, offset, key, value in sorted(read):
@@ -121,7 +121,7 @@ async def test_the_table_is_a_dictionary_of_the_records_wherever_the_job_was_kil
     kind: Format,
     partitioning: Partitioning,
 ) -> None:
-    """And though somebody else commits meanwhile; from the tier, and from the broker."""
+    """Another client commits meanwhile; records come from the tier and from the broker."""
     lake = new_lake(session, topic.source, tmp_path / "warehouse", kind)
     layout = replace(UPSERT, partitioning=partitioning)
     for doomed in KILLED:
@@ -178,7 +178,7 @@ def test_of_two_partitions_the_newer_record_counts(
 
 
 def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
-    """What does not parse changes no row; a record without a key is a dead letter."""
+    """Unparseable values change no row; a record without a key is a dead letter."""
     lake = new_lake(session, {}, tmp_path / "warehouse")
     fields = fields_of("n INT", session)
     layout = replace(UPSERT, columns=columns_ddl(fields), kafka=KAFKA)

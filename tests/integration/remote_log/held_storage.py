@@ -55,7 +55,7 @@ class HeldStorage(RemoteStorageManager):
 
 @contextmanager
 def held(host: TieredHost, kind: str = "uploads") -> Iterator[HeldStorage]:
-    """From now on calls of one kind wait (uploads, reads or deletions); at the end all go on."""
+    """Block calls of one kind (uploads, reads or deletions); all continue at the end."""
     guard = host.remote._shared.guard
     tier = guard.tier()
     storage = HeldStorage(tier.segments, kind)
@@ -87,7 +87,7 @@ class HungStore:
 
 @contextmanager
 def hung(host: TieredHost) -> Iterator[HungStore]:
-    """From now on nothing that this host asks of its store returns; at the end all does."""
+    """Block all calls of this host to its store; all return at the end."""
     guard = host.remote._shared.guard
     store = HungStore(guard.tier().store)
     manifests = ManifestStore(store)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Invariant 10, asked of a tier at the end of a test: nothing is left that nothing names."""
+"""Invariant 10, checked on a tier at the end of a test: the tier has no unnamed objects."""
 
 from collections.abc import Iterable
 
@@ -34,7 +34,9 @@ def swept_clean(host: TieredHost) -> None:
 
 
 def left_in(host: TieredHost) -> list[str]:
-    """What nothing names, what could not be looked at, and what is named and not there."""
+    """Return objects that no manifest names, those that could not be read, and named ones that
+    are missing.
+    """
     return [*found(look(host.tier())), *_dangling(host)]
 
 

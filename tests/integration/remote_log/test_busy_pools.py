@@ -1,4 +1,4 @@
-"""What takes long must not hold up what is short: claims and commits beside mass deletion."""
+"""Long operations must not delay short ones: claims and commits beside mass deletion."""
 
 from dataclasses import replace
 

@@ -38,7 +38,7 @@ async def test_above_the_limit_copying_stops_and_nothing_is_recorded(
     await host.until(lambda: not host.objects() and host.head().is_empty)
     counted = host.remote._shared.metrics.values()
     assert (counted[tier_table.COPY_REQUESTS], counted[tier_table.COPY_ERRORS]) == (1, 1)
-    # It stays stopped, also with a higher limit, and local data stays; expiration goes on.
+    # Copying stays stopped, also with a higher limit, and local data stays; expiration continues.
     host.cluster_config[LIMIT] = "128"
     await host.apply()
     await host.produce(100)

@@ -179,7 +179,7 @@ async def test_an_acknowledgement_waits_for_every_member_of_the_isr(
 
 
 async def test_the_log_start_waits_for_eligible_leaders(cluster: TieredCluster) -> None:
-    """They may be elected, as members are, and where they begin is not known (KIP-966)."""
+    """Like members they may be elected, and their log start is not known (KIP-966)."""
     leader, _ = await tiered(cluster)
     await cluster.apply(has_eligible_leaders=True)
     await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))

@@ -38,7 +38,7 @@ async def test_retention_by_time_goes_over_both_tiers(host: TieredHost) -> None:
 
 
 async def test_an_expired_log_start_is_shown_once_it_is_durable(host: TieredHost) -> None:
-    """The head has it already; fetch, ListOffsets and the log start go on agreeing."""
+    """The head has it already; fetch, ListOffsets and the log start still agree."""
     before = await tiered(host)
     wanted = before[2][0]
     host._checkpoints.cancel()
@@ -192,7 +192,7 @@ async def test_a_deleted_topic_leaves_no_object_and_may_be_asked_again(
     assert not host.objects()
     assert not list(host.tier().topics.all())
     assert await host.remote.delete_topic(TOPIC_ID, TOPIC, 1, 0) == 0
-    # A leader that has not heard of it is refused by the tombstone.
+    # A leader that does not know of the deletion is rejected by the tombstone.
     other = make_host(node_id=2)
     other.row = host.row
     other.store_id = host.remote.status().store_id

@@ -22,7 +22,7 @@ DISABLING = int(TieringState.DISABLING)
 
 
 def claim(host: TieredHost, by: Claim) -> LoadedHead:
-    """Another broker's."""
+    """Claim the partition for another broker."""
     manifests = host.tier().manifests
     return manifests.commit(
         manifests.load(TOPIC_ID, 0),
@@ -86,7 +86,7 @@ async def test_an_older_leader_copies_no_more(host: TieredHost) -> None:
     await host.until(lambda: host.summary.error_reason == "Fenced")
     assert "leader epoch 5" in host.summary.error_message
     assert host.live() == before
-    # Elected again, it goes on where the tier ends.
+    # Elected again, it continues where the tier ends.
     await host.apply(leader_epoch=6)
     await host.copied()
     assert not host.summary.error_reason
@@ -119,11 +119,11 @@ async def test_an_upload_that_outlives_the_deletion_of_its_entry_leaves_nothing(
         other = make_host(node_id=2)
         other.row, other.store_id = host.row, host.remote.status().store_id
         await other.apply(leader=2, leader_epoch=2, replicas=(1, 2), isr=(2,))
-        # It asks the tier first, which it may not use before it was verified.
+        # It reads the tier first, which it may not use before it was verified.
         await other.until(lambda: not other.remote.status().error)
         await other.broker.manager.retry()
         await other.until(lambda: other.head().leader_epoch == 2 and other.head().is_empty)
-    # Its finish_copy is refused, and nobody else knows of what it stored.
+    # Its finish_copy is refused, and no other broker knows of its object.
     await host.until(lambda: host.summary.error_reason == "Fenced")
     await host.until(lambda: not host.objects())
     await no_orphans(host)
@@ -224,7 +224,7 @@ async def test_a_deleted_topics_objects_go_at_once(host: TieredHost) -> None:
 
 
 async def test_a_leader_that_leads_no_more_writes_nothing(host: TieredHost) -> None:
-    """Also where nobody has fenced it, and nobody has told its tasks yet."""
+    """This is also the case before it is fenced and before its tasks are stopped."""
     await ready(host)
     await host.produce(100)
     await host.copied()

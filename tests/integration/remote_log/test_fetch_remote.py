@@ -114,7 +114,9 @@ async def test_without_the_store_the_error_is_one_that_consumers_retry(client: C
 
 
 async def test_a_store_that_is_late_is_answered_empty_and_asked_again(client: Client) -> None:
-    """The read goes on meanwhile: who asks again gets what was begun, and nothing is read twice."""
+    """The read continues meanwhile: a repeated request gets its result, and nothing is read
+    twice.
+    """
     host = client.host
     with held(host, "reads") as storage:
         for _ in range(2):

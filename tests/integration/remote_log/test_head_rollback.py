@@ -31,7 +31,7 @@ def sweep(host: TieredHost) -> SweepReport:
 
 
 async def tiered(host: TieredHost, records: int) -> None:
-    """Write that many more records; copy all closed segments and delete them locally."""
+    """Write ``records`` more records; copy all closed segments and delete them locally."""
     await host.produce(records)
     await host.copied()
     await host.partition.context.states.written()

@@ -1,5 +1,4 @@
-"""A store whose calls do not return: what is not about it goes on, and the broker can be
-stopped."""
+"""A store whose calls do not return: unrelated work continues, and the broker can be stopped."""
 
 import asyncio
 from dataclasses import replace

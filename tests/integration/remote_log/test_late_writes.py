@@ -47,7 +47,7 @@ async def other_broker(make_host: MakeHost, host: TieredHost) -> TieredHost:
 
 
 async def emptied_by(other: TieredHost) -> None:
-    """As the operator does: asked until nothing is left, whatever error comes between."""
+    """Delete as the operator does: repeated until nothing is left, despite errors."""
     async with asyncio.timeout(10):
         while True:
             with contextlib.suppress(RemoteUnavailable):
@@ -100,7 +100,7 @@ async def test_a_first_head_does_not_come_after_the_end(
 async def test_a_leader_that_was_cut_off_writes_nothing(
     make_host: MakeHost, host: TieredHost
 ) -> None:
-    """The operator waits for live brokers only; this one hears of the deletion last of all."""
+    """The operator waits for live brokers only; this one receives the deletion last."""
     host.context.propose_isr = lambda *_: None
     held = await held_first_head(host)
     await emptied_by(await other_broker(make_host, host))

@@ -1,7 +1,7 @@
-"""A power cut takes unsynced bytes of whoever leads next: no offset of the tier is given out twice.
+"""A power cut takes unsynced bytes of the next leader: no offset of the tier is assigned twice.
 
-What a disk still has is a copy of its folder that was made while the broker ran, so without the
-mark of a clean shutdown; the tier has gone on since.
+The disk's state is a copy of its folder from the running broker, so it lacks the mark of a clean
+shutdown; the tier has advanced since.
 """
 
 import json
@@ -23,8 +23,10 @@ def folder(host: TieredHost) -> Path:
 
 
 async def halfway(cluster: TieredCluster) -> tuple[Path, int]:
-    """Brokers 1 and 2 hold all records, broker 1 has copied them; nothing goes on. The folder that
-    broker 2 has after a power cut, and the tier's end."""
+    """Brokers 1 and 2 have all records, broker 1 has copied them, and everything stops.
+
+    Return the folder that broker 2 has after a power cut, and the tier's end.
+    """
     leader, follower = cluster.hosts[1], cluster.hosts[2]
     await leader.produce(200)
     await follower.until(lambda: follower.partition.next_offset == 200)
@@ -40,8 +42,10 @@ async def halfway(cluster: TieredCluster) -> tuple[Path, int]:
 
 
 async def power_cut(cluster: TieredCluster, kept: Path, *, state: bool) -> TieredHost:
-    """Broker 1 is gone for good; broker 2 comes back with what its disk has. ``state``: with the
-    state file as it was written last."""
+    """Remove broker 1 for good; broker 2 restarts with its disk.
+
+    ``state``: with the last written state file.
+    """
     row, place = cluster.hosts[2].row, folder(cluster.hosts[2])
     await cluster.stop(1)
     await cluster.stop(2)
@@ -115,7 +119,7 @@ async def test_a_leader_that_is_found_to_lack_the_tiers_end_leads_no_longer(
 async def test_the_tiers_end_is_durable_on_every_replica_as_it_advances(
     cluster: TieredCluster,
 ) -> None:
-    """Nobody asks for a state write: it is soon on disk."""
+    """No request triggers a state write, but the state is soon on disk."""
     leader, follower = cluster.hosts[1], cluster.hosts[2]
     await leader.produce(200)
     await leader.copied()

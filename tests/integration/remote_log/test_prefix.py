@@ -1,5 +1,4 @@
-"""What is in the tier is a prefix of every leader's log: followers and leaders that start from
-it."""
+"""The tier contains a prefix of every leader's log: followers and leaders that start from it."""
 
 import itertools
 from typing import Any
@@ -48,7 +47,7 @@ async def test_a_new_follower_starts_behind_the_tier(cluster: TieredCluster) -> 
     assert new.log_start_offset == 0
     assert new.log.epochs.entries == log.epochs.entries
     assert new.remote_end == leader.partition.remote_end
-    # As leader it serves all of the log, and goes on copying.
+    # As leader it serves all of the log, and continues to copy.
     await cluster.stop(1)
     await cluster.apply(3, leader=3, leader_epoch=3, replicas=(3,), isr=(3,))
     host = cluster.hosts[3]
@@ -142,8 +141,9 @@ async def test_without_the_store_such_a_leader_stays_offline(cluster: TieredClus
 
 
 async def with_another_history(cluster: TieredCluster, *, longer_by: int) -> TieredHost:
-    """Broker 1 (epoch 2) is gone, and broker 3 has records of epoch 3 from offset 0 on, further
-    than the tier reaches; of the tier it last heard that it ended at offset 20."""
+    """Broker 1 (epoch 2) is dead, and broker 3 has records of epoch 3 from offset 0, beyond the
+    tier's end; the last tier end that it received is offset 20.
+    """
     await alone(cluster)
     end = cluster.hosts[1].partition.log.highest_remote_offset
     await cluster.start(3)
@@ -162,7 +162,7 @@ async def with_another_history(cluster: TieredCluster, *, longer_by: int) -> Tie
 async def test_an_unclean_leader_with_a_longer_log_takes_the_tiers_history(
     cluster: TieredCluster,
 ) -> None:
-    """What it last heard of the tier its log covers; the tier has gone on, in another epoch."""
+    """Its log covers the tier's end that it knows, but the tier has advanced in another epoch."""
     host = await with_another_history(cluster, longer_by=100)
     end, before = host.head().highest_remote_offset, host.live()
     await cluster.apply(3, **UNCLEAN)
@@ -181,8 +181,7 @@ async def test_an_unclean_leader_with_a_longer_log_takes_the_tiers_history(
 async def test_an_unclean_leader_is_not_content_with_the_end_that_it_knows(
     cluster: TieredCluster,
 ) -> None:
-    """Its log covers the end that it heard of, is of the tier's history, and ends below the
-    tier."""
+    """Its log covers the end that it knows, shares the tier's history, and ends below the tier."""
     leader = cluster.hosts[1]
     await cluster.start(3)
     await cluster.apply(leader=1, leader_epoch=2, replicas=(1, 3), isr=(1,))
@@ -214,7 +213,9 @@ async def test_an_unclean_leader_is_not_content_with_the_end_that_it_knows(
 async def test_a_former_leader_adds_nothing_to_the_tier_behind_the_answer(
     cluster: TieredCluster,
 ) -> None:
-    """The tier is asked under a claim: who still believes to lead is fenced before the answer."""
+    """The tier is read under a claim: a former leader that still believes to lead is fenced
+    before the answer.
+    """
     leader = await alone(cluster)
     await cluster.start(3)
     host = cluster.hosts[3]
@@ -262,7 +263,7 @@ async def test_a_cleanly_elected_leader_does_not_need_the_store(cluster: TieredC
     await host.until(lambda: host.partition.next_offset == leader.partition.next_offset)
     await cluster.stop(1)
     moved = host.tier_path.rename(host.tier_path.with_name("moved"))
-    host.partition.remote_end = None  # it may also never have heard of the tier's end
+    host.partition.remote_end = None  # it may also never have received the tier's end
     await cluster.apply(3, leader=3, leader_epoch=3, isr=(3,))
     assert host.partition.is_leader
     await host.produce(10)

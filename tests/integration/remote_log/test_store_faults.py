@@ -91,7 +91,7 @@ async def test_a_file_where_the_folder_was(host: TieredHost) -> None:
 
 
 async def test_another_empty_folder_is_not_an_empty_tier(host: TieredHost) -> None:
-    """The mount is gone and its mount point shows."""
+    """The mount is missing, so its mount point is visible."""
     end = await copied_before(host)
     await host.upkeep.apply_retention()
     away = host.tier_path.rename(host.tier_path.with_name("away"))

@@ -87,7 +87,7 @@ async def test_what_another_broker_has_swept_since_is_shown_by_that_one_alone(
 async def test_a_lease_that_could_not_be_given_back_is_its_brokers_own(
     make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or nobody would sweep for two minutes."""
+    """Otherwise no broker would sweep for two minutes."""
     ends: list[bool] = []
 
     def end(lease: SweepLease, *, done: bool, left: Left | None = None) -> None:
@@ -103,7 +103,7 @@ async def test_a_lease_that_could_not_be_given_back_is_its_brokers_own(
 
 
 async def test_a_paused_sweep_removes_nothing(make_host: MakeHost) -> None:
-    """What the annotation of the Cluster becomes."""
+    """The Cluster's annotation becomes this pause."""
     host = make_host(**SOON)
     host.cluster_config[SWEEP] = "false"
     await tiered(host)

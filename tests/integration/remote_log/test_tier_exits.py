@@ -1,6 +1,6 @@
-"""What the reasons of the tier say is to be done, done: the reason goes, and nothing was lost.
+"""The remedies of the tier's condition reasons: the reason clears, and no record is lost.
 
-Which reason's exit is taken where stands in ``tests/unit/repository/test_condition_exits.py``.
+``tests/unit/repository/test_condition_exits.py`` lists which test covers which reason.
 """
 
 import errno
@@ -119,7 +119,7 @@ def away(host: TieredHost, folder: str) -> Iterator[Path]:
 
 
 async def test_a_missing_page_that_is_restored(host: TieredHost) -> None:
-    """An object of one of its segments is gone, too, by which it could be made again."""
+    """An object of one of its segments is missing, too, so the page cannot be rebuilt."""
     await watched_leader(host, lambda *_: None, page_entries=2)
     await host.produce(400)
     await host.copied()
@@ -149,7 +149,7 @@ async def test_a_head_that_is_damaged_and_is_brought_back(host: TieredHost) -> N
 
 
 async def test_a_segment_that_is_gone_and_is_brought_back(host: TieredHost) -> None:
-    """Only clients were told, and might ask again for ever."""
+    """Only clients received the error, and might retry forever."""
     await copied_before(host)
     with away(host, "data") as segment:
         with pytest.raises(RemoteUnavailable, match=segment.stem):

@@ -11,8 +11,11 @@ from tidemark_broker.replication.partition import consumer_reads, log_start
 
 
 async def test_what_moves_to_the_tier_meanwhile_is_found(host: TieredHost) -> None:
-    """The tier is asked with what it held before; by the time it answers, the local part begins
-    later. A RecordDeletion would freeze the wrong offset and delete too much."""
+    """The tier is searched with its former contents; by the time it answers, the local part starts
+    later.
+
+    A RecordDeletion would freeze the wrong offset and delete too much.
+    """
     may_read, may_upload = threading.Event(), threading.Event()
     may_upload.set()
     reading: list[str] = []

@@ -135,7 +135,7 @@ async def test_follower_built_from_the_tier_knows_the_last_five_batches_of_a_pro
 async def test_a_transaction_whose_marker_a_leader_lost_holds_nothing_up(
     cluster: TieredCluster,
 ) -> None:
-    """What is in the tier was stable when it was copied."""
+    """The tier's records were stable when they were copied."""
     leader = cluster.hosts[1]
     await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
     await leader.produce(10)

@@ -1,7 +1,7 @@
 """Several hosts in this process that replicate to each other over loopback, on one tier.
 
-The test plays the controller. A proposed ISR is granted if it is of the present epochs, and every
-host is told of it, as a controller would.
+The test acts as the controller. It grants a proposed ISR with current epochs, and notifies every
+host, as a controller would.
 """
 
 import asyncio

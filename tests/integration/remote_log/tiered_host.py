@@ -171,7 +171,7 @@ class TieredHost:
             await server.listen()
 
     async def delete(self) -> None:
-        """The topic's tombstone."""
+        """Delete with the topic's tombstone."""
         removal = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=-1)
         request = replace(self.states(), full=False, topics=(), removals=(removal,))
         assert not await self.broker.manager.apply(request)
@@ -202,7 +202,7 @@ class TieredHost:
         return self.at(0)
 
     def at(self, number: int) -> Partition:
-        """A hosted partition."""
+        """Return a hosted partition."""
         found = self.broker.manager.get(TOPIC, number)
         assert found is not None
         return found
@@ -212,7 +212,7 @@ class TieredHost:
         return self.remote.summary(self.partition)
 
     def live(self) -> list[tuple[int, int]]:
-        """What the tier answers for, segment by segment."""
+        """Return the tier's live segments."""
         pages = self.tier().manifests.pages(TOPIC_ID, 0)
         return [
             (entry.from_offset, entry.end_offset_inclusive)
@@ -280,7 +280,7 @@ class TieredHost:
     async def until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         """Wait for a condition that may read the tier."""
         async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 - what it reads tells nobody
+            while not condition():  # noqa: ASYNC110 - the condition has no event
                 await asyncio.sleep(0.01)
 
     async def delete_remote(self) -> None:

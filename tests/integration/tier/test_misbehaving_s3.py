@@ -141,7 +141,9 @@ def test_a_store_that_deletes_nothing_is_judged_by_its_writes(
 
 
 def _answering(pieces: Callable[[], Iterator[bytes]]) -> contextlib.AbstractContextManager[str]:
-    """The address of a server that writes these to whoever connects, and hangs up."""
+    """Return the address of a server that writes these pieces to every client, and closes the
+    connection.
+    """
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:

@@ -41,7 +41,7 @@ ONE = Claim(1, 0)
 
 @pytest.fixture
 def config(minio: Any) -> S3Config:
-    """Two fresh buckets."""
+    """Configuration with two fresh buckets."""
     address = urlsplit(minio.endpoint).netloc
     client = Minio(address, access_key=minio.access_key, secret_key=minio.secret_key, secure=False)
     buckets = tuple(f"tier-{uuid.uuid4().hex[:12]}" for _ in range(2))

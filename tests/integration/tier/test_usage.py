@@ -124,4 +124,4 @@ def test_bytes_by_partition_bucket_and_day_are_those_that_minio_lists(
         config.buckets[1]: 5,
     }
     assert found.freed == {"retention": old, "disable-delete": expected.total()}
-    assert all(listed[bucket] for bucket in config.buckets), "segments lie in both"
+    assert all(listed[bucket] for bucket in config.buckets), "segments are in both"
