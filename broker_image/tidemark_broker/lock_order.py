@@ -132,19 +132,19 @@ _by_thread = _HeldByThread()
 _by_task: "WeakKeyDictionary[asyncio.Task[Any], list[_Ranked]]" = WeakKeyDictionary()
 
 
-def _check(wanted: _Ranked, held: list[_Ranked]) -> None:
+def _check(requested: _Ranked, held: list[_Ranked]) -> None:
     """Raise :class:`LockOrderError` if ``wanted`` must not be taken while ``held`` are held."""
     # Reentrant locks are exempt only while the same one is held.
-    if wanted in held:
-        if wanted.reentrant:
+    if requested in held:
+        if requested.reentrant:
             return
-    elif not any(lock.rank >= wanted.rank for lock in held):
+    elif not any(lock.rank >= requested.rank for lock in held):
         return
     names = ", ".join(lock.rank.name for lock in held)
     message = (
-        f"{threading.current_thread().name} takes a lock of rank {wanted.rank.name} while it holds "
-        f"{names}. Take locks in ascending rank (tidemark_broker/lock_order.py), or release the "
-        "other one first."
+        f"{threading.current_thread().name} takes a lock of rank {requested.rank.name} while it "
+        f"holds {names}. Take locks in ascending rank (tidemark_broker/lock_order.py), or release "
+        "the other one first."
     )
     path = _report()
     # The report reaches the test even if the exception is swallowed.

@@ -16,7 +16,9 @@ _FEW = 100
 
 
 class ProducerIds:
-    """The current and the next block of ids. ``wanted`` is set while a block should be requested.
+    """The current and the next block of ids.
+
+    ``block_needed`` is set while a block should be requested.
 
     Used from the event loop only.
     """
@@ -25,8 +27,8 @@ class ProducerIds:
         self._ids = range(0)
         self._following = range(0)
         self._arrived = asyncio.Condition()
-        self.wanted = asyncio.Event()
-        self.wanted.set()
+        self.block_needed = asyncio.Event()
+        self.block_needed.set()
 
     async def next_id(self, timeout_s: float) -> int | None:
         """Return an unused id, or None if no block arrived in time.
@@ -34,7 +36,7 @@ class ProducerIds:
         Kafka then answers COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
         """
         if not self._has_one():
-            self.wanted.set()
+            self.block_needed.set()
             try:
                 async with asyncio.timeout(timeout_s), self._arrived:
                     await self._arrived.wait_for(self._has_one)
@@ -43,12 +45,12 @@ class ProducerIds:
         found, self._ids = self._ids[0], self._ids[1:]
         # Requested early, so that the next producers do not wait for the controller.
         if len(self._ids) < _FEW and not self._following:
-            self.wanted.set()
+            self.block_needed.set()
         return found
 
     async def add(self, first: int, count: int) -> None:
         """Add a block of ids that the controller has allocated."""
-        self.wanted.clear()
+        self.block_needed.clear()
         async with self._arrived:
             # Only one block is outstanding at a time, so this never replaces an unused one.
             self._following = range(first, first + count)

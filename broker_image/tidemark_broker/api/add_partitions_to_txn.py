@@ -113,12 +113,12 @@ async def handle(request: AddPartitionsToTxnRequest, call: Call) -> AddPartition
     results: list[AddPartitionsToTxnResult] = []
     # A broker may verify thousands of transactions at once, so the loop yields between them.
     for part in some(request.transactions):
-        for asked in part:
-            transaction = _of_broker(asked)
+        for entry in part:
+            transaction = _of_broker(entry)
             await _if_they_exist(transaction, call)
             results.append(
                 AddPartitionsToTxnResult(
-                    transactional_id=asked.transactional_id, topic_results=transaction.results()
+                    transactional_id=entry.transactional_id, topic_results=transaction.results()
                 )
             )
             if call.turns.over:
@@ -136,13 +136,13 @@ def _of_producer(request: AddPartitionsToTxnRequest) -> _Transaction:
     )
 
 
-def _of_broker(asked: v5.request.AddPartitionsToTxnTransaction) -> _Transaction:
+def _of_broker(entry: v5.request.AddPartitionsToTxnTransaction) -> _Transaction:
     return _Transaction(
-        asked.transactional_id,
-        Producer(asked.producer_id, asked.producer_epoch),
-        asked.topics,
-        verify_only=asked.verify_only,
-        errors=_partitions(asked.topics),
+        entry.transactional_id,
+        Producer(entry.producer_id, entry.producer_epoch),
+        entry.topics,
+        verify_only=entry.verify_only,
+        errors=_partitions(entry.topics),
     )
 
 
@@ -176,14 +176,14 @@ async def _if_they_exist(transaction: _Transaction, call: Call) -> None:
         if error is ErrorCode.none and (view is None or tp.partition not in view.partitions):
             errors[tp] = ErrorCode.unknown_topic_or_partition
     if all(error is ErrorCode.none for error in errors.values()):
-        await _ask(transaction, call)
+        await _call_coordinator(transaction, call)
         return
     for tp, error in errors.items():
         if error is ErrorCode.none:
             errors[tp] = ErrorCode.operation_not_attempted
 
 
-async def _ask(transaction: _Transaction, call: Call) -> None:
+async def _call_coordinator(transaction: _Transaction, call: Call) -> None:
     """Call the transaction's coordinator, which must be this broker."""
     transactional_id = transaction.transactional_id
     if not transactional_id:

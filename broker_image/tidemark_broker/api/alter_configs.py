@@ -72,7 +72,7 @@ _CHANGES: dict[int, ChangeKind] = {
 }
 _Resource: TypeAlias = incremental.AlterConfigsResource | whole.AlterConfigsResource
 _Key = tuple[int, str]
-_Told = tuple[ErrorCode, str | None]
+_Outcome = tuple[ErrorCode, str | None]
 
 
 async def alter_incrementally(
@@ -112,26 +112,26 @@ async def _altered(
     is_whole: bool = False,
 ) -> AlterConfigsResponse:
     # Kafka rejects a resource that is named twice, since the order of its changes would decide.
-    asked = Counter[_Key]((each.resource_type, each.resource_name) for each in resources)
-    told: dict[_Key, _Told] = {}
+    counts = Counter[_Key]((each.resource_type, each.resource_name) for each in resources)
+    outcomes: dict[_Key, _Outcome] = {}
     # Checks that need only this broker run first. Only the remaining changes go to the operator.
     changes: dict[_Key, TopicChange] = {}
     for resource in resources:
         key: _Key = int(resource.resource_type), resource.resource_name
-        refused = _refusal(*key, asked[key], call)
+        refused = _refusal(*key, counts[key], call)
         if refused is None and len(resource.configs) > SETTINGS_MAX:
             refused = ErrorCode.invalid_request, TOO_MANY
         if refused is not None:
-            told[key] = refused
+            outcomes[key] = refused
         elif key[0] == ConfigResource.BROKER_LOGGER:
-            told[key] = _alter_loggers(
+            outcomes[key] = _alter_loggers(
                 settings_of(resource), validate_only=validate_only, is_whole=is_whole
             )
         elif key[0] == ConfigResource.BROKER and key[1]:
-            told[key] = _refusal_of_one_broker(settings_of(resource))
+            outcomes[key] = _refusal_of_one_broker(settings_of(resource))
         # Bounds of a group depend on this broker's configuration, which the operator does not have.
         elif (wrong := _wrong_with_group(*key, settings_of(resource), call)) is not None:
-            told[key] = ErrorCode.invalid_config, wrong
+            outcomes[key] = ErrorCode.invalid_config, wrong
         else:
             changes[key] = _change(*key, settings_of(resource), is_whole=is_whole)
         if call.turns.over:
@@ -141,17 +141,17 @@ async def _altered(
         call, tuple(changes.values()), wait_s=_ASK_S, validate_only=validate_only
     )
     for key, result in zip(changes, results, strict=True):
-        told[key] = error_of(result.error_code), result.error_message
+        outcomes[key] = error_of(result.error_code), result.error_message
         if call.turns.over:
             await call.turns.give()
     # A client that describes the resource next on this connection must find the new values.
     if not validate_only:
-        await _follow(changes, told, call)
+        await _follow(changes, outcomes, call)
     responses = await call.turns.all_of(
         AlterConfigsResourceResponse(
             error_code=code, error_message=message, resource_type=kind, resource_name=name
         )
-        for (kind, name), (code, message) in told.items()
+        for (kind, name), (code, message) in outcomes.items()
     )
     return AlterConfigsResponse(responses=tuple(responses))
 
@@ -166,7 +166,7 @@ def _change(kind: int, name: str, settings: tuple[Setting, ...], *, is_whole: bo
     )
 
 
-def _refusal(kind: int, name: str, times: int, call: Call) -> _Told | None:
+def _refusal(kind: int, name: str, times: int, call: Call) -> _Outcome | None:
     """Return the reason why a resource is rejected without reading its keys."""
     if times > 1:
         return ErrorCode.invalid_request, "Each resource must appear at most once."
@@ -188,7 +188,7 @@ def _refusal(kind: int, name: str, times: int, call: Call) -> _Told | None:
     return None
 
 
-def _refusal_of_group(name: str, call: Call) -> _Told | None:
+def _refusal_of_group(name: str, call: Call) -> _Outcome | None:
     if not call.client.may(Operation.ALTER_CONFIGS, ResourceType.GROUP, name):
         return ErrorCode.group_authorization_failed, AUTHORIZATION_FAILED
     if not name:
@@ -221,7 +221,7 @@ def _wrong_with_group(kind: int, name: str, settings: Sequence[Setting], call: C
     return wrong_with(numbers, call.services.groups.settings)
 
 
-def _refusal_of_one_broker(settings: Sequence[Setting]) -> _Told:
+def _refusal_of_one_broker(settings: Sequence[Setting]) -> _Outcome:
     """Return the result for keys of one broker.
 
     No key can be set for one broker alone, so deleting one succeeds without a change.
@@ -234,7 +234,7 @@ def _refusal_of_one_broker(settings: Sequence[Setting]) -> _Told:
     return (ErrorCode.policy_violation, _FOR_ALL) if added else (ErrorCode.none, None)
 
 
-def _alter_loggers(settings: Sequence[Setting], *, validate_only: bool, is_whole: bool) -> _Told:
+def _alter_loggers(settings: Sequence[Setting], *, validate_only: bool, is_whole: bool) -> _Outcome:
     # AlterConfigs would have to reset every logger that is not named. Kafka rejects it as well.
     if is_whole:
         text = "AlterConfigs does not support the resource type BROKER_LOGGER"
@@ -247,7 +247,7 @@ def _alter_loggers(settings: Sequence[Setting], *, validate_only: bool, is_whole
 
 
 async def _follow(
-    changes: Mapping[_Key, TopicChange], told: Mapping[_Key, _Told], call: Call
+    changes: Mapping[_Key, TopicChange], outcomes: Mapping[_Key, _Outcome], call: Call
 ) -> None:
     """Wait until this broker has applied the changes, except those of a paused topic."""
     cluster = call.services.cluster
@@ -271,7 +271,7 @@ async def _follow(
             if setting.operation == SettingOperation.SET
         )
 
-    made = [key for key in changes if told[key][0] is ErrorCode.none]
+    made = [key for key in changes if outcomes[key][0] is ErrorCode.none]
     await until_known(call, made, has_followed, _FOLLOW_S)
 
 

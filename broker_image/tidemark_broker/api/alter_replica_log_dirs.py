@@ -40,7 +40,7 @@ class AlterReplicaLogDirsResponse:
 async def handle(request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplicaLogDirsResponse:
     """Answer each partition once, for the last directory that is named for it."""
     # A later directory for the same partition replaces an earlier one, as in Kafka.
-    wanted = {
+    targets = {
         (topic.name, number): each.path
         for each in request.dirs
         for topic in each.topics
@@ -52,7 +52,7 @@ async def handle(request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplic
         (topic, number, _error(topic, number, path, call))
         if may
         else (topic, number, ErrorCode.cluster_authorization_failed)
-        for (topic, number), path in wanted.items()
+        for (topic, number), path in targets.items()
     )
     return AlterReplicaLogDirsResponse(results=tuple(_topics(found)))
 

@@ -73,14 +73,16 @@ async def handle(
 
     try:
         answer = await call.services.groups.consumer_heartbeat(
-            await _asked(request, call), denied, call.turns.pause
+            await _heartbeat_request(request, call), denied, call.turns.pause
         )
     except CoordinatorError as error:
         return ConsumerGroupHeartbeatResponse(error_code=error.error_code, error_message=str(error))
     return await _answer(answer, call)
 
 
-async def _asked(request: ConsumerGroupHeartbeatRequest, call: Call) -> HeartbeatRequest:
+async def _heartbeat_request(
+    request: ConsumerGroupHeartbeatRequest, call: Call
+) -> HeartbeatRequest:
     member_id = request.member_id
     # Older members leave the id empty when they join, and read the generated one in the answer.
     if call.version < _OWN_ID_SINCE and request.member_epoch == JOIN and not member_id:

@@ -49,13 +49,13 @@ class CreatePartitionsResponse:
 async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitionsResponse:
     """Authorize, apply the quota, pass the changes on, wait for leaders."""
     # Names are counted first: a topic that is named twice gets one error, as in Kafka.
-    asked = Counter[str](topic.name for topic in request.topics)
-    denied = await call.denied(Operation.ALTER, asked)
+    requested = Counter[str](topic.name for topic in request.topics)
+    denied = await call.denied(Operation.ALTER, requested)
     answers: dict[str, CreatePartitionsTopicResult] = {
         name: _error(name, ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED)
         for name in denied
     }
-    for name, times in asked.items():
+    for name, times in requested.items():
         if times > 1:
             answers[name] = _error(name, ErrorCode.invalid_request, "Duplicate topic name.")
     # Validation changes nothing, so it uses no quota.
@@ -98,8 +98,8 @@ async def _grown(
     until_s = loop.time() + wait_s
     names = [topic.name for topic in topics]
     changes = await call.turns.all_of(_change(topic) for topic in topics)
-    told = await pass_on(call, changes, wait_s=wait_s, validate_only=validate_only)
-    results = dict(with_each(names, told))
+    outcomes = await pass_on(call, changes, wait_s=wait_s, validate_only=validate_only)
+    results = dict(with_each(names, outcomes))
     # Partitions without leaders would fail the client's next Produce, so the answer waits for them.
     if not validate_only:
         made = [name for name, result in results.items() if not result.error_code]

@@ -87,8 +87,8 @@ class CreateTopicsResponse:
 
 async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
     """Authorize, apply the quota, pass the changes on, wait for leaders."""
-    asked = Counter[str](topic.name for topic in request.topics)
-    refused = await _refused(asked, request.topics, call)
+    requested = Counter[str](topic.name for topic in request.topics)
+    refused = await _refused(requested, request.topics, call)
     # Validation changes nothing, so it uses no quota.
     if not request.validate_only:
         refused |= _over_quota(request, refused.keys(), call)
@@ -103,22 +103,22 @@ async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsRespon
 
 
 async def _refused(
-    asked: Mapping[str, int], topics: Iterable[CreatableTopic], call: Call
+    requested: Mapping[str, int], topics: Iterable[CreatableTopic], call: Call
 ) -> dict[str, CreatableTopicResult]:
     """Return the results of rejected topics, by name."""
-    if len(asked) > TOPICS_MAX:
+    if len(requested) > TOPICS_MAX:
         text = f"At most {TOPICS_MAX} topics are created at once."
-        return {name: _error(name, ErrorCode.policy_violation, text) for name in asked}
+        return {name: _error(name, ErrorCode.policy_violation, text) for name in requested}
     denied: Iterable[str] = ()
     if not call.client.may(Operation.CREATE, ResourceType.CLUSTER):
-        denied = await call.denied(Operation.CREATE, asked)
+        denied = await call.denied(Operation.CREATE, requested)
     refused = {name: _error(name, ErrorCode.topic_authorization_failed) for name in denied}
     # Kafka reserves this name for KRaft. Clients may not create it whatever their ACLs are.
-    if CLUSTER_METADATA_TOPIC in asked:
+    if CLUSTER_METADATA_TOPIC in requested:
         refused[CLUSTER_METADATA_TOPIC] = _error(
             CLUSTER_METADATA_TOPIC, ErrorCode.topic_authorization_failed
         )
-    for name, times in asked.items():
+    for name, times in requested.items():
         if times > 1:
             refused[name] = _error(name, ErrorCode.invalid_request, "Duplicate topic name.")
     for topic in topics:
@@ -156,17 +156,17 @@ async def _created(
     made_of = await call.turns.all_of(_change(topic) for topic in topics)
     changes = dict(zip((topic.name for topic in topics), made_of, strict=True))
     results: dict[str, TopicChangeResult] = {}
-    asked, again = list(changes), _AGAIN
+    pending, again = list(changes), _AGAIN
     # Repeat for topics whose previous incarnation is still being deleted.
-    while asked:
+    while pending:
         left_s = until_s - loop.time()
-        told = await pass_on(
-            call, [changes[name] for name in asked], wait_s=left_s, validate_only=validate_only
+        outcomes = await pass_on(
+            call, [changes[name] for name in pending], wait_s=left_s, validate_only=validate_only
         )
-        results.update(with_each(asked, told))
-        asked = [name for name in asked if _is_going(results[name], name, call)]
+        results.update(with_each(pending, outcomes))
+        pending = [name for name in pending if _is_going(results[name], name, call)]
         again = again.failed(loop.time())
-        if not asked or until_s < again.until_s:
+        if not pending or until_s < again.until_s:
             break
         await asyncio.sleep(again.until_s - loop.time())
     # A topic without leaders would fail the client's next Produce, so the answer waits for them.

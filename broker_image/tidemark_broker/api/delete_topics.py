@@ -62,20 +62,20 @@ class DeleteTopicsResponse:
 
 
 #: A topic as the request identifies it: by name, or by id.
-_Asked = tuple[str | None, uuid.UUID | None]
+_Requested = tuple[str | None, uuid.UUID | None]
 
 
 async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
     """Authorize, apply the quota, pass the deletions on, wait until the topics have disappeared."""
     # Ids are resolved first: authorization and duplicates are decided by name.
-    asked = Counter[_Asked](_asked(request))
-    answers: dict[_Asked, DeletableTopicResult] = {}
-    found = await call.turns.all_of(_name(each, call) for each in asked)
-    names = dict(zip(asked, found, strict=True))
+    requested = Counter[_Requested](_requested(request))
+    answers: dict[_Requested, DeletableTopicResult] = {}
+    found = await call.turns.all_of(_name(each, call) for each in requested)
+    names = dict(zip(requested, found, strict=True))
     undeletable = await _undeletable({name for name in names.values() if name}, call)
     named_by_id = {name for (by_name, _), name in names.items() if by_name is None and name}
     # Errors are collected per topic, so that one rejected topic does not stop the others.
-    for each, times in asked.items():
+    for each, times in requested.items():
         refused = _refusal(each, times, names[each], undeletable, named_by_id, call)
         refused = refused or _over_quota(each, names[each], call)
         if refused is not None:
@@ -91,14 +91,14 @@ async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsRespon
     return DeleteTopicsResponse(responses=tuple(answers.values()))
 
 
-def _asked(request: DeleteTopicsRequest) -> list[_Asked]:
+def _requested(request: DeleteTopicsRequest) -> list[_Requested]:
     return [(name, None) for name in request.topic_names] + [
         (topic.name, topic.topic_id) for topic in request.topics
     ]
 
 
-def _name(asked: _Asked, call: Call) -> str | None:
-    name, topic_id = asked
+def _name(requested: _Requested, call: Call) -> str | None:
+    name, topic_id = requested
     if name is not None or topic_id is None:
         return name
     view = call.services.cluster.by_id(topic_id)
@@ -113,7 +113,7 @@ async def _undeletable(names: Set[str], call: Call) -> Set[str]:
 
 
 def _refusal(
-    asked: _Asked,
+    requested: _Requested,
     times: int,
     name: str | None,
     undeletable: Set[str],
@@ -124,7 +124,7 @@ def _refusal(
 
     ``named_by_id`` contains the names whose ids are in the request, too.
     """
-    by_name, topic_id = asked
+    by_name, topic_id = requested
     message: str | None
     shown = by_name
     # Checks in Kafka's order (ControllerApis.deleteTopics).
@@ -159,33 +159,35 @@ def _refusal(
     )
 
 
-def _over_quota(asked: _Asked, name: str | None, call: Call) -> DeletableTopicResult | None:
+def _over_quota(requested: _Requested, name: str | None, call: Call) -> DeletableTopicResult | None:
     view = None if name is None else call.services.cluster.topics.get(name)
     if may_mutate(call, len(view.partitions) if view else 0, refused_since=_KNOWS_QUOTA):
         return None
     return DeletableTopicResult(
-        name=asked[0],
-        topic_id=asked[1],
+        name=requested[0],
+        topic_id=requested[1],
         error_code=ErrorCode.throttling_quota_exceeded,
         error_message=EXCEEDED,
     )
 
 
 async def _deleted(
-    asked: Mapping[_Asked, str | None], call: Call, wait_s: float
-) -> Mapping[_Asked, DeletableTopicResult]:
+    requested: Mapping[_Requested, str | None], call: Call, wait_s: float
+) -> Mapping[_Requested, DeletableTopicResult]:
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_s
     changes = await call.turns.all_of(
         TopicChange(kind=ChangeKind.DELETE, name=name, topic_id=topic_id)
-        for name, topic_id in asked
+        for name, topic_id in requested
     )
-    told = await pass_on(call, changes, wait_s=wait_s)
-    results = dict(zip(asked, told, strict=True))
+    outcomes = await pass_on(call, changes, wait_s=wait_s)
+    results = dict(zip(requested, outcomes, strict=True))
     # Success means that the operator accepted the deletion. The brokers delete the topic
     # afterwards.
     going = await call.turns.all_of(
-        result.topic_id for result in told if result.topic_id is not None and not result.error_code
+        result.topic_id
+        for result in outcomes
+        if result.topic_id is not None and not result.error_code
     )
     cluster = call.services.cluster
     late = await until_known(
@@ -193,9 +195,9 @@ async def _deleted(
     )
     answers = await call.turns.all_of(
         _answer(name, results[each], call, is_late=results[each].topic_id in late)
-        for each, name in asked.items()
+        for each, name in requested.items()
     )
-    return dict(zip(asked, answers, strict=True))
+    return dict(zip(requested, answers, strict=True))
 
 
 def _answer(

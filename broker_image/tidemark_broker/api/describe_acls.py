@@ -59,7 +59,7 @@ async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsRespon
         return DescribeAclsResponse(
             error_code=ErrorCode.security_disabled, error_message=NONE_DECIDE
         )
-    wanted = AclFilter(
+    acl_filter = AclFilter(
         resource_type=request.resource_type_filter,
         resource_name=request.resource_name_filter,
         pattern_type=request.pattern_type_filter,
@@ -68,7 +68,7 @@ async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsRespon
         operation=request.operation,
         permission=request.permission_type,
     )
-    if not wanted.is_known:
+    if not acl_filter.is_known:
         return DescribeAclsResponse(
             error_code=ErrorCode.invalid_request, error_message="unknown type in the filter"
         )
@@ -76,7 +76,7 @@ async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsRespon
     grouped: dict[_Resource, list[AclDescription]] = {}
     everybody = users.users
     for user in everybody.values():
-        _add(wanted, user, grouped)
+        _add(acl_filter, user, grouped)
         # A cluster may have thousands of users, so the loop yields.
         if call.turns.over:
             await call.turns.give()
@@ -84,9 +84,9 @@ async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsRespon
 
 
 def _add(
-    wanted: AclFilter, user: UserState, grouped: dict[_Resource, list[AclDescription]]
+    acl_filter: AclFilter, user: UserState, grouped: dict[_Resource, list[AclDescription]]
 ) -> None:
-    for principal, acl in wanted.select(user):
+    for principal, acl in acl_filter.select(user):
         made = AclDescription(
             principal=principal,
             host=acl.host,

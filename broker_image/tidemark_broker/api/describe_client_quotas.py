@@ -58,26 +58,26 @@ async def handle(request: DescribeClientQuotasRequest, call: Call) -> DescribeCl
     """Return the quotas to clients that may describe the cluster's configuration."""
     if not call.client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return DescribeClientQuotasResponse(error_code=ErrorCode.cluster_authorization_failed)
-    wanted = {each.entity_type: each for each in request.components}
-    problem = _problem(request, wanted)
+    filters = {each.entity_type: each for each in request.components}
+    problem = _problem(request, filters)
     if problem is not None:
         code, text = problem
         return DescribeClientQuotasResponse(error_code=code, error_message=text)
-    entries = await call.turns.all_of(_entries(request, wanted, call))
+    entries = await call.turns.all_of(_entries(request, filters, call))
     # Entries that do not match are yielded as None, so that the loop can yield between them.
     return DescribeClientQuotasResponse(entries=tuple(each for each in entries if each is not None))
 
 
 def _problem(
-    request: DescribeClientQuotasRequest, wanted: Mapping[str, ComponentData]
+    request: DescribeClientQuotasRequest, filters: Mapping[str, ComponentData]
 ) -> tuple[ErrorCode, str] | None:
     """Return the error of a request, with Kafka's codes (``ClientQuotasImage.describe``)."""
     invalid = ErrorCode.invalid_request
-    if len(wanted) < len(request.components):
+    if len(filters) < len(request.components):
         return invalid, "an entity type is named twice"
-    if "" in wanted:
+    if "" in filters:
         return invalid, "an entity type is empty"
-    unknown = wanted.keys() - {USER, CLIENT_ID, IP}
+    unknown = filters.keys() - {USER, CLIENT_ID, IP}
     if unknown:
         text = f"quotas exist for {USER} and {CLIENT_ID}, not for {', '.join(sorted(unknown))}"
         return ErrorCode.unsupported_version, text
@@ -89,22 +89,22 @@ def _problem(
 
 
 def _entries(
-    request: DescribeClientQuotasRequest, wanted: Mapping[str, ComponentData], call: Call
+    request: DescribeClientQuotasRequest, filters: Mapping[str, ComponentData], call: Call
 ) -> Iterator[EntryData | None]:
     for quota in call.services.users.quotas.entries:
         given = {USER: quota.user, CLIENT_ID: quota.client_id, IP: None}
         # With strict, an entity that has more parts than the filter does not match.
-        is_wanted = all(_fits(each, given[kind]) for kind, each in wanted.items())
-        is_more = any(name is not None for kind, name in given.items() if kind not in wanted)
-        yield _entry(quota, given) if is_wanted and not (request.strict and is_more) else None
+        is_match = all(_fits(each, given[kind]) for kind, each in filters.items())
+        is_more = any(name is not None for kind, name in given.items() if kind not in filters)
+        yield _entry(quota, given) if is_match and not (request.strict and is_more) else None
 
 
-def _fits(wanted: ComponentData, name: str | None) -> bool:
+def _fits(component: ComponentData, name: str | None) -> bool:
     if name is None:
         return False
-    if wanted.match_type == _ANY:
+    if component.match_type == _ANY:
         return True
-    return name == (DEFAULT if wanted.match_type == _DEFAULT else wanted.match)
+    return name == (DEFAULT if component.match_type == _DEFAULT else component.match)
 
 
 def _entry(quota: ClientQuota, given: Mapping[str, str | None]) -> EntryData:

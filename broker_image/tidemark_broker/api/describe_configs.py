@@ -128,14 +128,16 @@ def _result(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-    wanted = set(resource.configuration_keys or ()) or None  # an empty list means all, as in Kafka
+    selected = (
+        set(resource.configuration_keys or ()) or None
+    )  # an empty list means all, as in Kafka
     return DescribeConfigsResult(
         error_code=ErrorCode.none,
         error_message=None,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=tuple(
-            _key(each, request) for each in found if wanted is None or each.name in wanted
+            _key(each, request) for each in found if selected is None or each.name in selected
         ),
     )
 

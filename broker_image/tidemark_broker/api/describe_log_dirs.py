@@ -76,7 +76,7 @@ async def handle(request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirs
         lost = DescribeLogDirsResult(error_code=ErrorCode.kafka_storage_error, log_dir=log_dir)
         return DescribeLogDirsResponse(error_code=ErrorCode.none, results=(lost,))
     # Sorted by topic, because groupby only joins neighbours.
-    hosted = sorted(_wanted(request, call), key=lambda each: each.tp)
+    hosted = sorted(_selected(request, call), key=lambda each: each.tp)
     result = DescribeLogDirsResult(
         error_code=ErrorCode.none,
         log_dir=log_dir,
@@ -87,12 +87,12 @@ async def handle(request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirs
     return DescribeLogDirsResponse(error_code=ErrorCode.none, results=(result,))
 
 
-def _wanted(request: DescribeLogDirsRequest, call: Call) -> set[Partition]:
+def _selected(request: DescribeLogDirsRequest, call: Call) -> set[Partition]:
     replicas = call.services.replicas
     if request.topics is None:
         return set(replicas.partitions)
-    asked = ((topic.topic, number) for topic in request.topics for number in topic.partitions)
-    return {found for each in asked if (found := replicas.get(*each)) is not None}
+    requested = ((topic.topic, number) for topic in request.topics for number in topic.partitions)
+    return {found for each in requested if (found := replicas.get(*each)) is not None}
 
 
 def _topics(hosted: Iterable[Partition]) -> Iterator[DescribeLogDirsTopic]:

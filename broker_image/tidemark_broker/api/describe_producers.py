@@ -60,32 +60,32 @@ async def handle(request: DescribeProducersRequest, call: Call) -> DescribeProdu
     last one.
     """
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
-    topics, told = [], 0
+    topics, returned = [], 0
     for topic in request.topics:
         # Authorization is by topic, while errors are reported by partition.
         refused = ErrorCode.topic_authorization_failed if topic.name in denied else ErrorCode.none
         partitions = []
         for index in topic.partition_indexes:
-            found = await _partition(topic.name, index, refused, call, told)
-            told += len(found.active_producers)
+            found = await _partition(topic.name, index, refused, call, returned)
+            returned += len(found.active_producers)
             partitions.append(found)
         topics.append(TopicResponse(name=topic.name, partitions=tuple(partitions)))
     return DescribeProducersResponse(topics=tuple(topics))
 
 
 async def _partition(
-    topic: str, index: int, refused: ErrorCode, call: Call, told: int
+    topic: str, index: int, refused: ErrorCode, call: Call, returned: int
 ) -> PartitionResponse:
     if call.turns.over:
         await call.turns.give()
     if refused is not ErrorCode.none:
         return PartitionResponse(partition_index=index, error_code=refused)
     # The answer must fit in memory; admin clients can split their request.
-    if told >= _PRODUCERS_MAX:
+    if returned >= _PRODUCERS_MAX:
         return PartitionResponse(
             partition_index=index,
             error_code=ErrorCode.invalid_request,
-            error_message=f"{told} producers were returned already: request fewer partitions",
+            error_message=f"{returned} producers were returned already: request fewer partitions",
         )
     replicas = call.services.replicas
     partition = replicas.get(topic, index)

@@ -78,9 +78,9 @@ async def handle(
 ) -> DescribeTopicPartitionsResponse:
     """Return the page of the requested topics that starts at the cursor."""
     cursor, topics = request.cursor, call.services.cluster.topics
-    asked: set[str] = {topic.name for topic in request.topics}
+    requested: set[str] = {topic.name for topic in request.topics}
     # A cursor outside the requested topics would return a page that the client cannot use.
-    if cursor is not None and not _is_good(cursor, asked):
+    if cursor is not None and not _is_good(cursor, requested):
         refused = ErrorCode.invalid_request
         return DescribeTopicPartitionsResponse(
             topics=tuple(
@@ -89,21 +89,21 @@ async def handle(
             )
         )
     first = "" if cursor is None else cursor.topic_name
-    wanted = {name for name in asked or topics if name >= first}
-    denied = await call.denied(Operation.DESCRIBE, wanted)
+    candidates = {name for name in requested or topics if name >= first}
+    denied = await call.denied(Operation.DESCRIBE, candidates)
     # If the cursor's topic became hidden, the page starts with the next topic.
     starts_at = 0 if cursor is None or first in denied else cursor.partition_index
     most = call.services.settings.partitions_described_max
     limit = max(min(request.response_partition_limit, most), 1)  # 0 would page without end
     page = _Page(call, limit)
-    for name in sorted(wanted - denied):
-        if not page.take(name, starts_at if name == first else 0, is_named=bool(asked)):
+    for name in sorted(candidates - denied):
+        if not page.take(name, starts_at if name == first else 0, is_named=bool(requested)):
             break
         if call.turns.over:
             await call.turns.give()
     # Hidden topics are appended to each page; they have no partitions and need no cursor.
     failed = ErrorCode.topic_authorization_failed
-    hidden = sorted(denied) if asked else []
+    hidden = sorted(denied) if requested else []
     return DescribeTopicPartitionsResponse(
         topics=(
             *page.topics,
@@ -116,8 +116,8 @@ async def handle(
     )
 
 
-def _is_good(cursor: RequestedCursor, asked: set[str]) -> bool:
-    return cursor.partition_index >= 0 and (not asked or cursor.topic_name in asked)
+def _is_good(cursor: RequestedCursor, requested: set[str]) -> bool:
+    return cursor.partition_index >= 0 and (not requested or cursor.topic_name in requested)
 
 
 class _Page:

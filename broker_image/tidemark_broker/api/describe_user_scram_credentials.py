@@ -55,11 +55,11 @@ async def handle(
         )
     users = call.services.users.users
     # An empty list requests all users with a credential.
-    asked = Counter(user.name for user in request.users or ())
-    if not asked:
-        asked = Counter(name for name, user in users.items() if user.scram)
+    requested = Counter(user.name for user in request.users or ())
+    if not requested:
+        requested = Counter(name for name, user in users.items() if user.scram)
     results = await call.turns.all_of(
-        _result(name, times, users.get(name)) for name, times in asked.items()
+        _result(name, times, users.get(name)) for name, times in requested.items()
     )
     return DescribeUserScramCredentialsResponse(results=tuple(results))
 

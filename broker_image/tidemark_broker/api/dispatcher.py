@@ -152,7 +152,7 @@ async def _encoded(
     api: Api[Any, Any], call: Call, answer: Any, correlation_id: int, throttle: Throttle | None
 ) -> Sequence[bytes] | None:
     if throttle is not None:
-        throttle.tell(answer)
+        throttle.set_throttle_time(answer)
     if answer is None:
         return None
     # The throttle time is part of the answer, so it is set before the answer is encoded.

@@ -47,28 +47,28 @@ class ElectLeadersResponse:
 
 async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
     """Pass the elections on, wait for the leaders, answer."""
-    asked = _asked(request, call)
+    requested = _requested(request, call)
     # As in Kafka, an error of the whole request is repeated for each partition.
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
         denied = ErrorCode.cluster_authorization_failed
         results = await call.turns.all_of(
-            _refused(topic, numbers, denied) for topic, numbers in asked.items()
+            _refused(topic, numbers, denied) for topic, numbers in requested.items()
         )
         return ElectLeadersResponse(error_code=denied, replica_election_results=tuple(results))
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         wrong, text = ErrorCode.invalid_request, f"Unknown election type {request.election_type}"
         results = await call.turns.all_of(
-            _refused(topic, numbers, wrong, text) for topic, numbers in asked.items()
+            _refused(topic, numbers, wrong, text) for topic, numbers in requested.items()
         )
         return ElectLeadersResponse(error_code=wrong, replica_election_results=tuple(results))
     unclean = request.election_type == _UNCLEAN
     loop, wait_s = asyncio.get_running_loop(), milliseconds(request.timeout) / 1000
     until_s = loop.time() + wait_s
     changes = await call.turns.all_of(
-        _change(topic, numbers, unclean=unclean) for topic, numbers in asked.items()
+        _change(topic, numbers, unclean=unclean) for topic, numbers in requested.items()
     )
-    told = await pass_on(call, changes, wait_s=wait_s)
-    found = dict(zip(asked, told, strict=True))
+    outcomes = await pass_on(call, changes, wait_s=wait_s)
+    found = dict(zip(requested, outcomes, strict=True))
     # The operator has stored the new leaders. This broker's metadata follows a moment later.
     await until_known(
         call,
@@ -77,19 +77,19 @@ async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersRespon
         until_s - loop.time(),
     )
     answers = await call.turns.all_of(
-        _result(topic, asked[topic], found[topic], is_all=request.topic_partitions is None)
-        for topic in asked
+        _result(topic, requested[topic], found[topic], is_all=request.topic_partitions is None)
+        for topic in requested
     )
     return ElectLeadersResponse(replica_election_results=tuple(answers))
 
 
-def _asked(request: ElectLeadersRequest, call: Call) -> Mapping[str, Sequence[int]]:
+def _requested(request: ElectLeadersRequest, call: Call) -> Mapping[str, Sequence[int]]:
     if request.topic_partitions is None:
         return {name: tuple(view.partitions) for name, view in call.services.cluster.topics.items()}
-    asked: dict[str, dict[int, None]] = {}
+    requested: dict[str, dict[int, None]] = {}
     for each in request.topic_partitions:
-        asked.setdefault(each.topic, {}).update(dict.fromkeys(each.partitions))
-    return {topic: tuple(numbers) for topic, numbers in asked.items()}
+        requested.setdefault(each.topic, {}).update(dict.fromkeys(each.partitions))
+    return {topic: tuple(numbers) for topic, numbers in requested.items()}
 
 
 def _change(topic: str, numbers: Sequence[int], *, unclean: bool) -> TopicChange:

@@ -263,17 +263,17 @@ async def _answer(
     if isinstance(answered, ErrorCode):
         call.memory.hold(0)
         return FetchResponse(error_code=answered)
-    session_id, is_told = answered
-    told = [read for read, is_one in zip(reads, is_told, strict=True) if is_one]
+    session_id, is_sent = answered
+    sent = [read for read, is_one in zip(reads, is_sent, strict=True) if is_one]
     # A stable sort keeps the order of reads, as Kafka's answer has it.
-    told.sort(key=_is_not_read)
+    sent.sort(key=_is_not_read)
     await call.turns.pause()
     leaders = call.version >= _LEADERS_SINCE
     return FetchResponse(
         error_code=ErrorCode.none,
         session_id=session_id,
-        responses=await _topics(request, call, told),
-        node_endpoints=node_endpoints(call, _leaders(told)) if leaders else (),
+        responses=await _topics(request, call, sent),
+        node_endpoints=node_endpoints(call, _leaders(sent)) if leaders else (),
     )
 
 

@@ -191,15 +191,15 @@ class FetchContext:
         # The client has sent its next request before this answer, so the session has advanced.
         if session.epoch != after(self._metadata.epoch):
             return ErrorCode.invalid_fetch_session_epoch
-        told = []
+        sent = []
         for request, result in results:
             cached = session.cached.get(request.key)
             is_news = cached is not None and cached.is_news(result)
-            told.append(is_news)
+            sent.append(is_news)
             if cached is not None and result.data:  # read last from now on, to avoid starvation
                 del session.cached[request.key]
                 session.cached[request.key] = cached
-        return session.session_id, told
+        return session.session_id, sent
 
 
 class FetchSessionCache:
@@ -248,9 +248,9 @@ class FetchSessionCache:
         if not self._may_grow(session, added):
             self._end(session)
             return ErrorCode.invalid_fetch_session_epoch
-        return self._goes_on(session, metadata, named, forgotten, now_s)
+        return self._continued(session, metadata, named, forgotten, now_s)
 
-    def _goes_on(
+    def _continued(
         self,
         session: FetchSession,
         metadata: FetchMetadata,

@@ -26,7 +26,7 @@ from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.partition.consumer_reads import readable_end
 
 
-class _Before:
+class _Snapshot:
     """State of a partition at the last pass."""
 
     __slots__ = ("_check", "_end", "_leader_epoch", "_read_committed", "partition", "size_bytes")
@@ -87,17 +87,19 @@ async def read_until_enough(
             return reads
         # Records are released before the wait, or idle consumers would hold memory for their poll
         # time.
-        watched = [_Before(read.partition, params) for read in reads if read.partition is not None]
+        watched = [
+            _Snapshot(read.partition, params) for read in reads if read.partition is not None
+        ]
         del reads
         memory.hold(0)
         if not await _wait_for(watched, missing, call, left_s):
             deadline = now()
 
 
-async def _wait_for(watched: Sequence[_Before], missing: int, call: Call, left_s: float) -> bool:
+async def _wait_for(watched: Sequence[_Snapshot], missing: int, call: Call, left_s: float) -> bool:
     """Return whether to read again and continue waiting; False once time is up."""
     # A watch collects the changed partitions, so a wake-up does not evaluate all of them.
-    watch, advanced = Watch[_Before](), set[_Before]()
+    watch, advanced = Watch[_Snapshot](), set[_Snapshot]()
 
     def enough() -> bool:
         changed = tuple(watch.changed)

@@ -56,7 +56,7 @@ async def _init(request: InitProducerIdRequest, call: Call) -> Initialised:
         return Initialised(error=refused)
     # With a transactional id its coordinator decides. It may fence an older producer.
     if transactional_id is not None:
-        asked = InitTransactionalId(
+        initialisation = InitTransactionalId(
             transactional_id=transactional_id,
             timeout_ms=milliseconds(request.transaction_timeout),
             producer_id=request.producer_id,
@@ -64,7 +64,7 @@ async def _init(request: InitProducerIdRequest, call: Call) -> Initialised:
             enable_2pc=request.enable2_pc,
             keep_prepared=request.keep_prepared_txn,
         )
-        return await services.transactions.init_producer_id(asked)
+        return await services.transactions.init_producer_id(initialisation)
     producer_id = await services.producer_ids.next_id(call.wait_s(_WAIT_S))
     if producer_id is None:
         return Initialised(error=ErrorCode.coordinator_load_in_progress)

@@ -71,7 +71,7 @@ async def handle(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
             # The request object is created by the coordinator, since its answer callback ends the
             # wait.
             answer = await call.services.groups.join(
-                lambda tell: _asked(request, call, tell), call.wait_s(_WAIT_MAX_S)
+                lambda deliver: _join_request(request, call, deliver), call.wait_s(_WAIT_MAX_S)
             )
         except CoordinatorError as error:
             answer = _error(request, error.error_code)
@@ -82,8 +82,8 @@ def _error(request: JoinGroupRequest, error: ErrorCode) -> JoinAnswer:
     return JoinAnswer(error=error, member_id=request.member_id)
 
 
-def _asked(
-    request: JoinGroupRequest, call: Call, tell: Callable[[JoinAnswer], None]
+def _join_request(
+    request: JoinGroupRequest, call: Call, deliver: Callable[[JoinAnswer], None]
 ) -> JoinRequest:
     session_ms = milliseconds(request.session_timeout)
     rebalance_ms = milliseconds(request.rebalance_timeout)
@@ -104,7 +104,7 @@ def _asked(
         may_skip_assignment=call.version >= _SKIP_SINCE,
         # The id contains the client's name, as in Kafka, so that admin tools show a readable one.
         new_id=f"{name}-{uuid.uuid4()}" if request.member_id == UNKNOWN_MEMBER_ID else "",
-        answer=tell,
+        answer=deliver,
     )
 
 

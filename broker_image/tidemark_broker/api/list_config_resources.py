@@ -49,11 +49,11 @@ async def handle(request: ListConfigResourcesRequest, call: Call) -> ListConfigR
         return ListConfigResourcesResponse(error_code=ErrorCode.cluster_authorization_failed)
     # Version 0 is ListClientMetricsResources under its old name.
     known = _KINDS if call.version > 0 else (_CLIENT_METRICS,)
-    wanted = set(map(int, request.resource_types or known))
+    requested = set(map(int, request.resource_types or known))
     # Kafka rejects the whole request if one type is unknown to its version.
-    if not wanted.issubset(known):
+    if not requested.issubset(known):
         return ListConfigResourcesResponse(error_code=ErrorCode.unsupported_version)
-    listed = await call.turns.all_of(_listed(sorted(wanted, key=known.index), call))
+    listed = await call.turns.all_of(_listed(sorted(requested, key=known.index), call))
     return ListConfigResourcesResponse(config_resources=tuple(listed))
 
 

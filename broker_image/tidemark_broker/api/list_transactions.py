@@ -78,7 +78,7 @@ def _looked_at(
     states = {STATES_BY_LABEL.get(name) for name in request.state_filters}
     producers = set(request.producer_id_filters)
 
-    def is_wanted(known: TransactionMetadata) -> bool:
+    def is_match(known: TransactionMetadata) -> bool:
         if (states and known.state not in states) or (
             producers and known.producer_id not in producers
         ):
@@ -90,7 +90,7 @@ def _looked_at(
         for transactional_id, known in shard.all():
             # The cheap filters run first, since an ACL check for each id is the slowest part.
             may = (
-                is_wanted(known)
+                is_match(known)
                 and matches(transactional_id)
                 and call.client.may(
                     Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id

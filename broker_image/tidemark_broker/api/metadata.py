@@ -129,7 +129,7 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         denied = await _create_missing(request, call)
         await _until_open(request.topics, call)
         live = reachable(cluster, listener)  # brokers may have been fenced during the wait
-        topics = _asked_for(request.topics, request, call, frozenset(live), denied)
+        topics = _requested(request.topics, request, call, frozenset(live), denied)
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(
@@ -173,7 +173,7 @@ def _all_but(
             yield _topic(view, live, _operations(request, call, name), call)
 
 
-def _asked_for(
+def _requested(
     topics: Iterable[v13.MetadataRequestTopic],
     request: MetadataRequest,
     call: Call,

@@ -45,7 +45,7 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
         return OffsetDeleteResponse(error_code=ErrorCode.invalid_group_id)
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
     errors: dict[TopicPartition, ErrorCode] = {}
-    wanted = []
+    deletable = []
     # Each partition is checked by itself. Only an error of the group fails the whole request.
     for topic in request.topics:
         view = call.services.cluster.topics.get(topic.name)
@@ -56,9 +56,9 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
             elif view is None or part.partition_index not in view.partitions:
                 errors[of] = ErrorCode.unknown_topic_or_partition
             else:
-                wanted.append(of)
+                deletable.append(of)
             await call.turns.pause()
-    error = await _delete(request.group_id, wanted, errors, call)
+    error = await _delete(request.group_id, deletable, errors, call)
     if error is not ErrorCode.none:
         return OffsetDeleteResponse(error_code=error)
     # Answers are in the order of the request, whatever the order of the deletions.
@@ -77,13 +77,13 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
 
 async def _delete(
     group_id: str,
-    wanted: list[TopicPartition],
+    deletable: list[TopicPartition],
     errors: dict[TopicPartition, ErrorCode],
     call: Call,
 ) -> ErrorCode:
     """Delete offsets and fill in ``errors``; return the error of the whole request."""
     try:
-        for part in some(wanted) if wanted else ():
+        for part in some(deletable) if deletable else ():
             made = await call.services.groups.delete_offsets(group_id, part)
             # A single code means that the group itself cannot be changed.
             if isinstance(made, ErrorCode):

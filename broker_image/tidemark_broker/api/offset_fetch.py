@@ -92,7 +92,7 @@ class OffsetFetchResponse:
     throttle_time: timedelta = ZERO
 
 
-class _Asked(NamedTuple):
+class _Requested(NamedTuple):
     """Requested partitions of one topic, by name or by id."""
 
     name: str
@@ -134,31 +134,31 @@ async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse
     if call.version >= _BATCHED_SINCE:
         groups = []
         for each in request.groups:
-            asked = _asked(each.topics)
+            requested = _requested(each.topics)
             who = (each.member_id, each.member_epoch)
-            groups.append(await _group(each.group_id, asked, call, who, require_stable=stable))
+            groups.append(await _group(each.group_id, requested, call, who, require_stable=stable))
             await call.turns.pause()
         return OffsetFetchResponse(groups=tuple(groups))
-    asked = _asked_by_name(request.topics)
-    one = await _group(request.group_id, asked, call, _NOBODY, require_stable=stable)
+    requested = _requested_by_name(request.topics)
+    one = await _group(request.group_id, requested, call, _NOBODY, require_stable=stable)
     return OffsetFetchResponse(topics=one.topics, error_code=one.error_code)
 
 
-def _asked(topics: Sequence[OffsetFetchRequestTopics] | None) -> list[_Asked] | None:
+def _requested(topics: Sequence[OffsetFetchRequestTopics] | None) -> list[_Requested] | None:
     if topics is None:
         return None
-    return [_Asked(each.name, each.topic_id, each.partition_indexes) for each in topics]
+    return [_Requested(each.name, each.topic_id, each.partition_indexes) for each in topics]
 
 
-def _asked_by_name(topics: Sequence[OffsetFetchRequestTopic] | None) -> list[_Asked] | None:
+def _requested_by_name(topics: Sequence[OffsetFetchRequestTopic] | None) -> list[_Requested] | None:
     if topics is None:
         return None
-    return [_Asked(each.name, None, each.partition_indexes) for each in topics]
+    return [_Requested(each.name, None, each.partition_indexes) for each in topics]
 
 
 async def _group(
     group_id: str,
-    asked: list[_Asked] | None,
+    requested: list[_Requested] | None,
     call: Call,
     who: tuple[str | None, int],
     *,
@@ -166,50 +166,52 @@ async def _group(
 ) -> OffsetFetchResponseGroup:
     """Return one group. ``who`` is the member id and epoch of the requester (from version 9)."""
     if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
-        return await _refused(group_id, asked, call, ErrorCode.group_authorization_failed)
+        return await _refused(group_id, requested, call, ErrorCode.group_authorization_failed)
     try:
         refusal = call.services.groups.may_fetch(group_id, *who)
         if refusal is not ErrorCode.none:
-            return await _refused(group_id, asked, call, refusal)
+            return await _refused(group_id, requested, call, refusal)
         offsets, pending = await call.services.groups.offsets(group_id)
     except CoordinatorError as error:
-        return await _refused(group_id, asked, call, error.error_code)
+        return await _refused(group_id, requested, call, error.error_code)
     # Without require_stable the client accepts offsets that a transaction may change (KIP-447).
     known = _Known(offsets, pending if require_stable else frozenset())
-    if asked is None:
+    if requested is None:
         # Only a list of all offsets can be much larger than its request.
         if not call.has_room(call.memory.held_bytes + len(offsets) * _OFFSET_BYTES):
             later = ErrorCode.coordinator_load_in_progress  # the client retries
-            return await _refused(group_id, asked, call, later)
+            return await _refused(group_id, requested, call, later)
         topics = await _all(known, call)
     else:
-        topics = await _named(known, asked, call)
+        topics = await _named(known, requested, call)
     return OffsetFetchResponseGroup(group_id=group_id, topics=tuple(topics))
 
 
 async def _refused(
-    group_id: str, asked: list[_Asked] | None, call: Call, error: ErrorCode
+    group_id: str, requested: list[_Requested] | None, call: Call, error: ErrorCode
 ) -> OffsetFetchResponseGroup:
     """Return an error of the group, or of each partition in versions without a group error."""
     if call.version >= _GROUPS_ERROR_SINCE:
         return OffsetFetchResponseGroup(group_id=group_id, error_code=error)
     topics = []
-    for each in asked or ():
+    for each in requested or ():
         partitions = await call.turns.all_of(_errors(each, error))
         topics.append(OffsetFetchResponseTopic(name=each.name, partitions=tuple(partitions)))
     return OffsetFetchResponseGroup(group_id=group_id, topics=tuple(topics), error_code=error)
 
 
-def _errors(asked: _Asked, error: ErrorCode) -> Iterator[OffsetFetchResponsePartition]:
-    for number in asked.partitions:
+def _errors(requested: _Requested, error: ErrorCode) -> Iterator[OffsetFetchResponsePartition]:
+    for number in requested.partitions:
         yield OffsetFetchResponsePartition(partition_index=number, error_code=error)
 
 
-async def _named(known: _Known, asked: list[_Asked], call: Call) -> list[OffsetFetchResponseTopic]:
+async def _named(
+    known: _Known, requested: list[_Requested], call: Call
+) -> list[OffsetFetchResponseTopic]:
     # All names are authorized together, including those resolved from ids.
     cluster = call.services.cluster
     found = []
-    for each in asked:
+    for each in requested:
         view = cluster.topics.get(each.name)
         if call.version >= _BY_ID_SINCE:
             view = None if each.topic_id is None else cluster.by_id(each.topic_id)
@@ -260,8 +262,8 @@ async def _all(known: _Known, call: Call) -> list[OffsetFetchResponseTopic]:
         topic_id = None if view is None else view.topic_id
         if name in denied or (topic_id is None and call.version >= _BY_ID_SINCE):
             continue
-        wanted = sorted(set(numbers))
-        partitions = await call.turns.all_of(_parts(known, name, topic_id, wanted))
+        ordered = sorted(set(numbers))
+        partitions = await call.turns.all_of(_parts(known, name, topic_id, ordered))
         topics.append(
             OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=tuple(partitions))
         )

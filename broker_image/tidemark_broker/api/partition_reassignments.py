@@ -90,9 +90,9 @@ async def alter(
         _change(topic, keeps_factor=not allowed) for topic in request.topics
     )
     # The answer does not wait for the move, which may take hours.
-    told = await pass_on(call, changes, wait_s=milliseconds(request.timeout) / 1000)
+    outcomes = await pass_on(call, changes, wait_s=milliseconds(request.timeout) / 1000)
     answers = await call.turns.all_of(
-        _told(topic, result) for topic, result in zip(request.topics, told, strict=True)
+        _response(topic, result) for topic, result in zip(request.topics, outcomes, strict=True)
     )
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=allowed, responses=tuple(answers)
@@ -116,7 +116,7 @@ def _change(topic: altering.ReassignableTopic, *, keeps_factor: bool) -> TopicCh
     )
 
 
-def _told(
+def _response(
     topic: altering.ReassignableTopic, result: TopicChangeResult
 ) -> ReassignableTopicResponse:
     # A partition without a result of its own gets the result of its topic.
@@ -161,11 +161,11 @@ def _moving(
             # Partitions that do not exist are left out, as in Kafka.
             yield _topic(view, view.partitions)
         return
-    for asked in request.topics:
-        known = topics.get(asked.name)
+    for requested in request.topics:
+        known = topics.get(requested.name)
         if known is not None:
             rows = known.partitions
-            yield _topic(known, [each for each in asked.partition_indexes if each in rows])
+            yield _topic(known, [each for each in requested.partition_indexes if each in rows])
 
 
 def _topic(view: TopicMetadata, partitions: Iterable[int]) -> OngoingTopicReassignment:

@@ -41,7 +41,7 @@ async def handle(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
     try:
         # The wait is bounded only against leaks; the group itself ends it much earlier.
         answer = await call.services.groups.sync(
-            lambda tell: _asked(request, tell), call.wait_s(_WAIT_MAX_S)
+            lambda deliver: _sync_request(request, deliver), call.wait_s(_WAIT_MAX_S)
         )
     except CoordinatorError as error:
         return SyncGroupResponse(error_code=error.error_code)
@@ -53,7 +53,7 @@ async def handle(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
     )
 
 
-def _asked(request: SyncGroupRequest, tell: Callable[[SyncAnswer], None]) -> SyncRequest:
+def _sync_request(request: SyncGroupRequest, deliver: Callable[[SyncAnswer], None]) -> SyncRequest:
     return SyncRequest(
         group_id=request.group_id,
         who=Identity(request.member_id, request.group_instance_id),
@@ -61,7 +61,7 @@ def _asked(request: SyncGroupRequest, tell: Callable[[SyncAnswer], None]) -> Syn
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
         assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
-        answer=tell,
+        answer=deliver,
     )
 
 

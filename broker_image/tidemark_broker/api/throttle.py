@@ -49,7 +49,7 @@ class Throttle:
         """Add time that a thread has spent on the request."""
         self._spent_s += spent_s
 
-    def tell(self, answer: Any) -> None:
+    def set_throttle_time(self, answer: Any) -> None:
         """Set the throttle time of the answer, if it has that field."""
         self._count()
         if self.quotas.rest_s > 0 and hasattr(answer, "throttle_time"):

@@ -45,21 +45,21 @@ class WriteTxnMarkersResponse:
 
 async def handle(request: WriteTxnMarkersRequest, call: Call) -> WriteTxnMarkersResponse:
     """Write the markers, wait until they are committed."""
-    wanted = await call.turns.all_of(_wanted(request))
+    flattened = await call.turns.all_of(_flattened(request))
     # As in Kafka, ALTER suffices, so that administrators need no broker's permission.
     may = call.client.may(Operation.ALTER, ResourceType.CLUSTER) or call.client.may(
         Operation.CLUSTER_ACTION, ResourceType.CLUSTER
     )
-    errors: Sequence[ErrorCode] = [ErrorCode.cluster_authorization_failed] * len(wanted)
+    errors: Sequence[ErrorCode] = [ErrorCode.cluster_authorization_failed] * len(flattened)
     if may:
-        errors = await call.services.marker_writer.write(wanted, wait_s=call.wait_s(_WAIT_S))
+        errors = await call.services.marker_writer.write(flattened, wait_s=call.wait_s(_WAIT_S))
     # Errors are in the order of the flattened markers.
     remaining = iter(errors)
     results = await call.turns.all_of(_result(marker, remaining) for marker in request.markers)
     return WriteTxnMarkersResponse(markers=tuple(results))
 
 
-def _wanted(request: WriteTxnMarkersRequest) -> Iterator[WireMarker]:
+def _flattened(request: WriteTxnMarkersRequest) -> Iterator[WireMarker]:
     for marker in request.markers:
         for topic in marker.topics:
             for partition in topic.partition_indexes:

@@ -112,7 +112,7 @@ class ControlClient:
         self._session_began_s = self._heartbeat_of_s = time.monotonic()
         self._last_problem = ""
         #: Address at which the last attempt created no session.
-        self._in_vain: Address | None = None
+        self._last_failed: Address | None = None
         self.broker_epoch = -1
         self.fenced = True
         self.connected = False
@@ -129,12 +129,12 @@ class ControlClient:
         clock = asyncio.get_running_loop().time
         backoff = Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         while True:
-            found = await self._finder.find(last=self._in_vain)
+            found = await self._finder.find(last=self._last_failed)
             began_s = clock()
             error = await self._try(found)
             # The previous process expires within one session, so a short constant pause suffices.
             if isinstance(error, AliveElsewhere):
-                self._in_vain = None
+                self._last_failed = None
                 await asyncio.sleep(_FORMER_PROCESS_PAUSE_S)
                 continue
             # A session that lasted for a while was healthy, so the next failure starts with a short
@@ -175,7 +175,7 @@ class ControlClient:
         self._session_began_s = time.monotonic()
         address, requests = found
         # Set before anything can fail: discovery then tries the other addresses first.
-        self._in_vain = address
+        self._last_failed = address
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(requests.close)
             # Registration first: it returns the epoch and token with which the commands are
@@ -190,7 +190,7 @@ class ControlClient:
                 raise SessionEnded("records were lost during the registration")
             stack.callback(self._start_heartbeat(address, session_timeout_s).stop)
             self.connected = True
-            self._in_vain = None
+            self._last_failed = None
             self.link = self._link_to(address)
             self._last_problem = ""
             await self._serve(requests, commands, self._ended)
@@ -231,12 +231,12 @@ class ControlClient:
     async def _register(self, connection: KafkaConnection) -> float:
         """Register the broker. Return the session's timeout in seconds."""
         me = self._identity
-        answer = await self._ask_to_register(connection, me)
+        answer = await self._request_registration(connection, me)
         # The controller has lost its state, so it first reads what the brokers know of their
         # replicas.
         if answer.wants_states:
-            await self._say_states(connection, me)
-            answer = await self._ask_to_register(connection, me)
+            await self._send_states(connection, me)
+            answer = await self._request_registration(connection, me)
         # 41 is NOT_CONTROLLER, which the check below turns into a retry elsewhere.
         if answer.error_code and answer.error_message and answer.error_code != 41:
             former = answer.error_code == int(ErrorCode.duplicate_broker_registration.value)
@@ -257,7 +257,7 @@ class ControlClient:
         self._note_registration(answer.broker_epoch, connection.peer)
         return max(answer.session_timeout_ms, 1000) / 1000
 
-    async def _ask_to_register(
+    async def _request_registration(
         self, connection: KafkaConnection, me: Identity
     ) -> control.BrokerRegistrationResponse:
         return await connection.request(
@@ -277,7 +277,7 @@ class ControlClient:
             _TIMEOUT_S,
         )
 
-    async def _say_states(self, connection: KafkaConnection, me: Identity) -> None:
+    async def _send_states(self, connection: KafkaConnection, me: Identity) -> None:
         """Send the recorded states of the replicas.
 
         The controller decides nothing about them before.

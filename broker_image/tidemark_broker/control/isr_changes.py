@@ -65,7 +65,7 @@ class IsrChanges:
 
     def _batch(self) -> "list[tuple[Partition, control.IsrChange]]":
         # A proposal for an older state would be rejected, and its retry may already be queued.
-        for key in [key for key, entry in self._waiting.items() if not _still_meant(*entry)]:
+        for key in [key for key, entry in self._waiting.items() if not _is_current(*entry)]:
             del self._waiting[key]
         return list(self._waiting.values())[:BATCH_MAX]
 
@@ -87,7 +87,7 @@ class IsrChanges:
                 isr_maintenance.answered(partition, change, result)
 
 
-def _still_meant(partition: "Partition", change: control.IsrChange) -> bool:
+def _is_current(partition: "Partition", change: control.IsrChange) -> bool:
     leader = partition.leader
     return (
         leader is not None

@@ -28,17 +28,17 @@ class Pace:
     """Rate limit of requests for blocks. Pure; times in seconds of one clock."""
 
     def __init__(self) -> None:
-        self._asked: collections.deque[float] = collections.deque(maxlen=_BLOCKS)
+        self._sent_s: collections.deque[float] = collections.deque(maxlen=_BLOCKS)
 
     def wait_s(self, now_s: float) -> float:
         """Return how long the next request must wait."""
-        if len(self._asked) < _BLOCKS:
+        if len(self._sent_s) < _BLOCKS:
             return 0.0
-        return max(0.0, self._asked[0] + _WHILE_S - now_s)
+        return max(0.0, self._sent_s[0] + _WHILE_S - now_s)
 
-    def asked(self, now_s: float) -> None:
+    def count(self, now_s: float) -> None:
         """Count a request that is sent now."""
-        self._asked.append(now_s)
+        self._sent_s.append(now_s)
 
 
 async def allocate_blocks(
@@ -49,10 +49,10 @@ async def allocate_blocks(
     """
     now, pace = asyncio.get_running_loop().time, Pace()
     while True:
-        await producer_ids.wanted.wait()
+        await producer_ids.block_needed.wait()
         # Waiting here delays only new producers. Those with an id continue.
         await asyncio.sleep(pace.wait_s(now()))
-        pace.asked(now())
+        pace.count(now())
         answer = await connection.request(
             control.AllocateProducerIdsRequest(
                 broker_id=session.broker_id,

@@ -45,32 +45,32 @@ async def deletion_points(
     gate, found = asyncio.Semaphore(_AT_ONCE), []
     until_s = asyncio.get_running_loop().time() + _LOOKUPS_S
 
-    async def limited(asked: wire.PointAsked) -> wire.PointMeant:
+    async def limited(point: wire.PointAsked) -> wire.PointMeant:
         async with gate:
-            return await _point(manager, request.topic_id, asked, until_s)
+            return await _point(manager, request.topic_id, point, until_s)
 
     for start in range(0, len(request.partitions), _SOME):
         async with asyncio.TaskGroup() as group:
             some = request.partitions[start : start + _SOME]
-            tasks = [group.create_task(limited(asked)) for asked in some]
+            tasks = [group.create_task(limited(point)) for point in some]
         found += [task.result() for task in tasks]
     return tuple(found)
 
 
 async def _point(
-    manager: ReplicaManager, topic_id: uuid.UUID, asked: wire.PointAsked, until_s: float
+    manager: ReplicaManager, topic_id: uuid.UUID, point: wire.PointAsked, until_s: float
 ) -> wire.PointMeant:
     try:
         # One deadline for all partitions, so that the answer arrives while the controller waits.
         async with asyncio.timeout_at(until_s):
-            partition = _hosted(manager, topic_id, asked.partition, asked.leader_epoch)
-            return await _meant(partition, asked)
+            partition = _hosted(manager, topic_id, point.partition, point.leader_epoch)
+            return await _resolved(partition, point)
     except _Refused as refused:
         error = refused.error
     except TimeoutError:
         error = ErrorCode.request_timed_out
     return wire.PointMeant(
-        partition=asked.partition,
+        partition=point.partition,
         error_code=int(error.value),
         log_start_offset=-1,
         high_watermark=-1,
@@ -92,22 +92,22 @@ def _hosted(
     raise _Refused(ErrorCode.kafka_storage_error if offline else ErrorCode.unknown_topic_id)
 
 
-async def _meant(partition: Partition, asked: wire.PointAsked) -> wire.PointMeant:
+async def _resolved(partition: Partition, point: wire.PointAsked) -> wire.PointMeant:
     if not partition.log.config.deletes:  # a dry run fails like the deletion itself
         raise _Refused(ErrorCode.policy_violation)
     # The high watermark is read first: records that arrive during the look-ups are not covered.
-    high_watermark = await _offset(partition, consumer_reads.LATEST, asked.leader_epoch)
-    offset = high_watermark if asked.before_offset < 0 else asked.before_offset
-    if asked.before_time_ms >= 0:
-        by_time = await _offset(partition, asked.before_time_ms, asked.leader_epoch)
+    high_watermark = await _offset(partition, consumer_reads.LATEST, point.leader_epoch)
+    offset = high_watermark if point.before_offset < 0 else point.before_offset
+    if point.before_time_ms >= 0:
+        by_time = await _offset(partition, point.before_time_ms, point.leader_epoch)
         offset = high_watermark if by_time < 0 else min(by_time, high_watermark)
     size_bytes = await _bytes_below(partition, min(offset, high_watermark))
     # Another leader may have been elected during the look-ups, and truncated records.
-    error = partition.check_leader(asked.leader_epoch)
+    error = partition.check_leader(point.leader_epoch)
     if error is not ErrorCode.none:
         raise _Refused(error)
     return wire.PointMeant(
-        partition=asked.partition,
+        partition=point.partition,
         error_code=0,
         log_start_offset=partition.log_start_offset,
         high_watermark=high_watermark,

@@ -70,8 +70,8 @@ def _topics(page: dict[uuid.UUID, list[HeldReplica]]) -> tuple[control.TopicStat
 
 def _topic(topic_id: uuid.UUID, replicas: list[HeldReplica]) -> control.TopicState:
     """Return the topic with the newest tiering state among its replicas."""
-    told = (each.tiering for each in replicas if each.tiering is not None)
-    tiering = max(told, key=lambda each: each.epoch, default=NEVER_TIERED)
+    tierings = (each.tiering for each in replicas if each.tiering is not None)
+    tiering = max(tierings, key=lambda each: each.epoch, default=NEVER_TIERED)
     return control.TopicState(
         topic_id=topic_id,
         name=replicas[0].topic,
@@ -79,12 +79,12 @@ def _topic(topic_id: uuid.UUID, replicas: list[HeldReplica]) -> control.TopicSta
         tiering_state=int(tiering.state),
         tiered_epoch=tiering.epoch,
         disable_policy=int(tiering.disable_policy),
-        partitions=tuple(map(_told, replicas)),
+        partitions=tuple(map(_recorded_row, replicas)),
         partition_count=max(replica.partition_count for replica in replicas),
     )
 
 
-def _told(replica: HeldReplica) -> control.PartitionState:
+def _recorded_row(replica: HeldReplica) -> control.PartitionState:
     if replica.row is None:
         return unknown_row(replica.partition)
     return replace(replica.row, is_whole=replica.is_whole)

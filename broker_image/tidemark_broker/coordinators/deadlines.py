@@ -51,7 +51,7 @@ class Deadlines(Generic[K]):
         if self._due.pop(key, None) is not None and (
             len(self._heap) > 2 * len(self._due) + _STALE_MIN
         ):
-            self._make_anew()
+            self._rebuild()
 
     def next_s(self) -> float | None:
         """Return the earliest time at which a deadline may expire, None without deadlines."""
@@ -63,7 +63,7 @@ class Deadlines(Generic[K]):
             self._pop()
             # The entry was stale. Its key may have a later deadline that is not in the heap yet.
             if due_s is not None and key not in self._queued:
-                self._push(key, due_s, tell=False)
+                self._push(key, due_s, notify=False)
         return None
 
     def due(self, now_s: float, most: int) -> list[K]:
@@ -78,12 +78,12 @@ class Deadlines(Generic[K]):
             found.append(key)
         return found
 
-    def _push(self, key: K, at_s: float, *, tell: bool = True) -> None:
+    def _push(self, key: K, at_s: float, *, notify: bool = True) -> None:
         is_first = not self._heap or at_s < self._heap[0][0]
         self._queued[key] = at_s
         self._count += 1
         heapq.heappush(self._heap, (at_s, self._count, key))
-        if is_first and tell and self.earlier is not None:
+        if is_first and notify and self.earlier is not None:
             self.earlier()
 
     def _pop(self) -> K:
@@ -92,7 +92,7 @@ class Deadlines(Generic[K]):
             del self._queued[key]
         return key
 
-    def _make_anew(self) -> None:
+    def _rebuild(self) -> None:
         self._heap = [(at_s, number, key) for number, (key, at_s) in enumerate(self._due.items())]
         heapq.heapify(self._heap)
         self._queued = dict(self._due)

@@ -149,10 +149,10 @@ class CoordinatorLog:
             self._count += 1
             heapq.heappush(self._waiting, (end_offset, self._count, future))
             if len(self._waiting) >= self._looked_through_at:
-                self._forget_those_who_left()
+                self._drop_finished()
         return future
 
-    def _forget_those_who_left(self) -> None:
+    def _drop_finished(self) -> None:
         """Remove futures of requests that timed out, which accumulate while nothing is
         committed.
         """

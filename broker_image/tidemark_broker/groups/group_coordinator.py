@@ -129,13 +129,13 @@ class GroupCoordinator:
         ``request`` receives the callback for the answer.
         """
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        asked = request(self._answers.into(answer))
-        shard = self.coordinators.shard_of(asked.group_id)
+        joining = request(self._answers.into(answer))
+        shard = self.coordinators.shard_of(joining.group_id)
         # Turns keep the order of requests, since a join may take several steps.
-        async with shard.turn(asked.group_id):
-            steps = shard.join(asked, self._cluster.topics_version, self._clock())
+        async with shard.turn(joining.group_id):
+            steps = shard.join(joining, self._cluster.topics_version, self._clock())
             joined = await _driven(steps)
-            end_offset = shard.recorded_below(asked.group_id)
+            end_offset = shard.recorded_below(joining.group_id)
         # A group of the consumer protocol answers at once, and its records must be committed first.
         if joined is not None:
             await self._committed(shard, end_offset)
@@ -144,18 +144,20 @@ class GroupCoordinator:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            return JoinAnswer(error=ErrorCode.rebalance_in_progress, member_id=asked.who.member_id)
+            return JoinAnswer(
+                error=ErrorCode.rebalance_in_progress, member_id=joining.who.member_id
+            )
 
     async def sync(
         self, request: Callable[[Callable[[SyncAnswer], None]], SyncRequest], timeout_s: float
     ) -> SyncAnswer:
         """Answer when the leader has sent the assignments."""
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        asked = request(self._answers.into(answer))
-        shard = self.coordinators.shard_of(asked.group_id)
-        async with shard.turn(asked.group_id):
-            synced = await _driven(shard.sync(asked, self._clock()))
-            end_offset = shard.recorded_below(asked.group_id)
+        syncing = request(self._answers.into(answer))
+        shard = self.coordinators.shard_of(syncing.group_id)
+        async with shard.turn(syncing.group_id):
+            synced = await _driven(shard.sync(syncing, self._clock()))
+            end_offset = shard.recorded_below(syncing.group_id)
         if synced is not None:
             await self._committed(shard, end_offset)
             return synced
@@ -208,7 +210,7 @@ class GroupCoordinator:
         return self.coordinators.shard_of(request.group_id)
 
     async def _resolve(
-        self, regexes: Sequence[str], asked: str | None, denied: Denied, pause: Pause
+        self, regexes: Sequence[str], requested: str | None, denied: Denied, pause: Pause
     ) -> Mapping[str, frozenset[str]]:
         patterns: list[tuple[str, Callable[[str], bool]]] = []
         for regex in regexes:
@@ -216,7 +218,7 @@ class GroupCoordinator:
                 patterns.append((regex, await self._pattern(regex)))
             except BadPattern as error:
                 # Only the member's own expression may fail its heartbeat.
-                if regex == asked:
+                if regex == requested:
                     wrong = (
                         f"SubscribedTopicRegex `{shown(regex)}` is not a valid expression: {error}"
                     )

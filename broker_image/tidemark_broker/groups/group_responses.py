@@ -27,13 +27,13 @@ class Answers:
         The client may have disconnected by then.
         """
 
-        def tell(value: A) -> None:
+        def deliver(value: A) -> None:
             # The first answer schedules the delivery of all that follow in this turn.
             if not self._due:
                 asyncio.get_running_loop().call_soon(self._some)
             self._due.append((answer, value))
 
-        return tell
+        return deliver
 
     def _some(self) -> None:
         for _ in range(min(AT_ONCE, len(self._due))):

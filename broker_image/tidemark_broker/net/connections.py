@@ -58,7 +58,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         # The sweeps need a running loop, which does not exist in the constructor.
         if not self._sweepers:
-            sweeps = (self._close_idle(), self._close_who_takes_nothing(), self._close_parked())
+            sweeps = (self._close_idle(), self._close_non_readers(), self._close_parked())
             self._sweepers = [loop.create_task(sweep) for sweep in sweeps]
         # Budgets are common to all listeners, only sessions and refusals differ.
         return Shared(
@@ -180,7 +180,7 @@ class Connections:
             if missing <= 0:
                 break
 
-    async def _close_who_takes_nothing(self) -> None:
+    async def _close_non_readers(self) -> None:
         """Close connections that hold answer memory and do not read, while that memory is short."""
         while True:
             await asyncio.sleep(_TAKES_NOTHING_S / 10)

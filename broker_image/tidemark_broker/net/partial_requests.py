@@ -67,7 +67,7 @@ class UnfinishedFrames:
         if frame_bytes <= SMALL_BYTES or not self.exhausted:
             return True
         for line in (self._little, self._much):
-            if line.goes_on(reader, missing_bytes):
+            if line.continues(reader, missing_bytes):
                 return True
         line = self._little if missing_bytes <= LITTLE_BYTES else self._much
         return line.may_read(reader, missing_bytes)
@@ -106,7 +106,7 @@ class _Line:
     def is_waited_for(self) -> bool:
         return bool(self._waiting)
 
-    def goes_on(self, reader: Reader, missing_bytes: int) -> bool:
+    def continues(self, reader: Reader, missing_bytes: int) -> bool:
         """Return whether the connection has the turn, and update its missing bytes."""
         if reader is not self.turn:
             return False

@@ -38,17 +38,17 @@ class AclFilter:
     @property
     def is_known(self) -> bool:
         """True if all types in the filter are known."""
-        asked = self.resource_type, self.pattern_type, self.operation, self.permission
-        return all(number in known for number, known in zip(asked, _KNOWN, strict=True))
+        requested = self.resource_type, self.pattern_type, self.operation, self.permission
+        return all(number in known for number, known in zip(requested, _KNOWN, strict=True))
 
     def select(self, user: UserState) -> Iterator[tuple[str, Acl]]:
         """Yield the matching ACLs of a user, with the principal."""
         # An ACL belongs to one user, so the principal filter selects whole users.
         principal = PRINCIPAL_PREFIX + user.name
         if self.principal in (None, principal):
-            yield from ((principal, acl) for acl in user.acls if self._is_asked_for(acl))
+            yield from ((principal, acl) for acl in user.acls if self._matches(acl))
 
-    def _is_asked_for(self, acl: Acl) -> bool:
+    def _matches(self, acl: Acl) -> bool:
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.host in (None, acl.host)

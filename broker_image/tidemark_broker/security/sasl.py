@@ -101,11 +101,11 @@ class _Plain:
         self._verifier = verifier
 
     async def step(self, message: bytes) -> Step:
-        said = messages.plain(message)
-        credential = self._verifier.users.password_credential(said.name)
-        if not await self._verifier.is_password(said.password, credential):
+        parsed = messages.plain(message)
+        credential = self._verifier.users.password_credential(parsed.name)
+        if not await self._verifier.is_password(parsed.password, credential):
             raise AuthenticationFailed("unknown user or wrong password")
-        return Step(b"", Proven(mechanism=PLAIN, name=said.name, credential=credential))
+        return Step(b"", Proven(mechanism=PLAIN, name=parsed.name, credential=credential))
 
 
 class _Scram:
@@ -133,9 +133,9 @@ class _Bearer:
     async def step(self, message: bytes) -> Step:
         if self._refusal is not None:
             raise self._refusal
-        said = messages.bearer(message)
+        parsed = messages.bearer(message)
         try:
-            return Step(b"", await self._verifier.check_token(said))
+            return Step(b"", await self._verifier.check_token(parsed))
         except AuthenticationFailed as error:
             # RFC 7628: the error is sent first, and the failure follows the client's empty answer.
             self._refusal = error

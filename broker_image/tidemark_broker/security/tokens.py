@@ -138,18 +138,18 @@ class TokenChecker:
             raise AuthenticationFailed(f"the token is invalid: {type(error).__name__}") from None
 
     def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
-        wanted = self._settings
+        settings = self._settings
         return jwt.decode(
             token,
             key,
             # The key determines the algorithm, so a token cannot select a weaker one.
             algorithms=[name for name in ALGORITHMS if name == key.algorithm_name],
-            audience=wanted.audience or None,
-            issuer=wanted.issuer,
-            leeway=wanted.skew_s,
+            audience=settings.audience or None,
+            issuer=settings.issuer,
+            leeway=settings.skew_s,
             options={
-                "require": ["exp"] + (["iss"] if wanted.issuer else []),
-                "verify_aud": bool(wanted.audience),
+                "require": ["exp"] + (["iss"] if settings.issuer else []),
+                "verify_aud": bool(settings.audience),
             },
         )
 

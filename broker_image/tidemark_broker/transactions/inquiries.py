@@ -72,7 +72,7 @@ class Inquiries:
         self._answer_here = answer_here
         self._waiting: dict[int, _Waiting] = {}
 
-    async def ask(
+    async def query(
         self,
         transactional_id: str,
         producer: Producer,
@@ -99,9 +99,9 @@ class Inquiries:
         # A retriable code: a coordinator will be elected.
         if broker < 0:
             return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
-        return dict(zip(partitions, await self._ask(broker, inquiry), strict=True))
+        return dict(zip(partitions, await self._query(broker, inquiry), strict=True))
 
-    async def _ask(self, broker: int, inquiry: WireInquiry) -> Sequence[ErrorCode]:
+    async def _query(self, broker: int, inquiry: WireInquiry) -> Sequence[ErrorCode]:
         # The local coordinator needs no batching, since no request is in flight.
         if broker == self._node_id:
             (errors,) = await self._answer_here([inquiry])
@@ -127,7 +127,7 @@ class Inquiries:
         finally:
             del self._waiting[broker]
             for inquiry, answer in waiting.inquiries:  # only at shutdown
-                _answer(answer, _unheard(inquiry))
+                _answer(answer, _no_answer(inquiry))
 
     async def _verdicts(
         self, broker: int, inquiries: Sequence[WireInquiry]
@@ -145,7 +145,7 @@ class Inquiries:
                 return verdicts
         except (OSError, TimeoutError, FrameError, ValueError):
             pass
-        return [_unheard(each) for each in inquiries]
+        return [_no_answer(each) for each in inquiries]
 
     async def close(self) -> None:
         """Cancel the tasks that send queries."""
@@ -161,5 +161,5 @@ def _answer(answer: "asyncio.Future[Sequence[ErrorCode]]", verdict: Sequence[Err
         answer.set_result(verdict)
 
 
-def _unheard(inquiry: WireInquiry) -> Sequence[ErrorCode]:
+def _no_answer(inquiry: WireInquiry) -> Sequence[ErrorCode]:
     return [ErrorCode.network_exception] * len(inquiry.partitions)

@@ -90,10 +90,10 @@ class MarkerSender:
                     group.create_task(self._send(broker, batch))
                 # Transactions without partitions, or with deleted ones only, finish without a
                 # request.
-                await self._tell_finished()
+                await self._report_finished()
                 await self._sleep()
 
-    async def _tell_finished(self) -> None:
+    async def _report_finished(self) -> None:
         for number, (key, marker) in enumerate(self._queue.finished(), start=1):
             self._finished(key, marker)
             if number % _FINISHED_AT_ONCE == 0:
@@ -125,7 +125,7 @@ class MarkerSender:
 
     async def _errors(self, broker: int, batch: Sequence[MarkerWrite]) -> Sequence[ErrorCode]:
         try:
-            errors = await self._asked(broker, [_on_wire(each) for each in batch])
+            errors = await self._request_errors(broker, [_on_wire(each) for each in batch])
         except (OSError, TimeoutError, FrameError, ValueError) as error:
             logger.info(
                 "%d markers were not delivered to broker %d: %s",
@@ -142,7 +142,9 @@ class MarkerSender:
         # The markers may have been written. Repeating them is harmless.
         return [ErrorCode.network_exception] * len(batch)
 
-    async def _asked(self, broker: int, markers: Sequence[WireMarker]) -> Sequence[ErrorCode]:
+    async def _request_errors(
+        self, broker: int, markers: Sequence[WireMarker]
+    ) -> Sequence[ErrorCode]:
         # No connection to itself.
         if broker == self._node_id:
             return await self._write_here(markers)

@@ -53,7 +53,7 @@ async def verified(
         guards = {tp: guard for tp, take in partitions.items() if (guard := take()) is not None}
         if not guards:
             break
-        errors = await inquiries.ask(transactional_id, producer, [*guards], adds=adds)
+        errors = await inquiries.query(transactional_id, producer, [*guards], adds=adds)
         again = {}
         for tp, guard in guards.items():
             error = errors[tp]

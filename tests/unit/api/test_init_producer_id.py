@@ -47,16 +47,16 @@ async def ask(
 async def test_ids_continue_across_blocks_and_the_next_block_is_requested_in_time() -> None:
     ids = ProducerIds()
     asked = asyncio.create_task(ask(ids))
-    await ids.wanted.wait()
+    await ids.block_needed.wait()
     await ids.add(5_000, 1_000)
     given = [(await asked).producer_id]
-    while not ids.wanted.is_set():
+    while not ids.block_needed.is_set():
         given.append((await ask(ids)).producer_id)
     assert given == list(range(5_000, 5_901))
     await ids.add(9_000, 1_000)
     given = [(await ask(ids)).producer_id for _ in range(100)]
     assert given == [*range(5_901, 6_000), 9_000]
-    assert not ids.wanted.is_set()
+    assert not ids.block_needed.is_set()
 
 
 async def test_a_wait_that_is_too_long_is_answered_with_a_retriable_error(

@@ -55,7 +55,7 @@ async def test_steps_count_and_waits_do_not() -> None:
         await woken.wait()
         one.clock.now_s += 0.005
         answer = Answer()
-        one.throttle.tell(answer)
+        one.throttle.set_throttle_time(answer)
         return answer
 
     served = asyncio.create_task(one.throttle.serve(work()))
@@ -103,7 +103,7 @@ async def test_an_answer_without_room_for_it_is_left_alone() -> None:
     async def work() -> object:
         one.clock.now_s += 1
         answer = object()
-        one.throttle.tell(answer)
+        one.throttle.set_throttle_time(answer)
         return answer
 
     await one.throttle.serve(work())

@@ -99,7 +99,7 @@ def test_a_client_that_requests_ids_without_end_costs_the_api_server_four_writes
     pace, now_s, asked = Pace(), 0.0, []
     while len(asked) < 100:
         now_s += pace.wait_s(now_s)
-        pace.asked(now_s)
+        pace.count(now_s)
         asked.append(now_s)
     assert asked[:20] == [0.0] * 20, "many that begin at once do not wait"
     assert asked[-1] == 20.0

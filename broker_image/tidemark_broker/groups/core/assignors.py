@@ -176,12 +176,12 @@ def _keep(spec: Spec) -> tuple[_Assigned, list[tuple[uuid.UUID, int]]]:
                 taken[topic] |= allowed
                 mine[topic] = allowed
         kept[member_id] = mine
-    wanted: set[uuid.UUID] = set()
+    subscribed: set[uuid.UUID] = set()
     for topics in {member.topics for member in spec.members.values()}:
-        wanted |= topics
+        subscribed |= topics
     free = [
         (topic, number)
-        for topic in wanted
+        for topic in subscribed
         for number in range(spec.partitions[topic])
         if number not in taken[topic]
     ]

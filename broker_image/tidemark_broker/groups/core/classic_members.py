@@ -91,9 +91,9 @@ class ClassicMembers:
                 return JoinAnswer(error=ErrorCode.member_id_required, member_id=request.new_id)
             member_id = request.new_id
         # Large subscriptions are parsed in a thread, see steps.
-        said = yield from elsewhere(request.weight_bytes // 50, partial(_read, request))
+        subscription = yield from elsewhere(request.weight_bytes // 50, partial(_read, request))
         described = yield from elsewhere(
-            len(said.topics), partial(_described, request, said, member)
+            len(subscription.topics), partial(_described, request, subscription, member)
         )
         check_room(group, member, described, self._settings, self._room)
         # A different id under the same instance id is a restarted static member.
@@ -107,11 +107,11 @@ class ClassicMembers:
             now,
         )
         # The member reports what it owns by topic name. Reconciliation works with ids.
-        owned = yield from elsewhere(len(said.owned), partial(self._by_id, said))
+        owned = yield from elsewhere(len(subscription.owned), partial(self._by_id, subscription))
         member = group.members[member_id]
         yield from self._consumers.reconcile(group, member, owned, now, wants_others=wants_others)
         # The session restarts only now, after the steps above, which may fail.
-        self._consumers.hear_of(group, member, now)
+        self._consumers.renew_session(group, member, now)
         self._consumers.downgrade_later(group, now)
         self._room.weigh(group)
         self._await_rebalance(group, member, now)
@@ -145,8 +145,8 @@ class ClassicMembers:
             raise refused(ErrorCode.fenced_instance_id, wrong)
         return named
 
-    def _by_id(self, said: Subscribed) -> Assignment:
-        found = ((self._topic(name), numbers) for name, numbers in said.owned.items())
+    def _by_id(self, subscription: Subscribed) -> Assignment:
+        found = ((self._topic(name), numbers) for name, numbers in subscription.owned.items())
         return {topic.topic_id: numbers for topic, numbers in found if topic is not None}
 
     def _await_rebalance(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
@@ -172,7 +172,7 @@ class ClassicMembers:
             raise refused(ErrorCode.rebalance_in_progress, "The member must rejoin.")
         # The member has taken part, so it is no longer at risk of being removed.
         self._deadlines.cancel(RejoinDeadline(group.group_id, member.member_id))
-        self._consumers.hear_of(group, member, now)
+        self._consumers.renew_session(group, member, now)
         assignment = yield from elsewhere(
             position.size,
             lambda: assignment_bytes(self._by_name(position.assigned), protocol.metadata),
@@ -193,7 +193,7 @@ class ClassicMembers:
     ) -> Steps[ErrorCode]:
         """Return REBALANCE_IN_PROGRESS if the member must give up partitions or may have more."""
         member, _ = self._member(group, who, generation_id)
-        self._consumers.hear_of(group, member, now)
+        self._consumers.renew_session(group, member, now)
         position = member.position
         is_to_rejoin = position.epoch < group.epoch or position.state == UNREVOKED_PARTITIONS
         # Whether a partition is free needs a look at all holders, so it is only computed when
@@ -282,17 +282,19 @@ def _read(request: JoinRequest) -> Subscribed:
         raise refused(ErrorCode.inconsistent_group_protocol, wrong) from error
 
 
-def _described(request: JoinRequest, said: Subscribed, member: ConsumerMember | None) -> Described:
+def _described(
+    request: JoinRequest, subscription: Subscribed, member: ConsumerMember | None
+) -> Described:
     """Return the member's description, as the same object if it has not changed."""
     known = None if member is None else member.described
     former = (known or UNKNOWN).metadata
     made = replace(
         former,
         instance_id=request.who.instance_id or former.instance_id,
-        rack_id=said.rack_id or former.rack_id,
+        rack_id=subscription.rack_id or former.rack_id,
         client_id=request.client_id,
         client_host=request.client_host,
-        subscribed_topic_names=tuple(sorted(set(said.topics))),
+        subscribed_topic_names=tuple(sorted(set(subscription.topics))),
         subscribed_topic_regex=None,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         classic_member_metadata=classic_metadata(request.session_timeout_ms, request.protocols),

@@ -153,11 +153,11 @@ class ConsumerGroup:
         return topic in self._names or any(topic in each.topics for each in self.regexes.values())
 
     @property
-    def wanted_regexes(self) -> Collection[str]:
+    def regexes_in_use(self) -> Collection[str]:
         """Expressions of all members."""
         return self._regex_counts.keys()
 
-    def wants_regex(self, regex: str) -> bool:
+    def uses_regex(self, regex: str) -> bool:
         return regex in self._regex_counts
 
     def users_of(self, regex: str) -> int:
@@ -300,8 +300,8 @@ class ConsumerGroup:
             # Counts of the old description are removed before it is replaced.
             self._count(member, -1)
             member.described = described
-        wanted = described.subscription
-        member.subscription = self._subscriptions.setdefault(wanted, wanted)
+        subscription = described.subscription
+        member.subscription = self._subscriptions.setdefault(subscription, subscription)
         self._count(member, 1)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member_id

@@ -168,7 +168,7 @@ class ConsumerGroups:
         """Start the sessions of all members after the log was loaded."""
         for group in self._groups.values():
             for member in group.members.values():
-                self.hear_of(group, member, now)
+                self.renew_session(group, member, now)
                 if member.position.state == UNREVOKED_PARTITIONS:
                     self._await_revocation(group, member, now)
             self.targets.make_later(group, now)
@@ -219,7 +219,7 @@ class ConsumerGroups:
         self._groups[group.group_id] = group
         self._room.weigh(group)
         for member in group.members.values():
-            self.hear_of(group, member, now)
+            self.renew_session(group, member, now)
 
     def forget(self, group: ConsumerGroup) -> int:
         """Write tombstones for an empty group. Return the end offset of the records."""
@@ -324,12 +324,12 @@ class ConsumerGroups:
         yield from self.reconcile(group, member, request.owned, now, wants_others=wants_others)
         after = member.position
         # The session is renewed last: a failed heartbeat must not keep a member alive.
-        self.hear_of(group, member, now)
+        self.renew_session(group, member, now)
         self._room.weigh(group)
         # Comparing large assignments takes a thread, unless the position is the same object.
         size = 0 if before is after and not request.is_full else before.size + after.size
         assignment = yield from elsewhere(
-            size, partial(_told, before, after, is_full=request.is_full)
+            size, partial(_assignment_to_send, before, after, is_full=request.is_full)
         )
         return HeartbeatAnswer(
             member_id=member.member_id,
@@ -466,7 +466,7 @@ class ConsumerGroups:
             now.s + max(member.metadata.rebalance_timeout_ms, 0) / 1000,
         )
 
-    def hear_of(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
+    def renew_session(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
         """Restart the member's session."""
         classic = member.metadata.classic
         if classic is None:
@@ -503,10 +503,10 @@ def _described(request: HeartbeatRequest, known: Described | None) -> Steps[Desc
         return known
     # Sorting thousands of names takes long, so it is a step of its own.
     size = len(request.topic_names or ()) + len((known or UNKNOWN).subscription.names)
-    return (yield from elsewhere(size, partial(_described_anew, request, known)))
+    return (yield from elsewhere(size, partial(_new_description, request, known)))
 
 
-def _described_anew(request: HeartbeatRequest, known: Described | None) -> Described:
+def _new_description(request: HeartbeatRequest, known: Described | None) -> Described:
     former = (known or UNKNOWN).metadata
     # Fields that the heartbeat leaves out keep their previous values.
     names, regex = former.subscribed_topic_names, former.subscribed_topic_regex
@@ -530,7 +530,7 @@ def _described_anew(request: HeartbeatRequest, known: Described | None) -> Descr
     return known if known is not None and made == known.metadata else Described.of(made)
 
 
-def _told(before: Position, after: Position, *, is_full: bool) -> Assignment | None:
+def _assignment_to_send(before: Position, after: Position, *, is_full: bool) -> Assignment | None:
     """Return the assignment to send, or None if the member has it already."""
     if not is_full and (before is after or before.assigned == after.assigned):
         return None

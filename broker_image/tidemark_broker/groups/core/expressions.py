@@ -37,22 +37,22 @@ def unresolved(
     """
     if group is None:
         return [regex] if regex else []
-    wanted = dict.fromkeys(group.wanted_regexes)
+    in_use = dict.fromkeys(group.regexes_in_use)
     if regex:
-        wanted[regex] = None
-    if not wanted:
+        in_use[regex] = None
+    if not in_use:
         return []
     changed = group.regexes_version != topics_version
     pause_ms = _PAUSE_MS if changed else refresh_ms
     if now.ms - group.regexes_checked_ms >= pause_ms:
         group.regexes_checked_ms = now.ms  # so that concurrent heartbeats do not resolve them too
-        return list(wanted)
-    return [each for each in wanted if each not in group.regexes]
+        return list(in_use)
+    return [each for each in in_use if each not in group.regexes]
 
 
 def check_limit(group: ConsumerGroup, regex: str | None) -> None:
     """Check the limit of expressions."""
-    if regex and not group.wants_regex(regex) and len(group.wanted_regexes) >= REGEXES_MAX:
+    if regex and not group.uses_regex(regex) and len(group.regexes_in_use) >= REGEXES_MAX:
         wrong = f"The group already has {REGEXES_MAX} different expressions, which is the limit."
         raise refused(ErrorCode.invalid_regular_expression, wrong)
 
@@ -63,13 +63,13 @@ def resolved(group: ConsumerGroup, request: HeartbeatRequest, now: Now) -> list[
     if not found:
         return []
     # Only a complete set marks the version as checked, else the others would never be refreshed.
-    if all(each in found for each in group.wanted_regexes):
+    if all(each in found for each in group.regexes_in_use):
         group.regexes_version = request.topics_version
         group.regexes_checked_ms = now.ms
     return [
         regex_entry(group.group_id, regex, ResolvedRegex(topics, request.topics_version, now.ms))
         for regex, topics in found.items()
-        if (regex == request.regex or group.wants_regex(regex))
+        if (regex == request.regex or group.uses_regex(regex))
         and (regex not in group.regexes or group.regexes[regex].topics != topics)
     ]
 

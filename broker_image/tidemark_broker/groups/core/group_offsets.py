@@ -115,7 +115,7 @@ class GroupOffsets:
         kept = [n for n, error in zip(new, errors, strict=True) if error is ErrorCode.none]
         # A commit renews a classic member's session, as in Kafka.
         if by.producer is None and isinstance(group, ClassicGroup):
-            self._rebalancing.heard_of(group, by.who.member_id, now)
+            self._rebalancing.renew_after_commit(group, by.who.member_id, now)
         if not kept:
             return Changed(errors, 0)
         return Changed(errors, self._keep(by, kept, now))

@@ -109,14 +109,14 @@ def classic_metadata(
 
 def _metadata(member: Member, protocol_name: str) -> consumer.ConsumerGroupMemberMetadataValue:
     # A stable member has metadata for the protocol. Another one falls back to its first.
-    said = subscribed(member.metadata_of(protocol_name) or member.protocols[0].metadata)
+    subscription = subscribed(member.metadata_of(protocol_name) or member.protocols[0].metadata)
     return replace(
         UNKNOWN.metadata,
         instance_id=member.instance_id,
-        rack_id=said.rack_id,
+        rack_id=subscription.rack_id,
         client_id=member.client_id,
         client_host=member.client_host,
-        subscribed_topic_names=tuple(sorted(set(said.topics))),
+        subscribed_topic_names=tuple(sorted(set(subscription.topics))),
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         classic_member_metadata=classic_metadata(member.session_timeout_ms, member.protocols),
     )
@@ -164,7 +164,7 @@ def downgraded(
     members = []
     for member in group.members.values():
         metadata = member.metadata
-        said = _said(metadata, protocol)
+        subscription = _subscription(metadata, protocol)
         named = (
             (name(topic), numbers) for topic, numbers in group.target_of(member.member_id).items()
         )
@@ -178,8 +178,8 @@ def downgraded(
                 client_host=metadata.client_host,
                 rebalance_timeout=metadata.rebalance_timeout_ms,
                 session_timeout=metadata.classic_member_metadata.session_timeout_ms,
-                subscription=said,
-                assignment=assignment_bytes(partitions, said),
+                subscription=subscription,
+                assignment=assignment_bytes(partitions, subscription),
             )
         )
     return GroupMetadataValue(
@@ -199,6 +199,6 @@ def _common_protocol(group: ConsumerGroup) -> str:
     return next((each for each in names if group.supports(CONSUMER, (each,))), names[0])
 
 
-def _said(metadata: consumer.ConsumerGroupMemberMetadataValue, protocol: str) -> bytes:
+def _subscription(metadata: consumer.ConsumerGroupMemberMetadataValue, protocol: str) -> bytes:
     protocols = metadata.classic_member_metadata.supported_protocols
     return next((each.metadata for each in protocols if each.name == protocol), b"\0\0")

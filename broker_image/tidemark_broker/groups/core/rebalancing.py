@@ -103,7 +103,7 @@ class Rebalancing:
         for group in self._groups.values():
             self.check_later(group.group_id, now)
             for member in group.members.values():
-                self._hear_of(group, member, now)
+                self._renew_session(group, member, now)
             if len(group.members) > self._settings.size_max:
                 self._prepare(group, "the group exceeds group.max.size", now)
 
@@ -155,7 +155,7 @@ class Rebalancing:
         self._groups[group.group_id] = group
         self.check_later(group.group_id, now)
         for member in group.members.values():
-            self._hear_of(group, member, now)
+            self._renew_session(group, member, now)
         self._room.weigh(group)
         self._prepare(group, "the last member of the consumer protocol left", now)
 
@@ -302,7 +302,7 @@ class Rebalancing:
         ):
             group.new_member_added = True
         group.add(member, request.answer, request.protocol_type)
-        self._hear_of(group, member, now, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._renew_session(group, member, now, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._prepare_or_complete(group, f"{member_id} joins", now)
 
     def _join_static(
@@ -318,7 +318,7 @@ class Rebalancing:
         # The old id's session would remove the new process after its timeout.
         self._deadlines.cancel(SessionDeadline(group.group_id, old_id))
         self._update(group, member, request)
-        self._hear_of(group, member, now)
+        self._renew_session(group, member, now)
         if group.state is not GroupState.STABLE:
             self._prepare_or_complete(group, f"{instance_id} joins again", now)
         # The generation can only continue if the new process supports its protocol.
@@ -353,12 +353,12 @@ class Rebalancing:
         elif leads:
             answer = replace(answer, skip_assignment=True)
 
-        def tell(_: Now) -> None:
+        def deliver(_: Now) -> None:
             # Another restart or a rebalance may have happened before the commit.
             if group.members.get(member.member_id) is member and member.join is request.answer:
                 group.answer_join(member, answer)
 
-        self._journal.when_committed(end_offset, tell)
+        self._journal.when_committed(end_offset, deliver)
 
     def _joined(self, group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinAnswer:
         return JoinAnswer(
@@ -472,7 +472,7 @@ class Rebalancing:
         for member in group.members.values():
             leads = member.member_id == group.leader
             group.answer_join(member, self._joined(group, member.member_id, with_members=leads))
-            self._hear_of(group, member, now)
+            self._renew_session(group, member, now)
             member.is_new = False
             group.pending_sync.add(member.member_id)
         at_s = now.s + group.rebalance_timeout_ms / 1000
@@ -547,7 +547,7 @@ class Rebalancing:
             self._prepare(group, "an assignment that could not be recorded", now)
             return
 
-        def tell(then: Now) -> None:
+        def deliver(then: Now) -> None:
             # A new rebalance may have started before the commit.
             if (
                 group.state is GroupState.COMPLETING_REBALANCE
@@ -555,7 +555,7 @@ class Rebalancing:
             ):
                 self._begin_generation(group, assignments, then)
 
-        self._journal.when_committed(end_offset, tell)
+        self._journal.when_committed(end_offset, deliver)
 
     def _record_assigned(self, group: ClassicGroup, assignments: dict[str, bytes]) -> int:
         growth = _growth(group, assignments)
@@ -574,7 +574,7 @@ class Rebalancing:
         group.transition_to(GroupState.STABLE, now.ms)
         for member in group.members.values():
             if member.answer_sync(self._synced(group, member)):
-                self._hear_of(group, member, now)
+                self._renew_session(group, member, now)
 
     def _answer_syncs(self, group: ClassicGroup, error: ErrorCode, now: Now) -> None:
         """Fail all pending syncs and clear the assignments.
@@ -585,7 +585,7 @@ class Rebalancing:
             group.weight_bytes -= len(member.assignment)
             member.assignment = b""
             if member.answer_sync(SyncAnswer(error=error)):
-                self._hear_of(group, member, now)
+                self._renew_session(group, member, now)
         self._room.weigh(group)
 
     def _synced(self, group: ClassicGroup, member: Member) -> SyncAnswer:
@@ -610,21 +610,21 @@ class Rebalancing:
         if group.state is GroupState.EMPTY:
             return ErrorCode.unknown_member_id
         # The session is kept even during a rebalance, until the member rejoins or times out.
-        self._hear_of(group, group.members[who.member_id], now)
+        self._renew_session(group, group.members[who.member_id], now)
         if group.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 
-    def heard_of(self, group: ClassicGroup, member_id: str, now: Now) -> None:
+    def renew_after_commit(self, group: ClassicGroup, member_id: str, now: Now) -> None:
         """Keep a member's session after an offset commit."""
         member = group.members.get(member_id)
         if member is not None and group.state in (
             GroupState.STABLE,
             GroupState.PREPARING_REBALANCE,
         ):
-            self._hear_of(group, member, now)
+            self._renew_session(group, member, now)
 
-    def _hear_of(
+    def _renew_session(
         self, group: ClassicGroup, member: Member, now: Now, timeout_ms: int | None = None
     ) -> None:
         timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
@@ -642,7 +642,7 @@ class Rebalancing:
         errors = [self._leave(group, who) for who in members]
         self._room.weigh(group)
         if ErrorCode.none in errors:
-            self._someone_left(group, "members left the group", now)
+            self._member_left(group, "members left the group", now)
         return errors
 
     def _leave(self, group: ClassicGroup, who: Identity) -> ErrorCode:
@@ -662,7 +662,7 @@ class Rebalancing:
         self._drop(group, member_id)
         return ErrorCode.none
 
-    def _someone_left(self, group: ClassicGroup, reason: str, now: Now) -> None:
+    def _member_left(self, group: ClassicGroup, reason: str, now: Now) -> None:
         if group.state in _AFTER_JOIN:
             self._prepare(group, reason, now)
         else:
@@ -694,7 +694,7 @@ class Rebalancing:
         if member is None:
             self._complete_if_all_joined(group, now)
         else:
-            self._someone_left(group, f"the session of {member_id} expired", now)
+            self._member_left(group, f"the session of {member_id} expired", now)
 
     # ------------------------------------------------------------ records
 

@@ -104,22 +104,24 @@ def _towards(position: Position, epoch: int, target: Target, owned: Assignment |
     assigned: dict[uuid.UUID, Mapping[int, int]] = {}
     revoking: dict[uuid.UUID, Mapping[int, int]] = {}
     for topic, held in position.assigned.items():
-        wanted = target.partitions.get(topic, _NOTHING)
-        if held.keys() <= wanted:
+        targeted = target.partitions.get(topic, _NOTHING)
+        if held.keys() <= targeted:
             assigned[topic] = held  # the same object, which makes comparisons cheap
             continue
-        kept = {number: since for number, since in held.items() if number in wanted}
+        kept = {number: since for number, since in held.items() if number in targeted}
         if kept:
             assigned[topic] = kept
-        revoking[topic] = {number: since for number, since in held.items() if number not in wanted}
+        revoking[topic] = {
+            number: since for number, since in held.items() if number not in targeted
+        }
     # Partitions that the member does not own any more need no confirmation.
     if revoking and _owns_any(revoking, owned):
         return _settled(position, epoch, UNREVOKED_PARTITIONS, assigned, revoking)
     # Nothing is left to revoke, so the member enters the target epoch and takes free partitions.
     waits = False
-    for topic, wanted in target.partitions.items():
+    for topic, targeted in target.partitions.items():
         mine = assigned.get(topic, {})
-        lacking = wanted - mine.keys()
+        lacking = targeted - mine.keys()
         free = {number: target.epoch for number in lacking if not target.is_held(topic, number)}
         waits |= len(free) < len(lacking)
         if free:

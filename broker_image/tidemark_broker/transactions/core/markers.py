@@ -141,7 +141,7 @@ class MarkerQueue:
         # A bounded number per pass, since a restart may make a hundred thousand ready at once.
         for write in list(itertools.islice(self._ready, _PLACED_AT_ONCE)):
             del self._ready[write]
-            if self._is_wanted(write):
+            if self._is_current(write):
                 self._place(write, now_s)
         batches = {}
         # One request per broker in flight, so a slow broker accumulates a larger batch.
@@ -166,7 +166,7 @@ class MarkerQueue:
         self._busy.discard(broker)
         for write in batch:
             # The transaction may have been dropped or replaced while the request was in flight.
-            if not self._is_wanted(write):
+            if not self._is_current(write):
                 continue
             if errors(write) in _DONE:
                 self._done(write)
@@ -195,7 +195,7 @@ class MarkerQueue:
         batch: list[MarkerWrite] = []
         for _ in range(min(len(queue), BATCH_MAX)):
             write = queue.popleft()
-            if not self._is_wanted(write):
+            if not self._is_current(write):
                 continue
             if self._leader_of(write.tp) == broker:
                 batch.append(write)
@@ -205,7 +205,7 @@ class MarkerQueue:
             self._for_broker[broker] = queue
         return batch
 
-    def _is_wanted(self, write: MarkerWrite) -> bool:
+    def _is_current(self, write: MarkerWrite) -> bool:
         unfinished = self._unfinished.get(write.key)
         return unfinished is not None and unfinished.left.get(write.tp) is write
 
