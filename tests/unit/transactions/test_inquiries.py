@@ -63,7 +63,7 @@ def made(wire: Any, leader: int = 2) -> Inquiries:
 
 
 async def soon(inquiries: Inquiries, name: str, *tps: TopicPartition) -> "asyncio.Task[Any]":
-    task = asyncio.create_task(inquiries.ask(name, ME, tps, adds=True))
+    task = asyncio.create_task(inquiries.query(name, ME, tps, adds=True))
     await asyncio.sleep(0.001)
     return task
 
@@ -158,11 +158,11 @@ async def test_messages_between_brokers() -> None:
 
 
 async def test_without_a_coordinator() -> None:
-    away = await made(Wire(), leader=-1).ask("a", ME, [A], adds=False)
+    away = await made(Wire(), leader=-1).query("a", ME, [A], adds=False)
     assert away == {A: ErrorCode.coordinator_not_available}
-    unknown = await made(Wire()).ask("unknown", ME, [A], adds=False)
+    unknown = await made(Wire()).query("unknown", ME, [A], adds=False)
     assert unknown == {A: ErrorCode.coordinator_not_available}
-    assert await made(Wire(), leader=1).ask("a", ME, [A], adds=False) == {A: OK}
+    assert await made(Wire(), leader=1).query("a", ME, [A], adds=False) == {A: OK}
 
 
 async def test_waiting_requests_are_answered_when_the_broker_stops() -> None:
