@@ -360,7 +360,7 @@ async def test_answers_to_the_inquiries_of_leaders(
             [ErrorCode.unknown_topic_or_partition],
             [ErrorCode.unknown_topic_or_partition],
         ]
-        here = await made.coordinator.inquiries.ask(ID, Producer(1, 0), [T0], adds=False)
+        here = await made.coordinator.inquiries.query(ID, Producer(1, 0), [T0], adds=False)
         assert here == {T0: ErrorCode.none}
 
 
