@@ -82,8 +82,8 @@ async def alter_incrementally(
 
     def settings(resource: incremental.AlterConfigsResource) -> tuple[Setting, ...]:
         return tuple(
-            Setting(name=each.name, value=each.value, operation=each.config_operation)
-            for each in resource.configs
+            Setting(name=config.name, value=config.value, operation=config.config_operation)
+            for config in resource.configs
         )
 
     return await _altered(request.resources, settings, call, validate_only=request.validate_only)
@@ -94,8 +94,8 @@ async def alter(request: whole.AlterConfigsRequest, call: Call) -> AlterConfigsR
 
     def settings(resource: whole.AlterConfigsResource) -> tuple[Setting, ...]:
         return tuple(
-            Setting(name=each.name, value=each.value, operation=SettingOperation.SET)
-            for each in resource.configs
+            Setting(name=config.name, value=config.value, operation=SettingOperation.SET)
+            for config in resource.configs
         )
 
     return await _altered(
@@ -112,7 +112,9 @@ async def _altered(
     is_whole: bool = False,
 ) -> AlterConfigsResponse:
     # Kafka rejects a resource that is named twice, since the order of its changes would decide.
-    counts = Counter[_Key]((each.resource_type, each.resource_name) for each in resources)
+    counts = Counter[_Key](
+        (resource.resource_type, resource.resource_name) for resource in resources
+    )
     outcomes: dict[_Key, _Outcome] = {}
     # Checks that need only this broker run first. Only the remaining changes go to the operator.
     changes: dict[_Key, TopicChange] = {}
@@ -208,11 +210,11 @@ def _wrong_with_group(kind: int, name: str, settings: Sequence[Setting], call: C
         return None
     # The bounds relate keys to each other, so they are checked on the merged configuration.
     after = dict(call.services.cluster.group_config(name))
-    for each in settings:
-        if each.operation == SettingOperation.SET and each.value is not None:
-            after[each.name] = each.value
+    for setting in settings:
+        if setting.operation == SettingOperation.SET and setting.value is not None:
+            after[setting.name] = setting.value
         else:
-            after.pop(each.name, None)
+            after.pop(setting.name, None)
     numbers = {
         key: value
         for key, value in after.items()
@@ -226,7 +228,7 @@ def _refusal_of_one_broker(settings: Sequence[Setting]) -> _Outcome:
 
     No key can be set for one broker alone, so deleting one succeeds without a change.
     """
-    added = {each.name for each in settings if each.operation != SettingOperation.DELETE}
+    added = {setting.name for setting in settings if setting.operation != SettingOperation.DELETE}
     static = sorted(added - DYNAMIC.keys())
     if static:
         text = f"Cannot update these configs dynamically: {', '.join(static)[:1000]}; {_IN_FILE}"
@@ -257,9 +259,9 @@ async def _follow(
         kind, name = key
         if kind == ConfigResource.GROUP:
             return all(
-                cluster.group_config(name).get(each.name) == each.value
-                for each in changes[key].settings
-                if each.operation == SettingOperation.SET
+                cluster.group_config(name).get(setting.name) == setting.value
+                for setting in changes[key].settings
+                if setting.operation == SettingOperation.SET
             )
         view = cluster.topics.get(name) if kind == ConfigResource.TOPIC else None
         config = cluster.cluster_config if view is None else view.config

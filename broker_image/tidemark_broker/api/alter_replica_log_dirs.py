@@ -41,9 +41,9 @@ async def handle(request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplic
     """Answer each partition once, for the last directory that is named for it."""
     # A later directory for the same partition replaces an earlier one, as in Kafka.
     targets = {
-        (topic.name, number): each.path
-        for each in request.dirs
-        for topic in each.topics
+        (topic.name, number): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
         for number in topic.partitions
     }
     may = call.client.may(Operation.ALTER, ResourceType.CLUSTER)
@@ -76,7 +76,7 @@ def _error(topic: str, number: int, path: str, call: Call) -> ErrorCode:
 def _topics(
     found: Iterable[tuple[str, int, ErrorCode]],
 ) -> Iterator[AlterReplicaLogDirTopicResult]:
-    for name, parts in groupby(sorted(found), lambda each: each[0]):
+    for name, parts in groupby(sorted(found), lambda result: result[0]):
         yield AlterReplicaLogDirTopicResult(
             topic_name=name,
             partitions=tuple(

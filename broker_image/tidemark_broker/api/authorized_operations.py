@@ -32,4 +32,4 @@ def group_operations(client: Client, group_id: str) -> int:
 
 
 def _operations(client: Client, kind: ResourceType, name: str) -> int:
-    return bits(each for each in OPERATIONS_OF[kind] if client.may(each, kind, name))
+    return bits(operation for operation in OPERATIONS_OF[kind] if client.may(operation, kind, name))

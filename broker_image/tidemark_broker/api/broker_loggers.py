@@ -45,14 +45,14 @@ def alter(settings: Sequence[Setting], *, validate_only: bool) -> None:
     """Apply all settings or none. Raises :class:`LoggerRefusal`."""
     # All settings are checked before the first is applied.
     known = _loggers()
-    for each in settings:
-        _check(each, known)
+    for setting in settings:
+        _check(setting, known)
     if validate_only:
         return
-    for each in settings:
-        taken_away = each.operation == SettingOperation.DELETE
-        level = logging.NOTSET if taken_away else _LEVELS[each.value or ""]
-        logging.getLogger("" if each.name == ROOT else each.name).setLevel(level)
+    for setting in settings:
+        taken_away = setting.operation == SettingOperation.DELETE
+        level = logging.NOTSET if taken_away else _LEVELS[setting.value or ""]
+        logging.getLogger("" if setting.name == ROOT else setting.name).setLevel(level)
 
 
 # Libraries log secrets and bulk data at low levels, so only the program's loggers are settable.

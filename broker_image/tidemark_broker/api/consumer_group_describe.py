@@ -134,7 +134,7 @@ async def _describe(described: DescribedGroup, group: ConsumerGroup, call: Call)
         call.services.groups.settings.consumer_assignors[0]
     )
     members = await call.turns.all_of(
-        _member(each, group, call) for each in tuple(group.members.values())
+        _member(member, group, call) for member in tuple(group.members.values())
     )
     described.members = tuple(members)
 

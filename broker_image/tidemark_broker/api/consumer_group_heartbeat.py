@@ -91,9 +91,9 @@ async def _heartbeat_request(
     # A missing list means unchanged, an empty one that the member owns nothing.
     if request.topic_partitions is not None:
         owned = {}
-        for each in request.topic_partitions:
-            if each.topic_id is not None:
-                owned.setdefault(each.topic_id, set()).update(each.partitions)
+        for topic in request.topic_partitions:
+            if topic.topic_id is not None:
+                owned.setdefault(topic.topic_id, set()).update(topic.partitions)
             await call.turns.pause()
     return HeartbeatRequest(
         group_id=request.group_id,

@@ -128,8 +128,8 @@ def _change(topic: CreatePartitionsTopic) -> TopicChange:
         topic_id=None,
         partitions=topic.count,
         assignments=tuple(
-            Assignment(partition=number, replicas=each.broker_ids)
-            for number, each in enumerate(topic.assignments or ())
+            Assignment(partition=number, replicas=assignment.broker_ids)
+            for number, assignment in enumerate(topic.assignments or ())
         ),
     )
 

@@ -205,12 +205,12 @@ def _change(topic: CreatableTopic) -> TopicChange:
         partitions=topic.num_partitions,
         replication_factor=i32(topic.replication_factor),
         assignments=tuple(
-            Assignment(partition=each.partition_index, replicas=each.broker_ids)
-            for each in topic.assignments
+            Assignment(partition=assignment.partition_index, replicas=assignment.broker_ids)
+            for assignment in topic.assignments
         ),
         settings=tuple(
-            Setting(name=each.name, value=each.value, operation=SettingOperation.SET)
-            for each in topic.configs
+            Setting(name=config.name, value=config.value, operation=SettingOperation.SET)
+            for config in topic.configs
         ),
     )
 
@@ -236,11 +236,11 @@ def _answer(topic: CreatableTopic, result: TopicChangeResult, call: Call) -> Cre
 
 
 def _configs(topic: CreatableTopic, call: Call) -> tuple[CreatableTopicConfigs, ...]:
-    given = {each.name: each.value for each in topic.configs if each.value is not None}
+    given = {config.name: config.value for config in topic.configs if config.value is not None}
     described = topic_configs(given, call.services.cluster.cluster_config, call.services.entries)
     return tuple(
-        CreatableTopicConfigs(name=each.name, value=each.value, config_source=each.source)
-        for each in described
+        CreatableTopicConfigs(name=key.name, value=key.value, config_source=key.source)
+        for key in described
     )
 
 

@@ -70,22 +70,22 @@ async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsRespon
     # Ids are resolved first: authorization and duplicates are decided by name.
     requested = Counter[_Requested](_requested(request))
     answers: dict[_Requested, DeletableTopicResult] = {}
-    found = await call.turns.all_of(_name(each, call) for each in requested)
+    found = await call.turns.all_of(_name(identity, call) for identity in requested)
     names = dict(zip(requested, found, strict=True))
     undeletable = await _undeletable({name for name in names.values() if name}, call)
     named_by_id = {name for (by_name, _), name in names.items() if by_name is None and name}
     # Errors are collected per topic, so that one rejected topic does not stop the others.
-    for each, times in requested.items():
-        refused = _refusal(each, times, names[each], undeletable, named_by_id, call)
-        refused = refused or _over_quota(each, names[each], call)
+    for identity, times in requested.items():
+        refused = _refusal(identity, times, names[identity], undeletable, named_by_id, call)
+        refused = refused or _over_quota(identity, names[identity], call)
         if refused is not None:
-            answers[each] = refused
+            answers[identity] = refused
         if call.turns.over:
             await call.turns.give()
     if call.turns.over:
         await call.turns.give()
     # Topics without an error are deleted together and share the rest of the time-out.
-    left = {each: name for each, name in names.items() if each not in answers}
+    left = {identity: name for identity, name in names.items() if identity not in answers}
     wait_s = milliseconds(request.timeout) / 1000
     answers |= await _deleted(left, call, wait_s)
     return DeleteTopicsResponse(responses=tuple(answers.values()))
@@ -194,8 +194,8 @@ async def _deleted(
         call, going, lambda topic_id: cluster.by_id(topic_id) is None, until_s - loop.time()
     )
     answers = await call.turns.all_of(
-        _answer(name, results[each], call, is_late=results[each].topic_id in late)
-        for each, name in requested.items()
+        _answer(name, results[identity], call, is_late=results[identity].topic_id in late)
+        for identity, name in requested.items()
     )
     return dict(zip(requested, answers, strict=True))
 

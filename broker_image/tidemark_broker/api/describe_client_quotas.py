@@ -58,14 +58,16 @@ async def handle(request: DescribeClientQuotasRequest, call: Call) -> DescribeCl
     """Return the quotas to clients that may describe the cluster's configuration."""
     if not call.client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return DescribeClientQuotasResponse(error_code=ErrorCode.cluster_authorization_failed)
-    filters = {each.entity_type: each for each in request.components}
+    filters = {component.entity_type: component for component in request.components}
     problem = _problem(request, filters)
     if problem is not None:
         code, text = problem
         return DescribeClientQuotasResponse(error_code=code, error_message=text)
     entries = await call.turns.all_of(_entries(request, filters, call))
     # Entries that do not match are yielded as None, so that the loop can yield between them.
-    return DescribeClientQuotasResponse(entries=tuple(each for each in entries if each is not None))
+    return DescribeClientQuotasResponse(
+        entries=tuple(entry for entry in entries if entry is not None)
+    )
 
 
 def _problem(
@@ -81,9 +83,12 @@ def _problem(
     if unknown:
         text = f"quotas exist for {USER} and {CLIENT_ID}, not for {', '.join(sorted(unknown))}"
         return ErrorCode.unsupported_version, text
-    if any(not _EXACT <= each.match_type <= _ANY for each in request.components):
+    if any(not _EXACT <= component.match_type <= _ANY for component in request.components):
         return invalid, "unknown match type"
-    if any((each.match_type == _EXACT) is (each.match is None) for each in request.components):
+    if any(
+        (component.match_type == _EXACT) is (component.match is None)
+        for component in request.components
+    ):
         return invalid, "an exact match needs a name, other matches must not have one"
     return None
 
@@ -94,7 +99,7 @@ def _entries(
     for quota in call.services.users.quotas.entries:
         given = {USER: quota.user, CLIENT_ID: quota.client_id, IP: None}
         # With strict, an entity that has more parts than the filter does not match.
-        is_match = all(_fits(each, given[kind]) for kind, each in filters.items())
+        is_match = all(_fits(component, given[kind]) for kind, component in filters.items())
         is_more = any(name is not None for kind, name in given.items() if kind not in filters)
         yield _entry(quota, given) if is_match and not (request.strict and is_more) else None
 

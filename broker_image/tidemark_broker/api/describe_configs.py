@@ -137,7 +137,7 @@ def _result(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=tuple(
-            _key(each, request) for each in found if selected is None or each.name in selected
+            _key(key, request) for key in found if selected is None or key.name in selected
         ),
     )
 
@@ -193,8 +193,8 @@ def _key(key: Described, request: DescribeConfigsRequest) -> DescribeConfigsReso
         config_type=key.type,
         documentation=key.documentation if request.include_documentation else None,
         synonyms=tuple(
-            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
-            for each in synonyms
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in synonyms
         ),
     )
 

@@ -113,7 +113,9 @@ async def _described(group_id: str, call: Call) -> DescribedGroup:
         protocol_type=group.protocol_type or "",
         protocol_data=name or "",
     )
-    members = await call.turns.all_of(_member(each, name) for each in tuple(group.members.values()))
+    members = await call.turns.all_of(
+        _member(member, name) for member in tuple(group.members.values())
+    )
     described.members = tuple(members)
     return described
 

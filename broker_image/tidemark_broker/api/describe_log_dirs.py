@@ -76,7 +76,7 @@ async def handle(request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirs
         lost = DescribeLogDirsResult(error_code=ErrorCode.kafka_storage_error, log_dir=log_dir)
         return DescribeLogDirsResponse(error_code=ErrorCode.none, results=(lost,))
     # Sorted by topic, because groupby only joins neighbours.
-    hosted = sorted(_selected(request, call), key=lambda each: each.tp)
+    hosted = sorted(_selected(request, call), key=lambda replica: replica.tp)
     result = DescribeLogDirsResult(
         error_code=ErrorCode.none,
         log_dir=log_dir,
@@ -92,11 +92,11 @@ def _selected(request: DescribeLogDirsRequest, call: Call) -> set[Partition]:
     if request.topics is None:
         return set(replicas.partitions)
     requested = ((topic.topic, number) for topic in request.topics for number in topic.partitions)
-    return {found for each in requested if (found := replicas.get(*each)) is not None}
+    return {found for tp in requested if (found := replicas.get(*tp)) is not None}
 
 
 def _topics(hosted: Iterable[Partition]) -> Iterator[DescribeLogDirsTopic]:
-    for topic, replicas in groupby(hosted, lambda each: each.topic):
+    for topic, replicas in groupby(hosted, lambda replica: replica.topic):
         yield DescribeLogDirsTopic(name=topic, partitions=tuple(map(_partition, replicas)))
 
 

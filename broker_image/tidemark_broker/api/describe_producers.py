@@ -107,14 +107,14 @@ async def _partition(
 
 
 def _states(producers: list[ActiveProducer]) -> Iterator[ProducerState]:
-    for each in producers:
+    for producer in producers:
         yield ProducerState(
-            producer_id=each.producer_id,
-            producer_epoch=each.producer_epoch,
-            last_sequence=each.last_sequence,
-            last_timestamp=each.last_timestamp_ms,
-            coordinator_epoch=each.coordinator_epoch,
-            current_txn_start_offset=each.txn_first_offset,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            last_sequence=producer.last_sequence,
+            last_timestamp=producer.last_timestamp_ms,
+            coordinator_epoch=producer.coordinator_epoch,
+            current_txn_start_offset=producer.txn_first_offset,
         )
 
 

@@ -84,8 +84,8 @@ async def handle(
         refused = ErrorCode.invalid_request
         return DescribeTopicPartitionsResponse(
             topics=tuple(
-                DescribeTopicPartitionsResponseTopic(error_code=refused, name=each.name)
-                for each in request.topics
+                DescribeTopicPartitionsResponseTopic(error_code=refused, name=topic.name)
+                for topic in request.topics
             )
         )
     first = "" if cursor is None else cursor.topic_name
@@ -108,8 +108,8 @@ async def handle(
         topics=(
             *page.topics,
             *(
-                DescribeTopicPartitionsResponseTopic(error_code=failed, name=each)
-                for each in hidden
+                DescribeTopicPartitionsResponseTopic(error_code=failed, name=name)
+                for name in hidden
             ),
         ),
         next_cursor=page.next_cursor,

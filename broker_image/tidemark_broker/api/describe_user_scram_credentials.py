@@ -77,7 +77,8 @@ def _result(name: str, times: int, user: UserState | None) -> DescribeUserScramC
             error_message="no user of this name has a SCRAM credential",
         )
     infos = tuple(
-        CredentialInfo(mechanism=each.mechanism, iterations=each.iterations) for each in user.scram
+        CredentialInfo(mechanism=credential.mechanism, iterations=credential.iterations)
+        for credential in user.scram
     )
     return DescribeUserScramCredentialsResult(user=name, credential_infos=infos)
 

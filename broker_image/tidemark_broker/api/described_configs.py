@@ -102,11 +102,11 @@ def group_configs(config: Mapping[str, str], entries: Mapping[str, str]) -> Iter
             synonyms.append(Synonym(name=name, value=config[name], source=Source.GROUP))
         # Kafka lists the broker's key as a synonym of the group's key, with its file before its
         # default.
-        for each in key.synonyms:
-            if each.name in entries:
-                value = entries[each.name]
-                synonyms.append(Synonym(name=each.name, value=value, source=Source.BROKER_FILE))
-            default = Synonym(name=each.name, value=key.default, source=Source.DEFAULT)
+        for synonym in key.synonyms:
+            if synonym.name in entries:
+                value = entries[synonym.name]
+                synonyms.append(Synonym(name=synonym.name, value=value, source=Source.BROKER_FILE))
+            default = Synonym(name=synonym.name, value=key.default, source=Source.DEFAULT)
             synonyms.append(default)
         yield _described(key, tuple(synonyms))
 

@@ -87,8 +87,8 @@ def _requested(request: ElectLeadersRequest, call: Call) -> Mapping[str, Sequenc
     if request.topic_partitions is None:
         return {name: tuple(view.partitions) for name, view in call.services.cluster.topics.items()}
     requested: dict[str, dict[int, None]] = {}
-    for each in request.topic_partitions:
-        requested.setdefault(each.topic, {}).update(dict.fromkeys(each.partitions))
+    for entry in request.topic_partitions:
+        requested.setdefault(entry.topic, {}).update(dict.fromkeys(entry.partitions))
     return {topic: tuple(numbers) for topic, numbers in requested.items()}
 
 

@@ -31,13 +31,15 @@ class NodeEndpoint:
 
 def endpoint_of(row: control.BrokerState, listener: str) -> control.Endpoint | None:
     """Return the broker's endpoint on that listener; a client is never sent to another listener."""
-    return next((each for each in row.listeners if each.name == listener), None)
+    return next((endpoint for endpoint in row.listeners if endpoint.name == listener), None)
 
 
 def reachable(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoint]:
     """Return the endpoint by node id of each unfenced broker that has the listener."""
     registered = registered_at(cluster, listener)
-    return {node: each for node, each in registered.items() if not cluster.brokers[node].fenced}
+    return {
+        node: endpoint for node, endpoint in registered.items() if not cluster.brokers[node].fenced
+    }
 
 
 def registered_at(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoint]:

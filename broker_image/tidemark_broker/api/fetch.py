@@ -227,12 +227,14 @@ async def _named(request: FetchRequest, call: Call) -> Mapping[Key, PartitionReq
 async def _checked(requests: Sequence[PartitionRequest], call: Call) -> Sequence[PartitionRequest]:
     """Return the partitions, with an error for those that may not be read."""
     # Only sessions by id can contain topics whose name is still unknown.
-    if call.version >= _BY_ID and not all(each.topic for each in requests):
-        requests = await call.turns.all_of(_resolved(each, call) for each in requests)
-    denied = await call.denied(Operation.READ, (each.topic for each in requests if each.topic))
+    if call.version >= _BY_ID and not all(request.topic for request in requests):
+        requests = await call.turns.all_of(_resolved(request, call) for request in requests)
+    denied = await call.denied(
+        Operation.READ, (request.topic for request in requests if request.topic)
+    )
     if not denied:
         return requests
-    return await call.turns.all_of(_unless_denied(each, denied) for each in requests)
+    return await call.turns.all_of(_unless_denied(request, denied) for request in requests)
 
 
 def _resolved(request: PartitionRequest, call: Call) -> PartitionRequest:
@@ -331,8 +333,10 @@ def _aborted(read: Read, isolation_level: int) -> tuple[AbortedTransaction, ...]
     if isolation_level != _READ_COMMITTED:
         return () if _is_not_read(read) else None
     return tuple(
-        AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
-        for each in read.result.aborted
+        AbortedTransaction(
+            producer_id=transaction.producer_id, first_offset=transaction.first_offset
+        )
+        for transaction in read.result.aborted
     )
 
 

@@ -162,7 +162,7 @@ class FetchContext:
         """All partitions to fetch, in the order of reading."""
         if self._session is None:
             return list(self._named.values())
-        return [each.requested for each in self._session.cached.values()]
+        return [partition.requested for partition in self._session.cached.values()]
 
     @property
     def session_id(self) -> int:
@@ -319,13 +319,13 @@ class FetchSessionCache:
             self._partitions + size <= self._partitions_max // 2
         ):
             return
-        mine = [each for each in self._sessions.values() if each.who == who]
-        count, held = len(mine), sum(len(each.cached) for each in mine)
-        for each in mine:
+        mine = [session for session in self._sessions.values() if session.who == who]
+        count, held = len(mine), sum(len(session.cached) for session in mine)
+        for session in mine:
             if count < max(1, self._slots // 2) and held + size <= self._partitions_max // 2:
                 return
-            count, held = count - 1, held - len(each.cached)
-            self._end(each)
+            count, held = count - 1, held - len(session.cached)
+            self._end(session)
 
     def _evict_stale(self, now_s: float) -> bool:
         oldest = next(iter(self._sessions.values()), None)
@@ -339,8 +339,8 @@ class FetchSessionCache:
 
         A larger session saves more work, as in Kafka's ``FetchSessionCache``.
         """
-        old = [each for each in self._sessions.values() if now_s - each.created_s > IDLE_S]
-        smallest = min(old, key=lambda each: len(each.cached), default=None)
+        old = [session for session in self._sessions.values() if now_s - session.created_s > IDLE_S]
+        smallest = min(old, key=lambda session: len(session.cached), default=None)
         if smallest is None or len(smallest.cached) >= size:
             return False
         self._end(smallest)

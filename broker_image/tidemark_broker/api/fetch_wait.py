@@ -104,22 +104,22 @@ async def _wait_for(watched: Sequence[_Snapshot], missing: int, call: Call, left
     def enough() -> bool:
         changed = tuple(watch.changed)
         watch.changed.clear()
-        if any(each.lost for each in changed):
+        if any(snapshot.lost for snapshot in changed):
             return True
-        advanced.update(each for each in changed if each.advanced)
+        advanced.update(snapshot for snapshot in changed if snapshot.advanced)
         # Each advanced partition has at least one byte, which spares the sum.
         if len(advanced) >= missing:
             return True
-        return sum(each.grown_bytes for each in advanced) >= missing
+        return sum(snapshot.grown_bytes for snapshot in advanced) >= missing
 
     purgatory, turns = call.services.purgatory, call.turns
     # Watches are removed even if the client disconnects during their registration.
     try:
-        for each in watched:
-            purgatory.watch(watch, (Change.HIGH_WATERMARK, each.partition.tp), each)
+        for snapshot in watched:
+            purgatory.watch(watch, (Change.HIGH_WATERMARK, snapshot.partition.tp), snapshot)
             if turns.over:
                 await turns.give()
         return await purgatory.wait([watch], enough, left_s, who=call.client.who)
     finally:
-        for each in watched:
-            purgatory.unwatch(watch, (Change.HIGH_WATERMARK, each.partition.tp))
+        for snapshot in watched:
+            purgatory.unwatch(watch, (Change.HIGH_WATERMARK, snapshot.partition.tp))

@@ -99,7 +99,9 @@ def _join_request(
         rebalance_timeout_ms=session_ms if rebalance_ms < 0 else rebalance_ms,
         session_timeout_ms=session_ms,
         protocol_type=request.protocol_type,
-        protocols=tuple(Protocol(each.name, bytes(each.metadata)) for each in request.protocols),
+        protocols=tuple(
+            Protocol(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols
+        ),
         needs_member_id=call.version >= _ID_FIRST_SINCE,
         may_skip_assignment=call.version >= _SKIP_SINCE,
         # The id contains the client's name, as in Kafka, so that admin tools show a readable one.
@@ -111,11 +113,11 @@ def _join_request(
 async def _answer(answer: JoinAnswer, call: Call) -> JoinGroupResponse:
     members = await call.turns.all_of(
         JoinGroupResponseMember(
-            member_id=each.member_id,
-            group_instance_id=each.instance_id,
-            metadata=each.metadata,
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            metadata=member.metadata,
         )
-        for each in answer.members
+        for member in answer.members
     )
     # Older clients cannot read null.
     name = answer.protocol_name

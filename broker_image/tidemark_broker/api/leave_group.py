@@ -48,7 +48,9 @@ async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
         return LeaveGroupResponse(error_code=ErrorCode.invalid_group_id)
     members = [Identity(request.member_id)]
     if call.version >= _BATCHED_SINCE:
-        members = [Identity(each.member_id, each.group_instance_id) for each in request.members]
+        members = [
+            Identity(member.member_id, member.group_instance_id) for member in request.members
+        ]
     errors: list[ErrorCode] = []
     try:
         # An empty list still calls the coordinator, which checks that it leads the group.

@@ -45,12 +45,12 @@ async def handle(request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
         found = await call.turns.all_of(_listed(request, call))
     except CoordinatorError as error:
         return ListGroupsResponse(error_code=error.error_code)
-    return ListGroupsResponse(groups=tuple(each for each in found if each is not None))
+    return ListGroupsResponse(groups=tuple(group for group in found if group is not None))
 
 
 def _listed(request: ListGroupsRequest, call: Call) -> Iterator[ListedGroup | None]:
-    states = {each.lower() for each in request.states_filter}
-    types = {each.lower() for each in request.types_filter}
+    states = {name.lower() for name in request.states_filter}
+    types = {name.lower() for name in request.types_filter}
     # DESCRIBE on the cluster shows all groups without a check for each of them, as in Kafka.
     sees_all = call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER)
     for group in call.services.groups.groups():

@@ -56,7 +56,7 @@ async def handle(request: ListTransactionsRequest, call: Call) -> ListTransactio
         unknown_state_filters=tuple(
             name for name in request.state_filters if name not in STATES_BY_LABEL
         ),
-        transaction_states=tuple(each for each in found if each is not None),
+        transaction_states=tuple(transaction for transaction in found if transaction is not None),
     )
 
 

@@ -77,7 +77,7 @@ async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitRespon
     names = {view.name for view in views if view is not None} | {t.name for t in request.topics}
     denied = await call.denied(Operation.READ, names)
     entries = await call.turns.all_of(_entries(request, views, denied, call))
-    kept = [each.new for each in entries if each.new is not None]
+    kept = [entry.new for entry in entries if entry.new is not None]
     errors: list[ErrorCode] = []
     if kept:
         try:
@@ -86,7 +86,7 @@ async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitRespon
             errors = [error.error_code] * len(kept)
     # Errors of stored offsets are matched with their partitions by order.
     remaining = iter(errors)
-    answers = (each.error if each.new is None else next(remaining) for each in entries)
+    answers = (entry.error if entry.new is None else next(remaining) for entry in entries)
     return await _answer(request, call, answers)
 
 

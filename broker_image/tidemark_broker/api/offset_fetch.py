@@ -133,10 +133,10 @@ async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse
     # Older versions contain one group in the request itself.
     if call.version >= _BATCHED_SINCE:
         groups = []
-        for each in request.groups:
-            requested = _requested(each.topics)
-            who = (each.member_id, each.member_epoch)
-            groups.append(await _group(each.group_id, requested, call, who, require_stable=stable))
+        for group in request.groups:
+            requested = _requested(group.topics)
+            who = (group.member_id, group.member_epoch)
+            groups.append(await _group(group.group_id, requested, call, who, require_stable=stable))
             await call.turns.pause()
         return OffsetFetchResponse(groups=tuple(groups))
     requested = _requested_by_name(request.topics)
@@ -147,13 +147,13 @@ async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse
 def _requested(topics: Sequence[OffsetFetchRequestTopics] | None) -> list[_Requested] | None:
     if topics is None:
         return None
-    return [_Requested(each.name, each.topic_id, each.partition_indexes) for each in topics]
+    return [_Requested(topic.name, topic.topic_id, topic.partition_indexes) for topic in topics]
 
 
 def _requested_by_name(topics: Sequence[OffsetFetchRequestTopic] | None) -> list[_Requested] | None:
     if topics is None:
         return None
-    return [_Requested(each.name, None, each.partition_indexes) for each in topics]
+    return [_Requested(topic.name, None, topic.partition_indexes) for topic in topics]
 
 
 async def _group(
@@ -194,9 +194,9 @@ async def _refused(
     if call.version >= _GROUPS_ERROR_SINCE:
         return OffsetFetchResponseGroup(group_id=group_id, error_code=error)
     topics = []
-    for each in requested or ():
-        partitions = await call.turns.all_of(_errors(each, error))
-        topics.append(OffsetFetchResponseTopic(name=each.name, partitions=tuple(partitions)))
+    for topic in requested or ():
+        partitions = await call.turns.all_of(_errors(topic, error))
+        topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=tuple(partitions)))
     return OffsetFetchResponseGroup(group_id=group_id, topics=tuple(topics), error_code=error)
 
 
@@ -211,28 +211,28 @@ async def _named(
     # All names are authorized together, including those resolved from ids.
     cluster = call.services.cluster
     found = []
-    for each in requested:
-        view = cluster.topics.get(each.name)
+    for topic in requested:
+        view = cluster.topics.get(topic.name)
         if call.version >= _BY_ID_SINCE:
-            view = None if each.topic_id is None else cluster.by_id(each.topic_id)
-        found.append((each, view))
-    names = {each.name if view is None else view.name for each, view in found}
+            view = None if topic.topic_id is None else cluster.by_id(topic.topic_id)
+        found.append((topic, view))
+    names = {topic.name if view is None else view.name for topic, view in found}
     denied = await call.denied(Operation.DESCRIBE, names)
     topics = []
-    for each, view in found:
-        name = each.name if view is None else view.name
+    for topic, view in found:
+        name = topic.name if view is None else view.name
         # Kafka reports an unknown id per partition, and an unknown name as no offset.
         if view is None and call.version >= _BY_ID_SINCE:
-            parts = _errors(each, ErrorCode.unknown_topic_id)
+            parts = _errors(topic, ErrorCode.unknown_topic_id)
         elif name in denied:
-            parts = _errors(each, ErrorCode.topic_authorization_failed)
+            parts = _errors(topic, ErrorCode.topic_authorization_failed)
         else:
             topic_id = None if view is None else view.topic_id
-            parts = _parts(known, name, topic_id, each.partitions)
+            parts = _parts(known, name, topic_id, topic.partitions)
         partitions = await call.turns.all_of(parts)
         topics.append(
             OffsetFetchResponseTopic(
-                name=each.name, topic_id=each.topic_id, partitions=tuple(partitions)
+                name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions)
             )
         )
     return topics

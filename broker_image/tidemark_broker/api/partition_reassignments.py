@@ -148,7 +148,7 @@ async def list_them(
         )
     found = await call.turns.all_of(_moving(request, call))
     return ListPartitionReassignmentsResponse(
-        topics=tuple(each for each in found if each.partitions)
+        topics=tuple(topic for topic in found if topic.partitions)
     )
 
 
@@ -165,11 +165,13 @@ def _moving(
         known = topics.get(requested.name)
         if known is not None:
             rows = known.partitions
-            yield _topic(known, [each for each in requested.partition_indexes if each in rows])
+            yield _topic(known, [index for index in requested.partition_indexes if index in rows])
 
 
 def _topic(view: TopicMetadata, partitions: Iterable[int]) -> OngoingTopicReassignment:
-    rows: Iterator[control.PartitionState] = (view.partitions[each] for each in partitions)
+    rows: Iterator[control.PartitionState] = (
+        view.partitions[partition] for partition in partitions
+    )
     return OngoingTopicReassignment(
         name=view.name,
         partitions=tuple(

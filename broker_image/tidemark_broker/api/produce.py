@@ -139,7 +139,7 @@ async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
     entries = await call.turns.all_of(_entries(request, names, denied))
     # Bytes count when they arrive, whatever becomes of them: they have used the network.
     if call.quotas is not None:
-        call.quotas.use(QuotaKind.PRODUCE, sum(len(each.records or b"") for each in entries))
+        call.quotas.use(QuotaKind.PRODUCE, sum(len(entry.records or b"") for entry in entries))
     results = await _append_all(request, entries, call)
     # With acks 0 an error can only be signalled by closing the connection.
     if request.acks == 0:
@@ -208,16 +208,17 @@ async def _append_some(
         if order is not None:
             order.begun()
         if request.acks != ACKS_ALL or len(begun) == 1:  # at most one wait, so no tasks
-            return [await _acknowledged(each, request.acks, timeout_ms, who) for each in begun]
+            return [await _acknowledged(entry, request.acks, timeout_ms, who) for entry in begun]
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(_acknowledged(each, ACKS_ALL, timeout_ms, who)) for each in begun
+                group.create_task(_acknowledged(entry, ACKS_ALL, timeout_ms, who))
+                for entry in begun
             ]
         return [task.result() for task in tasks]
     finally:
-        for each in begun:
-            if isinstance(each, _Begun) and isinstance(each.append, DelayedAppend):
-                each.append.give_up()
+        for started in begun:
+            if isinstance(started, _Begun) and isinstance(started.append, DelayedAppend):
+                started.append.give_up()
 
 
 async def _acknowledged(
@@ -350,9 +351,9 @@ def _partition(
         log_start_offset=result.log_start_offset,
         record_errors=tuple(
             BatchIndexAndErrorMessage(
-                batch_index=each.batch_index, batch_index_error_message=each.message
+                batch_index=record.batch_index, batch_index_error_message=record.message
             )
-            for each in result.records
+            for record in result.records
         ),
         error_message=result.message,
         current_leader=leader,

@@ -56,7 +56,7 @@ async def verified(
     if not may or transactional_id is None:
         return dict.fromkeys(batches, _DENIED)
     # The coordinator is queried for one producer, so mixed batches cannot be verified.
-    producers = {Producer(each.producer_id, each.producer_epoch) for each in headers.values()}
+    producers = {Producer(header.producer_id, header.producer_epoch) for header in headers.values()}
     if len(producers) > 1:
         return dict.fromkeys(headers, _TWO_PRODUCERS)
     found = await verification.verified(

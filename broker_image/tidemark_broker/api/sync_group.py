@@ -60,7 +60,10 @@ def _sync_request(request: SyncGroupRequest, deliver: Callable[[SyncAnswer], Non
         generation_id=request.generation_id,
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
-        assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
+        assignments=tuple(
+            (assignment.member_id, bytes(assignment.assignment))
+            for assignment in request.assignments
+        ),
         answer=deliver,
     )
 

@@ -70,7 +70,7 @@ async def handle(request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommit
     # As in Kafka, topics are checked one by one, and the others are still committed.
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
     entries = await call.turns.all_of(_entries(request, denied, call))
-    new = [each.new for each in entries if each.new is not None]
+    new = [entry.new for entry in entries if entry.new is not None]
     errors: list[ErrorCode] = []
     if new:
         try:
@@ -79,7 +79,7 @@ async def handle(request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommit
             errors = [failed.error_code] * len(new)
     # Errors of stored offsets are matched with their partitions by order.
     remaining = iter(errors)
-    answers = (each.error if each.new is None else next(remaining) for each in entries)
+    answers = (entry.error if entry.new is None else next(remaining) for entry in entries)
     return await _answer(request, call, answers, ErrorCode.none)
 
 

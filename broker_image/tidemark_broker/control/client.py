@@ -410,7 +410,7 @@ async def _wait(future: "asyncio.Future[None]") -> None:
 
 async def first_of(*coroutines: Coroutine[None, None, None]) -> None:
     """Run coroutines until one ends, then cancel and await the others. Raises its error."""
-    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -74,7 +74,7 @@ class IsrChanges:
         batch: "list[tuple[Partition, control.IsrChange]]",
         answer: control.AlterPartitionResponse,
     ) -> None:
-        results = {(each.topic_id, each.partition): each for each in answer.results}
+        results = {(result.topic_id, result.partition): result for result in answer.results}
         for partition, change in batch:
             key = (change.topic_id, change.partition)
             result = results.get(key)

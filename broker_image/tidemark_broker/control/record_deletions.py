@@ -188,10 +188,10 @@ def _begin(manager: ReplicaManager, topic_id: uuid.UUID, below: wire.RecordsBelo
 def _results(ended: Sequence[Deletion]) -> tuple[wire.RecordsDeleted, ...]:
     return tuple(
         wire.RecordsDeleted(
-            partition=each.tp.partition,
-            error_code=int(each.error.value),
-            low_watermark=each.low_watermark,
-            lost_from_offset=each.lost_from,
+            partition=deletion.tp.partition,
+            error_code=int(deletion.error.value),
+            low_watermark=deletion.low_watermark,
+            lost_from_offset=deletion.lost_from,
         )
-        for each in ended
+        for deletion in ended
     )

@@ -38,7 +38,9 @@ async def pages(manager: ReplicaManager) -> list[Page]:
     unopened = await in_thread(manager.held_unopened)
     parts = list(
         # Sorted, so that a topic's replicas share its entry.
-        _parts(sorted([*held, *unopened], key=lambda each: (each.topic_id, each.partition)))
+        _parts(
+            sorted([*held, *unopened], key=lambda replica: (replica.topic_id, replica.partition))
+        )
     )
     return [Page(part, index == len(parts) - 1) for index, part in enumerate(parts)]
 
@@ -70,8 +72,8 @@ def _topics(page: dict[uuid.UUID, list[HeldReplica]]) -> tuple[control.TopicStat
 
 def _topic(topic_id: uuid.UUID, replicas: list[HeldReplica]) -> control.TopicState:
     """Return the topic with the newest tiering state among its replicas."""
-    tierings = (each.tiering for each in replicas if each.tiering is not None)
-    tiering = max(tierings, key=lambda each: each.epoch, default=NEVER_TIERED)
+    tierings = (replica.tiering for replica in replicas if replica.tiering is not None)
+    tiering = max(tierings, key=lambda state: state.epoch, default=NEVER_TIERED)
     return control.TopicState(
         topic_id=topic_id,
         name=replicas[0].topic,

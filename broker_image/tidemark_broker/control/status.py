@@ -154,23 +154,23 @@ class StatusReporter:
             self._brokers = self._manager.metadata.brokers
             self._glances.clear()
         before, self._glances = self._glances, {}
-        led = [each for each in self._manager.partitions if each.role in _REPORTED]
+        led = [partition for partition in self._manager.partitions if partition.role in _REPORTED]
         # Partitions that moved away must be reported again if they return.
         if len(led) < len(self._acknowledged):
             self._forget_all_but(led)
         changed = []
-        for each in led:
-            glanced = glance(each)
-            if before.get(each) != glanced:
-                status = partition_status(each)
-                if self._acknowledged.get((each.topic_id, each.partition)) != status:
+        for partition in led:
+            glanced = glance(partition)
+            if before.get(partition) != glanced:
+                status = partition_status(partition)
+                if self._acknowledged.get((partition.topic_id, partition.partition)) != status:
                     changed.append(status)
                     continue
-            self._glances[each] = glanced
+            self._glances[partition] = glanced
         return changed[:PARTITIONS_MAX]
 
     def _forget_all_but(self, led: Iterable[Partition]) -> None:
-        keys = {(each.topic_id, each.partition) for each in led}
+        keys = {(partition.topic_id, partition.partition) for partition in led}
         for key in [key for key in self._acknowledged if key not in keys]:
             del self._acknowledged[key]
 
@@ -193,7 +193,7 @@ class StatusReporter:
         now_s = asyncio.get_running_loop().time()
         # Summing reads every log, so it is done rarely.
         if now_s - self._added_up_s >= _BYTES_AGE_S:
-            self._log_bytes = sum(each.log.size_bytes for each in partitions)
+            self._log_bytes = sum(partition.log.size_bytes for partition in partitions)
             self._added_up_s = now_s
         return self._log_bytes
 
@@ -222,4 +222,6 @@ class StatusReporter:
         answer = await connection.request(request, control.BrokerStatusResponse, _TIMEOUT_S)
         check(answer.error_code, "BrokerStatus")
         self._health = health
-        self._acknowledged.update({(each.topic_id, each.partition): each for each in changed})
+        self._acknowledged.update(
+            {(status.topic_id, status.partition): status for status in changed}
+        )

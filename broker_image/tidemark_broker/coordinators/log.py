@@ -95,7 +95,7 @@ class CoordinatorLog:
         """
         self.check()
         now_ms = self.partition.context.wall_ms()
-        made = [Record(each.key, each.value, timestamp_ms=now_ms) for each in records]
+        made = [Record(record.key, record.value, timestamp_ms=now_ms) for record in records]
         # Offsets of a transaction are written in its producer's name, so that markers end them.
         if producer is None:
             batch = build_batch(made)
@@ -156,7 +156,7 @@ class CoordinatorLog:
         """Remove futures of requests that timed out, which accumulate while nothing is
         committed.
         """
-        self._waiting = [each for each in self._waiting if not each[2].done()]
+        self._waiting = [waiter for waiter in self._waiting if not waiter[2].done()]
         heapq.heapify(self._waiting)
         self._looked_through_at = max(_WAITING_MIN, 2 * len(self._waiting))
 

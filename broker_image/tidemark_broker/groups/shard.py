@@ -351,7 +351,7 @@ class GroupShard:
             key = GroupMetadataKey(group=group.group_id)
             return [*records_of(migration.tombstones(group)), record_of(key, value)], value
 
-        size = sum(size_of(each) for each in group.targets.values()) + 100 * len(group.members)
+        size = sum(size_of(target) for target in group.targets.values()) + 100 * len(group.members)
         written, value = yield from elsewhere(size, made)
         end_offset = self._journal.append(written)
         self.consumers.forgotten(group)

@@ -81,7 +81,7 @@ class Connections:
         """Let running requests of a listener finish for ``grace_s`` seconds, then close its
         connections.
         """
-        running = [task for each in self._of(of) for task in each.tasks]
+        running = [task for connection in self._of(of) for task in connection.tasks]
         if running:
             await asyncio.wait(running, timeout=grace_s)
         for connection in self._of(of):
@@ -103,7 +103,7 @@ class Connections:
             await asyncio.sleep(0.001)
 
     def _of(self, listener: Shared) -> list[ServerConnection]:
-        return [each for each in self._open if each.shared is listener]
+        return [connection for connection in self._open if connection.shared is listener]
 
     # ------------------------------------------------------------ called by connections
 
@@ -169,12 +169,12 @@ class Connections:
 
     def _end_parked(self) -> None:
         """Close connections with half of the parked bytes, unless that would free little."""
-        held = ((each, each.parked_bytes) for each in self._open)
-        parked = {each: size for each, size in held if size >= _PARKED_BYTES}
+        held = ((connection, connection.parked_bytes) for connection in self._open)
+        parked = {connection: size for connection, size in held if size >= _PARKED_BYTES}
         missing = sum(parked.values()) // 2
         if missing < self.config.queued_request_bytes_max // _PARKED_SHARE:
             return
-        for connection in sorted(parked, key=lambda each: parked[each], reverse=True):
+        for connection in sorted(parked, key=lambda candidate: parked[candidate], reverse=True):
             connection.end(broker_table.SLOW, "it holds memory that other connections need")
             missing -= parked[connection]
             if missing <= 0:

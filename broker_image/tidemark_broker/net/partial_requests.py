@@ -142,9 +142,9 @@ class _Line:
             return
         waiting, last = self._waiting, self._last
         # The address whose last turn is longest ago is next, however many connections it has.
-        address = min((each.address for each in waiting), key=lambda each: last[each])
-        own = [each for each in waiting if each.address == address]
-        following = own[0] if self._turns % 2 else min(own, key=lambda each: waiting[each])
+        address = min((key.address for key in waiting), key=lambda key: last[key])
+        own = [reader for reader in waiting if reader.address == address]
+        following = own[0] if self._turns % 2 else min(own, key=lambda reader: waiting[reader])
         self._begin(following, waiting.pop(following))
         # In a later turn of the loop, since it may leave the line at once, and all after it too.
         asyncio.get_running_loop().call_soon(following.resume)

@@ -14,7 +14,7 @@ from tidemark_broker.security.acls import (
 )
 
 _KNOWN = tuple(
-    frozenset(int(each) for each in kind)
+    frozenset(int(member) for member in kind)
     for kind in (ResourceType, PatternType, Operation, Permission)
 )
 

@@ -80,16 +80,16 @@ class Users:
     def of(cls, states: UserStatesRequest, *, if_none: bool) -> Self:
         """Convert the controller's message."""
         credentials = {
-            (user.name, each.mechanism): Credential(
-                mechanism=each.mechanism,
-                iterations=each.iterations,
-                salt=each.salt,
-                stored_key=each.stored_key,
-                server_key=each.server_key,
+            (user.name, scram.mechanism): Credential(
+                mechanism=scram.mechanism,
+                iterations=scram.iterations,
+                salt=scram.salt,
+                stored_key=scram.stored_key,
+                server_key=scram.server_key,
             )
             for user in states.users
-            for each in user.scram
-            if each.mechanism in _KEY_BYTES and each.iterations > 0
+            for scram in user.scram
+            if scram.mechanism in _KEY_BYTES and scram.iterations > 0
         }
         return cls(
             MappingProxyType({user.name: user for user in states.users}),
@@ -172,7 +172,7 @@ def _strangers(
     for (_, mechanism), credential in ordered:
         shapes.setdefault(mechanism, []).append((credential.iterations, len(credential.salt)))
     # An older operator sends no key: derive one from what only brokers know of two users.
-    keys = b"".join(each.server_key for _, each in (ordered[:1] + ordered[-1:]))
+    keys = b"".join(credential.server_key for _, credential in (ordered[:1] + ordered[-1:]))
     return _Strangers(
         secret=strangers_key or hashlib.sha256(b"strangers" + keys).digest(),
         shapes=MappingProxyType({kind: tuple(found) for kind, found in shapes.items()}),

@@ -71,4 +71,4 @@ class Links:
         self._closed = True
         connections = [*self._connections.values()]
         self._connections.clear()
-        await asyncio.gather(*(each.close() for each in connections))
+        await asyncio.gather(*(connection.close() for connection in connections))

@@ -159,7 +159,7 @@ class TransactionCoordinator:
     @property
     def count(self) -> int:
         """Number of transactional ids."""
-        return sum(each.count for each in self.shards())
+        return sum(shard.count for shard in self.shards())
 
     @property
     def is_loading(self) -> bool:
@@ -214,7 +214,7 @@ class TransactionCoordinator:
         """Answer another broker's inquiries."""
         verdicts = await self.answer(request.inquiries)
         return AskCoordinatorResponse(
-            verdicts=tuple(WireVerdict(errors=tuple(map(int, each))) for each in verdicts)
+            verdicts=tuple(WireVerdict(errors=tuple(map(int, verdict))) for verdict in verdicts)
         )
 
     async def answer(self, inquiries: Sequence[WireInquiry]) -> Sequence[Sequence[ErrorCode]]:
@@ -229,7 +229,7 @@ class TransactionCoordinator:
 
     async def _answer(self, inquiry: WireInquiry) -> Sequence[ErrorCode]:
         tps = [
-            TopicPartition(*each) for each in zip(inquiry.topics, inquiry.partitions, strict=True)
+            TopicPartition(*pair) for pair in zip(inquiry.topics, inquiry.partitions, strict=True)
         ]
         producer = Producer(inquiry.producer_id, inquiry.producer_epoch)
         try:

@@ -139,17 +139,19 @@ class Inquiries:
                 AskCoordinatorResponse,
                 _ANSWER_TIMEOUT_S,
             )
-            verdicts = [[ErrorCode(code) for code in each.errors] for each in answer.verdicts]
+            verdicts = [[ErrorCode(code) for code in verdict.errors] for verdict in answer.verdicts]
             # A malformed answer must not be matched with the wrong queries.
-            if [len(each) for each in verdicts] == [len(each.partitions) for each in inquiries]:
+            if [len(verdict) for verdict in verdicts] == [
+                len(inquiry.partitions) for inquiry in inquiries
+            ]:
                 return verdicts
         except (OSError, TimeoutError, FrameError, ValueError):
             pass
-        return [_no_answer(each) for each in inquiries]
+        return [_no_answer(inquiry) for inquiry in inquiries]
 
     async def close(self) -> None:
         """Cancel the tasks that send queries."""
-        tasks = [each.task for each in self._waiting.values() if each.task is not None]
+        tasks = [queue.task for queue in self._waiting.values() if queue.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

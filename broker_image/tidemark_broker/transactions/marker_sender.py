@@ -125,7 +125,7 @@ class MarkerSender:
 
     async def _errors(self, broker: int, batch: Sequence[MarkerWrite]) -> Sequence[ErrorCode]:
         try:
-            errors = await self._request_errors(broker, [_on_wire(each) for each in batch])
+            errors = await self._request_errors(broker, [_on_wire(write) for write in batch])
         except (OSError, TimeoutError, FrameError, ValueError) as error:
             logger.info(
                 "%d markers were not delivered to broker %d: %s",

@@ -18,7 +18,7 @@ class TransactionsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield sums over the partitions of ``__transaction_state`` that this broker leads."""
-        weight = sum(each.weight_bytes for each in list(self._coordinator.shards()))
+        weight = sum(shard.weight_bytes for shard in list(self._coordinator.shards()))
         yield single(broker_table.TRANSACTIONAL_IDS, self._coordinator.count)
         yield single(broker_table.TRANSACTIONS_BYTES, weight)
         yield single(broker_table.WITHOUT_MARKERS, self._coordinator.markers.unfinished)

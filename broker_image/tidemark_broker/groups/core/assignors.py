@@ -53,7 +53,7 @@ class Spec:
 
 def uniform(spec: Spec) -> dict[str, Assignment]:
     """Return an assignment as balanced as the subscriptions allow, and sticky."""
-    subscriptions = {each.topics for each in spec.members.values()}
+    subscriptions = {member.topics for member in spec.members.values()}
     return dict(_even(spec) if len(subscriptions) == 1 else _mixed(spec))
 
 
@@ -64,7 +64,7 @@ def _even(spec: Spec) -> _Assigned:
     share, more = divmod(total, len(spec.members))
     kept, free = _keep(spec)
     # Members with more than a share keep one more, so that fewer partitions move.
-    order = sorted(spec.members, key=lambda each: (-_count(kept[each]), each))
+    order = sorted(spec.members, key=lambda member: (-_count(kept[member]), member))
     for place, member_id in enumerate(order):
         quota = share + (place < more)
         mine = kept[member_id]
@@ -94,14 +94,16 @@ def _mixed(spec: Spec) -> _Assigned:
         for topic in spec.members[member_id].topics:
             subscribers.setdefault(topic, []).append(member_id)
     # Topics with few subscribers are assigned first, as they leave the least choice.
-    by_choice = sorted(free, key=lambda each: (len(subscribers.get(each[0], ())), each))
-    for topic, numbers in itertools.groupby(by_choice, key=lambda each: each[0]):
+    by_choice = sorted(
+        free, key=lambda partition: (len(subscribers.get(partition[0], ())), partition)
+    )
+    for topic, numbers in itertools.groupby(by_choice, key=lambda partition: partition[0]):
         least = _Loads(subscribers.get(topic, ()), loads, 1)
         for _, number in numbers:
             member_id = least.first() or ""  # a free partition has at least one subscriber
             kept[member_id].setdefault(topic, set()).add(number)
             loads[member_id] += 1
-    order = sorted(subscribers, key=lambda each: (len(subscribers[each]), each))
+    order = sorted(subscribers, key=lambda subscriber: (len(subscribers[subscriber]), subscriber))
     # A move for one topic may unbalance another one, so the passes repeat until nothing moves.
     for _ in range(_ROUNDS_MAX):
         moved = [_balance(topic, subscribers[topic], kept, loads) for topic in order]
@@ -117,7 +119,7 @@ def _balance(
 
     Return whether any moved.
     """
-    owners = [each for each in subscribers if kept[each].get(topic)]
+    owners = [subscriber for subscriber in subscribers if kept[subscriber].get(topic)]
     most, least, moved = _Loads(owners, loads, -1), _Loads(subscribers, loads, 1), False
     while True:
         giver, taker = most.first(), least.first()
@@ -140,7 +142,7 @@ class _Loads:
     def __init__(self, members: Iterable[str], loads: Mapping[str, int], sign: int) -> None:
         self._loads, self._sign = loads, sign
         self._gone: set[str] = set()
-        self._heap = [(sign * loads[each], each) for each in members]
+        self._heap = [(sign * loads[member], member) for member in members]
         heapq.heapify(self._heap)
 
     def first(self) -> str | None:
@@ -172,7 +174,7 @@ def _keep(spec: Spec) -> tuple[_Assigned, list[tuple[uuid.UUID, int]]]:
                 count = spec.partitions[topic]
                 # Two members may claim one partition after a change of the assignor. The first
                 # keeps it.
-                allowed = {each for each in numbers if each < count} - taken[topic]
+                allowed = {number for number in numbers if number < count} - taken[topic]
                 taken[topic] |= allowed
                 mine[topic] = allowed
         kept[member_id] = mine
@@ -203,7 +205,7 @@ def range_(spec: Spec) -> dict[str, Assignment]:
     Static members come first, in the order of their instance ids.
     """
     # One order for all topics, so that topics with equal counts are co-partitioned.
-    order = sorted(spec.members, key=lambda each: _place(each, spec.members[each]))
+    order = sorted(spec.members, key=lambda member: _place(member, spec.members[member]))
     subscribers: dict[uuid.UUID, list[str]] = {}
     for member_id in order:
         for topic in spec.members[member_id].topics:

@@ -88,7 +88,7 @@ class ClassicGroup:
     @property
     def rebalance_timeout_ms(self) -> int:
         """Longest rebalance timeout of the members."""
-        return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def is_subscribed_to(self, topic: str) -> bool:
         """True if the members consume the topic, or might."""
@@ -135,8 +135,8 @@ class ClassicGroup:
         """Members in the form that the leader receives."""
         name = self.protocol_name or ""
         return tuple(
-            JoinedMember(each.member_id, each.instance_id, each.metadata_of(name))
-            for each in self.members.values()
+            JoinedMember(member.member_id, member.instance_id, member.metadata_of(name))
+            for member in self.members.values()
         )
 
     # ------------------------------------------------------------ members that come and go
@@ -241,7 +241,7 @@ class ClassicGroup:
 
     def not_rejoined(self) -> list[Member]:
         """Members that do not wait for the next generation."""
-        return [each for each in self.members.values() if each.join is None]
+        return [member for member in self.members.values() if member.join is None]
 
     def elect_joined_leader(self) -> bool:
         """Return whether a leader waits for the next generation; elect another one if needed."""
@@ -277,18 +277,18 @@ class ClassicGroup:
         # Metadata of the selected protocol only, as in Kafka's record.
         members = tuple(
             MemberMetadata(
-                member_id=each.member_id,
-                group_instance_id=each.instance_id,
-                client_id=each.client_id,
-                client_host=each.client_host,
-                rebalance_timeout=each.rebalance_timeout_ms,
-                session_timeout=each.session_timeout_ms,
-                subscription=each.metadata_of(name),
-                assignment=each.assignment
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.metadata_of(name),
+                assignment=member.assignment
                 if assignments is None
-                else assignments.get(each.member_id, b""),
+                else assignments.get(member.member_id, b""),
             )
-            for each in self.members.values()
+            for member in self.members.values()
         )
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
@@ -309,17 +309,17 @@ class ClassicGroup:
         group = cls(group_id, value.current_state_timestamp)
         group.generation_id = value.generation
         group.protocol_name = value.protocol
-        for each in value.members:
+        for metadata in value.members:
             member = Member(
-                Identity(each.member_id, each.group_instance_id),
-                client_id=each.client_id,
-                client_host=each.client_host,
-                rebalance_timeout_ms=each.rebalance_timeout,
-                session_timeout_ms=each.session_timeout,
+                Identity(metadata.member_id, metadata.group_instance_id),
+                client_id=metadata.client_id,
+                client_host=metadata.client_host,
+                rebalance_timeout_ms=metadata.rebalance_timeout,
+                session_timeout_ms=metadata.session_timeout,
                 # Only the selected protocol is in the record. Members send the others when they
                 # rejoin.
-                protocols=(Protocol(value.protocol or "", each.subscription),),
-                assignment=each.assignment,
+                protocols=(Protocol(value.protocol or "", metadata.subscription),),
+                assignment=metadata.assignment,
             )
             group.add(member, None, value.protocol_type)
         group.protocol_type = value.protocol_type or None
@@ -343,7 +343,7 @@ class ClassicGroup:
         topics: set[str] = set()
         # Members with equal metadata are parsed once, since most groups have one subscription.
         try:
-            for metadata in {each.metadata_of(name) for each in self.members.values()}:
+            for metadata in {member.metadata_of(name) for member in self.members.values()}:
                 named = subscribed_topics(metadata, left)
                 left -= len(named)
                 topics.update(named)
@@ -354,15 +354,15 @@ class ClassicGroup:
 
     def waiting(self) -> Iterator[Member]:
         """Members that wait for an answer."""
-        for each in tuple(self.members.values()):
-            if each.join is not None or each.sync is not None:
-                yield each
+        for member in tuple(self.members.values()):
+            if member.join is not None or member.sync is not None:
+                yield member
 
     # ------------------------------------------------------------ counts
 
     def _count(self, member: Member, sign: int) -> None:
         self.weight_bytes += sign * member.weight_bytes
-        for name in {each.name for each in member.protocols}:
+        for name in {protocol.name for protocol in member.protocols}:
             self._supported[name] += sign
             if not self._supported[name]:
                 del self._supported[name]

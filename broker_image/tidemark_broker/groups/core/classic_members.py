@@ -131,7 +131,9 @@ class ClassicMembers:
             raise refused(ErrorCode.inconsistent_group_protocol, f"{wrong}migration is disabled.")
         if not settings.session_timeout_min_ms <= session_ms <= settings.session_timeout_max_ms:
             raise refused(ErrorCode.invalid_session_timeout, f"{session_ms} ms.")
-        if not group.supports(request.protocol_type, {each.name for each in request.protocols}):
+        if not group.supports(
+            request.protocol_type, {protocol.name for protocol in request.protocols}
+        ):
             wrong = "No protocol in common with the other members."
             raise refused(ErrorCode.inconsistent_group_protocol, wrong)
         member_id, instance_id = request.who

@@ -55,7 +55,9 @@ class Described(NamedTuple):
         weight_bytes = _MEMBER_BYTES + texts + names_weigh(names)
         if metadata.classic is not None:
             protocols = metadata.classic.supported_protocols
-            weight_bytes += sum(len(each.name) + len(each.metadata) for each in protocols)
+            weight_bytes += sum(
+                len(protocol.name) + len(protocol.metadata) for protocol in protocols
+            )
         return cls(metadata, Subscription(frozenset(names), regex), weight_bytes)
 
 
@@ -125,9 +127,9 @@ def effect_of(value: records.Value) -> Effect:
     # Sets make comparisons with the next target cheap.
     if isinstance(value, records.ConsumerGroupTargetAssignmentMemberValue):
         return {
-            each.topic_id: frozenset(each.partitions)
-            for each in value.topic_partitions
-            if each.topic_id is not None
+            entry.topic_id: frozenset(entry.partitions)
+            for entry in value.topic_partitions
+            if entry.topic_id is not None
         }
     if isinstance(value, records.ConsumerGroupCurrentMemberAssignmentValue):
         return Position(
@@ -176,17 +178,17 @@ def _value_of(effect: Effect) -> records.Value:
 
 def _held(topics: tuple[records.CurrentTopicPartitions, ...], epoch: int) -> Held:
     return {
-        each.topic_id: dict(
+        topic.topic_id: dict(
             zip(
-                each.partitions,
+                topic.partitions,
                 # Records before KIP-1251 have no epochs. The member's epoch is the latest possible
                 # one.
-                each.assignment_epochs or (epoch,) * len(each.partitions),
+                topic.assignment_epochs or (epoch,) * len(topic.partitions),
                 strict=False,
             )
         )
-        for each in topics
-        if each.topic_id is not None
+        for topic in topics
+        if topic.topic_id is not None
     }
 
 
@@ -266,4 +268,4 @@ def group_tombstones(group_id: str) -> list[Entry]:
 
 def records_of(entries: Iterable[Entry]) -> list[CoordinatorRecord]:
     """Encode the entries, in their order."""
-    return [each.record() for each in entries]
+    return [entry.record() for entry in entries]

@@ -114,7 +114,7 @@ class ConsumerGroup:
         if self.epoch > self.assignment_epoch:
             return ConsumerGroupState.ASSIGNING
         epoch = self.assignment_epoch
-        if all(each.position.is_at(epoch) for each in tuple(self.members.values())):
+        if all(member.position.is_at(epoch) for member in tuple(self.members.values())):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
@@ -125,17 +125,20 @@ class ConsumerGroup:
     @property
     def subscribed(self) -> set[str]:
         """All topics of any subscription, whether they exist or not."""
-        return set(self._names).union(*(each.topics for each in self.regexes.values()))
+        return set(self._names).union(*(regex.topics for regex in self.regexes.values()))
 
     @property
     def topics_size(self) -> int:
         """Approximate size of :attr:`subscribed`, without iterating over it."""
-        return len(self._names) + sum(len(each.topics) for each in self.regexes.values())
+        return len(self._names) + sum(len(regex.topics) for regex in self.regexes.values())
 
     @property
     def spec_size(self) -> int:
         """Approximate cost of :meth:`spec`, in names."""
-        topics = sum(len(each.names) + self._regex_size(each.regex) for each in self._subscriptions)
+        topics = sum(
+            len(subscription.names) + self._regex_size(subscription.regex)
+            for subscription in self._subscriptions
+        )
         return len(self.members) + topics
 
     def _regex_size(self, regex: str | None) -> int:
@@ -150,7 +153,7 @@ class ConsumerGroup:
         return subscription.names if resolved is None else subscription.names | resolved.topics
 
     def is_subscribed_to(self, topic: str) -> bool:
-        return topic in self._names or any(topic in each.topics for each in self.regexes.values())
+        return topic in self._names or any(topic in regex.topics for regex in self.regexes.values())
 
     @property
     def regexes_in_use(self) -> Collection[str]:
@@ -216,17 +219,17 @@ class ConsumerGroup:
         shared: dict[frozenset[uuid.UUID], frozenset[uuid.UUID]] = {}
         for subscription in self._subscriptions:
             found = [topic(name) for name in self.topics_of(subscription)]
-            existing = [each for each in found if each is not None]
+            existing = [match for match in found if match is not None]
             partitions.update(existing)
-            ids = frozenset(each.topic_id for each in existing)
+            ids = frozenset(match.topic_id for match in existing)
             topics[subscription] = shared.setdefault(ids, ids)
         members = {
-            each.member_id: Subscriber(
-                instance_id=each.instance_id,
-                topics=topics[each.subscription],
-                target=self.target_of(each.member_id),
+            member.member_id: Subscriber(
+                instance_id=member.instance_id,
+                topics=topics[member.subscription],
+                target=self.target_of(member.member_id),
             )
-            for each in self.members.values()
+            for member in self.members.values()
         }
         return Spec(members=members, partitions=partitions)
 
@@ -334,7 +337,7 @@ class ConsumerGroup:
             _add(self._assignors, member.metadata.server_assignor, sign)
         if member.metadata.classic is not None:
             self.classic_count += sign
-            for name in {each.name for each in member.metadata.classic.supported_protocols}:
+            for name in {protocol.name for protocol in member.metadata.classic.supported_protocols}:
                 _add(self._classic_protocols, name, sign)
 
     def _count_names(self, names: frozenset[str], sign: int) -> None:

@@ -225,7 +225,7 @@ class ConsumerGroups:
         """Write tombstones for an empty group. Return the end offset of the records."""
         group_id = group.group_id
         entries = [regex_entry(group_id, regex, None) for regex in tuple(group.regexes)]
-        entries += [target_entry(group_id, each, None) for each in tuple(group.targets)]
+        entries += [target_entry(group_id, member_id, None) for member_id in tuple(group.targets)]
         self._journal.record_now(group, [*entries, *group_tombstones(group_id)])
         self.forgotten(group)
         return group.recorded_below
@@ -443,7 +443,7 @@ class ConsumerGroups:
             subscribed = None
             if wants_others:
                 found = map(self._topic, group.topics_of(member.subscription))
-                ids = {each.topic_id for each in found if each is not None}
+                ids = {topic.topic_id for topic in found if topic is not None}
                 subscribed = ids.__contains__
             return advance(before, target, owned, subscribed)
 

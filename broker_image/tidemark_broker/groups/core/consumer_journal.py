@@ -23,7 +23,7 @@ class ConsumerJournal:
 
     def record(self, group: ConsumerGroup, entries: Sequence[Entry]) -> Steps[None]:
         """Encode and write entries, all or none."""
-        size = sum(each.size for each in entries)
+        size = sum(entry.size for entry in entries)
         records = yield from elsewhere(size, partial(records_of, entries))
         self._append(group, entries, records)
 
@@ -35,8 +35,8 @@ class ConsumerJournal:
         self, group: ConsumerGroup, targets: Sequence[tuple[str, Assignment]]
     ) -> Steps[None]:
         """Write targets of members that still exist once the targets are encoded."""
-        entries = [target_entry(group.group_id, *each) for each in targets]
-        size = sum(each.size for each in entries)
+        entries = [target_entry(group.group_id, *target) for target in targets]
+        size = sum(entry.size for entry in entries)
         records = yield from elsewhere(size, partial(records_of, entries))
         # Encoding yields, so the group or some members may have been removed meanwhile.
         if self._groups.get(group.group_id) is not group:
@@ -46,7 +46,7 @@ class ConsumerJournal:
         ]
         if there:
             self._append(
-                group, [entries[each] for each in there], [records[each] for each in there]
+                group, [entries[number] for number in there], [records[number] for number in there]
             )
 
     def _append(

@@ -120,7 +120,7 @@ class ConsumerTargets:
         # The group may have been deleted or replaced during the computation.
         if self._groups.get(group.group_id) is not group:
             return
-        now_there = {each: group.target_of(each) for each in group.members}
+        now_there = {member: group.target_of(member) for member in group.members}
         # Members may have changed during the computation. New ones get targets in the next epoch.
         targets = _with_successors(made, targets, group)
         changed = yield from elsewhere(

@@ -57,8 +57,8 @@ class HeartbeatRequest:
     def says_more(self) -> bool:
         """True if the heartbeat contains anything about the member itself."""
         return self.rebalance_timeout_ms != NO_TIMEOUT or any(
-            each is not None
-            for each in (
+            value is not None
+            for value in (
                 self.instance_id,
                 self.rack_id,
                 self.topic_names,

@@ -47,7 +47,7 @@ def unresolved(
     if now.ms - group.regexes_checked_ms >= pause_ms:
         group.regexes_checked_ms = now.ms  # so that concurrent heartbeats do not resolve them too
         return list(in_use)
-    return [each for each in in_use if each not in group.regexes]
+    return [expression for expression in in_use if expression not in group.regexes]
 
 
 def check_limit(group: ConsumerGroup, regex: str | None) -> None:
@@ -63,7 +63,7 @@ def resolved(group: ConsumerGroup, request: HeartbeatRequest, now: Now) -> list[
     if not found:
         return []
     # Only a complete set marks the version as checked, else the others would never be refreshed.
-    if all(each in found for each in group.regexes_in_use):
+    if all(expression in found for expression in group.regexes_in_use):
         group.regexes_version = request.topics_version
         group.regexes_checked_ms = now.ms
     return [

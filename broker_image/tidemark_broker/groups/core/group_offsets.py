@@ -111,7 +111,7 @@ class GroupOffsets:
             error = ErrorCode.group_max_size_reached
         if error is not ErrorCode.none:
             return Changed([error] * len(new), 0)
-        errors = [self._offset_error(group, by, each) for each in new]
+        errors = [self._offset_error(group, by, offset) for offset in new]
         kept = [n for n, error in zip(new, errors, strict=True) if error is ErrorCode.none]
         # A commit renews a classic member's session, as in Kafka.
         if by.producer is None and isinstance(group, ClassicGroup):
@@ -124,23 +124,23 @@ class GroupOffsets:
         expire_ms = None if by.retention_ms < 0 else now.ms + by.retention_ms
         values = [
             CommittedOffset(
-                offset=each.offset,
-                leader_epoch=each.leader_epoch,
-                metadata=each.metadata or "",
+                offset=offset.offset,
+                leader_epoch=offset.leader_epoch,
+                metadata=offset.metadata or "",
                 commit_timestamp_ms=now.ms,
                 expire_timestamp_ms=expire_ms,
-                topic_id=each.topic_id,
+                topic_id=offset.topic_id,
             )
-            for each in kept
+            for offset in kept
         ]
         records = [
-            value.record(by.group_id, each.of) for each, value in zip(kept, values, strict=True)
+            value.record(by.group_id, offset.of) for offset, value in zip(kept, values, strict=True)
         ]
         end_offset = self._journal.append(records, by.producer)
         # The offset of each record decides between commits inside and outside of transactions.
         first, before = end_offset - len(records), self._offsets.weight_bytes
-        for number, (each, value) in enumerate(zip(kept, values, strict=True)):
-            self._offsets.put(by.group_id, each.of, value.at(first + number), by.producer)
+        for number, (offset, value) in enumerate(zip(kept, values, strict=True)):
+            self._offsets.put(by.group_id, offset.of, value.at(first + number), by.producer)
         self._room.add(by.group_id, self._offsets.weight_bytes - before)
         self._group(by.group_id, now).recorded_below = end_offset
         return end_offset
@@ -229,15 +229,15 @@ class GroupOffsets:
             return ErrorCode.non_empty_group
         errors = [
             ErrorCode.group_subscribed_to_topic
-            if group.is_subscribed_to(each.topic)
+            if group.is_subscribed_to(tp.topic)
             else ErrorCode.none
-            for each in of
+            for tp in of
         ]
         known = self._offsets.of_group(group_id)
         gone = [
-            each
-            for each, error in zip(of, errors, strict=True)
-            if error is ErrorCode.none and each in known
+            tp
+            for tp, error in zip(of, errors, strict=True)
+            if error is ErrorCode.none and tp in known
         ]
         return Changed(errors, self._remove(group, gone))
 
@@ -266,11 +266,11 @@ class GroupOffsets:
         # An empty list would only append an empty batch.
         if gone:
             group.recorded_below = self._journal.append(
-                [tombstone(group.group_id, each) for each in gone]
+                [tombstone(group.group_id, tp) for tp in gone]
             )
             before = self._offsets.weight_bytes
-            for each in gone:
-                self._offsets.remove(group.group_id, each)
+            for tp in gone:
+                self._offsets.remove(group.group_id, tp)
             self._room.add(group.group_id, self._offsets.weight_bytes - before)
         return group.recorded_below
 

@@ -83,7 +83,9 @@ def upgraded(group: ClassicGroup, topic: Callable[[str], Topic | None]) -> list[
         position = Position(
             epoch=epoch,
             previous_epoch=epoch,
-            assigned={each: dict.fromkeys(sorted(numbers), epoch) for each, numbers in has.items()},
+            assigned={
+                topic_id: dict.fromkeys(sorted(numbers), epoch) for topic_id, numbers in has.items()
+            },
             revoking={},
         )
         entries += [
@@ -102,7 +104,8 @@ def classic_metadata(
         is_there=1,
         session_timeout_ms=session_timeout_ms,
         supported_protocols=tuple(
-            consumer.ClassicProtocol(name=each.name, metadata=each.metadata) for each in protocols
+            consumer.ClassicProtocol(name=protocol.name, metadata=protocol.metadata)
+            for protocol in protocols
         ),
     )
 
@@ -126,7 +129,7 @@ def _by_id(
     partitions: Mapping[str, AbstractSet[int]], topic: Callable[[str], Topic | None]
 ) -> dict[uuid.UUID, frozenset[int]]:
     found = ((topic(name), numbers) for name, numbers in partitions.items())
-    return {each.topic_id: frozenset(numbers) for each, numbers in found if each is not None}
+    return {known.topic_id: frozenset(numbers) for known, numbers in found if known is not None}
 
 
 def may_downgrade(group: ConsumerGroup, settings: GroupSettings) -> bool:
@@ -169,7 +172,9 @@ def downgraded(
             (name(topic), numbers) for topic, numbers in group.target_of(member.member_id).items()
         )
         # Topics that were deleted have no name, and a classic assignment contains names.
-        partitions = {each: numbers for each, numbers in named if each is not None}
+        partitions = {
+            topic_name: numbers for topic_name, numbers in named if topic_name is not None
+        }
         members.append(
             MemberMetadata(
                 member_id=member.member_id,
@@ -195,10 +200,14 @@ def downgraded(
 def _common_protocol(group: ConsumerGroup) -> str:
     """Return a protocol that all support, preferred by the first member."""
     first = next(iter(group.members.values()))
-    names = [each.name for each in first.metadata.classic_member_metadata.supported_protocols]
-    return next((each for each in names if group.supports(CONSUMER, (each,))), names[0])
+    names = [
+        protocol.name for protocol in first.metadata.classic_member_metadata.supported_protocols
+    ]
+    return next((name for name in names if group.supports(CONSUMER, (name,))), names[0])
 
 
 def _subscription(metadata: consumer.ConsumerGroupMemberMetadataValue, protocol: str) -> bytes:
     protocols = metadata.classic_member_metadata.supported_protocols
-    return next((each.metadata for each in protocols if each.name == protocol), b"\0\0")
+    return next(
+        (candidate.metadata for candidate in protocols if candidate.name == protocol), b"\0\0"
+    )

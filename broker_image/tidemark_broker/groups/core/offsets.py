@@ -178,7 +178,7 @@ class Offsets:
     def remove(self, group_id: str, of: TopicPartition) -> None:
         """Apply a tombstone. It also removes offsets that were pending before."""
         if self.is_pending(group_id, of):
-            for groups in chain.from_iterable(each.values() for each in self._pending.values()):
+            for groups in chain.from_iterable(epochs.values() for epochs in self._pending.values()):
                 value = groups.get(group_id, {}).pop(of, None)
                 if value is not None:
                     self._reweigh(value, None)
@@ -201,7 +201,7 @@ class Offsets:
         about: Counter[str] = Counter()
         epochs = self._pending.get(producer.producer_id, {})
         # A marker may have a newer epoch than the offsets, after the producer was fenced.
-        for epoch in [each for each in epochs if each <= producer.producer_epoch]:
+        for epoch in [known for known in epochs if known <= producer.producer_epoch]:
             for group_id, offsets in epochs.pop(epoch).items():
                 before = self.weight_bytes
                 for of, value in offsets.items():

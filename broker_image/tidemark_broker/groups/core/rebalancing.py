@@ -707,6 +707,6 @@ class Rebalancing:
 def _growth(group: ClassicGroup, assignments: dict[str, bytes]) -> int:
     """Change of the members' size in bytes with these assignments."""
     return sum(
-        len(assignments.get(each.member_id, b"")) - len(each.assignment)
-        for each in group.members.values()
+        len(assignments.get(member.member_id, b"")) - len(member.assignment)
+        for member in group.members.values()
     )

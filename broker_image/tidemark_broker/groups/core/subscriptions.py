@@ -72,8 +72,8 @@ def subscribed(metadata: bytes) -> Subscribed:
     value = decode(kind.ConsumerProtocolSubscription, metadata, _VERSION.size, bounds)
     owned: dict[str, set[int]] = {}
     # A client may list a topic more than once.
-    for each in value.owned_partitions:
-        owned.setdefault(each.topic, set()).update(each.partitions)
+    for entry in value.owned_partitions:
+        owned.setdefault(entry.topic, set()).update(entry.partitions)
     rack_id = value.rack_id if version >= _RACK_SINCE else None
     return Subscribed(tuple(value.topics), owned, rack_id or None)
 
@@ -91,8 +91,8 @@ def assigned(assignment: bytes) -> Mapping[str, AbstractSet[int]]:
     if value.user_data:
         raise FrameError("its assignor keeps data of its own in the assignments")
     found: dict[str, set[int]] = {}
-    for each in value.assigned_partitions:
-        found.setdefault(each.topic, set()).update(each.partitions)
+    for entry in value.assigned_partitions:
+        found.setdefault(entry.topic, set()).update(entry.partitions)
     return found
 
 

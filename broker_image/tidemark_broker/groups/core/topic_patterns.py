@@ -133,7 +133,7 @@ class _Reader:
         self._repeats = True
         self._take(found.end())
         # x{1000}{1000} is rejected above. The product of nested groups is bounded by the sums.
-        counts = [int(each) for each in found.group(1, 2) if each]
+        counts = [int(count) for count in found.group(1, 2) if count]
         times = max(counts, default=1)
         if times > ATOMS_MAX:
             raise BadPattern(f"more than {ATOMS_MAX} repetitions")
@@ -153,8 +153,8 @@ class _Reader:
         following = self._left[1:2]
         if following == "Q":
             quoted, _, self._left = self._left[2:].partition("\\E")
-            for each in quoted:
-                self._literal(each)
+            for char in quoted:
+                self._literal(char)
         elif following in _ANCHORS:
             self._take(2)
         else:

@@ -43,7 +43,9 @@ class Protocol(NamedTuple):
 
 def weight_of(protocols: tuple[Protocol, ...]) -> int:
     """Approximate memory in bytes."""
-    return sum(_PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
+    return sum(
+        _PROTOCOL_BYTES + len(protocol.name) + len(protocol.metadata) for protocol in protocols
+    )
 
 
 class Identity(NamedTuple):

@@ -145,7 +145,7 @@ class MarkerQueue:
                 self._place(write, now_s)
         batches = {}
         # One request per broker in flight, so a slow broker accumulates a larger batch.
-        for broker in [each for each in self._for_broker if each not in self._busy]:
+        for broker in [node for node in self._for_broker if node not in self._busy]:
             batch = self._take(broker, now_s)
             if batch:
                 batches[broker] = batch
@@ -227,4 +227,4 @@ class MarkerQueue:
     def _forget(self, key: TransactionKey) -> None:
         """Drop a transaction. Its queued markers are skipped when their turn comes."""
         self._unfinished.pop(key, None)
-        self._finished = [each for each in self._finished if each[0] != key]
+        self._finished = [entry for entry in self._finished if entry[0] != key]

@@ -208,8 +208,10 @@ def verify_partitions(
     if error is not ErrorCode.none or known is None:
         return dict.fromkeys(partitions, error)
     return {
-        each: ErrorCode.none if each in known.partitions else ErrorCode.transaction_abortable
-        for each in partitions
+        partition: ErrorCode.none
+        if partition in known.partitions
+        else ErrorCode.transaction_abortable
+        for partition in partitions
     }
 
 

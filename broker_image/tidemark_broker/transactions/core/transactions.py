@@ -132,9 +132,9 @@ class Transactions:
 
 def _weight(transactional_id: str, entry: _Entry) -> int:
     partitions = sum(
-        len(each.partitions)
+        len(state.partitions)
         # Both states are often the same object, which counts once.
-        for each in {id(each): each for each in (entry.committed, entry.appended)}.values()
-        if each is not None
+        for state in {id(state): state for state in (entry.committed, entry.appended)}.values()
+        if state is not None
     )
     return _ID_BYTES + len(transactional_id) + _PARTITION_BYTES * partitions
