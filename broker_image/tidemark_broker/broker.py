@@ -216,6 +216,7 @@ class Broker:
         )
 
     def _replication_server(self) -> ReplicationServer:
+        # Internal Apis are separate from Kafka's, so that no client can call them.
         apis = (
             PrivateApi(
                 key=REPLICA_FETCH,
@@ -249,6 +250,7 @@ class Broker:
         )
 
     def _dispatcher(self) -> Dispatcher:
+        # The handlers reach the broker only through these parts, which tests replace one by one.
         return Dispatcher(
             Services(
                 replicas=self.manager,

@@ -94,6 +94,7 @@ class HeartbeatThread:
         self._answered = answered
         self._lost = lost
         self._loop = asyncio.get_running_loop()
+        # A socket pair, because the thread waits for it and for the connection at the same time.
         self._kicks, self._kicked = socket.socketpair()
         self._kicks.setblocking(False)
         self._stopping = threading.Event()

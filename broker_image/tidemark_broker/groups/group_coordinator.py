@@ -92,6 +92,7 @@ class GroupCoordinator:
         self.settings = settings
         self.room = Room(settings.bytes_max)
         self._clock = clock
+        # One shard per led partition; room and clock are shared by all of them.
         self.coordinators: Coordinators[GroupShard] = Coordinators(
             GROUP_OFFSETS_TOPIC,
             lambda log, deadlines: GroupShard(
@@ -117,6 +118,7 @@ class GroupCoordinator:
         self._answers = Answers()
         self._gone: list[TopicMetadata] = []
         self._news = asyncio.Event()
+        # Offsets of a deleted topic must not apply to a later topic of the same name.
         cluster.deleted.append(self._deleted)
 
     # ------------------------------------------------------------ members

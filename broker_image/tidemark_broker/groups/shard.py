@@ -92,10 +92,12 @@ class GroupShard:
         self._settings = settings
         self._topic = topic
         self._name = name
+        # Weak values: a lock disappears with the last request that holds or awaits it.
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = Offsets()
         self.consumer_groups: dict[str, ConsumerGroup] = {}
+        # Both protocols share the journal and the deadlines, since a group may change between them.
         self.rebalancing = Rebalancing(self.groups, self._journal, deadlines, settings, room)
         self.consumers = ConsumerGroups(
             self.consumer_groups,

@@ -111,6 +111,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._serve: Serve
         self._now = shared.loop.time
+        # Reading decides when to pause. It calls back once the reason has passed.
         self._reading = Reading(
             FrameReceiver(
                 shared.config.request_bytes_max, shared.scratch, frame_bytes_min=REQUEST_BYTES_MIN

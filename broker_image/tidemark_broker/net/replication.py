@@ -58,6 +58,7 @@ class ReplicationServer:
         self._encrypted = encrypted
         self._config = config
         self._metrics = net_metrics
+        # Separate from the clients' budgets, so that clients cannot delay replication.
         self._budget = RequestBudget(config.queued_request_bytes_max)
         self._answers = AnswerBudget(config.answer_bytes_max)
         self._unfinished = UnfinishedFrames(config.queued_request_bytes_max // 4)

@@ -79,6 +79,7 @@ class Users:
     @classmethod
     def of(cls, states: UserStatesRequest, *, if_none: bool) -> Self:
         """Convert the controller's message."""
+        # Unknown mechanisms, of a newer operator, are skipped instead of failing the update.
         credentials = {
             (user.name, scram.mechanism): Credential(
                 mechanism=scram.mechanism,

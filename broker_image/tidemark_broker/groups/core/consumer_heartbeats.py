@@ -151,6 +151,7 @@ class ConsumerGroups:
         self._topic = topic
         self._configs = configs
         self._due = due
+        # Targets share the journal, so that records of a group stay in order.
         self.targets = ConsumerTargets(
             groups,
             self._journal,

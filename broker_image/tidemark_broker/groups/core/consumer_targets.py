@@ -81,6 +81,7 @@ class ConsumerTargets:
         self._room = room
         self._topic = topic
         self._configs = configs
+        # Computed outside, because this class must not block or start threads.
         self._offload = offload
 
     def make_if_due(self, group: ConsumerGroup, now: Now) -> Steps[None]:

@@ -85,6 +85,7 @@ class CommittedOffset:
         cls, value: OffsetCommitValue | ExpiringOffsetCommitValue, record_offset: int
     ) -> "CommittedOffset":
         """Convert a record's value."""
+        # Version 1 has neither a leader epoch nor a topic id.
         if isinstance(value, ExpiringOffsetCommitValue):
             return cls(
                 offset=value.offset,

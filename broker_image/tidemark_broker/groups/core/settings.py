@@ -76,6 +76,7 @@ class GroupSettings:
             initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
             session_timeout_min_ms=config.integer("group.min.session.timeout.ms"),
             session_timeout_max_ms=config.integer("group.max.session.timeout.ms"),
+            # Kafka's default is unlimited, which would allow records that no log accepts.
             size_max=min(config.integer("group.max.size"), MEMBERS_MAX),
             bytes_max=config.integer("tidemark.groups.bytes.max"),
             offset_metadata_max=config.integer("offset.metadata.max.bytes"),
