@@ -136,7 +136,7 @@ async def test_keys_that_cannot_be_read_for_a_while_still_count(
     issuer.path.write_text("not JSON")
     issuer.now_s += 3601
     await issuer.checker.check(token())
-    assert "no keys for tokens can be read" in caplog.text
+    assert "the token keys are not readable" in caplog.text
 
 
 async def test_a_key_that_is_withdrawn_counts_no_longer(issuer: Issuer) -> None:

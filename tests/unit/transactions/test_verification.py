@@ -33,7 +33,7 @@ class Coordinator:
         self.asked = 0
         self._meanwhile = meanwhile
 
-    async def ask(
+    async def query(
         self, _: str, __: Producer, partitions: Sequence[TopicPartition], *, adds: bool
     ) -> Mapping[TopicPartition, ErrorCode]:
         self.asked += 1
