@@ -1,1 +1,1 @@
-"""The command line: a local cluster, its status, and the tools around it."""
+"""Command line: a local cluster, its status, and the tools around it."""

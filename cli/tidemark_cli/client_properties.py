@@ -1,7 +1,7 @@
-"""How the command line gets in at a listener that asks for TLS or SASL: from a file of properties.
+"""Read client properties for listeners that require TLS or SASL.
 
-The names are those of the clients that take PEM files (librdkafka's), so that the file of such a
-client is good here. What else stands in it is not looked at.
+The property names are librdkafka's, which takes PEM files, so that an existing client file works
+unchanged. Properties of other areas are ignored.
 """
 
 import os
@@ -19,17 +19,20 @@ _KNOWN = frozenset(
         *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", _NAMES),
     }
 )
-#: Of what is not understood here these would change who gets in.
+# An unknown property with one of these prefixes is refused: ignoring it could weaken security.
 _OURS = ("security.", "sasl.", "ssl.")
 
 
 class BadProperties(ValueError):
-    """A file, or an address, cannot be used; the text says what to do."""
+    """Client properties or an address that cannot be used; the text says what to do."""
 
 
 def read_access(path: Path | None, bootstrap: str = "") -> Access:
-    """``path``: None: without TLS and SASL; ``bootstrap``: "" for who knows where brokers are.
-    Raises :class:`BadProperties`."""
+    """Return the access that a file of client properties and bootstrap addresses describe.
+
+    ``path`` None means without TLS and SASL. ``bootstrap`` is "" where the caller has the
+    addresses. Raises :class:`BadProperties`.
+    """
     try:
         addresses = parse_bootstrap(bootstrap)
         return Access(addresses) if path is None else access_of(_read(path), addresses)
@@ -38,14 +41,19 @@ def read_access(path: Path | None, bootstrap: str = "") -> Access:
 
 
 def access_of(found: Mapping[str, str], addresses: tuple[str, ...] = ()) -> Access:
-    """Of properties. Files that cannot be read are told before anybody is asked. Raises
-    :class:`BadProperties`, SecurityError."""
+    """Return the access that properties describe.
+
+    Reads the certificate files, so that a wrong path fails before any connection. Raises
+    :class:`BadProperties`, SecurityError.
+    """
     strange = [key for key in found if key.startswith(_OURS) and key not in _KNOWN]
     if strange:
-        raise BadProperties(f"{strange[0]} is not known; there are {', '.join(sorted(_KNOWN))}")
+        known = ", ".join(sorted(_KNOWN))
+        raise BadProperties(f"unknown property {strange[0]}; the supported ones are {known}")
     tls, login = parse_security(found, os.environ, prefix="")
     if tls is None:
         return Access(addresses, login=login)
+    # Kafka's default is https: host names are verified unless the property says none.
     tls = replace(tls, check_names=found.get(_NAMES, "https").lower() not in ("", "none"))
     try:
         tls.context()
@@ -58,11 +66,11 @@ def _read(path: Path) -> dict[str, str]:
     try:
         return properties(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise BadProperties(f"it cannot be read: {error}") from error
+        raise BadProperties(f"the file cannot be read: {error}") from error
 
 
 def properties(text: str) -> dict[str, str]:
-    """A line for each key; what begins with ``#`` is none."""
+    """Parse ``key=value`` lines; lines that start with ``#`` are comments."""
     lines = (line.strip() for line in text.splitlines())
     parts = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {key.strip(): value.strip() for key, _, value in parts}

@@ -1,6 +1,6 @@
-"""``kubectl tidemark``: kubectl starts a program of that name that it finds on the PATH.
+"""``kubectl tidemark``, started by kubectl when ``kubectl-tidemark`` is on the PATH.
 
-The same commands as of ``tidemark``, for the cluster that kubectl itself would speak to.
+It has the commands of ``tidemark`` that make sense for kubectl's current cluster.
 """
 
 from typing import ClassVar
@@ -12,7 +12,7 @@ from tidemark_cli.main import Commands
 
 
 class PluginCommands(LazyGroup):
-    """The commands that need nothing but an API server."""
+    """Commands that need only an API server."""
 
     rows: ClassVar = {name: Commands.rows[name] for name in ("status", "top")}
 
@@ -22,7 +22,7 @@ app = typer.Typer(cls=PluginCommands, no_args_is_help=True, pretty_exceptions_sh
 
 @app.callback()
 def of_kubectl(context: typer.Context) -> None:
-    """Tiered topics on Kubernetes: what the cluster of your kubeconfig holds."""
+    """Show the topics, brokers and partitions of the cluster in your kubeconfig."""
     context.obj = OF_KUBECTL
 
 

@@ -20,8 +20,10 @@ OF_KUBECTL = "kubectl"
 
 
 class LazyCommand(NamedTuple):
-    """One row: where the command is (``module:attribute``, a function or a group), and the first
-    sentence of its help. ``passes_through``: unknown options belong to another program."""
+    """Location of a command (``module:attribute``, a function or a group) and its summary.
+
+    ``passes_through``: unknown options belong to another program.
+    """
 
     target: str
     summary: str

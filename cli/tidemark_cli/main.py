@@ -1,4 +1,4 @@
-"""``tidemark``: run a cluster on this machine, look into it, and use the tools around it."""
+"""``tidemark``: run a cluster on this machine, inspect it, and use the tools around it."""
 
 from importlib.metadata import version
 from typing import Annotated, ClassVar

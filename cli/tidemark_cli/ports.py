@@ -1,8 +1,8 @@
-"""Ports of the loopback interface for servers that are started later.
+"""Pick loopback ports for servers that start later.
 
-A port that the kernel picks (port 0) is one of those that it also gives to outgoing connections: in
-the seconds until the server listens another program may get it. Those below that range belong to
-whoever names them, so two programs meet there only if both pick the same of thousands.
+The kernel also gives the ports of its ephemeral range (port 0) to outgoing connections, so another
+program may take one before the server listens. Ports below that range are only taken by programs
+that name them.
 """
 
 import random
@@ -15,18 +15,20 @@ _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _TRIES = 100
 
 
-def free_port(wished: int = 0) -> int:
-    """``wished`` if nothing listens there, else a port that is free now."""
-    return wished if wished and _is_free(wished, again=True) else free_ports(1)[0]
+def free_port(preferred: int = 0) -> int:
+    """Return ``preferred`` if nothing listens there, else a port that is free now."""
+    if preferred and _is_free(preferred, reuse=True):
+        return preferred
+    return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that are free now. Raises ``OSError`` where there are none."""
+    """Return distinct ports that are free now; raises ``OSError`` if there are too few."""
     found: list[int] = []
     for port in _candidates(_first_of_the_kernel()):
         if len(found) == count:
             break
-        if _is_free(port, again=False):
+        if _is_free(port, reuse=False):
             found.append(port)
     return found + _picked_by_the_kernel(count - len(found))
 
@@ -44,11 +46,14 @@ def _first_of_the_kernel() -> int:
         return 0
 
 
-def _is_free(port: int, *, again: bool) -> bool:
-    """``again``: connections of the server that was there last may still be ending. A new port is
-    also not one that another server holds and does not listen on yet."""
+def _is_free(port: int, *, reuse: bool) -> bool:
+    """Return whether a server could bind the port.
+
+    ``reuse`` accepts a port on which connections of the previous server are still closing. Without
+    it, a port that another process has bound and does not listen on yet counts as taken.
+    """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(again))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
         try:
             probe.bind((HOST, port))
         except OSError:
@@ -57,11 +62,12 @@ def _is_free(port: int, *, again: bool) -> bool:
 
 
 def _picked_by_the_kernel(count: int) -> list[int]:
+    # All sockets are open at the same time, so that the kernel gives each another port.
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for bound in sockets:
+            bound.bind((HOST, 0))
+        return [int(bound.getsockname()[1]) for bound in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for bound in sockets:
+            bound.close()

@@ -60,9 +60,9 @@ def _for_json(value: object) -> object:
         case bytes():
             return _text(value)
         case list():
-            return [_for_json(each) for each in value]
+            return [_for_json(item) for item in value]
         case dict():
-            return {str(name): _for_json(each) for name, each in value.items()}
+            return {str(name): _for_json(item) for name, item in value.items()}
         case float() if not math.isfinite(value):
             return str(value)  # JSON has no such number
         case Decimal():

@@ -74,7 +74,7 @@ class AuditReport:
     @classmethod
     def of(cls, topic: TopicObject, planned: AuditPlan, done: Sequence[Checked]) -> "AuditReport":
         """What manifests told against themselves, and what was read."""
-        found = [*planned.findings, *(each for checked in done for each in checked.findings)]
+        found = [*planned.findings, *(finding for checked in done for finding in checked.findings)]
         return cls(
             topic,
             planned.versions,
@@ -86,7 +86,7 @@ class AuditReport:
     def outcome(self, *, at_ms: int, by: str) -> TopicAudit:
         """What stands in the store of it. ``at_ms``: when it began; ``by``: which program."""
         kinds = list(FindingKind)
-        counts = Counter(each.kind for each in self.findings)
+        counts = Counter(finding.kind for finding in self.findings)
         worst = sorted(self.findings, key=lambda each: kinds.index(each.kind))[:WORST_MAX]
         return TopicAudit(
             topic_id=self.topic.topic_id,
@@ -98,7 +98,7 @@ class AuditReport:
             segments=self.segments,
             size_bytes=self.size_bytes,
             counts={kind: counts[kind] for kind in kinds if counts[kind]},
-            worst=tuple(_worst(each) for each in worst),
+            worst=tuple(_worst(finding) for finding in worst),
         )
 
 
@@ -142,7 +142,7 @@ def _if_live(
 ) -> Iterator[Finding]:
     """It may have expired while it was read: the manifest as it is now tells."""
     head, live = _live(tier, task.topic_id, task.partition)
-    if any(each.segment_id == entry.segment_id for each in live):
+    if any(segment.segment_id == entry.segment_id for segment in live):
         yield of_entry(head, entry, kind, detail)
 
 

@@ -338,8 +338,8 @@ class Brokers:
         )
         answer = self._ask(address, request, ListOffsetsResponse)
         found: dict[int, int] = {}
-        for each in answer.topics:
-            for result in each.partitions:
+        for listed in answer.topics:
+            for result in listed.partitions:
                 _check(result.error_code, f"{topic}-{result.partition_index}")
                 found[int(result.partition_index)] = int(result.offset)
         if found.keys() != timestamps.keys():
@@ -397,8 +397,8 @@ class Brokers:
         )
         answer = self._ask(address, request, DeleteRecordsResponse)
         found: dict[int, int] = {}
-        for each in answer.topics:
-            for result in each.partitions:
+        for listed in answer.topics:
+            for result in listed.partitions:
                 _check(result.error_code, f"{topic}-{result.partition_index}")
                 found[int(result.partition_index)] = int(result.low_watermark)
         if found.keys() != below.keys():
@@ -435,8 +435,8 @@ class Brokers:
             raise OutOfRange(f"{name}: offset {offset} is no longer in the log")
         _check(result.error_code, name)
         aborted = tuple(
-            (int(each.producer_id), int(each.first_offset))
-            for each in result.aborted_transactions or ()
+            (int(transaction.producer_id), int(transaction.first_offset))
+            for transaction in result.aborted_transactions or ()
         )
         return Fetched(bytes(result.records or b""), aborted)
 

@@ -40,10 +40,10 @@ def narrow(filters: Iterable[object]) -> Narrowing:
     """From Spark's filters, all of which a row must pass. Those that compare a column have
     ``attribute`` (its path) and ``value``, of ``In`` a list."""
     found = EVERYTHING
-    for each in filters:
-        column: tuple[str, ...] = getattr(each, "attribute", ())
-        if len(column) == 1 and hasattr(each, "value"):
-            found = _narrow(found, column[0].lower(), type(each).__name__, each.value)
+    for given in filters:
+        column: tuple[str, ...] = getattr(given, "attribute", ())
+        if len(column) == 1 and hasattr(given, "value"):
+            found = _narrow(found, column[0].lower(), type(given).__name__, given.value)
     return found
 
 
@@ -84,7 +84,7 @@ def _among(found: frozenset[object] | None, kind: str, value: object) -> frozens
 def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:
     """The least and the greatest that pass."""
     if kind == "In" and isinstance(value, (list, tuple)):
-        numbers = [each for each in value if isinstance(each, int)]
+        numbers = [number for number in value if isinstance(number, int)]
         return (min(numbers), max(numbers)) if numbers else (None, None)
     if not isinstance(value, int):
         return None, None
@@ -105,7 +105,7 @@ def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:
 def _times(kind: str, value: object) -> tuple[int | None, int | None]:
     """The earliest and the latest that pass."""
     if kind == "In" and isinstance(value, (list, tuple)):
-        times = [_ms(each) for each in value if isinstance(each, datetime.datetime)]
+        times = [_ms(time) for time in value if isinstance(time, datetime.datetime)]
         return (min(times), max(times)) if times else (None, None)
     if not isinstance(value, datetime.datetime):
         return None, None
@@ -127,4 +127,4 @@ def _ms(value: datetime.datetime) -> int:
 
 
 def _known(*times: int | None) -> list[int]:
-    return [each for each in times if each is not None]
+    return [time for time in times if time is not None]

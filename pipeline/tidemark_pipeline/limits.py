@@ -69,15 +69,15 @@ class Waiting:
 
 def limited(waiting: Mapping[P, Waiting], limits: Limits) -> dict[P, int]:
     """The end of the next micro-batch for each partition: never before its start."""
-    ends = {part: max(each.start, each.end) for part, each in waiting.items()}
-    offsets = sum(each.offsets for each in waiting.values())
+    ends = {part: max(backlog.start, backlog.end) for part, backlog in waiting.items()}
+    offsets = sum(backlog.offsets for backlog in waiting.values())
     if limits.offsets is not None and offsets > limits.offsets:
-        for part, each in waiting.items():
-            share = limits.offsets * each.offsets // offsets
-            ends[part] = min(ends[part], each.start + max(share, 1))
-    size = sum(each.bytes for each in waiting.values()) if limits.bytes is not None else 0
+        for part, backlog in waiting.items():
+            share = limits.offsets * backlog.offsets // offsets
+            ends[part] = min(ends[part], backlog.start + max(share, 1))
+    size = sum(backlog.bytes for backlog in waiting.values()) if limits.bytes is not None else 0
     if limits.bytes is not None and size > limits.bytes:
-        for part, each in waiting.items():
-            share_end = each.end_of_bytes(limits.bytes * each.bytes / size)
-            ends[part] = min(ends[part], max(share_end, each.start + 1))
+        for part, backlog in waiting.items():
+            share_end = backlog.end_of_bytes(limits.bytes * backlog.bytes / size)
+            ends[part] = min(ends[part], max(share_end, backlog.start + 1))
     return ends

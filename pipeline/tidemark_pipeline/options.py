@@ -214,7 +214,7 @@ def names_brokers(raw: Mapping[str, str]) -> bool:
 
 def table() -> str:
     """The options as a Markdown table."""
-    rows = (f"| `{each.name}` | {each.default} | {each.meaning} |" for each in OPTIONS)
+    rows = (f"| `{option.name}` | {option.default} | {option.meaning} |" for option in OPTIONS)
     return "\n".join(("| option | default | meaning |", "|---|---|---|", *rows))
 
 

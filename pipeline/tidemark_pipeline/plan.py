@@ -47,12 +47,12 @@ class ReadPlan:
     def lines(self) -> Iterator[str]:
         """What is read, for people: a line for each partition."""
         by_part: dict[Part, list[Task]] = {part: [] for part in self.reaches}
-        for each in self.tasks:
-            by_part[each.part].append(each.task)
+        for placed in self.tasks:
+            by_part[placed.part].append(placed.task)
         for part, reach in self.reaches.items():
             tasks = by_part[part]
             remote = [task for task in tasks if isinstance(task, RemoteTask)]
-            size = sum(bytes_of(each) for task in remote for each in task.ranges)
+            size = sum(bytes_of(chosen) for task in remote for chosen in task.ranges)
             tail = sum(t.end_offset - t.start_offset for t in tasks if isinstance(t, TailTask))
             end = ", where the tier ends" if self.ends_with_tier else ""
             yield (

@@ -50,20 +50,20 @@ class Figures:
     @property
     def rows(self) -> int:
         """Of the whole topic."""
-        return sum(each.rows for each in self.held)
+        return sum(share.rows for share in self.held)
 
     @property
     def bytes(self) -> int:
         """Of keys and values, unpacked."""
-        return sum(each.bytes for each in self.held)
+        return sum(share.bytes for share in self.held)
 
     def missing(self) -> dict[int, int]:
         """Offsets between the first and the last of each partition that have no row."""
         found: dict[int, int] = {}
-        for partition in sorted({each.partition for each in self.held}):
-            mine = [each for each in self.held if each.partition == partition]
+        for partition in sorted({share.partition for share in self.held}):
+            mine = [share for share in self.held if share.partition == partition]
             span = max(h.last_offset for h in mine) + 1 - min(h.first_offset for h in mine)
-            found[partition] = span - sum(each.rows for each in mine)
+            found[partition] = span - sum(share.rows for share in mine)
         return found
 
 

@@ -35,8 +35,8 @@ def page(found: Figures, when: str) -> str:
 def _summary(found: Figures) -> str:
     if not found.rows:
         return "No records."
-    without_key = sum(each.without_key for each in found.held)
-    without_value = sum(each.without_value for each in found.held)
+    without_key = sum(share.without_key for share in found.held)
+    without_value = sum(share.without_value for share in found.held)
     return (
         f"{found.rows:,} records, {size(found.bytes)} of keys and values; {without_key:,} without "
         f"a key, {without_value:,} without a value; about {found.distinct_keys:,} different keys."
@@ -48,9 +48,12 @@ def _charts(found: Figures) -> str:
         return ""
     width = duration(found.width_ms)
     between = f"{utc(found.periods[0].start_ms)} to {utc(found.periods[-1].start_ms)}"
-    rows = [(f"{utc(each.start_ms)}: {each.rows:,}", each.rows) for each in found.periods]
-    sizes = [(f"{utc(each.start_ms)}: {size(each.bytes)}", each.bytes) for each in found.periods]
-    empty = sum(not each.rows for each in found.periods)
+    rows = [(f"{utc(period.start_ms)}: {period.rows:,}", period.rows) for period in found.periods]
+    sizes = [
+        (f"{utc(period.start_ms)}: {size(period.bytes)}", period.bytes) for period in found.periods
+    ]
+    # A period without a record has no visible bar, so the note counts them.
+    empty = sum(not period.rows for period in found.periods)
     note = f"{between}; {empty} of {len(rows)} periods have no record"
     return (
         _chart(f"Records in each {width}", rows, note)
@@ -83,15 +86,15 @@ def _tables(found: Figures) -> str:
     missing = found.missing()
     held = [
         (
-            str(each.partition),
-            each.tier,
-            f"{each.first_offset:,} to {each.last_offset:,}",
-            f"{each.rows:,}",
-            size(each.bytes),
-            "-" if each.first_ms is None else utc(each.first_ms),
-            "-" if each.last_ms is None else utc(each.last_ms),
+            str(share.partition),
+            share.tier,
+            f"{share.first_offset:,} to {share.last_offset:,}",
+            f"{share.rows:,}",
+            size(share.bytes),
+            "-" if share.first_ms is None else utc(share.first_ms),
+            "-" if share.last_ms is None else utc(share.last_ms),
         )
-        for each in found.held
+        for share in found.held
     ]
     return (
         _table(

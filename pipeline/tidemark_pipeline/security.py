@@ -36,7 +36,7 @@ def parse_access(given: Mapping[str, str], environment: Mapping[str, str]) -> Ac
 
 def parse_bootstrap(text: str) -> tuple[str, ...]:
     """Addresses, comma-separated. Raises :class:`SecurityError`."""
-    addresses = tuple(each.strip() for each in text.split(",") if each.strip())
+    addresses = tuple(address.strip() for address in text.split(",") if address.strip())
     for address in addresses:
         try:
             parse_address(address)

@@ -104,7 +104,7 @@ def _read_range(
             reached = header.last_offset
             if header.last_offset >= source.from_offset:
                 line.check_epoch(header)
-        read = [each for each in committed(data, headers, aborted) if is_wanted(each[1], source)]
+        read = [batch for batch in committed(data, headers, aborted) if is_wanted(batch[1], source)]
         for _, header in read:
             fewest, all_wanted = _rows_planned(header, source)
             least, most = least + fewest, most + all_wanted
@@ -148,9 +148,9 @@ def _aborted(aux: Aux | None, first_offset: int | None) -> AbortedProducers:
     are over, and their markers will not be met."""
     transactions = () if aux is None else aux.aborted.transactions
     return AbortedProducers(
-        (each.producer_id, each.first_offset)
-        for each in transactions
-        if first_offset is None or each.last_offset >= first_offset
+        (transaction.producer_id, transaction.first_offset)
+        for transaction in transactions
+        if first_offset is None or transaction.last_offset >= first_offset
     )
 
 

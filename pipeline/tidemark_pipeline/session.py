@@ -49,8 +49,8 @@ def local_session(
     Raises :class:`~tidemark_pipeline.java.JavaMissing`.
     """
     find_java()
-    for each in _TWICE:
-        PySparkLogger.getLogger(each).disabled = True
+    for logger in _TWICE:
+        PySparkLogger.getLogger(logger).disabled = True
     # Workers must run the interpreter that has this package, whatever the PATH says.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)

@@ -67,7 +67,7 @@ class TidemarkReader(DataSourceReader):
         with Survey(self._options) as survey:
             plan = plan_batch(survey, self._options, self._narrowing)
         settle()
-        return [TidemarkPartition(each, self._narrowing.since_ms) for each in plan.tasks]
+        return [TidemarkPartition(task, self._narrowing.since_ms) for task in plan.tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one task."""

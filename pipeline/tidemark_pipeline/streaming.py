@@ -165,7 +165,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
             ends_at = until.positions[_key(part)].offset
             reaches[part] = self._reach(part, extent, begins_at, ends_at)
         plan = plan_reaches(survey, self._options, reaches)
-        return [TidemarkPartition(each) for each in plan.tasks]
+        return [TidemarkPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one task."""
@@ -217,10 +217,10 @@ class TidemarkStreamReader(DataSourceStreamReader):
         _, _, ranges = survey.ranges(part, start, end)
         weights = [
             Weight(
-                each.to_offset_inclusive + 1,
-                bytes_of(each) / (each.to_offset_inclusive + 1 - each.from_offset),
+                planned.to_offset_inclusive + 1,
+                bytes_of(planned) / (planned.to_offset_inclusive + 1 - planned.from_offset),
             )
-            for each in ranges
+            for planned in ranges
         ]
         return Waiting(start, end, weights)
 

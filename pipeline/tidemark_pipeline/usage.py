@@ -64,8 +64,8 @@ def measure(
         tuple(name for name in DIMENSIONS if name in by),
         tuple(policies),
     )
-    for each in (*usage.topics, *filter(None, [usage.elsewhere])):
-        each.listed = {bucket: Listed() for bucket in tier.segments.stores}
+    for owner in (*usage.topics, *filter(None, [usage.elsewhere])):
+        owner.listed = {bucket: Listed() for bucket in tier.segments.stores}
     _list(tier, usage)
     for topic, own in zip(topics, usage.topics, strict=True):
         own.freed = {policy.name: 0 for policy in policies}

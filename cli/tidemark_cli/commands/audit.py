@@ -1,4 +1,4 @@
-"""``tidemark spark audit``: each segment in the tier read and checked, and what is wrong told."""
+"""``tidemark spark audit``: read and verify every segment in the tier."""
 
 import importlib.metadata
 import time
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SHOWN_MAX = 100
 _DAY_MS = 24 * 3600 * 1000
-#: What keeps from finding out.
+#: Errors that leave the outcome unknown; they differ from findings.
 _UNKNOWN = (StoreError, ManifestError, TopicNotFound, TopicAmbiguous)
 
 
@@ -70,6 +70,8 @@ def audit(
     reports: list[AuditReport] = []
     outcomes: list[TopicAudit] = []
     leftovers, problem = None, ""
+    # Java and Spark are checked first: downloading Spark takes minutes, and an audit without Java
+    # cannot start.
     try:
         find_java()
         ensure_spark(console.print)
@@ -79,6 +81,8 @@ def audit(
         leftovers = None if topics else _leftovers(found)
     except (JavaMissing, ToolchainError, *_UNKNOWN) as error:
         problem = str(error)
+    # A partial run still records the topics that it finished, but not as an audit of the whole
+    # tier.
     if record and (outcomes or not problem):
         _record(found, outcomes, whole=not topics and not problem)
     if problem:
@@ -118,14 +122,19 @@ def _audited(
 
 
 def _record(found: OpenTier, outcomes: Sequence[TopicAudit], *, whole: bool) -> None:
-    """What was found counts, whether or not it can be noted."""
+    """Store the outcomes in the tier; a failure to do so is only a warning, as the findings
+    stand.
+    """
     try:
         left_out = write_record(found.tier.store, outcomes, whole=whole)
     except StoreError as error:
-        _warn(f"the outcome is not noted in the store: {error}")
+        _warn(f"the outcome could not be stored in the tier: {error}")
         return
     if left_out:
-        _warn(f"the store's note has no room for {left_out:,} topics: audit those by name")
+        _warn(
+            f"the audit record is full: {left_out:,} topics were left out; audit those by name to "
+            "record them"
+        )
 
 
 def _warn(text: str) -> None:
@@ -133,7 +142,7 @@ def _warn(text: str) -> None:
 
 
 def _leftovers(found: OpenTier) -> dict[FindingKind, int]:
-    """Counted only: `tidemark sweep` names and removes them."""
+    """Count objects that no manifest names; only `tidemark sweep` lists and removes them."""
     report: SweepReport = Sweeper(found.tier, now_ms=_now_ms, delay_ms=_DAY_MS).run()
     return {
         FindingKind.UNNAMED: report.orphans.count,
@@ -145,25 +154,25 @@ def _leftovers(found: OpenTier) -> dict[FindingKind, int]:
 def print_reports(
     reports: "Sequence[AuditReport]", leftovers: Mapping[FindingKind, int] | None
 ) -> None:
-    """A row for each topic, then each finding, at most 100 of them."""
+    """Print a row for each topic, then at most 100 findings."""
     table = Table("topic", "segments", "bytes", "findings")
     for report in reports:
         counts = report.segments, report.size_bytes, len(report.findings)
         table.add_row(report.topic.name, *(f"{count:,}" for count in counts))
     console.print(table)
     findings = [finding for report in reports for finding in report.findings]
-    for each in findings[:SHOWN_MAX]:
-        where = f"{each.topic}-{each.partition}"
-        if each.start_offset >= 0:
-            where += f", offsets {each.start_offset} to {each.end_offset_inclusive}"
-        _say(f"{each.kind.value}: {where}: {each.detail}")
+    for shown in findings[:SHOWN_MAX]:
+        where = f"{shown.topic}-{shown.partition}"
+        if shown.start_offset >= 0:
+            where += f", offsets {shown.start_offset} to {shown.end_offset_inclusive}"
+        _say(f"{shown.kind.value}: {where}: {shown.detail}")
     if len(findings) > SHOWN_MAX:
         _say(f"{len(findings) - SHOWN_MAX:,} more findings")
     for kind, count in (leftovers or {}).items():
         if count:
-            _say(f"{kind.value}: {count:,}; tidemark sweep shows them")
+            _say(f"{kind.value}: {count:,}; list them with: tidemark sweep")
     if not findings:
-        _say("every segment is what was copied, and each offset has one")
+        _say("no findings: every segment matches its manifest, and the offsets have no gap")
 
 
 def _say(text: str) -> None:

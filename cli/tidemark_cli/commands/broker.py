@@ -26,7 +26,7 @@ def add(
     cluster = open_cluster(directory)
     chosen = cluster.next_broker_id() if node_id is None else node_id
     if chosen in cluster.brokers.ids():
-        fail(f"broker {chosen} exists already; start it with: tidemark broker start {chosen}")
+        fail(f"broker {chosen} already exists; start it with: tidemark broker start {chosen}")
     _start(directory, chosen)
 
 
@@ -34,7 +34,7 @@ def add(
 def start(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
     """Start a broker that was added before."""
     if node_id not in open_cluster(directory).brokers.ids():
-        fail(f"there is no broker {node_id} here; add it with: tidemark broker add {node_id}")
+        fail(f"broker {node_id} does not exist; add it with: tidemark broker add {node_id}")
     _start(directory, node_id)
 
 
@@ -42,7 +42,9 @@ def start(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
 def stop(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
     """Shut a broker down cleanly: its leaderships move first."""
     clean = open_cluster(directory).stop_broker(node_id)
-    console.print(f"broker {node_id} " + ("stopped" if clean else "was not running, or was killed"))
+    console.print(
+        f"broker {node_id} " + ("stopped" if clean else "was not running, or had to be killed")
+    )
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""What the commands share: the folder option, the consoles, finding a running cluster."""
+"""Options, consoles and cluster lookups that several commands share."""
 
 import os
 from pathlib import Path
@@ -32,23 +32,25 @@ errors = Console(stderr=True)
 
 
 def fail(message: str) -> NoReturn:
-    """End with status 1 and a message on standard error."""
+    """Print a message on standard error and exit with status 1."""
     errors.print(f"[red]error:[/red] {escape(message)}", highlight=False)
     raise typer.Exit(1)
 
 
 def shown_text(text: str) -> str:
-    """For a terminal, of names and values that others gave: as text, whatever is in it."""
+    """Return untrusted text for a terminal: control characters are replaced, markup is escaped."""
     return escape("".join(char if char.isprintable() else "?" for char in text))
 
 
 def open_cluster(directory: Path, otherwise: str = "") -> LocalCluster:
-    """The cluster of a folder; ends with a hint where there is none. ``otherwise``: what else may
-    have been meant."""
+    """Return the cluster of a folder; exit with a hint if there is none.
+
+    ``otherwise``: a further hint for the message.
+    """
     layout = Layout.at(directory)
     try:
         settings = local_settings.load(layout)
-        running(layout)  # what is no record of a process is said before anything is done
+        running(layout)  # fails early on a damaged process record, before anything is changed
     except LayoutError as error:
         fail(str(error))
     if settings is None:
@@ -62,17 +64,19 @@ def open_cluster(directory: Path, otherwise: str = "") -> LocalCluster:
 def open_kube(
     called: typer.Context, directory: Path, kubeconfig: Path | None, context: str, namespace: str
 ) -> Kube:
-    """The API server that the options name: with a kubeconfig, or as a plugin of kubectl, the one
-    that kubectl would speak to; else that of the local cluster. Ends with a hint where there is
-    none."""
+    """Return a client for the API server that the options name.
+
+    With a kubeconfig, or as a plugin of kubectl, that is the server that kubectl would use.
+    Otherwise it is the local cluster's. Exits with a hint if there is none.
+    """
     if kubeconfig is None and called.obj != OF_KUBECTL:
         if context or namespace:
-            fail("--context and --namespace go with --kubeconfig: name that, too")
+            fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
         cluster = open_cluster(directory)
         try:
             return cluster.kube()
         except (KubeError, OSError) as error:
-            fail(f"{error}; is the cluster up? tidemark up")
+            fail(f"{error}; if the local cluster is down, start it with: tidemark up")
     path = kubeconfig or Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
     try:
         return Kube(path, namespace or namespace_of(path, context), context)

@@ -1,4 +1,4 @@
-"""``tidemark demo``: the main job on real input, with a closing table."""
+"""``tidemark demo``: run the main scenario on real data and print a table of checks."""
 
 import shutil
 import signal
@@ -17,7 +17,7 @@ from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout
 
-#: Until some days after the time up to which the demo deletes.
+#: Fewer flights would end before the time up to which the demo deletes.
 FLIGHTS_MIN = 200_000
 
 
@@ -35,7 +35,9 @@ def demo(
             help="Number of flight records, oldest first.", min=FLIGHTS_MIN, max=FLIGHTS_TOTAL
         ),
     ] = FLIGHTS_TOTAL,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder and its logs.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the folder and its logs after a successful run.")
+    ] = False,
 ) -> None:
     """Run the demo on flight records. The exit status is 0 if every check passed."""
     from tidemark_cli.demo.kafka_stage import KafkaStage
@@ -43,7 +45,7 @@ def demo(
     from tidemark_cli.demo.report import Report
     from tidemark_cli.demo.scenario import Scenario
 
-    # As Ctrl-C does: whatever was started is stopped.
+    # SIGTERM unwinds like Ctrl-C, so that the finally block stops the processes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report(console)
     root = Path(tempfile.mkdtemp(prefix="tidemark-demo-"))
@@ -57,18 +59,19 @@ def demo(
     cluster = LocalCluster(layout, settings, report.say)
     stage = KafkaStage(cluster) if engine == local_settings.KAFKA else OwnStage(cluster)
     scenario = Scenario(cluster, stage, report, root, flights)
-    console.print(f"the cluster's folder is {root}", highlight=False)
+    console.print(f"cluster folder: {root}", highlight=False)
     try:
         scenario.run()
         if scenario.kube is not None:
             print_status(console, scenario.kube.objects("Broker"), topic_rows.topics(scenario.kube))
-    except Exception as error:  # noqa: BLE001 - whatever ends the demo is its result
-        report.check("the demo ran to its end", False, f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - any error is reported as a failed check
+        report.check("the demo ran to completion", False, f"{type(error).__name__}: {error}")
     finally:
         cluster.stop()
     console.print()
     console.print(report.table())
     failed = report.failed()
+    # After a failure the folder stays, as its logs are needed to find the cause.
     if failed or keep:
         console.print(f"logs: {root / 'logs'}", highlight=False)
     else:

@@ -1,4 +1,4 @@
-"""``tidemark spark export``: a topic's records in a table, each of them once."""
+"""``tidemark spark export``: write a topic's records to a table, exactly once."""
 
 import signal
 import threading
@@ -59,8 +59,8 @@ from tidemark_pipeline.options import OptionError
 if TYPE_CHECKING:
     from tidemark_pipeline.jobs.export import Progress
 
-#: What says itself what to do.
-_SAID = (
+#: Errors whose text already says what to do.
+_EXPLAINED = (
     *(JavaMissing, ToolchainError, ExportError, DataLoss, OptionError, LookupError),
     *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, Refused),
 )
@@ -151,6 +151,7 @@ def export(
 
     Exit status: 0 if it is done or was stopped, 1 if it failed.
     """
+    # Options are parsed and checked before Java and Spark, which take ten seconds to start.
     source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
     extra = pairs(option, "--option")
     properties = pairs(catalog, "--catalog")
@@ -178,6 +179,8 @@ def export(
         )
         wanted.check()
         from_topic = {"topic": topic, **source_options(source, extra, directory)}
+        # The deleter is opened early: an unreachable API fails the command before any record is
+        # written.
         deleter = (
             deleter_of(
                 from_topic,
@@ -214,28 +217,29 @@ def export(
                     stop=stop,
                     deleter=deleter,
                     say=_say,
-                    watch=_Begun(table),
+                    watch=_StartNotice(table),
                 )
         except (PySparkException, Py4JJavaError) as error:
             fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
-    except _SAID as error:
+    except _EXPLAINED as error:
         fail(str(error))
     console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
 
 
-class _Begun:
-    """Says once from where the job goes on."""
+class _StartNotice:
+    """Watcher that prints once how far behind the topic the export starts."""
 
     def __init__(self, table: str) -> None:
-        self._table, self._said = table, False
+        self._table, self._is_printed = table, False
 
     def __call__(self, progress: "Progress") -> None:
-        if not self._said:
-            self._said = True
-            _tell(f"{self._table}: {progress.lag:,} offsets behind, begins")
+        if not self._is_printed:
+            self._is_printed = True
+            _tell(f"{self._table}: export starts, {progress.lag:,} offsets behind")
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
+    # The job ends after its current commit, so that no file of the table is left unfinished.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
 

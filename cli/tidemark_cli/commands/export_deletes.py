@@ -1,5 +1,7 @@
-"""By what means ``tidemark spark export --delete-after-commit`` deletes: a ``RecordDeletion`` where
-there is a Kubernetes API, else the brokers."""
+"""Choose how ``tidemark spark export --delete-after-commit`` deletes records.
+
+A ``RecordDeletion`` is used if a Kubernetes API is available, otherwise the brokers' DeleteRecords.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +17,7 @@ from tidemark_pipeline.topic_source import topic_options
 
 
 class Api(NamedTuple):
-    """As options name it: nothing where none does."""
+    """Kubernetes API that the options name; empty fields are not given."""
 
     kubeconfig: Path | None
     context: str
@@ -25,10 +27,12 @@ class Api(NamedTuple):
 def deleter_of(
     source: Mapping[str, str], wanted: Wanted, directory: Path | None, api: Api
 ) -> Deleter:
-    """``directory``: of the local cluster, where that is read. Ends the command where there is
-    nobody to ask. Raises OptionError."""
+    """Return the deleter for an export; exit if neither an API nor brokers are given.
+
+    ``directory`` is the local cluster's, if the export reads from it. Raises OptionError.
+    """
     if api.kubeconfig is None and (api.context or api.namespace):
-        fail("--context and --namespace go with --kubeconfig: name that, too")
+        fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
     table = wanted.name_of(wanted.table)
     try:
         if api.kubeconfig is not None:
@@ -40,5 +44,8 @@ def deleter_of(
         fail(str(error))
     access = topic_options(source).access
     if access is None:
-        fail("--delete-after-commit needs whom to ask: --kubeconfig FILE, or --bootstrap HOST:PORT")
+        fail(
+            "--delete-after-commit needs an API or brokers: add --kubeconfig FILE or "
+            "--bootstrap HOST:PORT"
+        )
     return BrokerDeletions(access)

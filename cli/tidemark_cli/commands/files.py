@@ -1,10 +1,10 @@
-"""Files that others may read at any moment: written at once or not at all."""
+"""Atomic writes of files that other programs may read at any moment."""
 
 from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Put ``data`` in the place of whatever stands there."""
+    """Replace the file in one step; a reader sees the old or the new content, never a part."""
     part = path.with_name(f".{path.name}.part")
     part.write_bytes(data)
     part.replace(path)

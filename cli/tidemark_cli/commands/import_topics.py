@@ -1,4 +1,4 @@
-"""``tidemark import``: Topic manifests of what Strimzi describes, or of what is in a cluster."""
+"""``tidemark import``: write Topic manifests for KafkaTopics or a Kafka cluster's topics."""
 
 import re
 from collections import Counter
@@ -39,7 +39,8 @@ def import_topics(
         typer.Option(metavar="REGEX", help="Only topics whose whole name matches."),
     ] = "",
     strimzi_cluster: Annotated[
-        str, typer.Option(help="Only topics of this Strimzi cluster (label strimzi.io/cluster).")
+        str,
+        typer.Option(help="Only topics of this Strimzi cluster (label strimzi.io/cluster)."),
     ] = "",
     default_partitions: Annotated[
         int | None, typer.Option(min=1, help="Partitions of KafkaTopics without a number.")
@@ -84,6 +85,7 @@ def import_topics(
     be imported; the others are written.
     """
     _check_pattern(topics)
+    # The cluster is read first: with both sources its topic ids complete the KafkaTopics.
     run = _Run()
     there = _existing(run, bootstrap, client_config, topics) if bootstrap else None
     if strimzi_files:
@@ -97,28 +99,29 @@ def import_topics(
     elif there is not None:
         wanted = _of_cluster(run, there, bootstrap)
     else:
-        fail("say what to import: --bootstrap HOST:PORT, or --strimzi FILE")
+        fail("no source: add --bootstrap HOST:PORT or --strimzi FILE")
     target = Target(
         cluster=cluster, namespace=namespace, deletion_policy=DeletionPolicy(deletion_policy)
     )
     made = run.imported(wanted, target)
+    # Written even if some topics failed; each of those was reported, and the status is 1.
     _write(output, as_yaml(made))
     run.close(made)
     raise typer.Exit(1 if run.troubles else 0)
 
 
 class _Run:
-    """Says what is left out, and counts what could not be imported."""
+    """Report of a run: prints what is left out and counts topics that could not be imported."""
 
     def __init__(self) -> None:
         self.troubles = 0
 
     def say(self, line: str) -> None:
-        """What somebody may want to know."""
+        """Print a remark on standard error."""
         errors.print(escape(line), highlight=False, soft_wrap=True)
 
     def trouble(self, source: str, why: str) -> None:
-        """What is not in the result and should be."""
+        """Report and count a topic that could not be imported."""
         self.troubles += 1
         errors.print(
             f"[red]not imported:[/red] {escape(source)}: {escape(why)}",
@@ -131,36 +134,37 @@ class _Run:
         self.say(f"{source}: skipped, since {name} is an internal topic")
 
     def imported(self, topics: Iterable[Wanted], target: Target) -> list[Imported]:
-        """Those that can be: no topic and no object of them twice."""
+        """Return the topics that can be imported, with each topic and each object name once."""
         found: list[Imported] = []
         sources: dict[tuple[str, str], str] = {}
         for topic in topics:
             try:
-                each = imported(topic, target, lambda name: ("object", name) in sources)
+                result = imported(topic, target, lambda name: ("object", name) in sources)
             except NotImported as error:
                 self.trouble(topic.source, str(error))
                 continue
-            names = (("topic", topic.name), ("object", each.name))
+            # Two sources may describe one topic, or need one object name: the first one wins.
+            names = (("topic", topic.name), ("object", result.name))
             twice = next((name for name in names if name in sources), None)
             if twice is not None:
-                self.trouble(topic.source, f"{sources[twice]} is {' '.join(twice)}, too")
+                self.trouble(topic.source, f"{sources[twice]} also is {' '.join(twice)}")
                 continue
             sources.update(dict.fromkeys(names, topic.source))
-            for remark in each.remarks:
+            for remark in result.remarks:
                 self.say(f"{topic.source}: {remark}")
-            found.append(each)
+            found.append(result)
         return found
 
     def close(self, found: Sequence[Imported]) -> None:
-        """How many, and what to do with them."""
-        adopting = sum(each.adopts for each in found)
+        """Print how many topics were imported, and the next step."""
+        adopting = sum(topic.adopts for topic in found)
         self.say(
-            f"{count(len(found), 'Topic')}, {adopting} with the id of the topic that it takes over"
+            f"{count(len(found), 'Topic')}, {adopting} with the id of the topic to adopt"
             + (f"; {self.troubles} not imported" if self.troubles else "")
         )
         if adopting < len(found):
             self.say(
-                "the others are made anew, or wait for an adoption where their topics exist: see "
+                "the others create new topics, or wait for adoption if their topics exist: see "
                 "docs/how-to/migrate.md"
             )
 
@@ -198,12 +202,11 @@ def _kafka_topics(
 def _of_strimzi(
     run: _Run, documents: Sequence[Document], defaults: Defaults, metadata: strimzi.MetadataRule
 ) -> Iterator[Wanted]:
-    omitted = Counter(what for document in documents for what in metadata.omitted(document))
-    for what, number in sorted(omitted.items()):
+    omitted = Counter(key for document in documents for key in metadata.omitted(document))
+    for key, number in sorted(omitted.items()):
         run.say(
-            f"{what} of {count(number, 'KafkaTopic')} is not copied: a tool may manage its own "
-            "objects by it, and would delete the Topic as one of them; --keep-metadata KEY copies "
-            "a key"
+            f"{key} of {count(number, 'KafkaTopic')} is not copied: the tool that set it could "
+            "treat the Topic as its own object and delete it; copy a key with --keep-metadata KEY"
         )
     for document in documents:
         try:
@@ -213,21 +216,23 @@ def _of_strimzi(
 
 
 def _of_one_cluster(topics: Sequence[Document], only: str) -> list[Document]:
-    """A Cluster of ours is one cluster's."""
+    """Return the topics of one Strimzi cluster, as a Tidemark Cluster corresponds to one
+    cluster.
+    """
     named = strimzi.clusters(topics)
     if only and only not in named:
-        fail(f"no KafkaTopic is of the Strimzi cluster {only}; there are {', '.join(named)}")
+        fail(f"no KafkaTopic is of Strimzi cluster {only}; the files have {', '.join(named)}")
     if not only and len(named) > 1:
         there = ", ".join(name or "none (no label)" for name in named)
-        fail(f"the KafkaTopics are of several clusters, {there}: name one with --strimzi-cluster")
-    return [each for each in topics if strimzi.clusters([each]) == [only or named[0]]]
+        fail(f"the KafkaTopics are of several clusters, {there}: choose one with --strimzi-cluster")
+    return [topic for topic in topics if strimzi.clusters([topic]) == [only or named[0]]]
 
 
 def _check_pattern(topics: str) -> None:
     try:
         re.compile(topics)
     except re.error as error:
-        fail(f"--topics {topics!r} is no regular expression: {error}")
+        fail(f"--topics {topics!r} is not a regular expression: {error}")
 
 
 def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str) -> list[Existing]:
@@ -241,23 +246,23 @@ def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str
     except KafkaError as error:
         fail(f"the cluster at {bootstrap} cannot be read: {error}")
     if not found:
-        fail(f"the cluster at {bootstrap} has no topic{f' like {topics}' if topics else ''}")
+        fail(f"the cluster at {bootstrap} has no topic{f' matching {topics}' if topics else ''}")
     return found
 
 
 def _of_cluster(run: _Run, there: Iterable[Existing], name: str) -> Iterator[Wanted]:
-    for each in there:
-        if kafka_topics.is_own(each.view):
-            run.skip_internal(f"{name}, topic {each.view.name}", each.view.name)
+    for topic in there:
+        if kafka_topics.is_own(topic.view):
+            run.skip_internal(f"{name}, topic {topic.view.name}", topic.view.name)
             continue
         try:
-            yield kafka_topics.wanted(each, name)
+            yield kafka_topics.wanted(topic, name)
         except NotImported as error:
-            run.trouble(f"topic {each.view.name}", str(error))
+            run.trouble(f"topic {topic.view.name}", str(error))
 
 
 def _identified(run: _Run, topics: Iterable[Wanted], there: Iterable[Existing]) -> Iterator[Wanted]:
-    known = {each.view.name: each for each in there}
+    known = {topic.view.name: topic for topic in there}
     for topic in topics:
         try:
             yield kafka_topics.identified(topic, known)

@@ -1,4 +1,4 @@
-"""How a command reaches the brokers of any Kafka cluster."""
+"""Options with which a command reaches the brokers of any Kafka cluster."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,14 +16,14 @@ ClientConfigOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Properties for a listener with TLS or SASL: security.protocol, ssl.ca.location, "
-        "sasl.mechanism, sasl.username, sasl.password and so on.",
+        help="File of client properties for a listener with TLS or SASL: security.protocol, "
+        "ssl.ca.location, sasl.mechanism, sasl.username, sasl.password and others.",
     ),
 ]
 
 
 def open_access(bootstrap: str, client_config: Path | None) -> Access:
-    """What the two options say. Ends with a hint where they cannot be used."""
+    """Return the access that the two options describe; exit with a hint if they cannot be used."""
     try:
         return read_access(client_config, bootstrap)
     except BadProperties as error:

@@ -1,5 +1,4 @@
-"""``tidemark spark maintain``: small files, old versions and orphans of tables that are exported
-to."""
+"""``tidemark spark maintain``: compact exported tables, expire versions, remove orphaned files."""
 
 import time
 from collections.abc import Mapping
@@ -54,8 +53,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NEVER = "never"
-#: What says itself what to do.
-_SAID = (
+#: Errors whose text already says what to do.
+_EXPLAINED = (
     *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError, ManifestError),
     *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, Refused),
 )
@@ -126,7 +125,7 @@ def maintain(
         orphans=_age(orphans_after, "--orphans-after"),
     )
     if from_history and not propagate_deletes:
-        fail("--from-history goes with --propagate-deletes")
+        fail("--from-history needs --propagate-deletes")
     extra = pairs(option, "--option")
     named_source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
     try:
@@ -135,6 +134,8 @@ def maintain(
         source = None
         if propagate_deletes:
             source = source_options(named_source, extra, directory)
+            # Checks the source before Spark starts; each table names its own topic, so "-" is a
+            # placeholder.
             topic_options({**source, "topic": "-"})
         find_java()
         ensure_spark(console.print)
@@ -151,11 +152,13 @@ def maintain(
             ) as session:
                 for table in tables:
                     if source is not None:
+                        # Before the compaction, which then does not rewrite rows that are about to
+                        # be deleted.
                         _propagate(session, wanted, table, source, history=from_history)
                     _maintain(session, wanted, table, upkeep)
         except (PySparkException, Py4JJavaError) as error:
             fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
-    except _SAID as error:
+    except _EXPLAINED as error:
         fail(str(error))
 
 
@@ -169,8 +172,8 @@ def _propagate(
 ) -> None:
     from tidemark_pipeline.jobs.propagate import propagate
 
-    def say(what: str) -> None:
-        errors.print(f"{table}: {what}", highlight=False, markup=False)
+    def say(line: str) -> None:
+        errors.print(f"{table}: {line}", highlight=False, markup=False)
 
     name = wanted.name_of(table)
     done = propagate(session, wanted.format, name, source, history=history, say=say)
@@ -178,13 +181,13 @@ def _propagate(
 
 
 def propagated(done: Propagated) -> str:
-    """What went with its records, in a line, and what did not yet."""
-    held = f"; still kept: {', '.join(done.held)}" if done.held else ""
+    """Return one line about the rows that were deleted with their records, and what is pending."""
+    held = f"; still referenced by {', '.join(done.held)}" if done.held else ""
     behind = ", ".join(map(str, done.behind))
-    more = f"; partitions {behind} are not exported so far yet" if behind else ""
-    again = ": run this again later" if held or more else ""
+    more = f"; partitions {behind} are not exported that far yet" if behind else ""
+    again = ": run this command again later" if held or more else ""
     return (
-        f"{done.rows:,} rows dropped, {done.expired:,} versions expired, "
+        f"{done.rows:,} rows deleted, {done.expired:,} versions expired, "
         f"{done.removed:,} files removed{held}{more}{again}"
     )
 
@@ -193,30 +196,30 @@ def _maintain(session: "SparkSession", wanted: Wanted, table: str, upkeep: Upkee
     from tidemark_pipeline.jobs.maintain import maintain as run
     from tidemark_pipeline.jobs.progress import told
 
-    def say(what: str) -> None:
-        errors.print(f"{table}: {what}", highlight=False, markup=False)
+    def say(line: str) -> None:
+        errors.print(f"{table}: {line}", highlight=False, markup=False)
 
-    begun = time.monotonic()
+    started = time.monotonic()
     with told(session.sparkContext, lambda done, of: say(f"{done:,} of {of:,} tasks")):
         done = run(session, wanted.format, wanted.name_of(table), upkeep, say)
-    took_s = time.monotonic() - begun
+    took_s = time.monotonic() - started
     console.print(f"{table}: {text(done)}; {took_s:.0f} s", highlight=False, markup=False)
 
 
 def text(done: Maintained) -> str:
-    """What was done, in a line."""
-    failed = f" ({done.failed:,} were changed meanwhile and stay)" if done.failed else ""
+    """Return one line about the work of a maintenance run."""
+    failed = f" ({done.failed:,} kept, a concurrent commit changed them)" if done.failed else ""
     return (
-        f"{done.compacted:,} files became {done.into:,}{failed}, "
+        f"{done.compacted:,} files compacted to {done.into:,}{failed}, "
         f"{done.expired:,} versions expired, {done.removed:,} files removed, "
         f"{done.orphans:,} orphans removed"
     )
 
 
-def _age(said: str, option: str) -> timedelta | None:
-    if said == _NEVER:
+def _age(value: str, option: str) -> timedelta | None:
+    if value == _NEVER:
         return None
     try:
-        return timedelta(milliseconds=duration_ms(said))
+        return timedelta(milliseconds=duration_ms(value))
     except ValueError as error:
         fail(f"{option}: {error}, or {_NEVER}")

@@ -1,4 +1,4 @@
-"""``tidemark spark report``: what is in a topic, as one page to be looked at."""
+"""``tidemark spark report``: figures of a topic as one HTML page."""
 
 import time
 from pathlib import Path
@@ -28,6 +28,7 @@ def report(
         from tidemark_pipeline.report_html import page, utc
         from tidemark_pipeline.session import local_session
 
+        # Checked before Spark starts: a missing topic then fails in a second, with a short message.
         options = checked(read_options(cluster, topic))
         when = utc(time.time_ns() // 1_000_000)
         with local_session(

@@ -1,4 +1,4 @@
-"""``tidemark restore``: the topics of a lost cluster, from what lies in its tier."""
+"""``tidemark restore``: recreate the topics of a lost cluster from its tier."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -72,6 +72,7 @@ def restore(
     target = _Target.of(directory, kubeconfig, namespace, cluster)
     try:
         new_id = target.cluster_id()
+        # Every check precedes the first write: a conflict leaves tier and cluster unchanged.
         _check_owner(found, from_cluster, new_id)
         topics = _chosen(topic_restore.restorable(found.tier), names or [])
         other = others(topics, target.topics())
@@ -83,20 +84,22 @@ def restore(
             _say(f"{len(topics)} topics; no topic was restored")
             return
         check_conditional_writes(found.tier.store, now_ms=time.time_ns() // 1_000_000)
+        # The tier's identity changes first: brokers of the new cluster open only a tier of their
+        # own.
         hand_over(found.tier.store, from_cluster, new_id)
-        present = target.topics()  # once: a list of all for each of them would be n lists of n
+        present = target.topics()  # listed once: listing per topic would be quadratic
         for topic in topics:
             own = _restore(found, target, topic, present, from_cluster, new_id, replication_factor)
             present[topic.topic.name] = {"metadata": {"name": own}}
     except (StoreError, ManifestError, KubeError) as error:
-        fail(f"{error}; what was done so far stays: the same command goes on from there")
+        fail(f"{error}; the topics restored so far stay: run the same command again to continue")
     finally:
         target.kube.close()
-    _say(f"{len(topics)} topics; brokers take them over from the tier: tidemark status")
+    _say(f"{len(topics)} topics; brokers restore them from the tier: see tidemark status")
 
 
 class _Target:
-    """The cluster in which the topics are made."""
+    """Cluster in which the topics are created."""
 
     def __init__(self, kube: Kube, cluster: str) -> None:
         self.kube = kube
@@ -106,26 +109,28 @@ class _Target:
     def of(
         cls, directory: Path, kubeconfig: Path | None, namespace: str, cluster: str
     ) -> "_Target":
-        """That of the options, or the local one."""
+        """Return the cluster that the options name, or the local one."""
         if kubeconfig is None:
             local = open_cluster(directory)
             return cls(local.kube(), local.settings.cluster)
         if not namespace or not cluster:
-            fail("with --kubeconfig name the new Cluster: --namespace and --cluster")
+            fail("--kubeconfig needs the new Cluster: add --namespace and --cluster")
         return cls(Kube(kubeconfig, namespace), cluster)
 
     def cluster_id(self) -> str:
-        """The new cluster's; ends with a hint while it has none."""
+        """Return the new cluster's id; exit with a hint while it has none."""
         body = self.kube.get("Cluster", self.cluster)
         if body is None:
-            fail(f"there is no Cluster {self.cluster}: make it, with this tier as remoteStorage")
+            fail(
+                f"Cluster {self.cluster} does not exist: create it with this tier as remoteStorage"
+            )
         found = (body.get("status") or {}).get("clusterId")
         if not found:
-            fail(f"Cluster {self.cluster} has no id yet: start the operator")
+            fail(f"Cluster {self.cluster} has no id yet: start the operator, then retry")
         return str(found)
 
     def topics(self) -> dict[str, dict[str, Any]]:
-        """All Topics by their names in Kafka."""
+        """Return all Topics by their names in Kafka."""
         return {
             str(body["spec"].get("topicName", body["metadata"]["name"])): body
             for body in self.kube.objects("Topic")
@@ -133,57 +138,66 @@ class _Target:
 
 
 def _check_owner(found: OpenTier, from_cluster: str, new_id: str) -> None:
-    """Whoever restores says whose data he takes over."""
+    """Exit unless the user names the cluster that owned the tier; this takes over its data."""
     owner, where = found.cluster_id, found.tier.store.describe()
     if not from_cluster:
-        whose = "already the new cluster's" if owner == new_id else f"of cluster {owner}"
+        whose = (
+            "already owned by the new cluster" if owner == new_id else f"owned by cluster {owner}"
+        )
         fail(
             f"{where} is {whose}: name the lost cluster, which must never run again, with "
             f"--from-cluster {'ID' if owner == new_id else owner}"
         )
     if from_cluster == new_id:
-        fail(f"{new_id} is the cluster that is to have the topics: name the lost one")
+        fail(f"{new_id} is the new cluster: name the lost one with --from-cluster")
+    # The new cluster already owns the tier if an earlier run was interrupted.
     if owner not in (from_cluster, new_id):
-        fail(f"{where} is of cluster {owner}, not of {from_cluster}")
+        fail(f"{where} is owned by cluster {owner}, not by {from_cluster}: check --from-cluster")
 
 
 def _chosen(all_topics: Any, patterns: Sequence[str]) -> list[Restorable]:
-    """Topics of the coordinators are not tiered, and made by brokers."""
+    """Return the topics to restore, without the coordinators' topics, which are not tiered and
+    which brokers create.
+    """
     topics = [
-        each
-        for each in all_topics
-        if each.topic.name not in COORDINATORS_TOPICS
-        and (not patterns or any(fnmatchcase(each.topic.name, text) for text in patterns))
+        topic
+        for topic in all_topics
+        if topic.topic.name not in COORDINATORS_TOPICS
+        and (not patterns or any(fnmatchcase(topic.topic.name, text) for text in patterns))
     ]
     if not topics:
         fail("no topic of that name is in the tier" if patterns else "no topic is in the tier")
+    # Topics are restored by name: two ids under one name need a decision of the user.
     taken: dict[str, Restorable] = {}
-    for each in topics:
-        other = taken.setdefault(each.topic.name, each)
-        if other is not each:
-            ids = f"{id_text(other.topic.topic_id)} and {id_text(each.topic.topic_id)}"
+    for topic in topics:
+        other = taken.setdefault(topic.topic.name, topic)
+        if other is not topic:
+            ids = f"{id_text(other.topic.topic_id)} and {id_text(topic.topic.topic_id)}"
             fail(
-                f"{each.topic.name} is the name of several topics in the tier ({ids}): restore the "
-                f"others by name, or remove topics/ID.json of the one that is not wanted"
+                f"several topics in the tier have the name {topic.topic.name} ({ids}): restore the "
+                "others by name, or remove topics/ID.json of the one that you do not need"
             )
     return topics
 
 
 def others(topics: Sequence[Restorable], present: Mapping[str, Any]) -> list[str]:
-    """What to do about Topics that have a name which is to be restored and are not that topic, such
-    as one that a client has made in the new cluster. Nothing is said to be restored then."""
+    """Return a message for each existing Topic that has a restored topic's name and is another
+    topic.
+
+    A client may have created one in the new cluster. The command then restores no topic.
+    """
     found = ((topic, present.get(topic.topic.name)) for topic in topics)
     return [
-        f"Topic {body['metadata']['name']} has the name {topic.topic.name} and is another topic "
-        f"than the tier's (id {id_text(topic.topic.topic_id)}): delete it if it is not needed, or "
-        "name the topics that are to be restored without it; no topic was restored"
+        f"Topic {body['metadata']['name']} has the name {topic.topic.name} but is not the topic in "
+        f"the tier (id {id_text(topic.topic.topic_id)}): delete it if it is not needed, or name "
+        "only the other topics; no topic was restored"
         for topic, body in found
         if body is not None and not _is_restored(topic, body)
     ]
 
 
 def _is_restored(topic: Restorable, body: Mapping[str, Any]) -> bool:
-    """By its id, or, before it has one, by what an earlier run has written."""
+    """Return whether a Topic is the restored one, by id, or else by its annotation."""
     topic_id = (body.get("status") or {}).get("topicId")
     if topic_id:
         return bool(topic_id == id_text(topic.topic.topic_id))
@@ -202,11 +216,11 @@ def _show(found: Restorable, replication_factor: int) -> None:
     )
     for partition in range(found.partitions):
         start, end = found.offsets.get(partition, (0, 0))
-        _say(f"  partition {partition}: offsets {start} to {end}, {end} is the next one")
+        _say(f"  partition {partition}: offsets {start} to {end}, next offset {end}")
 
 
-def _factor(found: Restorable, asked: int) -> int:
-    return asked or found.topic.replication_factor or 1
+def _factor(found: Restorable, replication_factor: int) -> int:
+    return replication_factor or found.topic.replication_factor or 1
 
 
 def _restore(
@@ -218,14 +232,17 @@ def _restore(
     new_id: str,
     replication_factor: int,
 ) -> str:
-    """One topic, and the name of its Topic; one that is there already was restored by an earlier
-    run."""
+    """Restore one topic and return the name of its Topic.
+
+    An existing Topic is left unchanged, as an earlier run has created it.
+    """
     name = topic.topic.name
     if name in present:
         own = str(present[name]["metadata"]["name"])
-        _say(f"{name}: Topic {own} is there already; left as it is")
+        _say(f"{name}: Topic {own} already exists; left unchanged")
         return own
     now_ms = time.time_ns() // 1_000_000
+    # The claim in the tier precedes the Topic, which refers to it by its annotation.
     origin = topic_restore.claim(
         found.tier, topic, from_cluster=from_cluster, to_cluster=new_id, now_ms=now_ms
     )
@@ -240,7 +257,7 @@ def _restore(
     if own != name:
         spec["topicName"] = name
     target.kube.apply("Topic", own, spec, annotations={RESTORE_FROM_TIER: origin.text()})
-    _say(f"{name}: Topic {own} made")
+    _say(f"{name}: Topic {own} created")
     return own
 
 

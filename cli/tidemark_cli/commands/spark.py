@@ -44,6 +44,7 @@ def aggregate(
         from tidemark_pipeline.jobs.aggregate import aggregate as run
         from tidemark_pipeline.session import local_session
 
+        # Checked before Spark starts: a missing topic then fails in a second, with a short message.
         options = checked(read_options(cluster, topic))
         with local_session(
             "tidemark aggregate",

@@ -1,6 +1,6 @@
-"""What a Spark command is to read is looked for before Spark starts.
+"""Checks of what a Spark command is to read, made before Spark starts.
 
-Spark takes ten seconds for that, and tells of a missing topic in forty lines.
+Spark needs ten seconds to start, and reports a missing topic in forty lines.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,17 +15,19 @@ from tidemark_cli.local.tier import read_options
 from tidemark_pipeline.engines import is_kafkas
 from tidemark_pipeline.options import OptionError, names_brokers
 
-#: What keeps from finding out what there is to read.
+#: Errors that leave unknown what there is to read.
 UNREADABLE = (OptionError, TopicNotFound, TopicAmbiguous, ManifestError, StoreError)
-_NO_TIER = "; or name a tier; or, for a topic of any Apache Kafka, say --option engine=kafka"
+_NO_TIER = "; or name a tier; or, for a topic of Apache Kafka, add --option engine=kafka"
 
 
 def source_options(
     given: Mapping[str, str], extra: Mapping[str, str], directory: Path
 ) -> dict[str, str]:
-    """Without a topic: of the tier that is named (options that are empty are not given), or of the
-    Apache Kafka whose brokers are, else of the local cluster; with ``extra``. Raises
-    LookupError."""
+    """Return the data source's options except for the topic.
+
+    They are those of the tier that ``given`` names (empty values are not given), of the Apache
+    Kafka whose brokers are named, or of the local cluster; ``extra`` is added. Raises LookupError.
+    """
     named = {name: value for name, value in given.items() if value}
     if is_local(given, extra):
         cluster = open_cluster(directory, _NO_TIER if "bootstrap" in named else "")
@@ -35,8 +37,10 @@ def source_options(
 
 
 def is_local(given: Mapping[str, str], extra: Mapping[str, str]) -> bool:
-    """Is neither a tier named nor an Apache Kafka? Brokers of ours may be, in the place of those of
-    the local cluster."""
+    """Return whether neither a tier nor an Apache Kafka is named.
+
+    Brokers of ours may be: they replace those of the local cluster.
+    """
     named = {name for name, value in given.items() if value}
     if named - {"bootstrap"}:
         return False
@@ -44,8 +48,10 @@ def is_local(given: Mapping[str, str], extra: Mapping[str, str]) -> bool:
 
 
 def topics_there(options: Mapping[str, str]) -> set[str]:
-    """The names of all topics but internal ones; ends the command where nobody says. ``options``
-    name no topic."""
+    """Return the names of all topics except internal ones; exit if they cannot be listed.
+
+    ``options`` contain no topic.
+    """
     from tidemark_pipeline.brokers import Brokers, BrokersUnavailable, Refused
     from tidemark_pipeline.topic_source import topic_options
 
@@ -57,19 +63,19 @@ def topics_there(options: Mapping[str, str]) -> set[str]:
             names = {topic.name for topic in open_tier(found.storage).topics.all()}
             return {name for name in names if not name.startswith("__")}
         with Brokers(found.access) as brokers:
-            return {each.name for each in brokers.topics().values() if not each.internal}
+            return {known.name for known in brokers.topics().values() if not known.internal}
     except (*UNREADABLE, BrokersUnavailable, Refused) as error:
         fail(str(error))
 
 
 def mentioned(names: Iterable[str], statement: str) -> list[str]:
-    """Those whose name stands in the statement, in whichever case: it can read no others."""
-    said = statement.lower()
-    return sorted(name for name in names if name.lower() in said)
+    """Return the names that occur in the statement in any case; it can read no other topics."""
+    lowered = statement.lower()
+    return sorted(name for name in names if name.lower() in lowered)
 
 
 def checked(options: Mapping[str, str]) -> Mapping[str, str]:
-    """The same options; ends the command where they name nothing that can be read."""
+    """Return the options unchanged; exit if the topic that they name cannot be read."""
     from tidemark_pipeline.brokers import BrokersUnavailable, Refused
     from tidemark_pipeline.topic_source import topic_options
     from tidemark_pipeline.topic_survey import Survey

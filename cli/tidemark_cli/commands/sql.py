@@ -1,4 +1,4 @@
-"""``tidemark spark sql``: a look into topics, and into the tables that they are exported to."""
+"""``tidemark spark sql``: query topics, and the tables that they are exported to."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -58,14 +58,14 @@ if TYPE_CHECKING:
     from tidemark_pipeline.jobs.sql import Answer
 
 LIMIT_MAX = 100_000
-#: Of a cell of the table: a value may have megabytes.
+#: Longest text in a cell of the table; a value may have megabytes.
 CELL_MAX = 300
 _NAMED_MAX = 20
 _UNKNOWN_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
 
 
 class Output(StrEnum):
-    """How an answer is written."""
+    """Format of an answer."""
 
     TABLE = "table"
     JSON = "json"
@@ -73,7 +73,7 @@ class Output(StrEnum):
 
 
 class Views(NamedTuple):
-    """``topics``: those that are views; ``there``: of how many one could have been."""
+    """Topics as views: ``topics`` are the views, ``there`` are all topics that could be."""
 
     options: Mapping[str, str]
     topics: Sequence[str]
@@ -121,6 +121,7 @@ def sql(
     try:
         places = catalog_of(place(warehouse), properties, table_format) if of_tables else {}
         find_java()
+        # On standard error, so that standard output contains only the answer.
         ensure_spark(errors.print)
         views = Views({}, (), ())
         if topic or not of_tables:
@@ -141,17 +142,20 @@ def sql(
 
 
 def _views(options: Mapping[str, str], named: Sequence[str], statement: str) -> Views:
-    """The topics that are named, else those that the statement mentions: each view costs the start
-    of a process. Ends the command where one of them cannot be read."""
+    """Return the views of the named topics, or of the topics that the statement mentions.
+
+    Each view costs the start of a process. Exits if a topic cannot be read.
+    """
     there = sorted(set(named) or topics_there(options))
     topics = list(there) if named else mentioned(there, statement)
     if topics:
         checked({**options, "subscribe": ",".join(topics)})
+    # Spark compares the names of views without case.
     by_name: dict[str, str] = {}
-    for each in topics:
-        other = by_name.setdefault(each.lower(), each)
-        if other != each:
-            fail(f"topics {other} and {each} are one name to SQL: name one of them by --topic")
+    for topic in topics:
+        other = by_name.setdefault(topic.lower(), topic)
+        if other != topic:
+            fail(f"topics {other} and {topic} have the same name in SQL: choose one with --topic")
     return Views(options, topics, there)
 
 
@@ -162,8 +166,10 @@ def _settings(
     given: Sequence[str],
     conf: Mapping[str, str],
 ) -> dict[str, str]:
-    """Spark's configuration. Tables of Iceberg are known by the names that exports have them by.
-    Raises ToolchainError."""
+    """Return Spark's configuration; Iceberg tables get the names that exports use.
+
+    Raises ToolchainError.
+    """
     if places:
         found = Wanted(table="-", format=kind, catalog=places).settings(
             jars(given, kind, places, conf), conf
@@ -200,15 +206,16 @@ def _ask(
 
 
 def failure(error: "PySparkException", views: Views, log: Path) -> str:
-    """What Spark has against a statement, in a line."""
-    name, said = own_words(str(error))
+    """Return one line about Spark's error; for an unknown table it lists the topics."""
+    name, text = own_words(str(error))
+    # An error without a condition is not about the statement: the log has the details.
     if name or error.getCondition() is None:
-        return f"{said}; Spark's own log: {log}"
+        return f"{text}; Spark's own log: {log}"
     if error.getCondition() != _UNKNOWN_TABLE or not views.options:
-        return said
+        return text
     named = ", ".join(views.there[:_NAMED_MAX]) or "none"
     more = len(views.there) - _NAMED_MAX
-    return f"{said}; topics: {named}" + (f" and {more:,} more" if more > 0 else "")
+    return f"{text}; topics: {named}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def _tell(answer: "Answer", output: Output, limit: int) -> None:
@@ -219,7 +226,7 @@ def _tell(answer: "Answer", output: Output, limit: int) -> None:
         sys.stdout.buffer.write(write(answer.columns, answer.rows).encode("utf-8", "replace"))
         sys.stdout.flush()
     if answer.cut:
-        text = f"these are the first {limit:,} rows, and there are more: --limit shows up to "
+        text = f"only the first {limit:,} rows are shown; show more with --limit, at most "
         errors.print(f"{text}{LIMIT_MAX:,}", highlight=False)
 
 

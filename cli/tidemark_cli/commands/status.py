@@ -1,5 +1,4 @@
-"""``tidemark status``: the cluster, brokers, users, topics, partitions, tiers, placeholders, a
-disablement's progress, exports."""
+"""``tidemark status``: print clusters, brokers, users, topics, partitions, tiering and exports."""
 
 import json
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.resources.names import Workload
 
 TOPICS_SHOWN = 20
-#: The status of an answer to a question for what the API server does not know.
+#: HTTP status for a resource that the API server does not serve.
 NOT_FOUND = 404
 
 
@@ -65,7 +64,7 @@ def status(
         found, exports = topics(kube), _exports(kube)
         kube.close()
     except (KubeError, OSError) as error:
-        fail(f"{error}; is the cluster up? tidemark up")
+        fail(f"{error}; if the local cluster is down, start it with: tidemark up")
     if output == "json":
         print(json.dumps([_as_json(topic) for topic in named(found, names or [])]))
         return
@@ -75,7 +74,7 @@ def status(
 
 
 def _exports(kube: Kube) -> list[dict[str, Any]]:
-    """None where the API server's definitions are older than exports."""
+    """Return the Exports; none if the API server's CRDs predate them."""
     try:
         return kube.objects("Export")
     except KubeError as error:
@@ -85,8 +84,9 @@ def _exports(kube: Kube) -> list[dict[str, Any]]:
 
 
 def named(found: list[TopicRows], patterns: Sequence[str]) -> list[TopicRows]:
-    """The topics whose name, in Kafka or as an object, matches one of the shell patterns; all where
-    there is none."""
+    """Return the topics whose name in Kafka or object name matches a shell pattern; all without
+    one.
+    """
     if not patterns:
         return found
     return [topic for topic in found if is_named(topic, patterns)]
@@ -101,10 +101,10 @@ def print_status(
     users: Sequence[dict[str, Any]] = (),
     exports: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """The tables of ``tidemark status``: of topics that ``names`` matches, the first ``limit``.
+    """Print the tables of ``tidemark status`` for the first ``limit`` topics that ``names`` match.
 
-    The figures of the brokers are those of all topics, whichever are shown. The partitions of the
-    coordinators' own topics, 100 as they come, are shown only where these are named.
+    Figures of brokers cover all topics. Partitions of the coordinators' topics, 100 by default, are
+    printed only if ``names`` match these topics.
     """
     chosen = named(found, names)
     shown = chosen[:limit] if limit else chosen
@@ -119,18 +119,21 @@ def print_status(
             out.print(_partition_table(topic))
     if len(shown) < len(chosen):
         out.print(
-            f"{len(shown)} of {len(chosen)} topics; all: --limit 0, "
-            "some: tidemark status NAME or 'PREFIX*'",
+            f"{len(shown)} of {len(chosen)} topics shown; show all with --limit 0, or "
+            "some with: tidemark status NAME or 'PREFIX*'",
             highlight=False,
             soft_wrap=True,
         )
     elif names and not chosen:
-        out.print(f"no topic of {len(found)} is called {' or '.join(names)}", highlight=False)
+        out.print(f"none of {len(found)} topics matches {' or '.join(names)}", highlight=False)
 
 
 def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Table:
-    """Leaders and replicas are counted in the rows, as the other tables do: a Broker's status has
-    them too, but is written once a minute. Of brokers of Apache Kafka only their status tells."""
+    """Return the table of brokers.
+
+    Leaders and replicas are counted from the partition rows, which are newer than a Broker's status
+    (written once a minute). For brokers of Apache Kafka only the status has them.
+    """
     columns = ("broker", "node", "ready", "leaders", "replicas", "log bytes", "message")
     table = Table(*columns, title="brokers")
     for broker in brokers:
@@ -165,12 +168,15 @@ def _user_table(users: Sequence[dict[str, Any]]) -> Table:
 
 
 def _export_table(exports: Sequence[dict[str, Any]]) -> Table:
-    """``as of``: all that the topic had then is in the table; figures are a minute old at most."""
+    """Return the table of exports; "as of": the table contains all records up to that time.
+
+    The figures are at most a minute old.
+    """
     columns = ("export", "topic", "table", "ready", "lag", "rows", "as of", "message")
     table = Table(*(Column(name, overflow="fold") for name in columns), title="exports")
     for export in exports:
         spec, status = export["spec"], export.get("status") or {}
-        said = why_not_ready(export) or _not_exporting(export)
+        message = why_not_ready(export) or _not_exporting(export)
         table.add_row(
             export["metadata"]["name"],
             spec["topicRef"]["name"],
@@ -179,7 +185,7 @@ def _export_table(exports: Sequence[dict[str, Any]]) -> Table:
             figure(status.get("lag")),
             figure(status.get("rows")),
             status.get("currentTime", "-"),
-            said,
+            message,
         )
     return table
 
@@ -191,7 +197,7 @@ def _not_exporting(export: dict[str, Any]) -> str:
 
 def _topic_table(found: list[TopicRows]) -> Table:
     names = ("topic", "ready", "tiering", "remote", "placeholders", "message")
-    # Folded, so that a name, and what a message refers to, is there whole.
+    # Folded, so that names and references in messages are not cut.
     table = Table(*(Column(name, overflow="fold") for name in names), title="topics")
     for topic in found:
         table.add_row(
@@ -206,8 +212,11 @@ def _topic_table(found: list[TopicRows]) -> Table:
 
 
 def _partition_table(topic: TopicRows) -> Table:
-    """``eligible``: replicas outside the ISR that may lead (KIP-966); one marked ``?`` may have
-    lost a tail, and leads only once its log is known to reach furthest."""
+    """Return the table of a topic's partitions.
+
+    ``eligible`` are replicas outside the ISR that may lead (KIP-966). One marked ``?`` may have
+    lost a tail of its log. It leads only if its log is known to reach furthest.
+    """
     names = ("partition", "leader", "leader epoch", "replicas", "ISR", "eligible")
     table = Table(*names, title=topic.kafka_name)
     for row in topic.rows:

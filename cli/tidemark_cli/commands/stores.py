@@ -1,4 +1,4 @@
-"""Which tier a command works on: that of the local cluster, or the one that its options name."""
+"""Options that name the tier a command works on; the default is the local cluster's."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ RegionOption = Annotated[str, typer.Option("--region", help="Region of the S3 st
 
 
 def named_store(path: str, endpoint: str, buckets: str, prefix: str, region: str) -> dict[str, str]:
-    """Those of the five that a command was given, by the names that the data source has, too."""
+    """Return the options that were given, under the names that the data source uses."""
     given = {
         "path": path,
         "endpoint": endpoint,
@@ -38,7 +38,7 @@ def named_store(path: str, endpoint: str, buckets: str, prefix: str, region: str
 
 
 class OpenTier(NamedTuple):
-    """A tier with what its identity object says."""
+    """Open tier with the contents of its identity object."""
 
     tier: Tier
     config: RemoteStorage
@@ -47,9 +47,11 @@ class OpenTier(NamedTuple):
 
 
 def open_named(given: dict[str, str], directory: Path) -> OpenTier:
-    """The tier of a store that is named (:func:`named_store`), else the local cluster's; ends with
-    a hint where there is none. S3's keys are taken from AWS_ACCESS_KEY_ID and
-    AWS_SECRET_ACCESS_KEY."""
+    """Open the tier of a named store (:func:`named_store`) or of the local cluster.
+
+    Exits with a hint if there is none. S3 keys are read from AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY.
+    """
     try:
         config = from_options(given, os.environ) if given else storage(open_cluster(directory))
         tier = open_tier(config)
@@ -57,7 +59,7 @@ def open_named(given: dict[str, str], directory: Path) -> OpenTier:
     except (InvalidConfig, LookupError) as error:
         fail(str(error))
     except ObjectNotFound as error:
-        fail(f"{error}: there is no tier; check the path, or endpoint, buckets and prefix")
+        fail(f"{error}: no tier is there; check --path, or --endpoint, --buckets and --prefix")
     except StoreError as error:
         fail(str(error))
     return OpenTier(tier, config, store_id, cluster_id)

@@ -1,4 +1,4 @@
-"""``tidemark sweep``: what nothing names in the tier, shown, and removed where that is asked."""
+"""``tidemark sweep``: list objects that no manifest names, and remove them with --delete."""
 
 import os
 import socket
@@ -57,6 +57,7 @@ def sweep(
 
 def _swept(found: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
     lease, left = None, None
+    # Only a sweep that deletes takes the lease, so that listing never blocks a broker's sweep.
     if delete:
         holder = f"tidemark sweep on {socket.gethostname()} ({os.getpid()}, {uuid.uuid4().hex[:8]})"
         lease = SweepLease(found.tier.store, holder, _now_ms).take()
@@ -67,6 +68,7 @@ def _swept(found: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
         ).run()
         done, left = True, report.left
     finally:
+        # A failed sweep also ends its lease; ``done`` decides when brokers sweep next.
         if lease is not None:
             lease.end(done=done, left=left)
     return report
@@ -74,18 +76,18 @@ def _swept(found: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
 
 def _progress(report: SweepReport) -> None:
     errors.print(
-        f"{report.looked_at:,} objects looked at, {report.orphans.count:,} orphans", highlight=False
+        f"{report.looked_at:,} objects examined, {report.orphans.count:,} orphans", highlight=False
     )
 
 
 def print_report(report: SweepReport, *, deleted: bool) -> None:
-    """What was found, in words, and what to do."""
+    """Print the findings of a sweep and the next step."""
     orphans, uploads = report.orphans, report.uploads
     lines = [
-        f"{report.looked_at:,} objects and uploads looked at",
-        f"{orphans.count:,} objects that nothing names, {orphans.size_bytes:,} bytes",
-        f"{uploads.count:,} unfinished uploads that nothing names",
-        f"{report.waiting.count:,} of these too young to be removed",
+        f"{report.looked_at:,} objects and uploads examined",
+        f"{orphans.count:,} objects that no manifest names, {orphans.size_bytes:,} bytes",
+        f"{uploads.count:,} unfinished uploads that no manifest names",
+        f"{report.waiting.count:,} too young to be removed",
         f"{report.removed.count + report.uploads_removed:,} removed",
     ]
     lines += [f"  {example}" for example in report.examples[:_SHOWN]]
@@ -95,10 +97,10 @@ def print_report(report: SweepReport, *, deleted: bool) -> None:
         )
         lines += [f"  {name} ({count:,})" for name, count in [*report.unknown.items()][:_SHOWN]]
     if report.passed_over:
-        lines.append(f"{report.passed_over:,} times something could not be read, and was left:")
+        lines.append(f"{report.passed_over:,} objects could not be read and were left unchanged:")
         lines += [f"  {trouble}" for trouble in report.troubles[:_SHOWN]]
     if (orphans.count or uploads.count) and not deleted:
-        lines.append("to remove what is old enough: tidemark sweep --delete")
+        lines.append("remove objects that are old enough with: tidemark sweep --delete")
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

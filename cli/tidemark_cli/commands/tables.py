@@ -1,5 +1,4 @@
-"""What the commands that work on tables have in common: where tables are, and the jars of their
-format."""
+"""Options of the commands that work on tables: their location, and the jars of their format."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,31 +34,31 @@ LogOption = Annotated[Path, typer.Option(help="File for Spark's log.")]
 
 
 def pairs(texts: Sequence[str] | None, name: str) -> dict[str, str]:
-    """Of ``name=value``; ends where one is not so."""
+    """Parse ``name=value`` arguments; exit if one has another form."""
     found = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
-            fail(f"{name} {text!r}: write name=value")
+            fail(f"{name} {text!r} is not a pair: write name=value")
         found[key] = value
     return found
 
 
 def place(warehouse: str) -> str:
-    """A folder of this machine by its whole path, a URI as it is."""
+    """Return a local folder as an absolute path, a URI unchanged."""
     return warehouse if not warehouse or ":/" in warehouse else str(Path(warehouse).resolve())
 
 
 def check_jars(given: Sequence[Path] | None) -> list[str]:
-    """Their whole paths; ends where there is none such."""
-    for each in given or ():
-        if not each.is_file():
-            fail(f"--jar {each}: there is no such file")
-    return [str(each.resolve()) for each in given or ()]
+    """Return the absolute paths of jars; exit if one is not a file."""
+    for jar in given or ():
+        if not jar.is_file():
+            fail(f"--jar {jar}: no such file")
+    return [str(jar.resolve()) for jar in given or ()]
 
 
 def with_jars(settings: Mapping[str, str], more: Sequence[str]) -> dict[str, str]:
-    """Spark's configuration with these beside the jars that it names."""
+    """Return Spark's configuration with ``more`` jars added to those that it names."""
     there = settings.get("spark.jars")
     both = [*([there] if there else []), *more]
     return {**settings, **({"spark.jars": ",".join(both)} if both else {})}
@@ -68,15 +67,17 @@ def with_jars(settings: Mapping[str, str], more: Sequence[str]) -> dict[str, str
 def jars(
     given: Sequence[str], kind: Format, catalog: Mapping[str, str], conf: Mapping[str, str]
 ) -> list[str]:
-    """Those that are named; else the format's, from the cache or by Maven. None where there is no
-    Maven, or the configuration says what Spark is to fetch: then Spark does. Raises
-    ToolchainError."""
+    """Return the given jars, or those of the format from the cache or Maven.
+
+    The result is empty without Maven, or if the configuration says what Spark fetches: then Spark
+    downloads them. Raises ToolchainError.
+    """
     if given or conf.keys() & {"spark.jars", "spark.jars.packages"}:
         return list(given)
     sets: list[JarSet] = [table_format(kind)]
     if S3_PACKAGE in packages(kind, catalog):
         sets.append(iceberg_aws())
     try:
-        return [str(jar) for each in sets for jar in sorted(ensure_jars(each).glob("*.jar"))]
+        return [str(jar) for jar_set in sets for jar in sorted(ensure_jars(jar_set).glob("*.jar"))]
     except MavenMissing:
         return []

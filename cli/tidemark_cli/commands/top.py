@@ -1,4 +1,6 @@
-"""``tidemark top``: where every range of every partition lives, who lags, what is not well."""
+"""``tidemark top``: where each range of every partition is stored, which replicas lag, what is
+wrong.
+"""
 
 import functools
 import sys
@@ -75,7 +77,7 @@ def top(
 
 
 def asking(client_config: Path | None) -> Ask:
-    """What asks brokers for offsets; ends with a hint where the file cannot be used."""
+    """Return the function that queries brokers for offsets; exit if the file cannot be used."""
     if client_config is None:
         return broker_offsets.ask
     return functools.partial(broker_offsets.ask, access=open_access("", client_config))
@@ -93,8 +95,11 @@ def _once(kube: Kube, query: Query, html: Path | None, listener: str, ask: Ask) 
 
 
 def look(kube: Kube, query: Query, listener: str = "", ask: Ask = broker_offsets.ask) -> pages.View:
-    """One frame of all there is. Partitions that cannot be read are a line of it; without the other
-    objects there is nothing to show."""
+    """Return one frame.
+
+    Unreadable partition rows are a problem line of it. Without the other objects there is nothing
+    to show, and the command exits.
+    """
     holdings, problems = Holdings(), []
     for kind in KINDS:
         for batch in Reader(kube, kind).read(0):
@@ -103,18 +108,20 @@ def look(kube: Kube, query: Query, listener: str = "", ask: Ask = broker_offsets
                 fail(batch.problem)
             problems += [batch.problem] if batch.problem else []
     shown = [line.name for line in choose(holdings.lines.values(), query).lines]
-    topics = [found for each in shown if (found := holdings.topic(each)) is not None]
-    detailed = [each for each in topics if query.pattern or not each.is_internal]
-    told = ask(
+    topics = [found for name in shown if (found := holdings.topic(name)) is not None]
+    # The coordinators' topics have 100 partitions by default, so only a pattern shows them in
+    # detail.
+    detailed = [topic for topic in topics if query.pattern or not topic.is_internal]
+    figures = ask(
         broker_offsets.asked_of(detailed),
         broker_offsets.addresses(holdings.of_kind(BROKER), listener),
     )
     return pages.view(
         holdings,
         query,
-        detailed=[each.name for each in detailed],
-        told=told.told,
-        problems=[*problems, *told.problems],
+        detailed=[topic.name for topic in detailed],
+        told=figures.told,
+        problems=[*problems, *figures.problems],
     )
 
 

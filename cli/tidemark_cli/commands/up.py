@@ -1,4 +1,4 @@
-"""``tidemark up`` and ``tidemark down``: a whole cluster on this machine."""
+"""``tidemark up`` and ``tidemark down``: run a whole cluster on this machine."""
 
 import signal
 import threading
@@ -57,17 +57,19 @@ def up(
         )
     except ValueError as error:
         fail(str(error))
+    # Standard output has only the JSON object, so progress goes to standard error.
     out = errors if output == "json" else console
     cluster = LocalCluster(layout, settings, lambda line: out.print(line, highlight=False))
+    # Installed before the start, so that Ctrl-C during it stops the new processes too.
     stop = _catch_signals()
     try:
         ran_already = cluster.running()
         addresses = _start(cluster, brokers, ran_already)
-    except LayoutError as error:  # what it would stop it cannot know
+    except LayoutError as error:  # without readable records nothing can be stopped safely
         fail(str(error))
     _print(addresses, output, authorize=cluster.authorizes())
     if not detach:
-        out.print("Ctrl-C stops everything.", highlight=False)
+        out.print("Press Ctrl-C to stop everything.", highlight=False)
         stop.wait()
         cluster.stop()
 
@@ -76,7 +78,7 @@ _FAILURES = (StartError, ServerStartError, ToolchainError, KubeError, TimeoutErr
 
 
 def _start(cluster: LocalCluster, brokers: int, ran_already: frozenset[str]) -> Addresses:
-    """What did not run is stopped again where not all of it can be started."""
+    """Start the cluster; on failure, stop again only the processes that this call started."""
     try:
         return cluster.start(brokers=brokers)
     except _FAILURES as error:
@@ -91,7 +93,7 @@ def down(directory: DirOption = DEFAULT_DIR) -> None:
 
 
 def _existing(kubeconfig: Path) -> dict[str, str]:
-    """How to reach a Kubernetes cluster that is there already."""
+    """Return the settings that select an existing Kubernetes cluster."""
     return {"kubeconfig": str(kubeconfig.resolve()), "namespace": namespace_of(kubeconfig)}
 
 
@@ -104,7 +106,7 @@ def _catch_signals() -> threading.Event:
 
 def _print(addresses: Addresses, output: str, *, authorize: bool | None) -> None:
     if output == "json":
-        print(addresses.as_json(), flush=True)  # who reads it from a pipe waits for it
+        print(addresses.as_json(), flush=True)  # a program may wait at the other end of a pipe
         return
     console.print(f"kubeconfig  {addresses.kubeconfig}", highlight=False, soft_wrap=True)
     console.print(f"bootstrap   {addresses.bootstrap}", highlight=False, soft_wrap=True)

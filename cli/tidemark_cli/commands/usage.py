@@ -1,4 +1,4 @@
-"""``tidemark spark usage``: what topics take in the tier, and what another policy would free."""
+"""``tidemark spark usage``: storage per topic in the tier, and what another policy would free."""
 
 import itertools
 import sys
@@ -109,20 +109,20 @@ def _tell(
     if prometheus is not None:
         write_whole(prometheus, prometheus_text(usage, now_ms=now_ms))
     for trouble in usage.troubles:
-        errors.print(f"not counted: {trouble}", highlight=False, markup=False)
+        errors.print(f"not included: {trouble}", highlight=False, markup=False)
 
 
 def _dimensions(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
-    strange = [name for name in names if name not in DIMENSIONS]
-    if strange:
-        fail(f"--by {strange[0]}: rows are by {', '.join(DIMENSIONS)}, with commas")
+    unknown = [name for name in names if name not in DIMENSIONS]
+    if unknown:
+        fail(f"--by {unknown[0]} is unknown: use {', '.join(DIMENSIONS)}, separated by commas")
     return tuple(names)
 
 
 def _policies(retention_ms: int | None, retention_bytes: int | None) -> tuple[Policy, ...]:
-    asked = retention_ms is not None or retention_bytes is not None
-    changed = [Policy("retention", retention_ms, retention_bytes)] if asked else []
+    is_given = retention_ms is not None or retention_bytes is not None
+    changed = [Policy("retention", retention_ms, retention_bytes)] if is_given else []
     return (*changed, DISABLE_DELETE, DISABLE_RETAIN)
 
 
@@ -137,7 +137,10 @@ def _chosen(found: OpenTier, names: Sequence[str]) -> list[TopicObject]:
 
 
 def print_usage(usage: Usage) -> None:
-    """What manifests name, what the store lists, and what would be freed; at most 200 rows each."""
+    """Print what manifests name, what the store lists, and what would be freed; at most 200
+    rows each.
+    """
+    # Bytes according to the manifests; pending are those of segments whose deletion has started.
     _print(
         ("topic", *usage.by, "segments", "log bytes", "stored bytes", "pending bytes"),
         (
@@ -150,6 +153,7 @@ def print_usage(usage: Usage) -> None:
             for row, of in sorted(topic.rows.items())
         ),
     )
+    # Bytes that the store lists, including objects that no manifest names.
     _print(
         ("as listed", "bucket", "objects", "bytes", "unnamed bytes", "without manifest"),
         (
@@ -162,17 +166,18 @@ def print_usage(usage: Usage) -> None:
             for bucket, of in sorted(topic.listed.items())
         ),
     )
+    # Effect of each policy: the given retention, and the two ways to disable tiering.
     names = [policy.name for policy in usage.policies]
     _print(
         ("would be freed", *names),
-        ((each.name, *(_figure(each.freed[name]) for name in names)) for each in usage.topics),
+        ((owner.name, *(_figure(owner.freed[name]) for name in names)) for owner in usage.topics),
     )
     figures = [of for topic in usage.topics for of in topic.buckets.values()]
     if unmeasured := sum(of.unmeasured for of in figures):
-        text = f"of {unmeasured:,} segments nobody says what was stored: counted as their logs"
+        text = f"{unmeasured:,} segments have no recorded object size: their log size is counted"
         console.print(text, highlight=False)
     if usage.rows_left_out:
-        console.print("there are more rows than are told apart: name topics, or fewer of --by")
+        console.print("too many rows to list separately: name topics, or use fewer --by dimensions")
 
 
 def _listed(usage: Usage) -> list[TopicUsage]:
@@ -180,7 +185,7 @@ def _listed(usage: Usage) -> list[TopicUsage]:
 
 
 def _print(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Names may be folded where a line is short, a figure never."""
+    """Print a table; names may be folded in a narrow terminal, figures never."""
     iterator = iter(rows)
     shown = [tuple(map(shown_text, row)) for row in itertools.islice(iterator, SHOWN_MAX)]
     left_out = sum(1 for _ in iterator)
@@ -192,7 +197,7 @@ def _print(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_row(*row)
     console.print(table, crop=False)
     if left_out:
-        console.print(f"{left_out:,} more rows: --json has all", highlight=False)
+        console.print(f"{left_out:,} more rows: use --json for all", highlight=False)
 
 
 def _figure(number: int) -> str:

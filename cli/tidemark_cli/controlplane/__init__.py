@@ -1,5 +1,4 @@
-"""The local control plane: a real etcd and kube-apiserver in one process, kubectl, and MinIO beside
-it."""
+"""Local control plane: a real etcd and kube-apiserver in one process, kubectl, and MinIO."""
 
 from tidemark_cli.controlplane.client import kubectl, run_kubectl
 from tidemark_cli.controlplane.launcher import ControlPlane

@@ -1,9 +1,9 @@
-"""The control plane from separate programs (``KUBEBUILDER_ASSETS``), in the shape of the own
+"""Control plane from separate programs (``KUBEBUILDER_ASSETS``), with the interface of the own
 binary.
 
-Same flags, same files in the data folder, one process to signal. kube-apiserver signs its own
-certificate here (``--cert-dir``), and its key also signs service account tokens; the
-administrator's token is made here.
+It has the same flags, the same files in the data folder, and one process to signal. kube-apiserver
+signs its own certificate (``--cert-dir``), and its key also signs service account tokens. The
+administrator's token is created here.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tidemark_cli.ports import HOST, free_port
 
 ADMIN = "tidemark-admin"
 ETCD_SOCKET = "unix://etcd.sock"
-# Advertised, never listened on: the member is alone, and its one client knows the socket.
+# Advertised but never bound: the member is the only one, and its one client uses the socket.
 ETCD_IDENTITY = "http://127.0.0.1:2380"
 REQUEST_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_S = 3.0
@@ -37,7 +37,7 @@ LOCK_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The data folder; the same names as the own binary's."""
+    """Data folder, with the same file names as the own binary's."""
 
     root: Path
 
@@ -63,7 +63,7 @@ class Folder:
 
 
 def etcd_command(assets: Path, *, fsync: bool) -> list[str]:
-    """etcd, to be run in the data folder: a socket's path must be short, so it is relative."""
+    """Return the etcd command; it runs in the data folder, as a socket's path must be short."""
     command = [str(assets / "etcd"), "--name=tidemark", "--data-dir=etcd"]
     command += [f"--listen-client-urls={ETCD_SOCKET}", f"--advertise-client-urls={ETCD_IDENTITY}"]
     command += ["--listen-peer-urls=unix://etcd-peer.sock"]
@@ -74,7 +74,7 @@ def etcd_command(assets: Path, *, fsync: bool) -> list[str]:
 
 
 def apiserver_command(assets: Path, folder: Folder, port: int) -> list[str]:
-    """kube-apiserver on loopback, with the flags of the own binary."""
+    """Return the command of kube-apiserver on loopback, with the flags of the own binary."""
     return [
         str(assets / "kube-apiserver"),
         f"--etcd-servers={ETCD_SOCKET}",
@@ -95,7 +95,7 @@ def apiserver_command(assets: Path, folder: Folder, port: int) -> list[str]:
 
 
 def kubeconfig(server: str, certificate: Path, token: str) -> str:
-    """A kubeconfig as JSON, which is YAML too."""
+    """Return a kubeconfig as JSON, which is also YAML."""
     name = "tidemark"
     return json.dumps(
         {
@@ -118,7 +118,7 @@ def kubeconfig(server: str, certificate: Path, token: str) -> str:
 
 
 def load_token(path: Path) -> str:
-    """The administrator's token, made where there is none."""
+    """Return the administrator's token, created if missing."""
     with contextlib.suppress(FileNotFoundError):
         return path.read_text(encoding="utf-8").partition(",")[0]
     token = secrets.token_hex(32)
@@ -127,7 +127,7 @@ def load_token(path: Path) -> str:
 
 
 def choose_port(remembered: Path) -> int:
-    """The port of the last time if it is free, else a free one; remembered for the next time."""
+    """Return the previous port if it is free, else a free one, and store it for the next start."""
     last = 0
     with contextlib.suppress(FileNotFoundError, ValueError):
         last = int(remembered.read_text(encoding="utf-8"))
@@ -137,7 +137,7 @@ def choose_port(remembered: Path) -> int:
 
 
 def is_ready(server: str, certificate: Path, token: str) -> bool:
-    """Whether ``/readyz`` says ok."""
+    """Return whether ``/readyz`` answers 200."""
     if not certificate.exists():
         return False
     request = urllib.request.Request(
@@ -152,10 +152,10 @@ def is_ready(server: str, certificate: Path, token: str) -> bool:
 
 
 def lock(root: Path) -> IO[str]:
-    """Refuse a second control plane on the same data.
+    """Lock the data folder against a second control plane.
 
-    The programs inherit the lock, so it is held until all have ended. After a kill they are still
-    ending for a moment: that long it is waited for.
+    The child programs inherit the lock, so it is held until all have ended. After a kill they still
+    need a moment to end, for which this call waits.
     """
     file = (root / "lock").open("a+", encoding="utf-8")
     deadline_s = time.monotonic() + LOCK_TIMEOUT_S
@@ -176,17 +176,19 @@ def lock(root: Path) -> IO[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run etcd and kube-apiserver until told to stop."""
+    """Run etcd and kube-apiserver until a signal or the end of standard input."""
     options = _parser().parse_args(arguments)
     os.umask(0o077)
     folder = Folder(private_dir(options.data_dir))
     logs = private_dir(options.log_file.parent if options.log_file else folder.root / "log")
     private_dir(folder.certificate.parent)
+    # Nothing in the folder changes before the lock is held.
     with lock(folder.root) as held:
         folder.ready.unlink(missing_ok=True)
         token = load_token(folder.tokens)
         port = choose_port(folder.root / "port")
         server = f"https://{HOST}:{port}"
+        # The files are complete before the programs start, as kube-apiserver reads the token file.
         write_private(folder.kubeconfig, kubeconfig(server, folder.certificate, token))
         supervisor = Supervisor(watch_stdin=options.exit_with_stdin)
         for name, command in (
@@ -197,12 +199,12 @@ def main(arguments: Sequence[str]) -> int:
             supervisor.start(command, folder=folder.root, log=log, keep_open=[held.fileno()])
         status = _run(supervisor, folder, server, token)
     if status:
-        sys.stderr.write(f"a program ended by itself; see {logs}\n")
+        sys.stderr.write(f"a control plane program ended unexpectedly; see {logs}\n")
     return status
 
 
 def _run(supervisor: Supervisor, folder: Folder, server: str, token: str) -> int:
-    """Say when the server is ready, and run until there is a reason to stop."""
+    """Report when the server is ready, and run until there is a reason to stop."""
     while not is_ready(server, folder.certificate, token):
         if supervisor.should_stop(POLL_S):
             return supervisor.stop()

@@ -1,4 +1,4 @@
-"""The kubectl that comes with the control plane, for people and for scripts."""
+"""Run the kubectl that is part of the control plane."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ OUTPUT_TIMEOUT_S = 120.0
 
 
 def kubectl(arguments: Sequence[str], *, kubeconfig: Path) -> int:
-    """Run kubectl on this process's own terminal; returns its exit status."""
+    """Run kubectl on this process's terminal and return its exit status."""
     return subprocess.call(_command(arguments), env=_environ(kubeconfig))
 
 
@@ -22,7 +22,7 @@ def run_kubectl(
     stdin: str | None = None,
     timeout_s: float = OUTPUT_TIMEOUT_S,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run kubectl and return its exit status and what it said; a failure raises nothing."""
+    """Run kubectl and return its exit status and output; a failure raises nothing."""
     return subprocess.run(
         _command(arguments),
         env=_environ(kubeconfig),
@@ -40,5 +40,5 @@ def _command(arguments: Sequence[str]) -> list[str]:
 
 
 def _environ(kubeconfig: Path) -> dict[str, str]:
-    # A variable and no flag: flags before a plugin's name would hide it from kubectl.
+    # A variable instead of a flag: flags before a plugin's name would hide it from kubectl.
     return {**os.environ, "KUBECONFIG": str(kubeconfig)}

@@ -1,8 +1,8 @@
-"""The local control plane as an object: start it in a folder, use its kubeconfig, stop it.
+"""Start and stop the local control plane in a folder.
 
-The folder keeps everything (store, keys, port), so that a second start in it finds its objects
-again under the same kubeconfig. The process itself makes the credentials and says in
-``controlplane.json`` that it is ready.
+The folder contains everything (store, keys, port), so that a second start finds its objects under
+the same kubeconfig. The process creates the credentials and reports in ``controlplane.json`` that
+it is ready.
 """
 
 import json
@@ -21,7 +21,10 @@ START_TIMEOUT_S = 120.0
 
 @dataclass(slots=True, kw_only=True)
 class ControlPlane(Server):
-    """``server`` is its URL, ``kubeconfig`` the file (mode 0600) with the administrator's token."""
+    """Running control plane.
+
+    ``server`` is its URL, ``kubeconfig`` the file (mode 0600) with the administrator's token.
+    """
 
     kubeconfig: Path
     server: str
@@ -38,11 +41,12 @@ class ControlPlane(Server):
         """Start in ``data_dir`` and wait until ``/readyz`` is ok.
 
         It ends with this process, unless ``detached``. Without ``fsync`` (tests only) a crash of
-        the machine loses data. Raises StartError, and ToolchainError where there is no program.
+        the machine loses data. Raises StartError, and ToolchainError if there is no program.
         """
         programs = find_programs()
         folder = private_dir(data_dir)
         logs = private_dir(folder / LOG_FOLDER)
+        # The same arguments for both kinds of programs, see :mod:`.programs`.
         command = [*programs.serve, "--data-dir", str(folder)]
         command += ["--log-file", str(logs / "controlplane.log")]
         command += [] if fsync else ["--no-fsync"]
@@ -50,6 +54,7 @@ class ControlPlane(Server):
         process = ServerProcess.spawn(
             "control plane", command, errors=logs / "errors.log", detached=detached
         )
+        # The report of an earlier process may still be in the folder, so its pid is compared.
         ready: dict[str, str] = {}
 
         def is_ready() -> bool:
@@ -66,7 +71,9 @@ class ControlPlane(Server):
 
 
 def _read_ready(path: Path, pid: int) -> Mapping[str, str]:
-    """The report of process ``pid``; empty where there is none (or one of a killed process)."""
+    """Return the report of process ``pid``; empty if there is none, or only that of a killed
+    process.
+    """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

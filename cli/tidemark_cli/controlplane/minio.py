@@ -1,8 +1,8 @@
-"""A MinIO server on loopback, with random credentials that stay with its folder.
+"""MinIO server on loopback, with random credentials that stay in its folder.
 
-Its port stays too where it is free: the endpoint stands in a Cluster's spec. MinIO answers
-``/minio/health/ready`` before it can serve, and tells a client that comes too early to come back
-after a minute; so what is waited for is ``/minio/health/cluster``.
+Its port stays the same if it is free, as the endpoint is part of a Cluster's spec. MinIO answers
+``/minio/health/ready`` before it can serve, and tells early clients to retry after a minute. The
+start therefore waits for ``/minio/health/cluster``.
 """
 
 import json
@@ -28,7 +28,7 @@ _KEPT = "server.json"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What stays with the folder; kept in a file that only its owner can read."""
+    """Credentials and port of a folder, in a file that only its owner can read."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -36,14 +36,15 @@ class Settings:
 
     @classmethod
     def of(cls, data_dir: Path) -> "Settings":
-        """Those of the server in ``data_dir``, or new ones."""
+        """Return the settings of the server in ``data_dir``, or new ones."""
         try:
             return cls(**json.loads((data_dir / _KEPT).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return cls(secrets.token_hex(10), secrets.token_hex(20), 0)
 
     def environ(self) -> dict[str, str]:
-        """The environment of a server with these settings."""
+        """Return the environment of a server with these settings."""
+        # Other MINIO_ variables of the user could change storage or credentials.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("MINIO_")}
         return {
             **inherited,
@@ -56,7 +57,7 @@ class Settings:
 
 @dataclass(slots=True, kw_only=True)
 class MinioServer(Server):
-    """A MinIO that runs; ``endpoint`` is its URL."""
+    """Running MinIO; ``endpoint`` is its URL."""
 
     endpoint: str
     access_key: str
@@ -68,7 +69,7 @@ class MinioServer(Server):
     ) -> Self:
         """Start in ``data_dir`` and wait until it can serve.
 
-        It ends with this process, unless ``detached``. Raises StartError, and ToolchainError where
+        It ends with this process, unless ``detached``. Raises StartError, and ToolchainError if
         there is no program.
         """
         binary = ensure_minio()
@@ -79,6 +80,7 @@ class MinioServer(Server):
         while True:
             tries_left -= 1
             settings = replace(settings, port=free_port(settings.port))
+            # Stored before the start, so that a later start uses the same credentials.
             write_private(kept, json.dumps(asdict(settings)))
             try:
                 return cls._start(binary, folder, settings, detached, timeout_s)
@@ -115,7 +117,7 @@ class MinioServer(Server):
 
 
 def can_serve(endpoint: str) -> bool:
-    """Whether the server takes requests now."""
+    """Return whether the server accepts requests now."""
     try:
         with urllib.request.urlopen(
             f"{endpoint}/minio/health/cluster", timeout=REQUEST_TIMEOUT_S

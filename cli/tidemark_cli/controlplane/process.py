@@ -1,8 +1,8 @@
-"""Starting a server as a child process, waiting until it is ready, and stopping it again.
+"""Start a server as a child process, wait until it is ready, and stop it.
 
-A child runs in a session of its own, so that Ctrl-C reaches the starter alone, which then stops its
-children in order. A child that is not detached also ends when its starter dies, however that
-happens: its standard input is a pipe from the starter, and it stops when that ends.
+A child runs in its own session: Ctrl-C reaches only the starter, which then stops its children in
+order. A child that is not detached also ends if its starter dies in any way: its standard input is
+a pipe from the starter, and it stops when the pipe closes.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ TAIL_BYTES = 4000
 KILL_WAIT_S = 5.0
 STOP_TIMEOUT_S = 30.0
 
-# A Popen that is collected while its process runs warns. A detached child is meant to run on, so
-# its Popen is kept for as long as this process lives.
+# A Popen that is garbage-collected while its process runs warns. Detached children keep running, so
+# their Popen objects live as long as this process.
 _detached: list["subprocess.Popen[bytes]"] = []
 
 
 class StartError(RuntimeError):
-    """A server did not become ready; the message quotes the end of what it said."""
+    """Server that did not become ready; the message quotes the end of its output."""
 
 
 def private_dir(path: Path) -> Path:
-    """Make a folder that only its owner can enter; its absolute path."""
+    """Create a folder that only its owner can enter, and return its absolute path."""
     path.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
     path.chmod(PRIVATE_DIR)
     return path.resolve()
@@ -42,7 +42,7 @@ def private_dir(path: Path) -> Path:
 
 @dataclass(slots=True)
 class ServerProcess:
-    """A server that was started here. ``errors`` is the file with its standard error."""
+    """Server that was started here; ``errors`` is the file with its output."""
 
     name: str
     errors: Path
@@ -58,7 +58,7 @@ class ServerProcess:
         detached: bool,
         environ: Mapping[str, str] | None = None,
     ) -> "ServerProcess":
-        """Start ``command``. What it says on its two output streams goes to ``errors``."""
+        """Start ``command``; both output streams go to ``errors``."""
         private_dir(errors.parent)
         with errors.open("wb") as sink:
             child = subprocess.Popen(
@@ -76,16 +76,14 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self.child.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
         return self.child.poll() is None
 
     def await_ready(self, is_ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Wait for a condition; when it does not come, stop the process and raise StartError."""
+        """Wait until the server is ready; after the timeout stop it and raise StartError."""
         deadline_s = time.monotonic() + timeout_s
         while not is_ready():
             if not self.alive:
@@ -99,7 +97,7 @@ class ServerProcess:
             time.sleep(POLL_S)
 
     def stop(self, *, timeout_s: float) -> bool:
-        """Ask the process to stop, then kill it; False where it had to be killed."""
+        """Send SIGTERM, then SIGKILL after the timeout; return False if it had to be killed."""
         clean = True
         if self.alive:
             self.child.terminate()
@@ -122,28 +120,27 @@ class ServerProcess:
         with self.errors.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             output = file.read().decode(errors="replace").strip()
-        return output or f"it said nothing; see {self.errors.parent}"
+        return output or f"it printed nothing; see {self.errors.parent}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Server:
-    """A server that runs in a folder; a context manager that stops it. Its data stays."""
+    """Server that runs in a folder; a context manager that stops it. The data stays."""
 
     data_dir: Path
     process: ServerProcess
 
     @property
     def pid(self) -> int:
-        """The one process to signal."""
+        """Return the id of the process to signal."""
         return self.process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
         return self.process.alive
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Stop it. False where it had to be killed."""
+        """Stop the server; return False if it had to be killed."""
         return self.process.stop(timeout_s=timeout_s)
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
-"""Which programs make the control plane: this project's own binary, or the ones named by the user.
+"""Select the programs of the control plane: the project's own binary, or those that the user names.
 
-``KUBEBUILDER_ASSETS`` is what Kubernetes' own test tools use: a folder with ``etcd``,
+``KUBEBUILDER_ASSETS`` is the variable of Kubernetes' own test tools: a folder with ``etcd``,
 ``kube-apiserver`` and ``kubectl``. Both choices take the same flags and write the same files, so
-that the launcher knows no difference.
+the launcher does not distinguish them.
 """
 
 import os
@@ -19,14 +19,14 @@ ASSETS = ("etcd", "kube-apiserver", "kubectl")
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """The first words of two commands: the server, and kubectl."""
+    """Command prefixes of the server and of kubectl."""
 
     serve: tuple[str, ...]
     kubectl: tuple[str, ...]
 
 
 def find_programs(environ: Mapping[str, str] = os.environ) -> Programs:
-    """The programs to use; builds the own binary where it is missing. Raises ToolchainError."""
+    """Return the programs to use; builds the own binary if it is missing. Raises ToolchainError."""
     folder = environ.get(ASSETS_VARIABLE)
     if folder:
         return from_assets(Path(folder))
@@ -35,12 +35,12 @@ def find_programs(environ: Mapping[str, str] = os.environ) -> Programs:
 
 
 def from_assets(folder: Path) -> Programs:
-    """The separate programs in ``folder``."""
+    """Return the separate programs in ``folder``."""
     missing = [name for name in ASSETS if not os.access(folder / name, os.X_OK)]
     if missing:
         raise ToolchainError(
-            f"{ASSETS_VARIABLE} is {folder}, which has no {', '.join(missing)}: name a folder with "
-            f"{', '.join(ASSETS)}, or unset it"
+            f"{ASSETS_VARIABLE} is {folder}, which lacks {', '.join(missing)}: set it to a folder "
+            f"with {', '.join(ASSETS)}, or unset it"
         )
     module = "tidemark_cli.controlplane.assets"
     return Programs(

@@ -1,10 +1,9 @@
-"""Running programs that cannot themselves stop when their starter dies.
+"""Run programs that cannot stop by themselves when their starter dies.
 
-A small process between: it starts the programs, stops them in the reverse order on SIGTERM, SIGINT
-or the end of its standard input, and ends when one of them ends. Where the kernel can (Linux), the
-programs are killed when this process is.
-
-Run as ``python -m tidemark_cli.controlplane.supervisor COMMAND …`` it does so for one program.
+This small process starts the programs and stops them in reverse order on SIGTERM, SIGINT or the end
+of its standard input. It ends when one of them ends. On Linux the kernel kills the programs if this
+process is killed. ``python -m tidemark_cli.controlplane.supervisor COMMAND …`` supervises one
+program.
 """
 
 import ctypes
@@ -23,7 +22,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Supervisor:
-    """The programs of this process; for its main thread only."""
+    """Supervisor of child programs; for the main thread only."""
 
     def __init__(self, *, watch_stdin: bool) -> None:
         self._children: list[subprocess.Popen[bytes]] = []
@@ -40,9 +39,10 @@ class Supervisor:
         log: Path | None = None,
         keep_open: Sequence[int] = (),
     ) -> None:
-        """Start a program; with ``log`` what it says is written there.
+        """Start a program, with its output in ``log`` if given.
 
-        It inherits the file descriptors ``keep_open`` (a lock is then held until it has ended too).
+        It inherits the file descriptors ``keep_open``, so that a lock stays held until it has
+        ended.
         """
         sink = log.open("wb") if log else None
         try:
@@ -61,20 +61,25 @@ class Supervisor:
         self._children.append(child)
 
     def should_stop(self, wait_s: float) -> bool:
-        """Wait a little; True once there is a reason to stop."""
+        """Wait up to ``wait_s`` seconds and return whether there is a reason to stop."""
         readable, _, _ = select.select([sys.stdin] if self._watch_stdin else [], [], [], wait_s)
+        # An empty read is the end of the pipe: the starter has ended.
         if readable and not os.read(sys.stdin.fileno(), 4096):
             self._stopping = True
         return self._stopping or any(child.poll() is not None for child in self._children)
 
     def run(self) -> int:
-        """Wait for a reason to stop, then stop all; the exit status for this process."""
+        """Wait for a reason to stop, stop all programs, and return the exit status for this
+        process.
+        """
         while not self.should_stop(POLL_S):
             pass
         return self.stop()
 
     def stop(self) -> int:
-        """Stop all, the last first; 0 where that was asked for, 1 where a program ended itself."""
+        """Stop all programs, last first; return 0 if a stop was requested, 1 if a program ended
+        itself.
+        """
         for child in reversed(self._children):
             child.terminate()
             try:
@@ -93,7 +98,7 @@ def _die_with_parent() -> None:
 
 
 def main(command: Sequence[str]) -> int:
-    """Run one program until the standard input ends or a signal comes."""
+    """Run one program until standard input ends or a signal arrives."""
     supervisor = Supervisor(watch_stdin=True)
     supervisor.start(command)
     return supervisor.run()

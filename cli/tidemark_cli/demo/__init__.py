@@ -1,1 +1,1 @@
-"""The main job, end to end, on real input: what ``make demo`` runs."""
+"""The main scenario, end to end, on real data: the program behind ``make demo``."""

@@ -1,7 +1,7 @@
-"""Stock Kafka clients as the demo uses them: confluent-kafka and kafka-python, nothing of ours.
+"""Third-party Kafka clients as the demo uses them: confluent-kafka and kafka-python.
 
-Whatever was acknowledged is remembered by (partition, offset), so that a later read is compared
-record by record.
+Every acknowledged record is stored by (partition, offset), so that a later read is compared record
+by record.
 """
 
 import logging
@@ -19,8 +19,8 @@ from tidemark_cli.demo.flights import Flight
 Record = tuple[bytes | None, bytes | None, int]
 READ_TIMEOUT_S = 180.0
 
-#: librdkafka tells of every connection that breaks; here brokers are killed on purpose, and what
-#: counts is whether a record was acknowledged.
+#: librdkafka logs every broken connection. The demo kills brokers on purpose, and only checks
+#: whether each record was acknowledged.
 _librdkafka = logging.getLogger("librdkafka")
 _librdkafka.addHandler(logging.NullHandler())
 _librdkafka.propagate = False
@@ -34,14 +34,14 @@ class Ledger:
     failures: list[str] = field(default_factory=list)
 
     def next_offsets(self, partitions: int) -> dict[int, int]:
-        """The end of each partition, as far as acknowledged."""
+        """Return the offset after the last acknowledged record of each partition."""
         ends = dict.fromkeys(range(partitions), 0)
         for partition, offset in self.records:
             ends[partition] = max(ends[partition], offset + 1)
         return ends
 
     def first_offset_at(self, partitions: int, timestamp_ms: int) -> dict[int, int]:
-        """By partition, the first offset whose timestamp is not below ``timestamp_ms``."""
+        """Return by partition the first offset whose timestamp is not below ``timestamp_ms``."""
         found = self.next_offsets(partitions)
         for (partition, offset), (_, _, stamp) in self.records.items():
             if stamp >= timestamp_ms and offset < found[partition]:
@@ -49,7 +49,7 @@ class Ledger:
         return found
 
     def from_offsets(self, starts: Mapping[int, int]) -> dict[tuple[int, int], Record]:
-        """The acknowledged records at or above the start of their partition."""
+        """Return the acknowledged records at or above the start of their partition."""
         return {place: r for place, r in self.records.items() if place[1] >= starts[place[0]]}
 
 
@@ -61,7 +61,7 @@ def produce(
     *,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Produce with acks=all and note every acknowledgement in the ledger."""
+    """Produce with acks=all and store every acknowledgement in the ledger."""
     producer = Producer(_producer_settings(bootstrap), logger=_librdkafka)
 
     def delivered(flight: Flight) -> Callable[[KafkaError | None, Message], None]:
@@ -83,7 +83,7 @@ def produce(
 
 
 class SteadyProducer:
-    """Produces in the background until stopped, as an application would."""
+    """Background producer that sends at a steady rate until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str, flights: list[Flight], ledger: Ledger) -> None:
         self._stop = threading.Event()
@@ -96,12 +96,12 @@ class SteadyProducer:
         for count, flight in enumerate(flights):
             if self._stop.is_set():
                 return
-            if count % 100 == 0:
+            if count % 100 == 0:  # at most 5,000 records per second
                 time.sleep(0.02)
             yield flight
 
     def stop(self) -> None:
-        """Stop sending, wait until everything is acknowledged or has failed."""
+        """Stop sending, and wait until every record is acknowledged or has failed."""
         self._stop.set()
         self._thread.join(180)
 
@@ -109,7 +109,7 @@ class SteadyProducer:
 def read_confluent(
     bootstrap: str, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[tuple[int, int], Record]:
-    """Every record from ``starts`` to ``ends`` (exclusive), read with confluent-kafka."""
+    """Return every record from ``starts`` to ``ends`` (exclusive), read with confluent-kafka."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -128,6 +128,7 @@ def read_confluent(
         for message in consumer.consume(10_000, 1.0):
             if message.error() is not None:
                 raise RuntimeError(f"confluent-kafka: {message.error()}")
+            # The end is exclusive: later records may be there, as producers continue meanwhile.
             partition, offset = _place(message)
             if offset < ends[partition]:
                 _, stamp = message.timestamp()
@@ -141,7 +142,7 @@ def read_confluent(
 def read_kafka_python(
     bootstrap: str, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[tuple[int, int], Record]:
-    """The same with kafka-python."""
+    """Return the same records as :func:`read_confluent`, read with kafka-python."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap.split(","),
         enable_auto_commit=False,
@@ -168,7 +169,7 @@ def read_kafka_python(
 
 
 def _place(message: Message) -> tuple[int, int]:
-    """(partition, offset) of a message that was delivered."""
+    """Return (partition, offset) of a delivered message."""
     partition, offset = message.partition(), message.offset()
     if partition is None or offset is None:
         raise RuntimeError("a delivered message has no partition or no offset")
@@ -204,6 +205,7 @@ def _send(
                 on_delivery=callback,
             )
             producer.poll(0)
+        # The client's queue is full: wait until acknowledgements free some of it.
         except BufferError:
             producer.poll(0.1)
         else:

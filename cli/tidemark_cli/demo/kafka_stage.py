@@ -1,5 +1,8 @@
-"""The demo on Apache Kafka: placement from its metadata, segments from the folder of
-LocalTieredStorage, whose files say where each begins."""
+"""The demo on Apache Kafka.
+
+Placement is read from metadata. Segments are read from the folder of LocalTieredStorage, whose file
+names contain the first offset.
+"""
 
 import asyncio
 import functools
@@ -23,12 +26,12 @@ _SEGMENT = re.compile(rf"{TOPIC}-(\d+)-[\w-]{{22}}/(\d{{20}})-[\w-]{{22}}\.log")
 
 
 class KafkaStage:
-    """One local cluster whose engine is Apache Kafka."""
+    """Local cluster whose engine is Apache Kafka."""
 
     name = "Apache Kafka"
     cannot: Mapping[str, str] = {
-        WAITS: "KIP-950's acknowledgements are not in Kafka: brokers that are down are not asked",
-        NO_GAPS: "Kafka tells nobody which segment answers for which offset",
+        WAITS: "Kafka does not have KIP-950's acknowledgements: offline brokers are not awaited",
+        NO_GAPS: "Kafka does not expose which segment contains which offset",
     }
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -51,8 +54,14 @@ class KafkaStage:
     def partitions(self) -> list[Placed]:
         view = asyncio.run(_look(self._access()))
         return [
-            Placed(each.partition, each.replicas, each.isr, each.leader, each.leader_epoch)
-            for each in (view.partitions if view else ())
+            Placed(
+                partition.partition,
+                partition.replicas,
+                partition.isr,
+                partition.leader,
+                partition.leader_epoch,
+            )
+            for partition in (view.partitions if view else ())
         ]
 
     def placeholders(self) -> int:
@@ -62,14 +71,16 @@ class KafkaStage:
     def objects(self) -> list[str]:
         tier = self._cluster.layout.tier
         return [
-            str(each.relative_to(tier)) for each in tier.glob(f"*/{TOPIC}-*/*") if each.is_file()
+            str(file.relative_to(tier)) for file in tier.glob(f"*/{TOPIC}-*/*") if file.is_file()
         ]
 
     def segments(self) -> int:
         return sum(map(len, self._firsts().values()))
 
     def segments_below(self, starts: Mapping[int, int]) -> int:
-        """A segment ends where the next one begins."""
+        """Count the segments whose successor starts at or below the log start: a segment ends
+        there.
+        """
         return sum(
             following <= starts[partition]
             for partition, firsts in self._firsts().items()
@@ -77,10 +88,10 @@ class KafkaStage:
         )
 
     def gaps(self, _starts: Mapping[int, int]) -> None:
-        """See ``cannot``."""
+        """Return None, see ``cannot``."""
 
     def _firsts(self) -> dict[int, list[int]]:
-        """First offsets of segments, ascending, by partition."""
+        """Return the first offsets of segments, ascending, by partition."""
         found = defaultdict(list)
         for match in filter(None, map(_SEGMENT.search, self.objects())):
             found[int(match[1])].append(int(match[2]))

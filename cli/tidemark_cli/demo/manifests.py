@@ -1,4 +1,4 @@
-"""The demo's manifests are those of ``examples/``, changed only where a machine must differ."""
+"""Manifests of the demo: those of ``examples/``, changed only as far as the machine requires."""
 
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ DELETION = "03-record-deletion/deletion.yaml"
 
 
 class KubectlError(RuntimeError):
-    """kubectl refused; the text is what it printed."""
+    """Error of kubectl; the text is its output."""
 
 
 def load(name: str) -> list[dict[str, Any]]:
-    """The documents of one example."""
+    """Return the documents of one example."""
     path = EXAMPLES / name
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: the demo runs from a checkout (git clone)")
@@ -26,7 +26,7 @@ def load(name: str) -> list[dict[str, Any]]:
 
 
 def cluster_manifest(storage: dict[str, Any]) -> dict[str, Any]:
-    """examples/00-cluster/cluster.yaml, with this machine's tier and objects that go soon."""
+    """Return examples/00-cluster/cluster.yaml with this machine's tier and a short delete delay."""
     manifest = load("00-cluster/cluster.yaml")[0]
     manifest["spec"]["remoteStorage"] = storage
     manifest["spec"]["config"]["remote.delete.delay.ms"] = "1000"
@@ -34,12 +34,12 @@ def cluster_manifest(storage: dict[str, Any]) -> dict[str, Any]:
 
 
 def kafka_cluster_manifest(spec: dict[str, Any]) -> dict[str, Any]:
-    """The same Cluster with Apache Kafka as its engine."""
+    """Return the same Cluster with Apache Kafka as its engine."""
     return {**load("00-cluster/cluster.yaml")[0], "spec": spec}
 
 
 def topic_manifest(*, enabled: bool, policy: str | None = None) -> dict[str, Any]:
-    """The flights' topic with another ``spec.tiering``."""
+    """Return the topic of flights with another ``spec.tiering``."""
     manifest = load(TIERED_TOPIC)[0]
     manifest["spec"]["tiering"]["enabled"] = enabled
     if policy is not None:
@@ -48,7 +48,7 @@ def topic_manifest(*, enabled: bool, policy: str | None = None) -> dict[str, Any
 
 
 def apply(cluster: LocalCluster, manifest: dict[str, Any]) -> str:
-    """``kubectl apply -f -``; raises :class:`KubectlError` with its words."""
+    """Run ``kubectl apply -f -`` and return its output; raises :class:`KubectlError`."""
     done = run_kubectl(
         ["apply", "-f", "-"], kubeconfig=cluster.kubeconfig, stdin=yaml.safe_dump(manifest)
     )

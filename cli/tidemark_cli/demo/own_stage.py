@@ -1,4 +1,4 @@
-"""The demo on Tidemark's own brokers: placement from the slices, segments from the manifests."""
+"""The demo on Tidemark brokers: placement from partition slices, segments from manifests."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from tidemark_cli.local.tier import read_options, storage
 
 
 class OwnStage:
-    """One local cluster."""
+    """Local cluster of Tidemark brokers."""
 
     name = "Tidemark"
     cannot: Mapping[str, str] = {}
@@ -47,7 +47,7 @@ class OwnStage:
         return self._topic().placeholders()
 
     def objects(self) -> list[str]:
-        """Keys of every object under the topic's prefix."""
+        """Return the keys of every object under the topic's prefix."""
         prefix = topic_data_prefix(TOPIC, self._topic().rows[0].topic_id)
         return [info.key for info in self._tier().store.list(prefix)]
 
@@ -55,18 +55,18 @@ class OwnStage:
         return sum(key.endswith(".log") for key in self.objects())
 
     def segments_below(self, _starts: Mapping[int, int]) -> int:
-        """Segments in the store that the manifests no longer answer for."""
+        """Count the segments in the store that the manifests no longer name."""
         live = {part.entry.log_key for parts in self._ranges().values() for part in parts}
         return sum(1 for key in self.objects() if key.endswith(".log") and key not in live)
 
     def gaps(self, starts: Mapping[int, int]) -> list[str]:
-        """Where the manifest does not answer for every offset exactly once."""
+        """Return the places where the manifests do not cover every offset exactly once."""
         found: list[str] = []
         for partition, ranges in self._ranges().items():
             expected = ranges[0].from_offset if ranges else starts[partition]
             for part in ranges:
                 if part.from_offset != expected:
-                    found.append(f"{partition}: {part.from_offset} where {expected} was expected")
+                    found.append(f"{partition}: offset {part.from_offset}, expected {expected}")
                 expected = part.to_offset_inclusive + 1
         return found
 
@@ -81,7 +81,7 @@ class OwnStage:
         return open_tier(storage(self._cluster))
 
     def _ranges(self) -> dict[int, tuple[SegmentRange, ...]]:
-        """What the manifests answer for, by partition."""
+        """Return the segment ranges of the manifests, by partition."""
         tier, topic_id = self._tier(), self._topic().rows[0].topic_id
         found = {}
         for partition in range(PARTITIONS):

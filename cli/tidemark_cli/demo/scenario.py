@@ -1,7 +1,7 @@
-"""The eight steps of the demo, each with the checks that it stands for.
+"""The eight steps of the demo, each with its checks.
 
-What needs nothing of the steps before it runs beside them: the input is read and Spark's session
-opens while the cluster starts, and Spark's job runs while stock clients read and a broker joins.
+Independent work runs in parallel: the input is read and Spark's session opens while the cluster
+starts, and Spark's job runs while clients read and a broker joins.
 """
 
 import gc
@@ -26,13 +26,13 @@ from tidemark_pipeline import positions, tail
 from tidemark_pipeline.java import JavaMissing
 
 MORE = 20_000
-#: Three times as long as a broker of a local cluster takes to look for what it can copy.
+#: Three times the interval at which a broker of a local cluster looks for segments to copy.
 COPIES_NOTHING_S = 3.0
 PENDING = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS"
 
 
 class Scenario:
-    """Runs the steps on one cluster; what was acknowledged is in the ledger throughout."""
+    """Scenario on one cluster; the ledger contains every acknowledged record."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Scenario:
         self._scratch = scratch
 
     def run(self) -> None:
-        """All steps in order; raises what a step raises."""
+        """Run all steps in order; raises what a step raises."""
         log = self.cluster.layout.log("spark")
         with (
             ThreadPoolExecutor(1, "flights") as reader,
@@ -81,13 +81,14 @@ class Scenario:
 
     def place(self) -> None:
         report, cluster = self.report, self.cluster
-        report.step("a manifest becomes a topic: two brokers, replication factor 3")
+        report.step("create a topic from a manifest: two brokers, replication factor 3")
         self.stage.start(report.say)
         self.kube = cluster.kube()
         report.say(manifests.apply(cluster, manifests.load(manifests.TIERED_TOPIC)[0]))
         self._wait_condition("Ready", "True", "the topic is Ready")
+        # Two brokers cannot hold three replicas: each partition has a placeholder (KIP-409).
         parts, missing = self.stage.partitions(), self.stage.placeholders()
-        placed = all({1, 2} == {each for each in p.replicas if each >= 0} for p in parts)
+        placed = all({1, 2} == {replica for replica in p.replicas if replica >= 0} for p in parts)
         figure = "; ".join(f"{p.partition}: {list(p.replicas)}" for p in parts)
         report.check(
             "placed on two brokers, a placeholder for each third replica",
@@ -96,14 +97,16 @@ class Scenario:
         )
         under = self._topic().condition("FullyReplicated")
         report.check(
-            "the conditions say so", under.get("status") == "False", str(under.get("message"))
+            "the condition FullyReplicated is False",
+            under.get("status") == "False",
+            str(under.get("message")),
         )
 
     def fill(self) -> None:
         report = self.report
-        report.step(f"{self._flights_max:,} flights are produced and go to the tier")
+        report.step(f"produce {self._flights_max:,} flights and copy them to the tier")
         self.flights = self._loading.result()
-        # They stay until the end: the garbage collector need not look at them again and again.
+        # The flights live until the end: freezing spares the garbage collector from scanning them.
         gc.freeze()
         began = time.monotonic()
         total = len(self.flights)
@@ -123,22 +126,25 @@ class Scenario:
             len(self.ledger.records) == total and not self.ledger.failures,
             f"{len(self.ledger.records):,} records, {size:.0f} MB in {seconds:.1f} s",
         )
+        # Local retention is short, so that the reads that follow come mostly from the tier.
         report.wait(
-            "most of the log is in the tier and gone locally",
+            "most of the log is in the tier and deleted locally",
             lambda: self._gone_locally() > 0.75 and self._in_tier() > 0.75,
-            lambda: f"{self._in_tier():.0%} in the tier, {self._gone_locally():.0%} gone locally",
+            lambda: (
+                f"{self._in_tier():.0%} in the tier, {self._gone_locally():.0%} deleted locally"
+            ),
             120,
         )
 
     def read_back(self) -> None:
-        self.report.step("all of it is read back, by stock clients and by Spark")
+        self.report.step("read everything back with third-party clients and Spark")
         self._delays = self._spark.delays(self.stage.read_options())
         self._compare("confluent-kafka", clients.read_confluent)
         self._compare("kafka-python", clients.read_kafka_python)
 
     def third_broker(self) -> None:
         report = self.report
-        report.step("a third broker joins, while Spark goes on reading")
+        report.step("add a third broker while Spark reads")
         self.cluster.start_broker(3)
         report.wait(
             "every placeholder is filled",
@@ -148,18 +154,20 @@ class Scenario:
         )
         report.wait(
             "the replica catches up: ISR 3",
-            lambda: all(len(each.isr) == 3 for each in self.stage.partitions()),
+            lambda: all(len(partition.isr) == 3 for partition in self.stage.partitions()),
             lambda: "; ".join(f"{p.partition}: {list(p.isr)}" for p in self.stage.partitions()),
             120,
         )
         self._wait_condition("FullyReplicated", "True", "the condition FullyReplicated is True")
+        # The next step deletes records that Spark still reads, so its result is awaited here.
         self._check_spark()
 
     def delete_records(self) -> None:
         report = self.report
-        report.step("a RecordDeletion to a time in the data")
+        report.step("delete records before a time with a RecordDeletion")
         manifest = manifests.load(manifests.DELETION)[0]
         at = datetime.fromisoformat(manifest["spec"]["all"]["beforeTime"].replace("Z", "+00:00"))
+        # Expected offsets come from the client's acknowledgements, independent of the brokers.
         expected = self.ledger.first_offset_at(PARTITIONS, int(at.timestamp() * 1000))
         report.say(manifests.apply(self.cluster, manifest))
         name = manifest["metadata"]["name"]
@@ -170,12 +178,12 @@ class Scenario:
             120,
         )
         starts = self._offsets(positions.EARLIEST)
-        report.check("the log start is exactly there", starts == expected, _pairs(starts))
+        report.check("the log start is exactly at that time", starts == expected, _pairs(starts))
         marks = self._deletion(name).get("status", {}).get("partitions", [])
         low = {int(m["partition"]): int(m.get("lowWatermark", -1)) for m in marks}
         report.check("low watermarks in status", low == expected, _pairs(low))
         report.wait(
-            "objects wholly below it go",
+            "objects below the log start are deleted",
             lambda: self.stage.segments_below(starts) == 0,
             lambda: (
                 f"{self.stage.segments_below(starts)} left, {len(self.stage.objects())} objects "
@@ -186,16 +194,18 @@ class Scenario:
 
     def disable_retain(self) -> None:
         report = self.report
-        report.step("tiering is switched off with Retain")
+        report.step("disable tiering with Retain")
         self.cluster.stop_broker(3)
-        report.say("broker 3 is stopped first, so that the disablement has somebody to wait for")
+        report.say("broker 3 is stopped first, so that the disablement has a broker to wait for")
         self._apply_tiering(enabled=False, policy="Retain")
         self._unless_it_cannot(WAITS, self._check_waiting)
+        # A second change during the disablement must be refused (KIP-950).
         self._expect_refusal()
         self.cluster.start_broker(3)
         self._wait_state("Disabled")
         self._wait_isr()
         segments = self.stage.segments()
+        # Records that are produced now must stay local: no new segment may appear in the tier.
         clients.produce(self._bootstrap(), TOPIC, self.flights[:MORE], self.ledger)
         produced = time.monotonic()
         self._compare("confluent-kafka", clients.read_confluent)
@@ -208,23 +218,24 @@ class Scenario:
 
     def reenable_then_delete(self) -> None:
         report = self.report
-        report.step("on again, then off with Delete")
+        report.step("enable tiering again, then disable it with Delete")
         before = self.stage.segments()
         self._apply_tiering(enabled=True)
         self._wait_state("Enabled")
         clients.produce(self._bootstrap(), TOPIC, self.flights[MORE : 2 * MORE], self.ledger)
         report.wait(
-            "copying goes on where the tier ended",
+            "copying resumes where the tier ended",
             lambda: self.stage.segments() > before,
             lambda: f"{before} segments before, {self.stage.segments()} now",
             60,
         )
         self._unless_it_cannot(NO_GAPS, self._check_contiguous)
         self._compare("confluent-kafka", clients.read_confluent)
+        # Delete moves the log start to the local log start and removes every object.
         self._apply_tiering(enabled=False, policy="Delete")
         self._wait_state("Disabled")
         starts, local = self._offsets(positions.EARLIEST), self._offsets(positions.EARLIEST_LOCAL)
-        report.check("log start = local log start", starts == local, _pairs(starts))
+        report.check("log start equals local log start", starts == local, _pairs(starts))
         report.wait(
             "no object is left under the topic's prefix",
             lambda: not self.stage.objects(),
@@ -235,16 +246,17 @@ class Scenario:
 
     def kill_leader(self) -> None:
         report = self.report
-        report.step("a leader is killed with -9 while records flow with acks=all")
+        report.step("kill a leader with SIGKILL while records are produced with acks=all")
         before = self.stage.partitions()[0]
         producer = SteadyProducer(self._bootstrap(), TOPIC, self.flights, self.ledger)
         count = len(self.ledger.records)
+        # Enough records before and after the kill, so that both leaders acknowledge some.
         _wait(lambda: len(self.ledger.records) > count + 2_000, 60)
         self.cluster.kill_broker(before.leader)
         report.say(f"broker {before.leader}, leader of partition 0, killed")
         report.wait(
-            "another broker leads, under a higher epoch",
-            lambda: self._is_led_anew(before),
+            "another broker leads with a higher epoch",
+            lambda: self._has_new_leader(before),
             lambda: "leader {0.leader}, epoch {0.leader_epoch}".format(self.stage.partitions()[0]),
             60,
         )
@@ -252,14 +264,14 @@ class Scenario:
         _wait(lambda: len(self.ledger.records) > killed_at + 2_000, 60)
         producer.stop()
         report.check(
-            "every send was acknowledged in the end",
+            "every record was finally acknowledged",
             not self.ledger.failures,
             f"{len(self.ledger.records) - count:,} acknowledged, {len(self.ledger.failures)} "
             "failed",
         )
         self._compare("confluent-kafka", clients.read_confluent)
 
-    # ------------------------------------------------------------------ what they share
+    # ------------------------------------------------------------------ shared helpers
 
     def _topic(self) -> topic_rows.TopicRows:
         return topic_rows.topic(self._kube(), TOPIC)
@@ -300,28 +312,28 @@ class Scenario:
             90,
         )
 
-    def _wait_condition(self, kind: str, expected: str, what: str) -> None:
+    def _wait_condition(self, kind: str, expected: str, claim: str) -> None:
         self.report.wait(
-            what,
+            claim,
             lambda: self._topic().condition(kind).get("status") == expected,
             lambda: str(self._topic().condition(kind).get("message", "")),
             60,
         )
 
     def _wait_isr(self) -> None:
-        _wait(lambda: all(len(each.isr) == 3 for each in self.stage.partitions()), 60)
+        _wait(lambda: all(len(partition.isr) == 3 for partition in self.stage.partitions()), 60)
 
-    def _is_led_anew(self, before: Placed) -> bool:
+    def _has_new_leader(self, before: Placed) -> bool:
         now = self.stage.partitions()[0]
         return now.leader not in {before.leader, -1} and now.leader_epoch > before.leader_epoch
 
-    def _unless_it_cannot(self, what: str, check: Callable[[], None]) -> None:
-        """What the engine cannot show is skipped, never passed."""
-        why = self.stage.cannot.get(what)
+    def _unless_it_cannot(self, claim: str, check: Callable[[], None]) -> None:
+        """Make the check, or skip it if the engine cannot show the claim."""
+        why = self.stage.cannot.get(claim)
         if why is None:
             check()
         else:
-            self.report.skip(what, why)
+            self.report.skip(claim, why)
 
     def _check_waiting(self) -> None:
         self.report.wait(
@@ -343,11 +355,13 @@ class Scenario:
         except manifests.KubectlError as error:
             refused, text = PENDING in str(error), str(error).splitlines()[-1]
         else:
-            refused, text = False, "the API server took it"
-        self.report.check("a change meanwhile is refused", refused, text[:160])
+            refused, text = False, "the API server accepted it"
+        self.report.check("a change during the disablement is refused", refused, text[:160])
 
     def _check_contiguous(self) -> None:
-        """The manifest answers for every offset from log start to its end exactly once."""
+        """Check that the manifests cover every offset from the log start to their end exactly
+        once.
+        """
         gaps = self.stage.gaps(self._offsets(positions.EARLIEST)) or []
         self.report.check(NO_GAPS, not gaps, "; ".join(gaps) or "none")
 
@@ -360,9 +374,9 @@ class Scenario:
     ) -> None:
         starts, ends = self._offsets(positions.EARLIEST), self._offsets(positions.LATEST)
         expected = self.ledger.from_offsets(starts)
-        began = time.monotonic()
+        started = time.monotonic()
         found = read(self._bootstrap(), TOPIC, starts, ends)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
         wrong = [place for place, record in expected.items() if found.get(place) != record]
         offsets = sum(ends[p] - starts[p] for p in ends)
         figure = (
@@ -371,22 +385,20 @@ class Scenario:
         if wrong:
             figure += f", first {wrong[0]}"
         complete = not wrong and len(found) == offsets
-        self.report.check(
-            f"{name} reads every record, equal to what was acknowledged", complete, figure
-        )
+        self.report.check(f"{name} reads every record as it was acknowledged", complete, figure)
 
     def _check_spark(self) -> None:
-        what = "Spark reads the tier: delays by carrier equal those of the CSV"
+        claim = "Spark reads the tier: delays by carrier equal those of the CSV"
         try:
             found, seconds = self._delays.result()
         except (JavaMissing, ToolchainError) as error:
-            self.report.skip(what, str(error))
+            self.report.skip(claim, str(error))
             return
         total = sum(delay.rows for delay in found.values())
         self.report.check(
-            what,
+            claim,
             found == delays_by_carrier(self.flights),
-            f"{len(found)} carriers, {total:,} rows in {seconds:.1f} s, beside the other checks",
+            f"{len(found)} carriers, {total:,} rows in {seconds:.1f} s, parallel to other checks",
         )
 
 

@@ -1,7 +1,7 @@
-"""Spark beside the other steps of the demo: a JVM takes its time, and nobody else needs it.
+"""Spark in parallel to the other steps of the demo, as a JVM takes long to start.
 
-One thread installs what is missing, opens the session and runs the job; the demo asks for the
-result where the next step would change what Spark reads.
+One thread installs missing packages, opens the session and runs the job. The demo requests the
+result before a step would change what Spark reads.
 """
 
 import time
@@ -17,8 +17,11 @@ from tidemark_pipeline.java import find_java
 
 
 class SparkBeside:
-    """A session that opens in the background. ``log`` is where the JVM's words go; ``settings``:
-    more of Spark's configuration, asked for once Spark is installed."""
+    """Session that opens in the background.
+
+    ``log`` is the JVM's log file. ``settings`` returns further Spark configuration, and is called
+    once Spark is installed.
+    """
 
     def __init__(
         self,
@@ -37,14 +40,15 @@ class SparkBeside:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Wait until what was begun has ended and the session is stopped."""
+        """Wait until started work has ended and the session is stopped."""
         self._thread.submit(self._stack.close)
         self._thread.shutdown()
 
     def delays(self, options: Mapping[str, str]) -> Future[tuple[dict[str, Delay], float]]:
-        """Begin to aggregate the topic that ``options`` name: by carrier, and the seconds it took.
+        """Start to aggregate the topic that ``options`` name: delays by carrier, and the seconds it
+        took.
 
-        The result raises JavaMissing or ToolchainError where there is no Spark.
+        The result raises JavaMissing or ToolchainError if Spark is not available.
         """
         return self._thread.submit(self._aggregate, options)
 
@@ -60,11 +64,11 @@ class SparkBeside:
 
     def _aggregate(self, options: Mapping[str, str]) -> tuple[dict[str, Delay], float]:
         session = self._session.result()
-        began = time.monotonic()
+        started = time.monotonic()
         from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 
         job = Aggregate("carrier", "arr_delay", self._scratch / "delays.parquet")
         rows = aggregate(session, options, job).collect()
-        self._thread.submit(self._stack.close)  # after the result: nobody waits for it
+        self._thread.submit(self._stack.close)  # in the background: the result does not wait for it
         found = {r["carrier"]: Delay(r["rows"], r["measured"], int(r["total"] or 0)) for r in rows}
-        return found, time.monotonic() - began
+        return found, time.monotonic() - started

@@ -1,6 +1,6 @@
-"""What the demo needs of a cluster, whichever engine has the topic: the same story is told on both.
+"""Operations that the demo needs of a cluster, independent of the engine that has the topic.
 
-What an engine cannot show is a sentence, which the closing table has as *skipped*.
+A check that an engine cannot show has a reason in ``cannot``, and is *skipped* in the final table.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,14 +9,14 @@ from typing import Protocol
 
 TOPIC = "flights"
 PARTITIONS = 3
-#: Checks that not every engine can show.
-WAITS = "Disabling; the broker that is down is named"
+#: Checks that only some engines can show.
+WAITS = "disablement is in progress and names the stopped broker"
 NO_GAPS = "no gap and no overlap in the tier"
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A partition and its replicas; ``leader`` -1: none leads."""
+    """Partition and its replicas; ``leader`` is -1 without a leader."""
 
     partition: int
     replicas: tuple[int, ...]
@@ -26,36 +26,38 @@ class Placed:
 
 
 class Stage(Protocol):
-    """An engine with one topic, seen from outside."""
+    """Engine with one topic, observed from outside."""
 
-    #: What the closing table calls the engine.
+    #: Name of the engine in the final table.
     name: str
-    #: What it cannot show, by what is shown elsewhere: why.
+    #: Checks that the engine cannot show, each with the reason.
     cannot: Mapping[str, str]
 
     def start(self, say: Callable[[str], None]) -> None:
-        """Control plane, operator, a Cluster and brokers 1 and 2."""
+        """Start the control plane, the operator, a Cluster and brokers 1 and 2."""
 
     def read_options(self) -> dict[str, str]:
-        """For ``tidemark_pipeline.topic_source.read_topic``."""
+        """Return options for ``tidemark_pipeline.topic_source.read_topic``."""
 
     def spark_settings(self) -> dict[str, str]:
-        """Of the Spark session that reads. Raises ToolchainError."""
+        """Return settings of the Spark session that reads. Raises ToolchainError."""
 
     def partitions(self) -> list[Placed]:
-        """In order; none before the topic is there."""
+        """Return the partitions in order; empty before the topic exists."""
 
     def placeholders(self) -> int:
-        """Replicas that no broker could take yet (KIP-409), over all partitions."""
+        """Return the number of replicas without a broker (KIP-409), over all partitions."""
 
     def objects(self) -> list[str]:
-        """All that the tier has of the topic."""
+        """Return all objects of the topic in the tier."""
 
     def segments(self) -> int:
-        """Of these, segments of the log."""
+        """Return the number of log segments among the objects."""
 
     def segments_below(self, _starts: Mapping[int, int]) -> int:
-        """Segments of which every record is below the log start of its partition."""
+        """Return the number of segments whose records are all below their partition's log start."""
 
     def gaps(self, _starts: Mapping[int, int]) -> list[str] | None:
-        """Offsets that the tier has not, or more than once; None where it ``cannot`` tell."""
+        """Return the offsets that the tier lacks or has twice; None if the engine ``cannot``
+        tell.
+        """

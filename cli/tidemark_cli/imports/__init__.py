@@ -1,7 +1,6 @@
-"""``tidemark import``: manifests of topics that somebody else has described, or that exist.
+"""``tidemark import``: Topic manifests for existing topics or foreign descriptions of topics.
 
-:mod:`strimzi` reads Strimzi's ``KafkaTopic`` objects, :mod:`kafka_topics` what a cluster says of
-its topics; both end as a :class:`~tidemark_cli.imports.topics.Wanted`, which :mod:`topics` makes
-into one of our ``Topic`` manifests. :mod:`documents` reads files, :mod:`manifest_writer` writes
-YAML.
+:mod:`strimzi` reads Strimzi's ``KafkaTopic`` objects, :mod:`kafka_topics` the topics of a cluster.
+Both produce :class:`~tidemark_cli.imports.topics.Wanted`, from which :mod:`topics` makes a
+``Topic`` manifest. :mod:`documents` reads files, :mod:`manifest_writer` writes YAML.
 """

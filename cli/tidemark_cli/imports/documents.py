@@ -1,4 +1,4 @@
-"""Kubernetes objects from files, folders and the standard input: YAML or JSON, many in one."""
+"""Read Kubernetes objects (YAML or JSON) from files, folders and standard input."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,40 +15,46 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class DocumentError(ValueError):
-    """A file that cannot be read, or is no YAML; the message names it and the place in it."""
+    """File that cannot be read or is not YAML; the message names the file and the position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An object and where it stands, for people: ``topics.yaml, KafkaTopic orders``."""
+    """Object with a readable source, such as ``topics.yaml, KafkaTopic orders``."""
 
     source: str
     body: Mapping[str, Any]
 
 
 def read(paths: Sequence[str]) -> list[Document]:
-    """All objects of files, of the YAML and JSON files of folders (and of folders in these; hidden
-    ones are left out), and of the standard input (``-``); those of a List each by itself. Raises
-    :class:`DocumentError`."""
-    return [each for path in paths for name, text in _texts(path) for each in parsed(name, text)]
+    """Return all objects of files, folders and standard input (``-``).
+
+    Folders are searched recursively for YAML and JSON files; hidden ones are skipped. Items of a
+    List are separate objects. Raises :class:`DocumentError`.
+    """
+    return [
+        document for path in paths for name, text in _texts(path) for document in parsed(name, text)
+    ]
 
 
 def parsed(name: str, text: str) -> Iterator[Document]:
-    """The objects of one text. Raises :class:`DocumentError`."""
+    """Yield the objects of one text. Raises :class:`DocumentError`."""
     try:
         bodies = list(yaml.load_all(text, Loader=_LOADER))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DocumentError(f"{name} is no YAML: {_one_line(error)}") from error
+        raise DocumentError(f"{name} is not YAML: {_one_line(error)}") from error
     for body in _objects(name, bodies):
         yield Document(_source(name, body), body)
 
 
 def _objects(name: str, bodies: Iterable[object]) -> Iterator[Mapping[str, Any]]:
     for body in bodies:
-        if body is None:  # nothing between two lines of ---
+        if body is None:  # an empty document between two --- lines
             continue
         if not isinstance(body, Mapping):
-            raise DocumentError(f"{name} has a document that is no object: {str(body)[:60]!r}")
+            raise DocumentError(
+                f"{name} contains a document that is not an object: {str(body)[:60]!r}"
+            )
         items = body.get("items")
         if str(body.get("kind", "")).endswith("List") and isinstance(items, list):
             yield from _objects(name, items)
@@ -82,24 +88,24 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     found = sorted(
-        each
-        for each in path.rglob("*")
-        if each.suffix in SUFFIXES
-        and each.is_file()
-        and not any(part.startswith(".") for part in each.relative_to(path).parts)
+        file
+        for file in path.rglob("*")
+        if file.suffix in SUFFIXES
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     if not found:
-        raise DocumentError(f"{path} has no file that ends in {', '.join(SUFFIXES)}")
+        raise DocumentError(f"{path} contains no file that ends with {', '.join(SUFFIXES)}")
     return found
 
 
 def _decoded(name: str, data: bytes) -> str:
     if len(data) > FILE_BYTES_MAX:
-        raise DocumentError(f"{name} is larger than {FILE_BYTES_MAX >> 20} MiB: divide it")
+        raise DocumentError(f"{name} is larger than {FILE_BYTES_MAX >> 20} MiB: split it")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DocumentError(f"{name} is no UTF-8 text") from error
+        raise DocumentError(f"{name} is not UTF-8 text") from error
 
 
 def _one_line(error: BaseException) -> str:

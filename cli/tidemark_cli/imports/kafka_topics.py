@@ -1,7 +1,7 @@
-"""What a Kafka cluster says of its topics: partitions, replicas, and what is configured of each.
+"""Topics of a Kafka cluster as the source of an import: partitions, replicas, configuration.
 
-A topic whose partitions differ in their number of replicas, or are being moved, has no manifest
-that would leave it as it is: it is refused, for a person to even it out first.
+No manifest leaves a topic unchanged whose partitions have different numbers of replicas or are
+being reassigned. Such a topic is refused until the user fixes it.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from tidemark.kafka_client.configs import Configuration, topic_configs
 from tidemark.kafka_client.values import Failure, TopicView
 from tidemark_cli.imports.topics import NotImported, Wanted, is_internal
 
-#: Topics of one request; each answer has some 40 keys a topic.
+#: Topics per request; each answer has about 40 keys per topic.
 PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """A topic of a cluster; ``configuration``: every key in force, or why it is not known."""
+    """Topic of a cluster; ``configuration`` has every effective key, or why it is unknown."""
 
     view: TopicView
     configuration: Configuration | Failure
@@ -31,15 +31,18 @@ class Existing:
 
     @property
     def replication_factors(self) -> list[int]:
-        """Of its partitions, ascending, each once."""
-        return sorted({len(each.replicas) for each in self.view.partitions})
+        """Return the distinct replication factors of its partitions, ascending."""
+        return sorted({len(partition.replicas) for partition in self.view.partitions})
 
 
 def read(
     access: Access, pattern: str = "", on_progress: Callable[[int, int], None] = lambda *_: None
 ) -> list[Existing]:
-    """Return the topics whose whole name matches the regular expression ("": all), by name,
-    internal ones included. ``on_progress``: read, of how many. Raises ``KafkaError``."""
+    """Return the topics whose full name matches the regular expression ("": all), by name.
+
+    Internal topics are included. ``on_progress`` receives the topics read and their total. Raises
+    ``KafkaError``.
+    """
     return asyncio.run(_read(access, re.compile(pattern or ".*"), on_progress))
 
 
@@ -50,6 +53,7 @@ async def _read(
         admin = Admin(client)
         views = await admin.topics()
         names = sorted(filter(pattern.fullmatch, views))
+        # A topic that is being moved has more replicas than its manifest should have.
         moving = {topic for topic, _ in await admin.reassignments()}
         found: list[Existing] = []
         for begin in range(0, len(names), PAGE):
@@ -61,23 +65,24 @@ async def _read(
 
 
 def is_own(view: TopicView) -> bool:
-    """Whether brokers or other Kafka programs keep their own state in the topic."""
+    """Return whether brokers or other Kafka programs store their own state in the topic."""
     return view.internal or is_internal(view.name)
 
 
 def wanted(topic: Existing, cluster_name: str) -> Wanted:
-    """What it is, as what is wanted. Raises :class:`NotImported`."""
+    """Return the topic as a desired state that changes nothing. Raises :class:`NotImported`."""
     view, factors = topic.view, topic.replication_factors
     if isinstance(topic.configuration, Failure):
         raise NotImported(f"its configuration cannot be read: {topic.configuration}")
     if topic.is_moving:
-        raise NotImported("its partitions are being reassigned: import it once that has ended")
+        raise NotImported("its partitions are being reassigned: import it after the reassignment")
     if len(factors) != 1:
         raise NotImported(
-            f"its partitions have {' and '.join(map(str, factors))} replicas: give all the same "
-            "number first (kafka-reassign-partitions.sh)"
+            f"its partitions have {' and '.join(map(str, factors))} replicas: give all of them the "
+            "same number first (kafka-reassign-partitions.sh)"
         )
-    own = {key: each.value for key, each in topic.configuration.items() if each.own}
+    # Inherited values are left out: the manifest would freeze the brokers' current defaults.
+    own = {key: entry.value for key, entry in topic.configuration.items() if entry.own}
     return Wanted(
         source=f"{cluster_name}, topic {view.name}",
         name=view.name,
@@ -89,17 +94,19 @@ def wanted(topic: Existing, cluster_name: str) -> Wanted:
 
 
 def identified(topic: Wanted, there: Mapping[str, Existing]) -> Wanted:
-    """A topic that somebody else's manifest describes, with the id that it has in a cluster, and
-    with what is different there. Raises :class:`NotImported`."""
+    """Return a foreign description of a topic with the topic's id in the cluster.
+
+    Differences to the cluster become remarks. Raises :class:`NotImported`.
+    """
     found = there.get(topic.name)
     if found is None:
-        said = (*topic.remarks, "is not in the cluster: it will be made")
-        return replace(topic, topic_id="", remarks=said)
+        remarks = (*topic.remarks, "is not in the cluster: it will be created")
+        return replace(topic, topic_id="", remarks=remarks)
     topic_id = id_text(found.view.topic_id)
     if topic.topic_id not in ("", topic_id):
         raise NotImported(
-            f"its status has the id {topic.topic_id}, and the topic in the cluster {topic_id}: it "
-            "was made anew, or this is another cluster"
+            f"its status has the id {topic.topic_id}, but the topic in the cluster has {topic_id}: "
+            "it was recreated, or this is another cluster"
         )
     return replace(topic, topic_id=topic_id, remarks=(*topic.remarks, *_differences(topic, found)))
 
@@ -110,7 +117,7 @@ def _differences(topic: Wanted, found: Existing) -> Sequence[str]:
         ("replicas", topic.replication_factor, found.replication_factors),
     )
     return [
-        f"has {' and '.join(map(str, there))} {what} in the cluster, and {here} here"
-        for what, here, there in pairs
+        f"has {' and '.join(map(str, there))} {noun} in the cluster, but {here} in the manifest"
+        for noun, here, there in pairs
         if there != [here]
     ]

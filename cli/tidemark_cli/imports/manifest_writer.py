@@ -1,4 +1,4 @@
-"""Manifests as YAML, each under a comment that says what of its topic it does not have."""
+"""Write manifests as YAML, each with a comment about the source and what was left out."""
 
 import textwrap
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ _WIDTH = 100
 
 
 def as_yaml(found: Iterable[Imported]) -> str:
-    """One document for each, in their order."""
-    return "".join(f"---\n{comment(each)}{body(each)}" for each in found)
+    """Return one document for each topic, in their order."""
+    return "".join(f"---\n{comment(topic)}{body(topic)}" for topic in found)
 
 
-def comment(each: Imported) -> str:
-    """Where it comes from, and what was left out."""
-    lines = [f"From {each.source}.", *(f"- {remark}" for remark in each.remarks)]
+def comment(topic: Imported) -> str:
+    """Return the comment with a manifest's source and remarks."""
+    lines = [f"From {topic.source}.", *(f"- {remark}" for remark in topic.remarks)]
     return "".join(
         f"# {part}\n"
         for line in lines
@@ -31,6 +31,6 @@ def comment(each: Imported) -> str:
     )
 
 
-def body(each: Imported) -> str:
-    """In the order in which people write manifests."""
-    return str(yaml.safe_dump(each.manifest, sort_keys=False, allow_unicode=True, width=_WIDTH))
+def body(topic: Imported) -> str:
+    """Return the manifest in its own key order, which is the conventional one."""
+    return str(yaml.safe_dump(topic.manifest, sort_keys=False, allow_unicode=True, width=_WIDTH))

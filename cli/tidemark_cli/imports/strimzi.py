@@ -1,8 +1,9 @@
-"""Strimzi's ``KafkaTopic`` objects, as they stand in Git or come from ``kubectl get -o yaml``.
+"""Strimzi's ``KafkaTopic`` objects, from Git or ``kubectl get -o yaml``.
 
 Both served versions have the same spec: ``topicName``, ``partitions``, ``replicas``, ``config``.
-Strimzi resets what a manifest does not name to the broker's default, and deletes a topic with its
-object; ours leaves alone what it does not name, and what is imported is released (``Orphan``).
+Strimzi resets keys that a manifest does not name to the broker's default, and deletes a topic with
+its object. Tidemark leaves unnamed keys unchanged, and imported topics are kept on deletion
+(``Orphan``).
 """
 
 import re
@@ -28,7 +29,9 @@ _TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What a KafkaTopic inherits from its brokers where it does not say: None: not known."""
+    """Values that a KafkaTopic inherits from its brokers if it does not set them; None if
+    unknown.
+    """
 
     partitions: int | None = None
     replication_factor: int | None = None
@@ -54,8 +57,8 @@ class MetadataRule:
         """Return what is not copied from a KafkaTopic and is worth reporting: ``label KEY``,
         ``annotation KEY``, ``metadata.ownerReferences``."""
         found = [
-            f"{what} {key}"
-            for what, name in (("label", "labels"), ("annotation", "annotations"))
+            f"{noun} {key}"
+            for noun, name in (("label", "labels"), ("annotation", "annotations"))
             for key in _text_map(document.body, name)
             if not self.copies(key) and not key.startswith(_EXPECTED_PREFIXES)
         ]
@@ -65,13 +68,13 @@ class MetadataRule:
 
 
 def is_topic(document: Document) -> bool:
-    """Is it one of Strimzi's topics, of whatever version?"""
+    """Return whether it is a KafkaTopic of any version."""
     version = str(document.body.get("apiVersion", ""))
     return document.body.get("kind") == "KafkaTopic" and version.partition("/")[0] == GROUP
 
 
 def is_strimzis(document: Document) -> bool:
-    """Is it any object of Strimzi's?"""
+    """Return whether it is any Strimzi object."""
     return str(document.body.get("apiVersion", "")).partition("/")[0].endswith("strimzi.io")
 
 
@@ -99,8 +102,10 @@ def is_users_own(key: str) -> bool:
 
 
 def clusters(documents: Iterable[Document]) -> list[str]:
-    """The Strimzi clusters that topics name, in order; "" for those that name none."""
-    return sorted({_text_map(each.body, "labels").get(CLUSTER_LABEL, "") for each in documents})
+    """Return the Strimzi clusters that topics name, sorted; "" for topics without the label."""
+    return sorted(
+        {_text_map(document.body, "labels").get(CLUSTER_LABEL, "") for document in documents}
+    )
 
 
 def wanted(
@@ -110,8 +115,8 @@ def wanted(
     body = document.body
     version = str(body["apiVersion"]).partition("/")[2]
     if version not in VERSIONS:
-        known = " and ".join(f"{GROUP}/{each}" for each in VERSIONS)
-        raise NotImported(f"apiVersion {body['apiVersion']} is not read; {known} are")
+        known = " and ".join(f"{GROUP}/{version}" for version in VERSIONS)
+        raise NotImported(f"apiVersion {body['apiVersion']} is not supported; use {known}")
     meta, spec = _mapping(body, "metadata"), _mapping(body, "spec")
     name = meta.get("name")
     if not isinstance(name, str) or not name:
@@ -119,6 +124,7 @@ def wanted(
     status = body.get("status")
     topic_id = status.get("topicId") if isinstance(status, Mapping) else None
     annotations, labels = _text_map(body, "annotations"), _text_map(body, "labels")
+    # Strimzi ignores an unmanaged topic, so its Topic must not change it either.
     is_unmanaged = annotations.get(_MANAGED) == "false"
     return Wanted(
         source=document.source,
@@ -139,14 +145,17 @@ def _remarks(
     meta: Mapping[str, Any], spec: Mapping[str, Any], *, is_unmanaged: bool
 ) -> Iterable[str]:
     for name in sorted(set(spec) - _FIELDS):
-        yield f"spec.{name} is not a field of a KafkaTopic that is known here; left out"
+        yield f"spec.{name} is not a known field of a KafkaTopic; left out"
     if is_unmanaged:
         yield (
-            f"{_MANAGED} is false: the Topic is made paused (annotation tidemark.dev/paused), and "
-            "released when it is deleted"
+            f"{_MANAGED} is false: the Topic is created paused (annotation tidemark.dev/paused), "
+            "and the topic is kept when the Topic is deleted"
         )
     if meta.get("deletionTimestamp"):
-        yield "it is being deleted, and its topic with it: wait, or have Strimzi release it first"
+        yield (
+            "it is being deleted together with its topic: wait, or let Strimzi release the topic "
+            "first"
+        )
 
 
 def _name(spec: Mapping[str, Any], name: str) -> str:
@@ -154,7 +163,7 @@ def _name(spec: Mapping[str, Any], name: str) -> str:
     if found is None:
         return name
     if not isinstance(found, str):
-        raise NotImported(f"spec.topicName {found!r} is no text: put it in quotes")
+        raise NotImported(f"spec.topicName {found!r} is not text: put it in quotes")
     return found
 
 
@@ -164,12 +173,12 @@ def _count(spec: Mapping[str, Any], name: str, default: int | None) -> int:
         if default is None:
             option = "--default-partitions" if name == "partitions" else "--default-replicas"
             raise NotImported(
-                f"spec.{name} is missing, and Strimzi takes the brokers' default: give it with "
+                f"spec.{name} is missing, so Strimzi uses the brokers' default: set it with "
                 f"{option}"
             )
         return default
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise NotImported(f"spec.{name} {value!r} is no whole number from 1 on")
+        raise NotImported(f"spec.{name} {value!r} is not an integer of at least 1")
     return value
 
 
@@ -178,19 +187,19 @@ def _config(spec: Mapping[str, Any]) -> dict[str, str]:
     if config is None:
         return {}
     if not isinstance(config, Mapping):
-        raise NotImported("spec.config is no map of keys to values")
+        raise NotImported("spec.config is not a map of keys to values")
     return {str(name): _value(str(name), value) for name, value in config.items()}
 
 
 def _value(name: str, value: object) -> str:
-    """As Strimzi tells it to Kafka: text, numbers and truth values."""
+    """Convert a value as Strimzi does for Kafka: text, numbers and booleans."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float | str):
         return str(value)
-    if isinstance(value, list) and all(isinstance(each, int | str) for each in value):
-        return ",".join(str(each) for each in value)
-    raise NotImported(f"spec.config.{name} {value!r} is neither a text, a number nor true or false")
+    if isinstance(value, list) and all(isinstance(item, int | str) for item in value):
+        return ",".join(str(item) for item in value)
+    raise NotImported(f"spec.config.{name} {value!r} is not text, a number, true or false")
 
 
 def _mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -198,12 +207,12 @@ def _mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise NotImported(f"{name} is no map")
+        raise NotImported(f"{name} is not a map")
     return value
 
 
 def _text_map(body: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Labels or annotations; what else stands there is none."""
+    """Return labels or annotations; {} for any other value."""
     meta = body.get("metadata")
     found = meta.get(name) if isinstance(meta, Mapping) else None
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, Mapping) else {}

@@ -1,7 +1,7 @@
-"""From a topic as Kafka knows it to our manifest of it, ready to be applied with adoption.
+"""Convert a topic as Kafka describes it to a Topic manifest that can be applied with adoption.
 
-What has no counterpart is left out of the manifest and said: on an existing Apache Kafka whatever a
-manifest does not name stays as it is, so leaving out is never a change.
+Settings without a counterpart are left out and reported. On an existing Apache Kafka a setting that
+the manifest does not name stays unchanged, so leaving it out is never a change.
 """
 
 import re
@@ -29,7 +29,7 @@ from tidemark_operator.topic_changes.settings import Described, changed
 
 _UNITS_MS = ((3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
 _BINARY = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
-#: What -1 means where the total is not limited either: as long as the topic's own retention.
+#: Value that means "no own limit", so the topic's total retention applies.
 _UNLIMITED = "-1"
 _LOCAL = ("local.retention.ms", "local.retention.bytes")
 
@@ -45,13 +45,16 @@ def is_internal(name: str) -> bool:
 
 
 class NotImported(ValueError):
-    """There is no manifest that would leave this topic as it is; the message says why."""
+    """Topic for which no manifest exists that leaves it unchanged; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A topic: its name in Kafka, what is configured of its own (not inherited), and, where they
-    are known, its id and the name of its object. ``source``: where it comes from, for people."""
+    """Topic to import: name in Kafka, own configuration (not inherited), and if known its id and
+    object name.
+
+    ``source`` says where it comes from, for messages.
+    """
 
     source: str
     name: str
@@ -68,7 +71,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A manifest, and what of the topic it does not have."""
+    """Manifest, with remarks about what it does not contain."""
 
     source: str
     manifest: dict[str, Any]
@@ -76,18 +79,18 @@ class Imported:
 
     @property
     def name(self) -> str:
-        """Of the object."""
+        """Return the object's name."""
         return str(self.manifest["metadata"]["name"])
 
     @property
     def adopts(self) -> bool:
-        """Does it name the topic that it takes over?"""
+        """Return whether the manifest names the topic to adopt."""
         return ADOPT_TOPIC_ID in self.manifest["metadata"].get("annotations", {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Whose manifests are written: of a Cluster, in a namespace ("": as they are applied)."""
+    """Cluster and namespace ("": none in the manifest) of the manifests that are written."""
 
     cluster: str
     namespace: str
@@ -95,10 +98,13 @@ class Target:
 
 
 def imported(topic: Wanted, target: Target, is_taken: Callable[[str], bool]) -> Imported:
-    """Its manifest. ``is_taken``: another manifest has that object name. Raises
-    :class:`NotImported`."""
+    """Return a topic's manifest. ``is_taken``: whether another manifest has that object name.
+
+    Raises :class:`NotImported`.
+    """
     described, remarks = _described(topic.config)
     name = topic.object_name or object_name(target.cluster, topic.name, is_taken)
+    # Keys in the conventional order of a manifest, as the YAML keeps it.
     spec: dict[str, Any] = {"clusterRef": {"name": target.cluster}}
     if name != topic.name:
         spec["topicName"] = topic.name
@@ -115,6 +121,7 @@ def imported(topic: Wanted, target: Target, is_taken: Callable[[str], bool]) -> 
     if topic.labels:
         meta["labels"] = dict(sorted(topic.labels.items()))
     annotations = dict(sorted(topic.annotations.items()))
+    # The id makes the operator adopt the existing topic instead of refusing the name.
     if topic.topic_id:
         annotations[ADOPT_TOPIC_ID] = topic.topic_id
     if topic.is_paused:
@@ -127,13 +134,16 @@ def imported(topic: Wanted, target: Target, is_taken: Callable[[str], bool]) -> 
 
 
 def _check(manifest: Mapping[str, Any]) -> None:
-    """As the API server will. What a topic inherits from its brokers is not known here. Raises
-    :class:`NotImported`."""
+    """Validate as the API server will; inherited values are unknown here.
+
+    Raises :class:`NotImported`.
+    """
     try:
         topic = parse_topic(manifest)
     except InvalidResource as error:
         raise NotImported(str(error)) from error
     config = kafka_config(topic.spec)
+    # A local retention is only comparable with a total retention that the topic sets itself.
     own = {name: value for name, value in config.items() if name.removeprefix("local.") in config}
     problem = retention_problem(own)
     if problem is None and topic.spec.tiering_enabled and is_compacted(config):
@@ -143,12 +153,12 @@ def _check(manifest: Mapping[str, Any]) -> None:
 
 
 def _described(config: Mapping[str, str]) -> tuple[Described, list[str]]:
-    """``spec.config`` and ``spec.tiering``, and what stands in neither."""
+    """Return ``spec.config`` and ``spec.tiering``, and remarks about keys that fit into neither."""
     kept, remarks = {}, []
     for name, value in config.items():
         problem = _problem(name, value)
         if problem:
-            remarks.append(f"{problem}; left out, so it stays as it is in Kafka")
+            remarks.append(f"{problem}; left out, so it stays unchanged in Kafka")
         elif not (name in _LOCAL and value == _UNLIMITED):
             kept[name] = value
     settings = [
@@ -162,16 +172,16 @@ def _described(config: Mapping[str, str]) -> tuple[Described, list[str]]:
 
 
 def _problem(name: str, value: str) -> str:
-    """Why a key cannot stand in a manifest; "" where it can."""
+    """Return why a key cannot be in a manifest; "" if it can."""
     key = TOPIC_KEYS.get(name)
     if key is None:
-        return f"{name} is no topic configuration key that is known here"
+        return f"{name} is not a known topic configuration key"
     if name not in TYPED and not key.served and value != key.only:
         return f"{name} {key.reason}"
     if not key.type.accepts(value):
         return f"{name} {value!r}: it {key.type.requirement}"
     if name == "local.retention.ms" and not value.startswith("-") and _too_long(value):
-        return f"{name} {value} is longer than spec.tiering.localRetention.time can say"
+        return f"{name} {value} is too long for spec.tiering.localRetention.time"
     return ""
 
 
@@ -184,7 +194,7 @@ def _too_long(value: str) -> bool:
 
 
 def _readable(tiering: Mapping[str, Any]) -> dict[str, Any]:
-    """Local retention in the units that people write, the same to the millisecond and byte."""
+    """Return local retention in readable units with exactly the same value."""
     block = dict(tiering)
     local = dict(block.get("localRetention") or {})
     if "time" in local:
@@ -197,8 +207,10 @@ def _readable(tiering: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def duration_text(total_ms: int) -> str:
-    """In the largest unit that it is a whole number of: ``24h``, ``90m``, ``1500ms``; in several,
-    where that number has more digits than a duration may have."""
+    """Return a duration in the largest unit that divides it: ``24h``, ``90m``, ``1500ms``.
+
+    It has several units if a single number would have more digits than a duration may have.
+    """
     factor, unit = next((f, u) for f, u in _UNITS_MS if total_ms % f == 0)
     text = f"{total_ms // factor}{unit}"
     return text if re.fullmatch(PATTERN, text) else _compound(total_ms)
@@ -213,5 +225,5 @@ def _compound(total_ms: int) -> str:
 
 
 def size_text(total: int) -> str:
-    """The same of bytes: ``10Gi``, ``1500``."""
+    """Return a size in the largest unit that divides it: ``10Gi``, ``1500``."""
     return next((f"{total // f}{u}" for f, u in _BINARY if total and total % f == 0), str(total))

@@ -1,6 +1,6 @@
 """Start and stop a local cluster: control plane, tier, operator, brokers, in that order.
 
-Every part is the real one and a process of its own. Starting is idempotent: what runs already is
+Every part is the real program in a process of its own. A start is idempotent: running processes are
 left alone, so ``up`` after a crash starts only what is missing.
 """
 
@@ -27,30 +27,30 @@ from tidemark_cli.ports import HOST
 Say = Callable[[str], None]
 BUCKET = "tidemark"
 SECRET = "tidemark-s3"
-#: Short, so that a second ``up`` after a kill -9 need not wait for the lease of the dead operator.
+#: Short, so that ``up`` after a kill -9 soon gets the lease of the dead operator.
 LEASE_DURATION_S = 4
 
 
-#: After the brokers, and Apache Kafka's controllers, which these hand their leaderships over to.
+#: Order of processes that stop after the brokers, which hand over leaderships through them.
 _STOPPED_LATE = {"operator": 1, "minio": 2, "control-plane": 3}
 
 
 class Brokers(Protocol):
-    """The engine's part of a local cluster."""
+    """Operations of a local cluster that depend on the engine."""
 
     def ids(self) -> list[int]:
-        """The brokers that were ever added here, ascending."""
+        """Return the ids of all brokers that were ever added to the folder, ascending."""
 
     def declare(self, node_id: int) -> None:
-        """What a broker needs before it is started for the first time."""
+        """Prepare a broker's first start."""
 
     def start(self, node_id: int) -> ProcessRecord:
-        """Start one that was declared, and wait until it serves; the one that runs if it does."""
+        """Start a declared broker, or find it running, and wait until it serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """What a user needs to know of a running cluster."""
+    """Addresses of a running cluster: files, listeners, endpoints and process ids."""
 
     kubeconfig: str
     bootstrap: str
@@ -59,21 +59,24 @@ class Addresses:
     listeners: list[ListenerAddresses]
 
     def as_json(self) -> str:
-        """One JSON object, as ``--output json`` prints it."""
+        """Return the JSON object that ``--output json`` prints."""
         return json.dumps(
             {
                 "kubeconfig": self.kubeconfig,
                 "bootstrap": self.bootstrap,
                 "metrics": self.metrics,
                 "processes": self.processes,
-                "listeners": [asdict(each) for each in self.listeners],
+                "listeners": [asdict(listener) for listener in self.listeners],
             }
         )
 
 
 class LocalCluster:
-    """One cluster in one folder. ``say`` receives a line for each step. ``entries``: more of the
-    configuration of each broker of ours that is made here."""
+    """Local cluster in one folder.
+
+    ``say`` receives a line for each step. ``entries`` are added to the configuration of each
+    Tidemark broker that is created here.
+    """
 
     def __init__(
         self,
@@ -88,8 +91,7 @@ class LocalCluster:
         self._say = say
         self.brokers: Brokers
         if settings.engine == KAFKA:
-            # Kafka's client and schema are imported where Apache Kafka runs: they take longer than
-            # most commands.
+            # Imported only here: Kafka's client and schema take longer than most commands.
             from tidemark_cli.local.kafka_brokers import KafkaBrokers
 
             self.brokers = KafkaBrokers(layout)
@@ -98,17 +100,17 @@ class LocalCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The kubeconfig of the cluster's API server."""
+        """Return the path of the kubeconfig for the cluster's API server."""
         if self.settings.kubeconfig:
             return Path(self.settings.kubeconfig)
         return self.layout.control_plane / "kubeconfig"
 
     def kube(self) -> Kube:
-        """A client for the cluster's namespace."""
+        """Return a client for the cluster's namespace."""
         return Kube(self.kubeconfig, self.settings.namespace)
 
     def start(self, *, brokers: int, create_cluster: bool = True) -> Addresses:
-        """Bring everything up and wait until each part says that it is ready."""
+        """Start everything and wait until each part is ready."""
         self.check_engine()
         self.start_control_plane()
         self.install_crds()
@@ -116,11 +118,12 @@ class LocalCluster:
         if create_cluster:
             self.ensure_cluster(spec)
         self.start_operator()
+        # Brokers that were added later are started too, or their replicas would stay offline.
         self.start_brokers(sorted({*range(1, brokers + 1), *self.brokers.ids()}))
         return self.addresses()
 
     def check_engine(self) -> None:
-        """Whoever lacks Java or Maven is told before anything starts. Raises ToolchainError."""
+        """Fail before anything starts if Java or Maven is missing. Raises ToolchainError."""
         if self.settings.engine == KAFKA:
             from tidemark_cli.toolchain import maven
 
@@ -150,8 +153,12 @@ class LocalCluster:
         self._say(f"{len(crds)} resource definitions installed")
 
     def start_engine(self, brokers: int) -> dict[str, Any]:
-        """What has to be there before the Cluster; returns its ``spec``. ``brokers``: how many
-        there are to be, where they run before the operator."""
+        """Start what must precede the Cluster, and return the Cluster's ``spec``.
+
+        ``brokers``: number of Apache Kafka brokers, which start before the operator.
+        """
+        # The operator observes an existing Apache Kafka, so the nodes run before there is a
+        # Cluster.
         if self.settings.engine == KAFKA:
             from tidemark_cli.local.kafka_brokers import KafkaBrokers
             from tidemark_cli.toolchain.maven import KAFKA as KAFKA_JARS
@@ -170,12 +177,12 @@ class LocalCluster:
                 "remote.log.storage.system.enable": "true",
             },
             "remoteStorage": self.start_tier(),
-            # Jobs of Exports are processes of the user who owns this cluster, on their machine.
+            # Export jobs run as processes of the user who owns this cluster, so no path is barred.
             "exports": {"jars": ["/"], "warehouses": ["/"]},
         }
 
     def start_tier(self) -> dict[str, Any]:
-        """Make the remote tier reachable; returns a Cluster's ``spec.remoteStorage``."""
+        """Start the remote tier and return a Cluster's ``spec.remoteStorage``."""
         if self.settings.tier == "directory":
             self.layout.tier.mkdir(exist_ok=True)
             return {"filesystem": {"path": str(self.layout.tier)}}
@@ -185,6 +192,7 @@ class LocalCluster:
             ready = {"endpoint": server.endpoint}
             record = processes.adopt(self.layout, "minio", server.process.child, ready)
             self._say(f"MinIO ready at {server.endpoint} (process {server.pid})")
+        # Applied on every start: the Secret is missing if the control plane's data was removed.
         kept = minio.Settings.of(self.layout.minio)
         keys = {"accessKeyId": kept.access_key, "secretAccessKey": kept.secret_key}
         kube = self.kube()
@@ -201,7 +209,7 @@ class LocalCluster:
         }
 
     def ensure_cluster(self, spec: dict[str, Any]) -> None:
-        """Create the ``Cluster`` object, or leave the one that is there as its owner wants it."""
+        """Create the ``Cluster`` object; an existing one keeps the settings of its owner."""
         kube = self.kube()
         if kube.get("Cluster", self.settings.cluster) is None:
             kube.apply("Cluster", self.settings.cluster, spec)
@@ -233,7 +241,9 @@ class LocalCluster:
             self._say(f"operator ready (process {record.pid})")
 
     def start_brokers(self, node_ids: Sequence[int]) -> None:
-        """Declare brokers, start them side by side, wait until all are registered and unfenced."""
+        """Declare brokers, start them in parallel, and wait until all are registered and
+        unfenced.
+        """
         for node_id in node_ids:
             self.declare_broker(node_id)
         with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
@@ -243,20 +253,20 @@ class LocalCluster:
                 )
 
     def start_broker(self, node_id: int) -> None:
-        """The same for one broker."""
+        """Start one broker, see :meth:`start_brokers`."""
         self.start_brokers([node_id])
 
     def declare_broker(self, node_id: int) -> None:
-        """What a broker needs before it is started for the first time."""
+        """Prepare a broker's first start."""
         self.brokers.declare(node_id)
 
     def stop_broker(self, node_id: int) -> bool:
-        """Shut a broker down cleanly; False when it had to be killed or did not run."""
+        """Shut a broker down cleanly; return False if it had to be killed or did not run."""
         record = processes.find(self.layout, f"broker-{node_id}")
         return processes.stop(self.layout, record, timeout_s=30) if record else False
 
     def kill_broker(self, node_id: int) -> bool:
-        """SIGKILL; False when it did not run."""
+        """Kill a broker with SIGKILL; return False if it did not run."""
         record = processes.find(self.layout, f"broker-{node_id}")
         if record is None:
             return False
@@ -264,13 +274,13 @@ class LocalCluster:
         return True
 
     def running(self) -> frozenset[str]:
-        """The names of all that runs here."""
+        """Return the names of the running processes."""
         return frozenset(record.name for record in processes.running(self.layout))
 
     def stop(self, *, keep: Collection[str] = ()) -> list[str]:
-        """Stop all that runs here but what is to be kept, brokers first; returns the names of those
-        stopped."""
-        records = [each for each in processes.running(self.layout) if each.name not in keep]
+        """Stop the running processes except ``keep``, brokers first, and return their names."""
+        records = [record for record in processes.running(self.layout) if record.name not in keep]
+        # Brokers first: a clean shutdown needs the operator to move leaderships.
         brokers = [record for record in records if record.name.startswith("broker-")]
         with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
             list(pool.map(self._stop, brokers))
@@ -284,7 +294,7 @@ class LocalCluster:
         self._say(f"{record.name} {'stopped' if clean else 'killed: it did not stop in 30 s'}")
 
     def addresses(self) -> Addresses:
-        """Where everything is that runs now."""
+        """Return the addresses of what runs now."""
         records = processes.running(self.layout)
         listeners = [r.ready["listener"] for r in records if "listener" in r.ready]
         operator = processes.find(self.layout, "operator")
@@ -299,7 +309,9 @@ class LocalCluster:
         )
 
     def authorizes(self) -> bool | None:
-        """Do ACLs decide what clients may do? None where the API server does not say."""
+        """Return whether ACLs decide what clients may do; None if the API server does not
+        answer.
+        """
         try:
             kube = self.kube()
             found = kube.get("Cluster", self.settings.cluster) or {"spec": {}}
@@ -309,5 +321,5 @@ class LocalCluster:
         return "authorization" in found["spec"]
 
     def next_broker_id(self) -> int:
-        """The lowest id above all that were ever used here."""
+        """Return the lowest id above all that were ever used in the folder."""
         return max(self.brokers.ids(), default=0) + 1

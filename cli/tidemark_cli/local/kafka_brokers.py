@@ -1,13 +1,16 @@
-"""Apache Kafka as the engine of a local cluster: its nodes run before there is a Cluster that names
-them, and the operator shows its brokers as Broker objects by itself."""
+"""Apache Kafka as the engine of a local cluster.
+
+Its nodes run before the Cluster that names them exists, and the operator creates the Broker
+objects.
+"""
 
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.processes import ProcessRecord
 
-#: One controller of its own, so that any broker may be stopped or killed.
+#: A dedicated controller, so that any broker may be stopped or killed.
 CONTROLLERS = 1
-#: A local cluster is for trying things out: look more often than a production broker does.
+#: Shorter than in production, so that effects are visible within seconds.
 QUICK = {
     "remote.log.manager.task.interval.ms": "1000",
     "log.retention.check.interval.ms": "1000",
@@ -17,15 +20,17 @@ QUICK = {
 
 
 class KafkaBrokers:
-    """Those of one folder."""
+    """Apache Kafka brokers of one folder."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self.nodes = KafkaNodes(layout)
 
     def prepare(self, brokers: int) -> None:
-        """Make the cluster in the folder, where there is none, for so many brokers at first, and
-        start all of it. Raises ToolchainError where there is no Java or no Maven."""
+        """Create the cluster if the folder has none, and start all nodes.
+
+        ``brokers``: initial number. Raises ToolchainError without Java or Maven.
+        """
         if not self.nodes.exists():
             self._layout.tier.mkdir(exist_ok=True)
             self.nodes.create(
@@ -39,14 +44,14 @@ class KafkaBrokers:
         self.nodes.start_all()
 
     def ids(self) -> list[int]:
-        """The brokers that were ever added here, ascending."""
+        """Return the ids of all brokers that were ever added to the folder, ascending."""
         return self.nodes.broker_ids()
 
     def declare(self, node_id: int) -> None:
-        """Its configuration, if it has none yet."""
+        """Write the broker's configuration, if it has none yet."""
         self.nodes.declare_broker(node_id)
 
     def start(self, node_id: int) -> ProcessRecord:
-        """One that was declared; waits until it is registered and unfenced."""
+        """Start a declared broker and wait until it is registered and unfenced."""
         (record,) = self.nodes.start([node_id])
         return record

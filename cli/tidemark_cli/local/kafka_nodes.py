@@ -1,8 +1,8 @@
-"""Start, stop and kill the nodes of a local Apache Kafka, from its published jars: processes as any
-other of a local cluster (:mod:`tidemark_cli.local.processes`), whose settings stay in its folder.
+"""Start, stop and kill the nodes of a local Apache Kafka, from its published jars.
 
-A broker is ready once it answers a client with itself in the metadata: then it is registered and
-unfenced. ``broker-N`` and ``controller-N`` are the names of processes and of their logs.
+Nodes are processes of the local cluster (:mod:`tidemark_cli.local.processes`), with settings in its
+folder. A broker is ready when the metadata that it returns contains itself: then it is registered
+and unfenced. Processes and their logs are named ``broker-N`` and ``controller-N``.
 """
 
 import base64
@@ -40,30 +40,33 @@ from tidemark_cli.toolchain.maven import KAFKA, ensure_jars, java
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 40.0
-_ASK_S = 2.0
+_REQUEST_TIMEOUT_S = 2.0
 _META = "meta.properties"
 _LOGGER = "-Dorg.slf4j.simpleLogger"
-_SAYS = (
+_LOG_FLAGS = (
     f"{_LOGGER}.defaultLogLevel=warn",
     f"{_LOGGER}.showDateTime=true",
     f"{_LOGGER}.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
 )
-#: Of a JVM that shares a machine with others: what is compiled well pays off after minutes only.
+#: For a JVM that shares a machine: the optimizing compiler pays off only after minutes.
 LIGHT = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class KafkaNodes:
-    """The nodes of one folder, whether they run or not. Raises LayoutError for a file of it that is
-    not as it was left, processes.StartError, and ToolchainError where Kafka cannot be had."""
+    """Nodes of one folder, running or not.
+
+    Raises LayoutError for a damaged file, processes.StartError, and ToolchainError if Kafka is not
+    available.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._folder = layout.root / "kafka"
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ settings
 
     def exists(self) -> bool:
-        """Is there a cluster in the folder?"""
+        """Return whether the folder has a cluster."""
         return self._plan_path.exists()
 
     def create(
@@ -76,10 +79,14 @@ class KafkaNodes:
         entries: Mapping[str, str] | None = None,
         first_broker: int = 1,
     ) -> None:
-        """Choose what stays for ever. ``controllers``: nodes that are nothing else; 0: the first
-        broker is the controller, too. ``replicas``: of Kafka's own topics. ``tier``: a folder for
-        LocalTieredStorage; None: no remote storage."""
+        """Choose the settings that never change again.
+
+        ``controllers``: number of dedicated controllers; 0 makes the first broker a controller too.
+        ``replicas``: replication factor of Kafka's internal topics. ``tier``: folder for
+        LocalTieredStorage; None for no remote storage.
+        """
         self._folder.mkdir(exist_ok=True, mode=0o700)
+        # Without dedicated controllers the range is empty, and the first broker is the only voter.
         nodes = range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers) or [first_broker]
         plan = Plan(
             cluster_id=new_id(),
@@ -96,7 +103,7 @@ class KafkaNodes:
                 self._write(node, controller_entries(plan, node, self._log_dir(node)))
 
     def declare_broker(self, node: int, ports: BrokerPorts | None = None) -> None:
-        """Choose where a broker listens, unless that was done before."""
+        """Choose the ports of a broker, unless it has a configuration."""
         if self._path(node).exists():
             return
         clients, replication = free_ports(2)
@@ -104,88 +111,90 @@ class KafkaNodes:
         self._write(node, broker_entries(self.plan(), node, self._log_dir(node), chosen))
 
     def plan(self) -> Plan:
-        """What the nodes have in common."""
+        """Return the settings that all nodes share."""
         value = read_json(self._plan_path)
         if value is None:
-            raise FileNotFoundError(f"there is no Apache Kafka in {self.layout.root}")
+            raise FileNotFoundError(f"{self.layout.root} contains no Apache Kafka cluster")
         try:
             voters = {int(node): int(port) for node, port in value["voters"].items()}
             return Plan(**{**value, "voters": voters})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LayoutError(
-                f"{self._plan_path} is none that `tidemark up` has written: remove the folder"
+                f"{self._plan_path} was not written by `tidemark up`: remove the folder"
             ) from error
 
     def broker_ids(self) -> list[int]:
-        """The brokers that were ever added here, ascending."""
+        """Return the ids of all brokers that were ever added to the folder, ascending."""
         found = (int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())
         return sorted(node for node in found if node < FIRST_CONTROLLER)
 
     def controller_ids(self) -> list[int]:
-        """The controllers that are no brokers."""
+        """Return the ids of the dedicated controllers."""
         return [node for node in sorted(self.plan().voters) if node >= FIRST_CONTROLLER]
 
     def address(self, node: int) -> str:
-        """Where clients reach a broker, whatever it tells them."""
+        """Return the address at which this machine reaches a broker, independent of its
+        advertised one.
+        """
         return f"{HOST}:{client_address(self.entries(node))[0]}"
 
     @property
     def bootstrap(self) -> str:
-        """All brokers, also those that do not run."""
+        """Return the addresses of all brokers, including stopped ones."""
         return ",".join(map(self.address, self.broker_ids()))
 
     def entries(self, node: int) -> dict[str, str]:
-        """A node's configuration."""
+        """Return the configuration of a node."""
         return dict(read_json(self._path(node)) or {})
 
     def data(self, node: int) -> Path:
-        """Its log directory."""
+        """Return the log directory of a node."""
         return Path(self._log_dir(node))
 
     def log(self, node: int) -> Path:
-        """What it has said."""
+        """Return the path of a node's process log."""
         return self.layout.log(name_of(node))
 
     def find(self, node: int) -> ProcessRecord | None:
-        """Its process, where it runs."""
+        """Return the process of a node if it runs."""
         return processes.find(self.layout, name_of(node))
 
-    # ------------------------------------------------------------ what they do
+    # ------------------------------------------------------------ operations
 
     def start(self, nodes: Iterable[int]) -> list[ProcessRecord]:
-        """Start those that do not run, side by side, and wait until each is ready."""
-        wanted = list(nodes)
-        self._format(wanted)
-        with ThreadPoolExecutor(max(1, len(wanted))) as pool:
-            return list(pool.map(self._start, wanted))
+        """Start the nodes that do not run, in parallel, and wait until each is ready."""
+        started = list(nodes)
+        self._format(started)
+        with ThreadPoolExecutor(max(1, len(started))) as pool:
+            return list(pool.map(self._start, started))
 
     def start_all(self) -> list[ProcessRecord]:
-        """All nodes; waits until each broker knows of all."""
+        """Start all nodes and wait until the metadata of each broker contains every broker."""
         brokers = self.broker_ids()
         records = self.start([*self.controller_ids(), *brokers])
         self._await_all_known(brokers)
         return records
 
     def stop(self, nodes: Iterable[int]) -> bool:
-        """Shut them down cleanly, side by side; False where one had to be killed."""
-        wanted = list(nodes)
-        with ThreadPoolExecutor(max(1, len(wanted))) as pool:
-            return all(list(pool.map(self._stop, wanted)))
+        """Shut nodes down cleanly, in parallel; return False if one had to be killed."""
+        stopped = list(nodes)
+        with ThreadPoolExecutor(max(1, len(stopped))) as pool:
+            return all(list(pool.map(self._stop, stopped)))
 
     def stop_all(self) -> None:
-        """All nodes, controllers last: brokers hand their leaderships over through them."""
+        """Stop all nodes, controllers last, as brokers hand their leaderships over through them."""
         voters = sorted(self.plan().voters)
         self.stop(node for node in self.broker_ids() if node not in voters)
         self.stop(voters)
 
     def kill(self, node: int) -> bool:
-        """SIGKILL; False when it did not run."""
+        """Kill a node with SIGKILL; return False if it did not run."""
         record = self.find(node)
         if record is not None:
             processes.kill(self.layout, record)
         return record is not None
 
-    # ------------------------------------------------------------ how
+    # ------------------------------------------------------------ internals
 
     @property
     def _plan_path(self) -> Path:
@@ -202,7 +211,7 @@ class KafkaNodes:
 
     def _java(self) -> list[str]:
         return [
-            *(str(java()), *self.plan().java, *_SAYS),
+            *(str(java()), *self.plan().java, *_LOG_FLAGS),
             *("-cp", f"{ensure_jars(KAFKA)}/*"),
         ]
 
@@ -222,8 +231,11 @@ class KafkaNodes:
         return record is None or processes.stop(self.layout, record, timeout_s=STOP_TIMEOUT_S)
 
     def _format(self, nodes: Sequence[int]) -> None:
-        """Make the log directories that are missing. Kafka's tool makes one; the others are copies
-        of it with ids of their own, as the tool costs a JVM each time."""
+        """Create the missing log directories.
+
+        Kafka's tool formats one. The others are copies with their own ids, as each run of the tool
+        costs a JVM.
+        """
         missing = [node for node in nodes if not (self.data(node) / _META).exists()]
         if not missing:
             return
@@ -231,6 +243,7 @@ class KafkaNodes:
         if not (pattern / _META).exists():
             self._format_pattern(pattern, self.entries(missing[0]))
         for node in missing:
+            # A rename publishes the directory, so that a crash never leaves a half-formatted one.
             made = self.data(node).with_suffix(".part")
             shutil.rmtree(made, ignore_errors=True)
             shutil.copytree(pattern, made)
@@ -252,70 +265,83 @@ class KafkaNodes:
             text=True,
         )
         if done.returncode != 0:
-            said = (done.stdout + done.stderr).strip()
-            raise processes.StartError(f"Apache Kafka's log directories: {said[-2000:]}")
+            output = (done.stdout + done.stderr).strip()
+            raise processes.StartError(
+                f"Apache Kafka's log directories cannot be formatted: {output[-2000:]}"
+            )
 
     def _await_all_known(self, brokers: Sequence[int]) -> None:
-        """Each broker's metadata name all of them."""
+        """Wait until the metadata of each broker contains all brokers."""
         deadline = time.monotonic() + START_TIMEOUT_S
         for node in brokers:
             port, in_clear = client_address(self.entries(node))
             while in_clear and not set(brokers) <= known_brokers(port):
                 if time.monotonic() > deadline:
-                    raise processes.StartError(f"broker {node} does not know all of {brokers}")
+                    raise processes.StartError(
+                        f"broker {node} does not know all of {brokers} after "
+                        f"{START_TIMEOUT_S:.0f} s"
+                    )
                 time.sleep(0.05)
 
 
 def name_of(node: int) -> str:
-    """Of a node's process."""
+    """Return the name of a node's process."""
     return f"controller-{node}" if node >= FIRST_CONTROLLER else f"broker-{node}"
 
 
 def new_id() -> str:
-    """As Kafka makes its own: none begins as an option does, for its tools would take it for
-    one."""
+    """Return a random id in Kafka's format.
+
+    Like Kafka's own ids, it does not start with "-", as Kafka's tools would take it for an option.
+    """
     while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode())[0] == "-":
         pass
     return made
 
 
 def own_meta(text: str, node: int) -> str:
-    """``meta.properties`` of a node, from those of another one of its cluster."""
+    """Return ``meta.properties`` for a node, derived from that of another node of the cluster."""
     own = {"node.id": str(node), "directory.id": new_id()}
     lines = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
     return "".join(f"{key}={own.get(key, value)}\n" for key, _, value in lines)
 
 
 def known_brokers(port: int) -> set[int]:
-    """The brokers that the one behind a port of the loopback tells clients of; none while it does
-    not answer."""
-    asked = MetadataRequest(
+    """Return the broker ids in the metadata of the broker at a loopback port; empty without an
+    answer.
+    """
+    request = MetadataRequest(
         topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
     )
     try:
-        with BlockingConnection(HOST, port, client_id="tidemark", timeout_s=_ASK_S) as connection:
-            answer = connection.request(asked, MetadataResponse, _ASK_S)
+        with BlockingConnection(
+            HOST, port, client_id="tidemark", timeout_s=_REQUEST_TIMEOUT_S
+        ) as connection:
+            answer = connection.request(request, MetadataResponse, _REQUEST_TIMEOUT_S)
     except (OSError, FrameError):
         return set()
     return {int(broker.node_id) for broker in answer.brokers}
 
 
 def _readiness(node: int, entries: Mapping[str, str]) -> Callable[[], dict[str, Any] | None]:
-    """How it is seen that a node serves: what its record says then, None before."""
+    """Return the check of whether a node serves; it returns the process record's content, or
+    None.
+    """
     if "broker" not in entries["process.roles"]:
         port = int(entries["listeners"].rpartition(":")[2])
         return lambda: {"ready": True} if _listens(port) else None
+    # A listener with TLS or SASL cannot be queried without credentials: an open port must suffice.
     port, in_clear = client_address(entries)
 
     def ready() -> dict[str, Any] | None:
         serves = node in known_brokers(port) if in_clear else _listens(port)
-        return {"ready": True, **_said(port, in_clear=in_clear)} if serves else None
+        return {"ready": True, **_listener(port, in_clear=in_clear)} if serves else None
 
     return ready
 
 
-def _said(port: int, *, in_clear: bool) -> dict[str, Any]:
-    """As our own brokers tell of theirs."""
+def _listener(port: int, *, in_clear: bool) -> dict[str, Any]:
+    """Return the listener in the form of Tidemark brokers' ready lines."""
     address = f"{HOST}:{port}"
     clients = {
         "name": CLIENTS,
@@ -329,7 +355,7 @@ def _said(port: int, *, in_clear: bool) -> dict[str, Any]:
 
 def _listens(port: int) -> bool:
     try:
-        socket.create_connection((HOST, port), timeout=_ASK_S).close()
+        socket.create_connection((HOST, port), timeout=_REQUEST_TIMEOUT_S).close()
     except OSError:
         return False
     return True

@@ -1,9 +1,9 @@
-"""What the ``server.properties`` of each node of a local Apache Kafka say.
+"""Contents of ``server.properties`` for each node of a local Apache Kafka.
 
-A node is a broker, a controller, or both: without controllers of their own the first broker is the
-controller too, which is the quickest to start; with them any broker may be killed, and with three
-any controller. Every broker has a listener for clients and one for the other brokers, so that what
-clients have to prove (``entries``) is no matter of replication.
+A node is a broker, a controller, or both. Without dedicated controllers the first broker is the
+controller, which starts fastest. With one, any broker may be killed; with three, any controller
+too. Clients and brokers have separate listeners, so that authentication of clients (``entries``)
+does not affect replication.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,21 @@ from dataclasses import dataclass, field
 from tidemark_cli.ports import HOST
 
 CLIENTS, REPLICATION, CONTROLLER = "CLIENTS", "REPLICATION", "CONTROLLER"
-#: The id of the first controller that is no broker.
+#: Node id of the first dedicated controller.
 FIRST_CONTROLLER = 1000
-#: Remote storage in a folder, of Kafka's own tests; it is in a jar of theirs.
+#: Remote storage in a folder, from Kafka's test jar.
 LOCAL_TIERED_STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 METADATA_PARTITIONS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What all nodes of one cluster have in common. ``voters``: the controllers' ports by node id;
-    ``replicas``: of Kafka's own topics; ``tier``: the folder that is the remote storage, "" for a
-    cluster without one; ``java``: flags of each JVM; ``entries``: more of their configuration."""
+    """Settings that all nodes of a cluster share.
+
+    ``voters``: controller ports by node id. ``replicas``: replication factor of Kafka's internal
+    topics. ``tier``: folder of the remote storage, "" for none. ``java``: JVM flags. ``entries``:
+    further configuration.
+    """
 
     cluster_id: str
     voters: Mapping[int, int]
@@ -35,8 +38,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPorts:
-    """Where a broker listens on the loopback; ``advertised``: what clients are told instead, as
-    ``localhost:19092``; ``rack``: "" for none."""
+    """Loopback ports of a broker.
+
+    ``advertised``: address that clients receive instead, such as ``localhost:19092``. ``rack``: ""
+    for none.
+    """
 
     clients: int
     replication: int
@@ -45,7 +51,7 @@ class BrokerPorts:
 
 
 def controller_entries(plan: Plan, node: int, log_dir: str) -> dict[str, str]:
-    """Of a controller that is no broker."""
+    """Return the configuration of a dedicated controller."""
     return {
         **_common(plan, node, log_dir),
         "process.roles": "controller",
@@ -55,19 +61,21 @@ def controller_entries(plan: Plan, node: int, log_dir: str) -> dict[str, str]:
 
 
 def broker_entries(plan: Plan, node: int, log_dir: str, ports: BrokerPorts) -> dict[str, str]:
-    """Of a broker, which is a controller too where it is one of the voters."""
+    """Return the configuration of a broker, which is also a controller if it is a voter."""
     listeners = {CLIENTS: ports.clients, REPLICATION: ports.replication}
     own = {CONTROLLER: plan.voters[node]} if node in plan.voters else {}
-    told = ports.advertised or f"{HOST}:{ports.clients}"
+    advertised = ports.advertised or f"{HOST}:{ports.clients}"
     replicas, in_sync = str(plan.replicas), str(min(2, plan.replicas))
     entries = {
         **_common(plan, node, log_dir),
         "process.roles": "broker,controller" if own else "broker",
         "listeners": _addresses(listeners | own),
         "advertised.listeners": (
-            f"{CLIENTS}://{told},{_addresses({REPLICATION: ports.replication})}"
+            f"{CLIENTS}://{advertised},{_addresses({REPLICATION: ports.replication})}"
         ),
         "inter.broker.listener.name": REPLICATION,
+        # Kafka's defaults (factor 3, min ISR 2) would block the internal topics of a smaller
+        # cluster.
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": in_sync,
@@ -83,20 +91,21 @@ def broker_entries(plan: Plan, node: int, log_dir: str, ports: BrokerPorts) -> d
 
 
 def properties_text(entries: Mapping[str, str]) -> str:
-    """A ``.properties`` file; Java reads it as ISO 8859-1, with backslashes as escapes."""
+    """Return a ``.properties`` file; Java reads it as ISO 8859-1, with backslash escapes."""
     return "".join(f"{key}={_escaped(value)}\n" for key, value in entries.items())
 
 
 def client_address(entries: Mapping[str, str]) -> tuple[int, bool]:
-    """The port that a broker binds for clients, and whether it speaks to them in clear without
-    asking who they are."""
-    bound = dict(each.split("://") for each in entries["listeners"].split(","))
-    spoken = dict(each.split(":") for each in entries["listener.security.protocol.map"].split(","))
-    return int(bound[CLIENTS].rpartition(":")[2]), spoken[CLIENTS] == "PLAINTEXT"
+    """Return the port that a broker binds for clients, and whether that listener is PLAINTEXT."""
+    bound = dict(listener.split("://") for listener in entries["listeners"].split(","))
+    protocols = dict(
+        listener.split(":") for listener in entries["listener.security.protocol.map"].split(",")
+    )
+    return int(bound[CLIENTS].rpartition(":")[2]), protocols[CLIENTS] == "PLAINTEXT"
 
 
 def protocol_map(clients: str = "PLAINTEXT", replication: str = "PLAINTEXT") -> str:
-    """``listener.security.protocol.map`` with what clients and other brokers have to speak."""
+    """Return ``listener.security.protocol.map`` for the given protocols of clients and brokers."""
     return f"{CLIENTS}:{clients},{REPLICATION}:{replication},{CONTROLLER}:PLAINTEXT"
 
 
@@ -109,7 +118,7 @@ def _common(plan: Plan, node: int, log_dir: str) -> dict[str, str]:
         "listener.security.protocol.map": protocol_map(),
         "log.dirs": log_dir,
     }
-    # The controllers refuse tiered topics where they do not know that there is a remote storage.
+    # Controllers validate topic configs: without this they refuse tiered topics.
     return entries | ({"remote.log.storage.system.enable": "true"} if plan.tier else {})
 
 
@@ -121,7 +130,7 @@ def _remote_storage(plan: Plan) -> dict[str, str]:
         "remote.log.metadata.manager.listener.name": REPLICATION,
         "rlmm.config.remote.log.metadata.topic.num.partitions": str(METADATA_PARTITIONS),
         "rlmm.config.remote.log.metadata.topic.replication.factor": str(plan.replicas),
-        # A broker that is stopped soon after its start asks itself for that topic until then.
+        # A broker that stops soon after its start waits for the metadata topic for this long.
         "rlmm.config.remote.log.metadata.common.client.default.api.timeout.ms": "3000",
         "rlmm.config.remote.log.metadata.common.client.request.timeout.ms": "2000",
     }
@@ -140,5 +149,6 @@ def _escaped_char(char: str) -> str:
         return "\\\\"
     if " " <= char <= "~":
         return char
+    # Java escapes UTF-16 code units, so a character outside the BMP needs two escapes.
     units = char.encode("utf-16-be")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))

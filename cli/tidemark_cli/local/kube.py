@@ -1,7 +1,7 @@
-"""The few calls that the command line makes to the Kubernetes API itself.
+"""Minimal Kubernetes client of the command line.
 
-Objects are applied server-side under an own field manager, as ``kubectl apply --server-side``
-would: a second ``up`` changes nothing that is right already.
+Objects are applied server-side under its own field manager, like ``kubectl apply --server-side``. A
+second ``up`` changes nothing that is already right.
 """
 
 import json
@@ -14,14 +14,17 @@ from tidemark_operator.resources.names import GROUP, OFFERED_ANNOTATION, PLURALS
 
 FIELD_MANAGER = "tidemark-cli"
 CALL_TIMEOUT_S = 10
-#: Objects that one answer of a list brings.
+#: Objects per page of a list.
 PAGE = 500
-#: The status of an answer to a resource version that the API server does not remember any more.
+#: HTTP status for a resource version that the API server has already compacted.
 GONE = 410
 
 
 class KubeError(RuntimeError):
-    """The API server refused a call: its HTTP status and message; or it cannot be reached: 0."""
+    """Failed call, with the HTTP status and message of the API server.
+
+    The status is 0 if the server is unreachable.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -29,24 +32,28 @@ class KubeError(RuntimeError):
 
 
 class Page(NamedTuple):
-    """Some of the objects of a list, and the moment that the whole list is of."""
+    """Part of a list's objects, and the resource version of the whole list."""
 
     objects: list[dict[str, Any]]
     resource_version: str
 
 
 class Changes(NamedTuple):
-    """What has become of objects since a moment, oldest first: (``ADDED``, ``MODIFIED`` or
-    ``DELETED``, the object); and the moment to go on from."""
+    """Changes since a resource version, oldest first, and the version to continue from.
+
+    Each event is ``ADDED``, ``MODIFIED`` or ``DELETED``, with the object.
+    """
 
     events: list[tuple[str, dict[str, Any]]]
     resource_version: str
 
 
 def namespace_of(kubeconfig: Path, context: str = "") -> str:
-    """The namespace of a kubeconfig's current context, or of the one that is named. Raises
-    ValueError for a file without one."""
-    from kubernetes import config  # a third of a second, which commands without it do not pay
+    """Return the namespace of a kubeconfig's context; the current one by default.
+
+    Raises ValueError if the file has no such context.
+    """
+    from kubernetes import config  # costs 0.3 s, which other commands do not pay
 
     try:
         every, active = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
@@ -55,18 +62,20 @@ def namespace_of(kubeconfig: Path, context: str = "") -> str:
     except config.ConfigException as error:
         raise ValueError(f"{kubeconfig} cannot be used: {error}") from error
     if context:
-        active = next((each for each in every if each["name"] == context), None)
+        active = next((entry for entry in every if entry["name"] == context), None)
         if active is None:
             raise ValueError(f"{kubeconfig} has no context {context!r}")
     return str(active["context"].get("namespace") or "default")
 
 
 class Kube:
-    """A thin, synchronous client for one namespace. Times out after ten seconds a call. Raises
-    :class:`KubeError`."""
+    """Synchronous client for one namespace, with a timeout of ten seconds per call.
+
+    Raises :class:`KubeError`.
+    """
 
     def __init__(self, kubeconfig: Path, namespace: str, context: str = "") -> None:
-        """``context``: of the kubeconfig; unset: its current one."""
+        """Load a kubeconfig; ``context`` "" is its current context."""
         from kubernetes import config
 
         self.namespace = namespace
@@ -82,12 +91,12 @@ class Kube:
         self._api.close()
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
-        """All objects of one of our kinds in the namespace, by name."""
-        found = [each for page in self.pages(kind) for each in page.objects]
+        """Return all objects of one of our kinds in the namespace, by name."""
+        found = [body for page in self.pages(kind) for body in page.objects]
         return sorted(found, key=lambda item: str(item["metadata"]["name"]))
 
     def pages(self, kind: str, limit: int = PAGE) -> Iterator[Page]:
-        """The same, ``limit`` at a time, as they were at one moment."""
+        """Yield the objects of a kind, ``limit`` at a time, as one consistent snapshot."""
         query, rest = [("limit", str(limit))], ""
         while True:
             answer = self._call("GET", self._path(kind), query=[*query, *_continued(rest)])
@@ -98,8 +107,10 @@ class Kube:
                 return
 
     def changes(self, kind: str, resource_version: str, wait_s: int) -> Changes:
-        """What has changed since a moment, by a watch that ends after ``wait_s``. Status
-        :data:`GONE` where that is too long ago: list anew."""
+        """Return the changes since a resource version, from a watch that ends after ``wait_s``.
+
+        Raises KubeError with status :data:`GONE` if the version is too old: list again.
+        """
         query = [
             ("watch", "1"),
             ("resourceVersion", resource_version),
@@ -115,13 +126,15 @@ class Kube:
             body = event["object"]
             if event["type"] == "ERROR":
                 raise KubeError(int(body.get("code", 0)), str(body.get("message")))
+            # Bookmarks carry no object, but their version keeps a quiet watch from becoming too
+            # old.
             resource_version = str(body["metadata"]["resourceVersion"])
             if event["type"] != "BOOKMARK":
                 found.append((str(event["type"]), body))
         return Changes(found, resource_version)
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        """One object, or None."""
+        """Return one object, or None if it does not exist."""
         try:
             return self._call("GET", self._path(kind, name))
         except KubeError as error:
@@ -137,7 +150,7 @@ class Kube:
         *,
         annotations: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Server-side apply of an object of one of our kinds."""
+        """Apply an object of one of our kinds server-side."""
         metadata: dict[str, Any] = {"name": name, "namespace": self.namespace}
         if annotations:
             metadata["annotations"] = dict(annotations)
@@ -150,7 +163,7 @@ class Kube:
         return self._apply(self._path(kind, name), body)
 
     def delete(self, kind: str, name: str) -> None:
-        """Ask for deletion; an object that is not there is fine."""
+        """Request deletion; a missing object is no error."""
         try:
             self._call("DELETE", self._path(kind, name))
         except KubeError as error:
@@ -158,13 +171,15 @@ class Kube:
                 raise
 
     def apply_crd(self, crd: Mapping[str, Any]) -> None:
-        """Install or renew a CustomResourceDefinition."""
+        """Install or update a CustomResourceDefinition."""
         name = crd["metadata"]["name"]
         self._apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", crd)
 
     def await_served(self, kind: str, timeout_s: float = 30.0) -> None:
-        """Wait until objects of one of our kinds can be listed: a definition that was installed, or
-        an API server that was started, just now answers 404 or 429 for a moment."""
+        """Wait until objects of one of our kinds can be listed.
+
+        A new definition, or an API server that has just started, answers 404 or 429 for a moment.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -177,7 +192,7 @@ class Kube:
             time.sleep(0.05)
 
     def apply_secret(self, name: str, data: Mapping[str, str]) -> None:
-        """Create or renew a Secret of plain strings, which is offered to the Cluster."""
+        """Create or update a Secret of plain strings that the Cluster may use."""
         body = {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -191,7 +206,7 @@ class Kube:
         self._apply(f"/api/v1/namespaces/{self.namespace}/secrets/{name}", body)
 
     def events(self) -> list[dict[str, Any]]:
-        """The namespace's Events, oldest first."""
+        """Return the namespace's Events, oldest first."""
         items = self._call("GET", f"/api/v1/namespaces/{self.namespace}/events")["items"]
         return sorted(items, key=lambda e: str(e["metadata"]["creationTimestamp"]))
 
@@ -244,7 +259,7 @@ class Kube:
             answer.read()
         except (HTTPError, ApiException, OSError) as error:
             host = self._api.configuration.host
-            raise KubeError(0, f"the API server {host} does not answer: {_cause(error)}") from error
+            raise KubeError(0, f"the API server {host} is unreachable: {_cause(error)}") from error
         if answer.status >= 400:
             raise KubeError(answer.status, _message_of(answer.data))
         data: bytes = answer.data
@@ -256,14 +271,14 @@ def _continued(rest: str) -> list[tuple[str, str]]:
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost: around it stand the libraries' words for how often they have tried."""
+    """Return the innermost reason; the outer ones only describe the libraries' retries."""
     while isinstance(getattr(error, "reason", None), BaseException):
         error = error.reason  # type: ignore[attr-defined]
     return str(error)
 
 
 def _message_of(body: bytes) -> str:
-    """What a refusal says: a Status object, or now and then plain text."""
+    """Return the message of an error response: of a Status object, or occasionally plain text."""
     try:
         return str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):

@@ -1,12 +1,11 @@
-"""Where a local cluster keeps what it needs: one folder, so that a second ``up`` finds its data.
+"""Paths of a local cluster: one folder, so that a second ``up`` finds its data.
 
-<dir>/control-plane/   etcd, certificates, kubeconfig
-<dir>/operator.json    settings of the operator
-<dir>/brokers/N.json   settings of broker N;  <dir>/brokers/N/  its log directory
+<dir>/control-plane/   etcd, certificates, kubeconfig <dir>/operator.json    settings of the
+operator <dir>/brokers/N.json   settings of broker N;  <dir>/brokers/N/  its log directory
 <dir>/tier/            the remote tier (``--tier directory``), <dir>/minio/ (``--tier s3``)
-<dir>/certificates/    the cluster's own authority, and what it issued; private
-<dir>/exports/NAME/    the job of an Export: its log, its last report; private
-<dir>/run/NAME.json    a process that was started;  <dir>/logs/NAME.log  what it said
+<dir>/certificates/    the cluster's own authority and issued certificates; private
+<dir>/exports/NAME/    the job of an Export: its log, its last report; private <dir>/run/NAME.json
+a process that was started;  <dir>/logs/NAME.log  its log
 """
 
 import json
@@ -21,18 +20,18 @@ _JSON_BYTES_MAX = 1024 * 1024
 
 
 class LayoutError(ValueError):
-    """Something in the folder is not as ``tidemark`` left it; the text says what to do."""
+    """File or folder that is not as ``tidemark`` left it; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The paths of one local cluster under ``root``."""
+    """Paths of one local cluster under ``root``."""
 
     root: Path
 
     @classmethod
     def at(cls, root: Path) -> "Layout":
-        """The layout at an absolute path; nothing is created."""
+        """Return the layout at an absolute path; nothing is created."""
         return cls(root.expanduser().resolve())
 
     @property
@@ -64,7 +63,7 @@ class Layout:
         return self.root / "exports"
 
     def broker_certificates(self, node_id: int) -> Path:
-        """What the operator issues to a broker: see ``certificates.leaf_name``."""
+        """Return the folder with a broker's certificate, see ``certificates.leaf_name``."""
         return self.certificates / f"broker-{node_id}-tls"
 
     def log(self, name: str) -> Path:
@@ -80,14 +79,16 @@ class Layout:
         return self.root / "brokers" / str(node_id)
 
     def broker_ids(self) -> list[int]:
-        """The brokers that were ever added here, ascending."""
+        """Return the ids of all brokers that were ever added to the folder, ascending."""
         folder = self.root / "brokers"
         names = [p.name for p in folder.glob("*.json")] if folder.exists() else []
         return sorted(int(m[1]) for m in (re.fullmatch(r"(\d+)\.json", n) for n in names) if m)
 
     def create(self) -> None:
-        """Make the folders, private to the user: they hold keys and tokens. Raises
-        :class:`LayoutError` where one is somebody else's."""
+        """Create the folders, private to the user, as they contain keys and tokens.
+
+        Raises :class:`LayoutError` if one belongs to another user.
+        """
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         _make_private(self.root)
         for name in ("run", "logs", "brokers"):
@@ -96,16 +97,20 @@ class Layout:
 
 
 def _make_private(folder: Path) -> None:
-    """What others may write into would name processes to be killed and programs to be started."""
+    """Restrict a folder to its owner.
+
+    Another user who could write to it could name processes to kill and programs to start.
+    """
+    # lstat: a symbolic link could point into a folder of another user.
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise LayoutError(f"{folder} is not a folder of yours: give another one with --dir")
+        raise LayoutError(f"{folder} is not a folder of yours: choose another one with --dir")
     if status.st_mode & 0o077:
         folder.chmod(0o700)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file by ``value`` as JSON, readable by its owner only."""
+    """Replace a file by ``value`` as JSON, readable only by its owner."""
     temporary = path.with_name(path.name + ".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
@@ -114,24 +119,31 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, None where there is no such file. Raises :class:`LayoutError` for
-    anything else, and for a file that others may write."""
+    """Return the object in a JSON file, or None if there is no file.
+
+    Raises :class:`LayoutError` for any other content, and for a file that other users may write.
+    """
     try:
+        # O_NOFOLLOW and O_NONBLOCK: neither a link nor a pipe planted here may redirect or block
+        # us.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise LayoutError(f"{path} cannot be read: {error.strerror}") from error
     with os.fdopen(descriptor, "rb") as stream:
+        # Checked on the open descriptor, so that the file cannot be swapped in between.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise LayoutError(f"{path} is no file: remove it")
+            raise LayoutError(f"{path} is not a regular file: remove it")
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise LayoutError(f"{path} may be written by others: remove it, or make it yours alone")
+            raise LayoutError(
+                f"other users may write {path}: remove it, or make it writable only by you"
+            )
         try:
             value = json.loads(stream.read(_JSON_BYTES_MAX))
         except (ValueError, RecursionError) as error:
-            raise LayoutError(f"{path} is no JSON ({error}): remove it") from error
+            raise LayoutError(f"{path} is not JSON ({error}): remove it") from error
     if not isinstance(value, dict):
-        raise LayoutError(f"{path} holds no object: remove it")
+        raise LayoutError(f"{path} does not contain a JSON object: remove it")
     return value

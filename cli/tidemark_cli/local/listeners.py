@@ -1,5 +1,4 @@
-"""How clients reach the brokers of a local cluster, and what they have to prove there: as the
-brokers themselves have said, once they were ready."""
+"""Listeners of a local cluster's brokers and their authentication, as reported by ready brokers."""
 
 import ipaddress
 from collections.abc import Iterable, Sequence
@@ -10,9 +9,11 @@ from tidemark_cli.local.processes import ProcessRecord
 
 @dataclass(frozen=True, slots=True)
 class ListenerAddresses:
-    """A listener that one or more brokers have alike: ``bootstrap`` is Kafka's list of addresses;
-    ``proof`` is "" where nobody has to prove who they are; ``is_local``: nobody from elsewhere
-    reaches it."""
+    """Listener that one or more brokers share.
+
+    ``bootstrap`` is the list of addresses. ``proof`` names the authentication, "" for none.
+    ``is_local``: it is reachable only from this machine.
+    """
 
     name: str
     protocol: str
@@ -22,12 +23,19 @@ class ListenerAddresses:
 
 
 def listeners_of(records: Iterable[ProcessRecord]) -> list[ListenerAddresses]:
-    """Of the brokers among the processes that run, in the order of their configuration."""
+    """Return the listeners of the brokers among running processes, in the order of their
+    configuration.
+    """
     found: dict[tuple[str, str, str, bool], list[str]] = {}
     for record in records:
-        for each in record.ready.get("clients") or ():
-            kind = (each["name"], each["protocol"], each["proof"], _is_loopback(each["bound"]))
-            found.setdefault(kind, []).append(each["address"])
+        for listener in record.ready.get("clients") or ():
+            kind = (
+                listener["name"],
+                listener["protocol"],
+                listener["proof"],
+                _is_loopback(listener["bound"]),
+            )
+            found.setdefault(kind, []).append(listener["address"])
     return [ListenerAddresses(*kind, ",".join(at)) for kind, at in found.items()]
 
 
@@ -39,18 +47,21 @@ def _is_loopback(host: str) -> bool:
 
 
 def described(listeners: Sequence[ListenerAddresses], *, authorize: bool | None) -> list[str]:
-    """A line for each: who gets in, and what they may do. ``authorize``: whether ACLs decide, None
-    where that is not known."""
+    """Return a line for each listener: which clients it accepts, and what they may do.
+
+    ``authorize``: whether ACLs decide; None if unknown.
+    """
     may = "do what ACLs allow" if authorize else "do everything"
     unless = ", unless the Cluster has an authorization" if authorize is None else ""
     return [
-        f"{each.name} {each.bootstrap} ({each.protocol}): {_who(each)} may {may}{unless}"
-        for each in listeners
+        f"{listener.name} {listener.bootstrap} ({listener.protocol}): "
+        f"{_clients(listener)} may {may}{unless}"
+        for listener in listeners
     ]
 
 
-def _who(listener: ListenerAddresses) -> str:
+def _clients(listener: ListenerAddresses) -> str:
     if listener.proof:
-        return f"whoever proves who they are ({listener.proof})"
-    where = ", from this machine," if listener.is_local else ", from any machine,"
-    return f"no authentication: whoever reaches it{where}"
+        return f"authenticated clients ({listener.proof})"
+    where = "from this machine" if listener.is_local else "from any machine"
+    return f"no authentication: every client {where}"

@@ -1,4 +1,4 @@
-"""How objects are told in a line: what ``tidemark status`` and ``tidemark top`` say alike."""
+"""One-line summaries of objects, shared by ``tidemark status`` and ``tidemark top``."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -6,7 +6,7 @@ from typing import Any
 
 from tidemark_cli.local.topic_rows import TopicRows, condition
 
-#: Conditions of a Topic that need a look beside Ready, where they are this.
+#: Conditions of a Topic that need attention apart from Ready, with the status that does.
 _NOT_WELL = {
     "Stalled": "True",
     "TierIntegrity": "False",
@@ -14,70 +14,73 @@ _NOT_WELL = {
     "TieringSettled": "False",
     "FullyReplicated": "False",
 }
-#: Told otherwise: a disablement by its progress, a damaged object by the condition of that name.
-_TOLD_OTHERWISE = ("Disabling", "TierIntegrity")
-#: The conditions that are told at all.
+#: Reasons that are shown elsewhere: a disablement's progress, a damaged object's own condition.
+_SHOWN_ELSEWHERE = ("Disabling", "TierIntegrity")
+#: All conditions that are shown.
 TOLD = frozenset({"Ready", *_NOT_WELL})
 
 
 def cluster_line(cluster: dict[str, Any]) -> str:
-    """What its Ready says; with the reason where that needs somebody."""
+    """Return the message of Ready, preceded by the reason if the cluster needs attention."""
     ready, stalled = condition(cluster, "Ready"), condition(cluster, "Stalled")
-    text = f"cluster {cluster['metadata']['name']}: {ready.get('message', 'not looked at yet')}"
+    text = f"cluster {cluster['metadata']['name']}: {ready.get('message', 'not reconciled yet')}"
     is_well = ready.get("status") == "True" and stalled.get("status") != "True"
     return text if is_well or not ready else f"{ready['reason']}: {text}"
 
 
 def is_named(topic: TopicRows, patterns: Iterable[str]) -> bool:
-    """Does its name, in Kafka or as an object, match one of the shell patterns?"""
+    """Return whether the topic's name in Kafka or its object name matches a shell pattern."""
     names = (topic.kafka_name, topic.name)
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
 def both_names(topic: TopicRows) -> str:
-    """Kafka's, and the object's where it is another one."""
+    """Return the name in Kafka, and the object's name if it differs."""
     same = topic.kafka_name == topic.name
     return topic.name if same else f"{topic.kafka_name}\n(object {topic.name})"
 
 
 def ready_of(found: dict[str, Any]) -> str:
-    """Status of the condition Ready."""
+    """Return the status of the condition Ready."""
     return str(condition(found, "Ready").get("status", "Unknown"))
 
 
 def why_not_ready(found: dict[str, Any]) -> str:
-    """Why a broker is fenced, or what is wrong with a user or a topic."""
+    """Return why a broker is fenced, or what is wrong with a user or a topic."""
     ready = condition(found, "Ready")
     return "" if ready.get("status") == "True" else str(ready.get("message", ""))
 
 
 def messages(topic: TopicRows) -> list[str]:
-    """What Ready says, and what other conditions say that need somebody."""
+    """Return the message of Ready and those of other conditions that need attention."""
     ready = str(topic.condition("Ready").get("message", ""))
     return [ready, *_beside_ready(topic, ready)]
 
 
 def troubles(topic: TopicRows) -> list[str]:
-    """Of the messages those that need somebody, or time: none of a topic that is well."""
+    """Return the messages that need attention or are in progress; none for a topic that is well."""
     ready = why_not_ready(topic.obj)
-    said = str(topic.condition("Ready").get("message", ""))
-    return [*filter(None, [ready]), *_beside_ready(topic, said)]
+    ready_message = str(topic.condition("Ready").get("message", ""))
+    return [*filter(None, [ready]), *_beside_ready(topic, ready_message)]
 
 
 def _beside_ready(topic: TopicRows, ready: str) -> list[str]:
     found = []
     for kind, trouble in _NOT_WELL.items():
-        told = topic.condition(kind)
-        text = str(told.get("message", ""))
-        if told.get("status") != trouble or told.get("reason") in _TOLD_OTHERWISE:
+        found_condition = topic.condition(kind)
+        text = str(found_condition.get("message", ""))
+        if found_condition.get("status") != trouble:
             continue
+        if found_condition.get("reason") in _SHOWN_ELSEWHERE:
+            continue
+        # Several conditions may repeat Ready's message.
         if text != ready:
             found.append(f"{kind}: {text}")
     return list(dict.fromkeys(found))
 
 
 def tiering_text(topic: TopicRows) -> str:
-    """The state and its epoch; how far a disablement is."""
+    """Return the tiering state and its epoch, and the progress of a disablement."""
     tiering = topic.tiering
     if not tiering:
         return "never"
@@ -85,13 +88,13 @@ def tiering_text(topic: TopicRows) -> str:
     if tiering["state"] == "Disabling":
         waiting = ", ".join(map(str, tiering.get("pendingBrokers") or []))
         left = tiering.get("remainingSegments")
-        text += f", {tiering.get('policy')}; waits for brokers {waiting or 'none'}"
+        text += f", {tiering.get('policy')}; waiting for brokers {waiting or 'none'}"
         text += f"; {left} segments left" if left is not None else ""
     return text
 
 
 def remote_text(topic: TopicRows) -> str:
-    """What lies in the tier."""
+    """Return the number and size of the segments in the tier."""
     tiering = topic.tiering
     if not tiering or tiering.get("remoteSegments") is None:
         return "-"
@@ -99,5 +102,5 @@ def remote_text(topic: TopicRows) -> str:
 
 
 def figure(value: int | None) -> str:
-    """A number for people; - for one that is not known."""
+    """Return a number with thousands separators, or "-" if it is unknown."""
     return "-" if value is None else f"{value:,}"

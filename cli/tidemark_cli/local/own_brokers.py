@@ -1,5 +1,8 @@
-"""Tidemark's own brokers in a local cluster: declared as Broker objects, given a certificate by the
-operator, each a process with a file of settings."""
+"""Tidemark brokers of a local cluster.
+
+Each is declared as a Broker object, gets a certificate from the operator, and runs as a process
+with a settings file.
+"""
 
 import sys
 import time
@@ -17,7 +20,7 @@ from tidemark_cli.ports import HOST, free_ports
 
 READY_TIMEOUT_S = 60.0
 STARTS_AT_ONCE = 4
-#: A local cluster is for trying things out: look more often than a production broker does.
+#: Shorter than in production, so that effects are visible within seconds.
 LOCAL_INTERVALS_MS = {
     "remote.log.manager.task.interval.ms": 1000,
     "log.retention.check.interval.ms": 1000,
@@ -25,7 +28,10 @@ LOCAL_INTERVALS_MS = {
 
 
 class OwnBrokers:
-    """Those of one folder. ``entries``: more of the configuration of each that is made here."""
+    """Tidemark brokers of one folder.
+
+    ``entries`` are added to the configuration of each broker that is created here.
+    """
 
     def __init__(
         self, layout: Layout, settings: Settings, kubeconfig: Path, entries: Mapping[str, str]
@@ -36,11 +42,11 @@ class OwnBrokers:
         self._entries = dict(entries)
 
     def ids(self) -> list[int]:
-        """The brokers that were ever added here, ascending."""
+        """Return the ids of all brokers that were ever added to the folder, ascending."""
         return self._layout.broker_ids()
 
     def declare(self, node_id: int) -> None:
-        """Its ``Broker`` object, and its configuration if it has none yet."""
+        """Apply the ``Broker`` object, and write the configuration if there is none yet."""
         kube = self._kube()
         kube.apply(
             "Broker",
@@ -57,7 +63,7 @@ class OwnBrokers:
             write_json(config, self._broker_settings(node_id))
 
     def start(self, node_id: int) -> ProcessRecord:
-        """One that was declared; waits until it is registered and unfenced."""
+        """Start a declared broker and wait until it is registered and unfenced."""
         config = self._layout.broker_config(node_id)
         self._await_certificate(node_id)
         return processes.ensure(
@@ -80,14 +86,14 @@ class OwnBrokers:
             "controller.addresses": [f"{HOST}:{self._settings.control_port}"],
             "tidemark.tls.directory": str(self._layout.broker_certificates(node_id)),
             "metrics.port": metrics,
-            # Everything is on the loopback: what could change packets there can do anything.
+            # Loopback traffic: a process that could read it there has full access anyway.
             "tidemark.replication.encrypted": False,
             **LOCAL_INTERVALS_MS,
             **self._entries,
         }
 
     def _await_certificate(self, node_id: int) -> None:
-        """The operator issues one as soon as it has seen the Broker."""
+        """Wait for the certificate, which the operator issues once it has seen the Broker."""
         path = self._layout.broker_certificates(node_id) / CERTIFICATE
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not path.exists():
@@ -99,7 +105,7 @@ class OwnBrokers:
             time.sleep(0.05)
 
     def _await_cluster_id(self) -> str:
-        """The id that the operator gave to the Cluster at its first take-over."""
+        """Wait for the id that the operator assigns to the Cluster when it first reconciles it."""
         kube = self._kube()
         deadline = time.monotonic() + READY_TIMEOUT_S
         try:
@@ -112,6 +118,6 @@ class OwnBrokers:
         finally:
             kube.close()
         raise TimeoutError(
-            f"the operator has not taken over clusters.tidemark.dev/{self._settings.cluster} in "
+            f"the operator has not reconciled clusters.tidemark.dev/{self._settings.cluster} in "
             f"{READY_TIMEOUT_S:.0f} s; see {self._layout.log('operator')}"
         )

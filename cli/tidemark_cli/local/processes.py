@@ -1,8 +1,8 @@
-"""Processes of a local cluster, known by id and start time, so that none is lost or mistaken.
+"""Processes of a local cluster, identified by id and start time.
 
-Each is started in a session of its own (Ctrl-C reaches ``tidemark`` alone, which then stops them
-in order) and leaves a record in the run folder. A record names the process's start time in clock
-ticks as well: an id that the kernel has given to another process is never signalled.
+Each is started in its own session: Ctrl-C reaches only ``tidemark``, which then stops them in
+order. Each leaves a record in the run folder. The record contains the start time in clock ticks, so
+a process id that the kernel has reused is never signalled.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from typing import Any
 
 from tidemark_cli.local.layout import Layout, LayoutError, read_json, write_json
 
-#: Children of this process by id, kept until they have ended so that they can be reaped.
+#: Children of this process by id, kept until they have ended and can be reaped.
 _children: "dict[int, subprocess.Popen[bytes]]" = {}
 
 LAST_THREADS_S = 5.0
-#: What a process says once it is ready, None before.
+#: Check that returns a process's ready line, or None before it is ready.
 Ready = Callable[[], dict[str, Any] | None]
 
 
 class StartError(RuntimeError):
-    """A process did not become ready; the message names its log and quotes the end of it."""
+    """Process that did not become ready; the message quotes the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """A process that was started: its name, id, start time in ticks, and its ready line."""
+    """Started process: name, id, start time in ticks, and its ready line."""
 
     name: str
     pid: int
@@ -40,18 +40,18 @@ class ProcessRecord:
     ready: dict[str, Any] = field(default_factory=dict)
 
     def alive(self) -> bool:
-        """Whether this very process still runs (a zombie does not)."""
+        """Return whether this very process still runs; a zombie does not."""
         state = _stat(self.pid)
         return state is not None and state == ("run", self.start_ticks) and _is_ours(self.pid)
 
     def signal(self, number: int) -> None:
-        """Signal the process if it still is the one that was started."""
+        """Send a signal if the process is still the one that was started."""
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def wait_gone(self, timeout_s: float) -> bool:
-        """Wait until the process has ended; False when it has not in time."""
+        """Wait until the process has ended; return False after the timeout."""
         deadline = time.monotonic() + timeout_s
         while self.alive():
             _reap(self.pid)
@@ -71,8 +71,11 @@ def ensure(
     environment: Mapping[str, str] | None = None,
     ready: Ready | None = None,
 ) -> ProcessRecord:
-    """The process of that name, started as :func:`spawn` does if it does not run. One that another
-    ``tidemark`` has started and not seen ready (it was killed, or waits still) is waited for."""
+    """Return the process of that name, started as :func:`spawn` does if it does not run.
+
+    If another ``tidemark`` started it and did not see it ready, because it was killed or still
+    waits, this call waits for it.
+    """
     found = find(layout, name)
     if found is None:
         return spawn(
@@ -90,11 +93,11 @@ def spawn(
     environment: Mapping[str, str] | None = None,
     ready: Ready | None = None,
 ) -> ProcessRecord:
-    """Start ``command`` and wait for the JSON line ``{"ready": true, …}`` on its standard output;
-    for a program that has no such line, until ``ready`` has it.
+    """Start ``command`` and wait until it is ready.
 
-    Raises :class:`StartError` when it ends or stays silent for ``timeout_s`` seconds; it is then
-    stopped again, as it is when the wait is interrupted.
+    It is ready when it prints the JSON line ``{"ready": true, …}``, or for a program without one,
+    when ``ready`` returns a value. Raises :class:`StartError` if it ends or is not ready after
+    ``timeout_s`` seconds. It is then stopped, as it is if the wait is interrupted.
     """
     ready_path = layout.ready(name)
     ready_path.unlink(missing_ok=True)
@@ -107,6 +110,7 @@ def spawn(
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
+    # Recorded before it is ready, so that another ``tidemark`` finds and can stop it.
     _children[child.pid] = child
     stat = _stat(child.pid)
     record = ProcessRecord(name, child.pid, stat[1] if stat else 0)
@@ -131,8 +135,9 @@ def _once_ready(
 def adopt(
     layout: Layout, name: str, child: "subprocess.Popen[bytes]", ready: dict[str, Any]
 ) -> ProcessRecord:
-    """Record a process that another part of the command line started; from now on it is reaped
-    here."""
+    """Record a process that another part of the command line started; it is reaped here from
+    now on.
+    """
     stat = _stat(child.pid)
     record = ProcessRecord(name, child.pid, stat[1] if stat else 0, ready)
     _children[child.pid] = child
@@ -141,17 +146,18 @@ def adopt(
 
 
 def find(layout: Layout, name: str) -> ProcessRecord | None:
-    """The record of a process if it is still alive, else None."""
+    """Return the record of a process if it is alive, else None."""
     record = _read(layout.run / f"{name}.json")
     return record if record and record.alive() else None
 
 
 def _read(path: Path) -> ProcessRecord | None:
-    """A record as it was stored. Raises :class:`LayoutError` for anything else."""
+    """Return a stored record. Raises :class:`LayoutError` for any other content."""
     value = read_json(path)
     if value is None:
         return None
     pid, start_ticks = value.get("pid"), value.get("start_ticks")
+    # Strict, because the id in the record is going to be signalled.
     if (
         value.get("name") != path.stem
         or not (type(pid) is int and pid > 1 and type(start_ticks) is int)
@@ -159,13 +165,13 @@ def _read(path: Path) -> ProcessRecord | None:
         or set(value) != {"name", "pid", "start_ticks", "ready"}
     ):
         raise LayoutError(
-            f"{path} is no record of a process: remove it, and end the process by hand"
+            f"{path} is not a process record: remove it, and stop the process yourself"
         )
     return ProcessRecord(**value)
 
 
 def running(layout: Layout) -> list[ProcessRecord]:
-    """All processes of this cluster that are alive, by name."""
+    """Return all running processes of this cluster, by name."""
     for pid in list(_children):  # also those that another command killed
         _reap(pid)
     paths = sorted(layout.run.glob("*.json")) if layout.run.exists() else []
@@ -173,7 +179,7 @@ def running(layout: Layout) -> list[ProcessRecord]:
 
 
 def stop(layout: Layout, record: ProcessRecord, *, timeout_s: float) -> bool:
-    """SIGTERM, then SIGKILL after ``timeout_s``; True when the process ended by itself."""
+    """Send SIGTERM, and SIGKILL after ``timeout_s``; return True if the process ended by itself."""
     record.signal(signal.SIGTERM)
     clean = record.wait_gone(timeout_s)
     if not clean:
@@ -184,7 +190,7 @@ def stop(layout: Layout, record: ProcessRecord, *, timeout_s: float) -> bool:
 
 
 def kill(layout: Layout, record: ProcessRecord) -> None:
-    """SIGKILL, as a machine that loses power would."""
+    """Send SIGKILL, to simulate a power loss."""
     record.signal(signal.SIGKILL)
     record.wait_gone(10)
     (layout.run / f"{record.name}.json").unlink(missing_ok=True)
@@ -203,6 +209,7 @@ def _await_ready(
         ready = is_ready()
         if ready is not None:
             return ready
+        # An own child reports its status; another process can only be found gone.
         child = _children.get(record.pid)
         if child is not None and child.poll() is not None:
             raise StartError(
@@ -232,11 +239,12 @@ def _tail(path: Path, lines: int = 12) -> str:
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
-    """("run" | "zombie", start time in ticks) from /proc; None where there is no process."""
+    """Return ("run" | "zombie", start time in ticks) from /proc; None if there is no process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+    # The command name before ")" may contain spaces and parentheses.
     fields = text.rpartition(")")[2].split()
     return ("zombie" if fields[0] in "ZX" else "run", int(fields[19]))
 
@@ -249,7 +257,10 @@ def _is_ours(pid: int) -> bool:
 
 
 def _reap(pid: int, *, wait_s: float = 0.0) -> None:
-    """A process can be a zombie, and not yet to be waited for, while its last threads end."""
+    """Reap a child that has ended.
+
+    A process can be a zombie that cannot be waited for yet, while its last threads end.
+    """
     child = _children.get(pid)
     if child is None:
         return

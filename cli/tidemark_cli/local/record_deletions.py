@@ -1,8 +1,8 @@
-"""Records that an export has committed are deleted by a ``RecordDeletion``, as a person would.
+"""Delete exported records through a ``RecordDeletion``, as a user would.
 
-So there is an object that says what went and why it waits, Events, a metric and an alert, and the
-operator goes on with it through a leader's death. Its spec never changes; so that they do not grow
-in number an export has one, and puts the next in its place once it is done.
+The object shows what was deleted and why a deletion waits, with Events, a metric and an alert. The
+operator completes it even if a leader dies. Its spec is immutable. An export has only one such
+object and replaces it when it is done.
 """
 
 import hashlib
@@ -19,24 +19,24 @@ from tidemark_operator.resources.names import GROUP
 from tidemark_pipeline.errors import ExportError, Unavailable
 
 KIND = "RecordDeletion"
-#: Of an object, that it is an export's: the table.
+#: Annotation of an export's object: the table.
 ANNOTATION = f"{GROUP}/deleted-after-commit-to"
-#: What a spec of one object may name.
+#: Most partitions that one object may name.
 PARTITIONS_MAX = 1024
 _TIMEOUT_S = 600
 _LOOK_S = 0.5
-#: Of the topic's name, so that the whole is one of Kubernetes'.
+#: Characters of the topic's name that fit into an object name with the suffix.
 _NAME_CHARS = 200
 
 
 class Objects(Protocol):
-    """What is asked of :class:`~tidemark_cli.local.kube.Kube`."""
+    """Subset of :class:`~tidemark_cli.local.kube.Kube` that is used."""
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
-        """All of them."""
+        """Return all objects of a kind."""
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        """One, or None."""
+        """Return one object, or None."""
 
     def apply(
         self,
@@ -46,56 +46,56 @@ class Objects(Protocol):
         *,
         annotations: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Make it, or change it."""
+        """Create or update an object."""
 
     def delete(self, kind: str, name: str) -> None:
-        """Ask for that."""
+        """Request deletion of an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """``succeeded`` None: it has not."""
+    """Outcome of a deletion; ``succeeded`` is None while it is in progress."""
 
     succeeded: bool | None
     message: str
 
 
 class RecordDeletions:
-    """Of the export into ``table``."""
+    """Deleter of the export to ``table``."""
 
     def __init__(self, kube: Objects, table: str, timeout_s: float = _TIMEOUT_S) -> None:
         self._kube, self._table, self._timeout_s = kube, table, timeout_s
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
-        """See :class:`~tidemark_pipeline.export.record_deletion.Deleter`."""
+        """Implement :class:`~tidemark_pipeline.export.record_deletion.Deleter`."""
         try:
-            for some in _divided(below):
-                self._carry_out(self._object_of(topic, topic_id), topic_id, some)
+            for points in _divided(below):
+                self._apply(self._object_of(topic, topic_id), topic_id, points)
         except KubeError as error:
             raise Unavailable(f"records of {topic} are not deleted yet: {error}") from error
 
     def _object_of(self, topic: str, topic_id: str) -> str:
-        """The Topic's name."""
-        for each in self._kube.objects("Topic"):
-            name = str(each["metadata"]["name"])
-            if each["spec"].get("topicName", name) != topic:
+        """Return the name of the Topic object."""
+        for body in self._kube.objects("Topic"):
+            name = str(body["metadata"]["name"])
+            if body["spec"].get("topicName", name) != topic:
                 continue
-            if topic_id and each.get("status", {}).get("topicId") == id_text(uuid.UUID(topic_id)):
+            if topic_id and body.get("status", {}).get("topicId") == id_text(uuid.UUID(topic_id)):
                 return name
         raise ExportError(
-            f"no Topic is {topic} with the id that was exported: nothing is deleted. It was made "
-            "anew, or it is in another namespace"
+            f"no Topic {topic} has the id that was exported, so no record is deleted: the topic "
+            "was recreated, or its Topic is in another namespace"
         )
 
-    def _carry_out(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
+    def _apply(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
         name = name_of(topic, self._table)
         deadline_s = time.monotonic() + self._timeout_s
         found = self._kube.get(KIND, name)
         if found is not None:
-            # What an earlier run has asked for is a part of what is asked for now.
+            # Replaced, not awaited: the offsets of an earlier run are covered by the new ones.
             if found["metadata"].get("annotations", {}).get(ANNOTATION) != self._table:
                 raise ExportError(
-                    f"there is a RecordDeletion {name} that is not this export's: delete it"
+                    f"RecordDeletion {name} does not belong to this export: delete it"
                 )
             self._kube.delete(KIND, name)
             self._wait_gone(name, str(found["metadata"]["uid"]), deadline_s)
@@ -104,7 +104,7 @@ class RecordDeletions:
             name,
             {
                 "topicRef": {"name": topic},
-                # Another one may come under this name before the object is looked at.
+                # Guards against a new topic of the same name before the object is reconciled.
                 "topicId": id_text(uuid.UUID(topic_id)),
                 "partitions": _partitions(below),
                 "timeout": "10m",
@@ -115,41 +115,41 @@ class RecordDeletions:
 
     def _wait_gone(self, name: str, uid: str, deadline_s: float) -> None:
         while (found := self._kube.get(KIND, name)) and found["metadata"]["uid"] == uid:
-            _pause(deadline_s, f"the RecordDeletion {name} of before is still there")
+            _pause(deadline_s, f"the previous RecordDeletion {name} still exists")
 
     def _wait_done(self, name: str, uid: str, deadline_s: float) -> None:
         while True:
             found = self._kube.get(KIND, name)
             if found is None or found["metadata"]["uid"] != uid:
-                raise Unavailable(f"somebody has deleted the RecordDeletion {name}")
+                raise Unavailable(f"RecordDeletion {name} was deleted before it was done")
             end = ended(found)
             if end.succeeded:
                 return
             if end.succeeded is not None:
                 raise Unavailable(f"RecordDeletion {name}: {end.message}")
-            _pause(deadline_s, f"RecordDeletion {name} is not done: {end.message}")
+            _pause(deadline_s, f"RecordDeletion {name} is not done yet: {end.message}")
 
 
 def name_of(topic: str, table: str) -> str:
-    """Of the one object of an export; ``topic``: the Topic's."""
+    """Return the name of an export's only object; ``topic`` is the Topic's name."""
     digest = hashlib.sha256(f"{topic}\n{table}".encode()).hexdigest()[:10]
     return f"{topic[:_NAME_CHARS].rstrip('-.')}-exported-{digest}"
 
 
 def ended(body: Mapping[str, Any]) -> Ended:
-    """What an object's status says."""
-    for each in body.get("status", {}).get("conditions", ()):
-        if each["type"] == "Succeeded":
-            text = str(each.get("message") or each.get("reason", ""))
-            return Ended({"True": True, "False": False}.get(each["status"]), text)
-    return Ended(None, "no operator has looked at it")
+    """Return the outcome according to an object's status."""
+    for condition in body.get("status", {}).get("conditions", ()):
+        if condition["type"] == "Succeeded":
+            text = str(condition.get("message") or condition.get("reason", ""))
+            return Ended({"True": True, "False": False}.get(condition["status"]), text)
+    return Ended(None, "the operator has not reconciled it yet")
 
 
 def _partitions(below: Mapping[int, Position]) -> list[dict[str, int]]:
     found = []
     for partition, at in sorted(below.items()):
         point = {"partition": partition, "beforeOffset": at.offset}
-        # The topic may be restored from its tier before the object is reconciled.
+        # The epoch detects a log that diverged, e.g. if the topic was restored from its tier.
         if at.leader_epoch is not None:
             point["leaderEpoch"] = at.leader_epoch
         found.append(point)

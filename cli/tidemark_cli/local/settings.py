@@ -1,7 +1,7 @@
-"""What a local cluster remembers between two runs: ports, tier, names.
+"""Settings of a local cluster that later runs reuse: ports, tier, names.
 
-Brokers and clients keep addresses, so a port is chosen once and used again by every later ``up`` in
-the same folder.
+Brokers and clients store addresses, so a port is chosen once and reused by each later ``up`` in the
+folder.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -16,8 +16,11 @@ ENGINES = (TIDEMARK, KAFKA)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One local cluster. ``kubeconfig`` is "" for the own control plane, else the file given;
-    ``engine``: what keeps the topics."""
+    """Settings of one local cluster.
+
+    ``kubeconfig`` is "" for its own control plane, else the given file. ``engine``: which brokers
+    it has.
+    """
 
     cluster: str
     namespace: str
@@ -33,12 +36,14 @@ class Settings:
 
 
 def load(layout: Layout) -> Settings | None:
-    """The settings of an earlier ``up`` in this folder, or None. Raises :class:`LayoutError` for
-    anything else."""
+    """Return the settings of an earlier ``up`` in this folder, or None.
+
+    Raises :class:`LayoutError` for any other content.
+    """
     value = read_json(layout.settings)
     if value is None:
         return None
-    value.setdefault("engine", TIDEMARK)  # as folders were, before there was a choice
+    value.setdefault("engine", TIDEMARK)  # absent in folders of older versions
     texts = {"cluster", "namespace", "tier", "kubeconfig", "engine"}
     ports = {"control_port", "metrics_port"}
     if (
@@ -48,7 +53,7 @@ def load(layout: Layout) -> Settings | None:
         or value["tier"] not in TIERS
         or value["engine"] not in ENGINES
     ):
-        raise LayoutError(f"{layout.settings} is none that `tidemark up` has written: remove it")
+        raise LayoutError(f"{layout.settings} was not written by `tidemark up`: remove it")
     return Settings(**value)
 
 
@@ -61,15 +66,12 @@ def choose(
     kubeconfig: str = "",
     namespace: str = "default",
 ) -> Settings:
-    """The settings to run with: those of the folder where it has any, else new ones.
+    """Return the folder's settings if it has any, else new ones, and store them.
 
-    Raises ValueError when ``tier`` is not the one that the folder's data lies in, or ``engine`` not
-    the one that has it.
+    Raises ValueError if ``tier`` or ``engine`` differs from that of the folder's data.
     """
     if engine == KAFKA and tier == "s3":
-        raise ValueError(
-            "Apache Kafka is started with its own LocalTieredStorage, a folder: leave --tier out"
-        )
+        raise ValueError("Apache Kafka runs with its own LocalTieredStorage, a folder: omit --tier")
     before = load(layout)
     if before is None:
         control, metrics = free_ports(2)
@@ -86,14 +88,15 @@ def choose(
         return made
     if engine is not None and engine != before.engine:
         raise ValueError(
-            f"{layout.root} holds a cluster whose engine is {before.engine!r}; "
+            f"{layout.root} contains a cluster whose engine is {before.engine!r}: "
             f"use --engine {before.engine}, or another --dir"
         )
     if tier is not None and tier != before.tier:
         raise ValueError(
-            f"{layout.root} holds a cluster whose tier is {before.tier!r}; "
+            f"{layout.root} contains a cluster whose tier is {before.tier!r}: "
             f"use --tier {before.tier}, or another --dir"
         )
+    # The API server may change: the brokers' data does not depend on it.
     changed = replace(before, kubeconfig=kubeconfig or before.kubeconfig)
     changed.save(layout)
     return changed

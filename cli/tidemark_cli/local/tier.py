@@ -1,5 +1,7 @@
-"""How a job reads a topic of a local cluster: options of the ``tidemark`` source, or of Spark's own
-where Apache Kafka has the topic."""
+"""Options with which a job reads a topic of a local cluster.
+
+They are those of the ``tidemark`` source, or of Spark's Kafka source for Apache Kafka.
+"""
 
 from collections.abc import Mapping
 
@@ -13,19 +15,21 @@ from tidemark_pipeline.engines import ENGINE, is_kafkas
 
 
 class TierOfKafka(LookupError):
-    """What is asked for is about the tier of our own brokers."""
+    """Request for the tier of Tidemark brokers in a cluster of Apache Kafka."""
 
 
 def read_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
-    """For ``tidemark_pipeline.topic_source.read_topic``."""
+    """Return options for ``tidemark_pipeline.topic_source.read_topic``."""
     if cluster.settings.engine == KAFKA:
         return {ENGINE: KAFKA, "topic": topic, "bootstrap": cluster.addresses().bootstrap}
     return tier_options(cluster, topic)
 
 
 def kafka_jars(options: Mapping[str, str]) -> list[str]:
-    """Of Spark's own Kafka source, fetched where they are missing; none where our own reads. Raises
-    ToolchainError."""
+    """Return the jars of Spark's Kafka source, downloaded if missing; none for Tidemark's source.
+
+    Raises ToolchainError.
+    """
     if not is_kafkas(options):
         return []
     import pyspark
@@ -35,19 +39,22 @@ def kafka_jars(options: Mapping[str, str]) -> list[str]:
 
 
 def session_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Of the Spark session that reads them. Raises ToolchainError."""
+    """Return settings of the Spark session that reads with these options. Raises ToolchainError."""
     jars = kafka_jars(options)
     return {"spark.jars": ",".join(jars)} if jars else {}
 
 
 def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
-    """Where the tier and the brokers of ``cluster`` are, for ``spark.read.format("tidemark")``.
-    Raises LookupError."""
+    """Return options for ``spark.read.format("tidemark")``: the tier and the brokers of
+    ``cluster``.
+
+    Raises LookupError.
+    """
     if cluster.settings.engine == KAFKA:
         raise TierOfKafka(
-            "this cluster's engine is Apache Kafka, whose tier only its brokers can read: this "
-            "command is about the tier of Tidemark's own brokers (tidemark spark aggregate, "
-            "report, sql, export and maintain read either)"
+            "this command reads the tier of Tidemark brokers, but the cluster's engine is Apache "
+            "Kafka: use tidemark spark aggregate, report, sql, export or maintain, which read "
+            "through its brokers"
         )
     options = {"topic": topic, "bootstrap": cluster.addresses().bootstrap}
     if cluster.settings.tier == "directory":
@@ -66,5 +73,5 @@ def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
 
 
 def storage(cluster: LocalCluster) -> RemoteStorage:
-    """The same as the library's configuration."""
+    """Return the tier as the library's configuration."""
     return from_options(tier_options(cluster, "-"), {})

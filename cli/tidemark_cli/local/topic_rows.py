@@ -1,4 +1,4 @@
-"""What is where, read from the Kubernetes API alone: rows of the slices beside their Topics."""
+"""Topics with the rows of their partitions, read from the Kubernetes API alone."""
 
 import uuid
 from collections import defaultdict
@@ -15,7 +15,7 @@ from tidemark_operator.resources.names import INTERNAL_LABEL
 
 @dataclass(frozen=True, slots=True)
 class TopicRows:
-    """A Topic object with the rows of its partitions, ascending."""
+    """Topic object with the rows of its partitions, ascending."""
 
     name: str
     obj: dict[str, Any]
@@ -23,52 +23,56 @@ class TopicRows:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The object's status, {} before the first write."""
+        """Return the object's status, {} before the first write."""
         return dict(self.obj.get("status") or {})
 
     @property
     def tiering(self) -> dict[str, Any]:
-        """``status.tiering``, {} for a topic that never was tiered."""
+        """Return ``status.tiering``, {} for a topic that was never tiered."""
         return dict(self.status.get("tiering") or {})
 
     @property
     def kafka_name(self) -> str:
-        """The topic's name in Kafka."""
+        """Return the topic's name in Kafka."""
         return str(self.obj["spec"].get("topicName") or self.name)
 
     @property
     def is_internal(self) -> bool:
-        """Whether a broker made it, for its coordinators."""
+        """Return whether a broker created it for its coordinators."""
         return INTERNAL_LABEL in (self.obj.get("metadata", {}).get("labels") or {})
 
     def condition(self, kind: str) -> dict[str, Any]:
-        """One condition, {} where it is not there."""
+        """Return one condition, {} if it is absent."""
         return condition(self.obj, kind)
 
     def placeholders(self) -> int:
-        """Replica ids below zero over all partitions (KIP-409); where there are no rows, as of a
-        topic of Apache Kafka, as many as the status counts."""
+        """Return the number of replica ids below zero over all partitions (KIP-409).
+
+        Without rows, as for a topic of Apache Kafka, it is the status' count.
+        """
         if self.rows:
             return sum(1 for row in self.rows for replica in row.replicas if replica < 0)
         return int((self.status.get("replicas") or {}).get("placeholders") or 0)
 
 
 def condition(obj: dict[str, Any], kind: str) -> dict[str, Any]:
-    """One condition of an object, {} where it is not there."""
+    """Return one condition of an object, {} if it is absent."""
     conditions = (obj.get("status") or {}).get("conditions") or []
     return next((dict(c) for c in conditions if c["type"] == kind), {})
 
 
 def topics(kube: Kube) -> list[TopicRows]:
-    """Every Topic of the namespace with its rows."""
+    """Return every Topic of the namespace with its rows."""
     pieces = kube.objects("PartitionSlice")
     rows = [decode_row(text) for piece in pieces for text in piece.get("partitions") or []]
     return joined(kube.objects("Topic"), rows)
 
 
 def joined(objects: Iterable[dict[str, Any]], rows: Iterable[PartitionRow]) -> list[TopicRows]:
-    """Topics with their rows, by topic id: a name stands in the row of partition 0 alone, and says
-    whose rows they are only while a status does not have the id yet."""
+    """Join topics with their rows by topic id.
+
+    Only the row of partition 0 has the name. It identifies the rows until the status has the id.
+    """
     by_id: dict[uuid.UUID, list[PartitionRow]] = defaultdict(list)
     ids: dict[str, uuid.UUID] = {}
     for row in rows:
@@ -85,14 +89,14 @@ def joined(objects: Iterable[dict[str, Any]], rows: Iterable[PartitionRow]) -> l
 
 
 def topic_id_of(topic: TopicRows, ids: Mapping[str, uuid.UUID]) -> uuid.UUID | None:
-    """What its status says, else the id of the rows with its name (``ids``)."""
+    """Return the id in the status, else the id of the rows with the topic's name (``ids``)."""
     text = topic.status.get("topicId")
     return parse_id(text) if text else ids.get(topic.kafka_name)
 
 
 def topic(kube: Kube, name: str) -> TopicRows:
-    """One Topic; raises LookupError."""
+    """Return one Topic; raises LookupError."""
     for topic in topics(kube):
         if topic.name == name:
             return topic
-    raise LookupError(f"there is no topic {name!r} in namespace {kube.namespace}")
+    raise LookupError(f"namespace {kube.namespace} has no topic {name!r}")

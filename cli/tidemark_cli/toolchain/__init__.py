@@ -1,4 +1,4 @@
-"""Go programs that are built once on the user's machine and kept in the user's cache folder."""
+"""Go programs that are built once on the user's machine and stored in the user's cache folder."""
 
 from tidemark_cli.toolchain.build import Program, ensure_program
 from tidemark_cli.toolchain.errors import ToolchainError

@@ -1,8 +1,8 @@
-"""Building a Go program once and keeping it: key, lock, build, rename.
+"""Build a Go program once and store it: key, lock, build, rename.
 
-A program is either a module of this project's own or the main package of a published module at a
-pinned version. Both end as ``<cache>/bin/<name>/<version>-<key>/<name>``, which appears at once and
-whole; one process builds at a time, and the others wait for it.
+A program is a module of this project or the main package of a published module at a pinned version.
+The result is ``<cache>/bin/<name>/<version>-<key>/<name>``, which appears atomically. One process
+builds at a time; others wait for it.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ from tidemark_cli.toolchain.versions import GoVersion
 logger = logging.getLogger(__name__)
 
 ERROR_LINES = 30
-# Debug information is a sixth of the compiler's work, and nobody debugs these programs here.
+# Debug information is a sixth of the compiler's work, and these programs are not debugged here.
 COMMON_FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A Go program to be built.
+    """Go program to build.
 
-    ``folder`` is the module that holds it; without one, ``package`` is a published main package,
-    installed at ``version``. ``packages`` is about how many packages a cold build compiles.
+    ``folder`` is its module. Without one, ``package`` is a published main package, installed at
+    ``version``. ``packages`` is the approximate number of packages that a cold build compiles.
     """
 
     name: str
@@ -54,14 +54,14 @@ class Program:
     sources: Mapping[str, bytes] = field(default_factory=dict)
 
     def flags(self) -> list[str]:
-        """The flags that decide about the program's bytes."""
+        """Return the flags that determine the program's bytes."""
         chosen = list(COMMON_FLAGS)
         if self.tags:
             chosen.append(f"-tags={','.join(self.tags)}")
         return [*chosen, f"-ldflags={' '.join(self.linker_flags)}"]
 
     def key(self, platform: str) -> str:
-        """The key under which a build for ``platform`` is kept."""
+        """Return the key under which a build for ``platform`` is stored."""
         parts = [self.name, self.version, self.package, platform, *self.flags()]
         return build_key(parts, self.sources)
 
@@ -73,7 +73,7 @@ def ensure_program(
     cache: Path | None = None,
     checkout: Path | None = None,
 ) -> Path:
-    """The program's path, after building it where the cache has it not. Raises ToolchainError."""
+    """Return the program's path, building it if it is not cached. Raises ToolchainError."""
     cache = cache or user_cache()
     key = program.key(platform_tag())
     versions = cache / "bin" / program.name
@@ -82,14 +82,17 @@ def ensure_program(
         return target
     display = progress or default_progress()
     lock = cache / "locks" / f"{program.name}-{key}.lock"
-    with display, locked(lock, lambda: display.step(f"waiting: {program.name} is being built")):
-        if _used(target):  # by the process that held the lock
+    with (
+        display,
+        locked(lock, lambda: display.step(f"waiting: another process builds {program.name}")),
+    ):
+        if _used(target):  # built by the process that held the lock
             return target
         go = find_go(program.needs_go, cache, display)
         environ = build_environment(go, cache, os.environ, checkout)
         display.note(
-            f"{program.name} is built once, from source. Go keeps what it needs for that in "
-            f"{environ['GOCACHE']} and {environ['GOMODCACHE']} (2 to 3 GB, free to be removed)"
+            f"{program.name} is built once from source. Go's build cache and modules are stored in "
+            f"{environ['GOCACHE']} and {environ['GOMODCACHE']} (2 to 3 GB, safe to delete)"
         )
         display.step(f"building {program.name} {program.version} with Go {go.version}")
         logger.info("building %s with %s, cache %s", program.name, go.executable, cache)
@@ -99,10 +102,10 @@ def ensure_program(
 
 
 def _used(target: Path) -> bool:
-    """Whether the program is there; if so, note that it was used, for :func:`prune`."""
+    """Return whether the program is cached; if so, mark it as used for :func:`prune`."""
     if not target.exists():
         return False
-    with contextlib.suppress(OSError):  # a cache that came with an image may be read-only
+    with contextlib.suppress(OSError):  # a cache in an image may be read-only
         os.utime(target.parent)
     return True
 
@@ -111,6 +114,7 @@ def _build(
     program: Program, go: Go, environ: dict[str, str], target: Path, progress: BuildProgress
 ) -> None:
     target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
+    # Built in a temporary folder on the same file system, so that the final rename is atomic.
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as temporary:
         if program.folder is not None:
             built = Path(temporary) / program.name
@@ -148,8 +152,8 @@ def _run(
             raise
     if process.returncode != 0:
         raise ToolchainError(
-            f"building {program.name} failed (go ended with status {process.returncode}). If it "
-            f"could not download a module, check GOPROXY and the network. It said:\n"
+            f"building {program.name} failed (go exited with status {process.returncode}). If a "
+            f"module could not be downloaded, check GOPROXY and the network. Output:\n"
             + "\n".join(output)
         )
 
@@ -157,10 +161,11 @@ def _run(
 def follow(
     lines: Iterable[str], packages: int, advance: Callable[[str, float], None]
 ) -> deque[str]:
-    """Tell ``advance`` what ``go build -v`` says; returns its last lines for an error message.
+    """Report the progress of ``go build -v`` to ``advance``; return the last other lines for an
+    error.
 
-    Go names each module that it downloads ("go: downloading …") and each package that it compiles
-    (its path alone on a line).
+    Go prints each module that it downloads ("go: downloading …") and each package that it compiles
+    (only its path).
     """
     last: deque[str] = deque(maxlen=ERROR_LINES)
     downloads = compiled = 0

@@ -1,9 +1,8 @@
-"""Where built programs are kept, under which key, and the lock that lets one process build at a
-time.
+"""Cache of built programs: location, keys, and the lock that admits one builder at a time.
 
-The key of a program covers everything that its bytes depend on and that this project decides:
-name, version, build flags, sources and the platform. It does not cover the patch version of Go, so
-that an update of the machine's Go costs no rebuild.
+The key covers everything under this project's control that determines a program's bytes: name,
+version, build flags, sources and platform. It excludes Go's patch version, so that a Go update on
+the machine costs no rebuild.
 """
 
 import contextlib
@@ -23,10 +22,10 @@ PRIVATE_DIR = 0o700
 
 
 def cache_root(environ: Mapping[str, str], home: Path, system: str) -> Path:
-    """The user's cache folder for this application, by the rules of the system; pure.
+    """Return the user's cache folder for this application, by the conventions of the system; pure.
 
-    ``XDG_CACHE_HOME`` decides everywhere where it is an absolute path (the specification has
-    relative ones ignored), else ``~/Library/Caches`` on macOS and ``~/.cache`` elsewhere.
+    An absolute ``XDG_CACHE_HOME`` takes precedence (the specification ignores relative ones).
+    Otherwise it is ``~/Library/Caches`` on macOS and ``~/.cache`` elsewhere.
     """
     named = environ.get("XDG_CACHE_HOME", "")
     if named and Path(named).is_absolute():
@@ -37,19 +36,20 @@ def cache_root(environ: Mapping[str, str], home: Path, system: str) -> Path:
 
 
 def user_cache() -> Path:
-    """The cache folder of the user who runs this."""
+    """Return the cache folder of the current user."""
     return cache_root(os.environ, Path.home(), sys.platform)
 
 
 def platform_tag() -> str:
-    """System and processor, e.g. ``linux-x86_64``."""
+    """Return system and processor, e.g. ``linux-x86_64``."""
     return f"{sys.platform}-{platform.machine().lower()}"
 
 
 def build_key(parts: Sequence[str], sources: Mapping[str, bytes]) -> str:
-    """A digest of ``parts`` and of every source by name; pure.
+    """Return a digest of ``parts`` and of every source by name; pure.
 
-    Each item is preceded by its length, so that no two different inputs run into the same bytes.
+    Each item is preceded by its length, so that different inputs never concatenate to the same
+    bytes.
     """
     digest = hashlib.sha256()
 
@@ -66,16 +66,16 @@ def build_key(parts: Sequence[str], sources: Mapping[str, bytes]) -> str:
 
 
 def read_sources(folder: Path) -> dict[str, bytes]:
-    """The files that a Go module's build reads, by their path in it."""
+    """Return the files that a Go module's build reads, by their path in it."""
     paths = [folder / "go.mod", folder / "go.sum", *folder.rglob("*.go")]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 @contextlib.contextmanager
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold an exclusive lock on a file; ``on_wait`` is called once where another process has it.
+    """Hold an exclusive lock on a file; ``on_wait`` is called once if another process holds it.
 
-    The kernel releases it when its holder dies, so that a killed build blocks nobody.
+    The kernel releases the lock when its holder dies, so a killed build blocks no other.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
     with path.open("a") as file:
@@ -88,7 +88,7 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def prune(folder: Path, *, keep: int = BUILDS_KEPT) -> None:
-    """Remove all but the ``keep`` builds in ``folder`` that were used last."""
+    """Remove all builds in ``folder`` except the ``keep`` most recently used."""
     builds = sorted(
         (path for path in folder.iterdir() if path.is_dir()),
         key=lambda path: path.stat().st_mtime,

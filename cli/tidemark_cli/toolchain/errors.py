@@ -1,5 +1,5 @@
-"""What can go wrong while a program is found or built."""
+"""Errors of finding and building programs."""
 
 
 class ToolchainError(RuntimeError):
-    """A program could not be found or built; the message says what to do about it."""
+    """Program that could not be found or built; the message says what to do."""

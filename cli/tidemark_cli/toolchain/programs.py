@@ -1,7 +1,7 @@
-"""The programs that the command line builds for itself: the control plane, and MinIO to test with.
+"""Programs that the command line builds: the control plane, and MinIO for tests.
 
-MinIO is a server that is run, never linked or shipped. Its pseudo-version names the last commit of
-an archived project.
+MinIO is run as a server, never linked or shipped. Its pseudo-version names the last commit of the
+archived project.
 """
 
 import os
@@ -23,7 +23,7 @@ MINIO_PACKAGES = 1300
 
 
 def controlplane_program(folder: Path = CONTROLPLANE_MODULE) -> Program:
-    """The control plane as its module stands in ``folder``."""
+    """Return the control plane as built from the module in ``folder``."""
     sources = read_sources(folder)
     go_mod = sources["go.mod"].decode()
     version = required_module(go_mod, "k8s.io/kubernetes")
@@ -40,7 +40,7 @@ def controlplane_program(folder: Path = CONTROLPLANE_MODULE) -> Program:
 
 
 def version_flags(version: str) -> tuple[str, ...]:
-    """Linker flags by which Kubernetes' programs know their own version (``v1.36.3``)."""
+    """Return linker flags that set the version of Kubernetes' programs (``v1.36.3``)."""
     major, minor, _ = version.removeprefix("v").split(".", 2)
     values = {
         "gitVersion": version,
@@ -63,14 +63,14 @@ MINIO = Program(
 
 
 def ensure_controlplane(*, progress: BuildProgress | None = None) -> Path:
-    """The control plane's binary, built once. Raises ToolchainError."""
+    """Return the path of the control plane, built once. Raises ToolchainError."""
     return ensure_program(controlplane_program(), progress=progress, checkout=checkout())
 
 
 def ensure_minio(
     *, progress: BuildProgress | None = None, environ: Mapping[str, str] = os.environ
 ) -> Path:
-    """A MinIO server's binary: the one ``TIDEMARK_MINIO`` names, else built once.
+    """Return the path of a MinIO server: that of ``TIDEMARK_MINIO``, else built once.
 
     Raises ToolchainError.
     """
@@ -79,11 +79,11 @@ def ensure_minio(
         return ensure_program(MINIO, progress=progress, checkout=checkout())
     path = Path(named)
     if not os.access(path, os.X_OK) or not path.is_file():
-        raise ToolchainError(f"{MINIO_VARIABLE} is {named}, which is no executable file")
+        raise ToolchainError(f"{MINIO_VARIABLE} is {named}, which is not an executable file")
     return path
 
 
 def checkout() -> Path | None:
-    """The checkout that this code runs from; None where it is installed."""
+    """Return the checkout that this code runs from; None if it is installed."""
     root = PACKAGE.parents[1]
     return root if (root / "pyproject.toml").is_file() else None

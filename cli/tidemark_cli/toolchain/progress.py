@@ -1,7 +1,7 @@
-"""Showing that a long build moves: a live line on a terminal, plain lines elsewhere.
+"""Progress of a long build: a live line on a terminal, plain lines elsewhere.
 
-How far a build is, is told by the packages that the compiler names, of about as many as there were
-when the program was pinned. What the Go cache has already is not named; such a build ends early.
+Progress is the number of packages that the compiler names, relative to the number when the program
+was pinned. Packages in Go's cache are not named, so such a build ends early.
 """
 
 import sys
@@ -13,21 +13,21 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 PLAIN_INTERVAL_S = 15.0
-# A bar that stands at its end while the linker works would look stuck or done.
+# A full bar while the linker still works would look stuck or done.
 FRACTION_MAX = 0.97
-# Before this much is done an estimate is a guess.
-FRACTION_TOLD = 0.05
+# Below this fraction an estimate is a guess.
+FRACTION_ESTIMATED = 0.05
 
 
 def remaining_s(elapsed_s: float, fraction: float) -> float | None:
-    """Seconds left if the rest goes on at the pace so far; None while too little is known."""
-    if fraction < FRACTION_TOLD:
+    """Return the seconds left at the pace so far; None while too little is known."""
+    if fraction < FRACTION_ESTIMATED:
         return None
     return elapsed_s * (1 - fraction) / fraction
 
 
 def estimate(elapsed_s: float, fraction: float) -> str:
-    """The time left in words, or nothing."""
+    """Return the time left as text, or ""."""
     left_s = remaining_s(elapsed_s, fraction)
     if left_s is None:
         return ""
@@ -35,7 +35,7 @@ def estimate(elapsed_s: float, fraction: float) -> str:
 
 
 class BuildProgress(Protocol):
-    """A display of one build; a context manager around it."""
+    """Display of one build, used as a context manager."""
 
     def __enter__(self) -> Self: ...
 
@@ -47,17 +47,17 @@ class BuildProgress(Protocol):
     ) -> None: ...
 
     def note(self, text: str) -> None:
-        """Say something that stays to be read."""
+        """Print a permanent line."""
 
-    def step(self, what: str) -> None:
-        """Say what begins now."""
+    def step(self, text: str) -> None:
+        """Announce the next step."""
 
     def advance(self, detail: str, fraction: float) -> None:
-        """Say how far the step is: ``fraction`` from 0 to 1."""
+        """Report the progress of the step; ``fraction`` is from 0 to 1."""
 
 
 class PlainProgress:
-    """Lines for logs and pipes: each step, and every fifteen seconds how far it is."""
+    """Plain lines for logs and pipes: each step, and its progress every fifteen seconds."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -79,10 +79,10 @@ class PlainProgress:
     def note(self, text: str) -> None:
         self._say(text)
 
-    def step(self, what: str) -> None:
-        self._step, self._step_s = what, time.monotonic()
+    def step(self, text: str) -> None:
+        self._step, self._step_s = text, time.monotonic()
         self._printed_s = self._step_s
-        self._say(what)
+        self._say(text)
 
     def advance(self, detail: str, fraction: float) -> None:
         now_s = time.monotonic()
@@ -98,7 +98,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """One moving line on a terminal: step, bar, time so far, time left."""
+    """Live line on a terminal: step, bar, elapsed time, time left."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -130,9 +130,9 @@ class LiveProgress:
     def note(self, text: str) -> None:
         self._progress.console.print(text, highlight=False, markup=False)
 
-    def step(self, what: str) -> None:
-        self._step, self._step_s = what, time.monotonic()
-        self._progress.update(self._task, description=what, completed=0.0, left="")
+    def step(self, text: str) -> None:
+        self._step, self._step_s = text, time.monotonic()
+        self._progress.update(self._task, description=text, completed=0.0, left="")
 
     def advance(self, detail: str, fraction: float) -> None:
         left = estimate(time.monotonic() - self._step_s, fraction)
@@ -143,6 +143,6 @@ class LiveProgress:
 
 
 def default_progress() -> BuildProgress:
-    """The display that fits the standard error stream."""
+    """Return the display that fits the standard error stream."""
     console = Console(stderr=True)
     return LiveProgress(console) if console.is_terminal else PlainProgress(sys.stderr)

@@ -1,7 +1,7 @@
-"""Versions of Go and of what is built with it, read from text; pure.
+"""Parse versions of Go and of modules from text; pure.
 
-Go's rule: a module's ``go`` line is the least version that may build it. A release candidate
-(``go1.26rc2``) is older than the release and counts as too old.
+A module's ``go`` line is the lowest version that may build it. A release candidate (``go1.26rc2``)
+is older than the release and counts as too old.
 """
 
 import re
@@ -11,7 +11,7 @@ from tidemark_cli.toolchain.errors import ToolchainError
 
 
 class GoVersion(NamedTuple):
-    """A released version of Go, e.g. 1.26.3; a missing patch number is 0."""
+    """Released version of Go, e.g. 1.26.3; a missing patch number is 0."""
 
     major: int
     minor: int
@@ -26,21 +26,23 @@ _GO_LINE = re.compile(r"^go\s+(\d+)\.(\d+)(?:\.(\d+))?\s*(?://.*)?$", re.MULTILI
 
 
 def parse_go_version(text: str) -> GoVersion | None:
-    """The version in the output of ``go version``; None for a development or candidate build."""
+    """Return the version in the output of ``go version``; None for a development or candidate
+    build.
+    """
     match = None if " devel " in text else _RELEASE.search(text)
     return _version(match) if match else None
 
 
 def required_go(go_mod: str) -> GoVersion:
-    """The least version that a ``go.mod`` accepts, from its ``go`` line."""
+    """Return the lowest Go version that a ``go.mod`` accepts, from its ``go`` line."""
     match = _GO_LINE.search(go_mod)
     if match is None:
-        raise ToolchainError("go.mod has no go line: it says which Go builds the module")
+        raise ToolchainError("go.mod has no go line, so the required Go version is unknown")
     return _version(match)
 
 
 def required_module(go_mod: str, module: str) -> str:
-    """The version at which a ``go.mod`` requires ``module``, e.g. ``v1.36.3``."""
+    """Return the version at which a ``go.mod`` requires ``module``, e.g. ``v1.36.3``."""
     match = re.search(rf"^\s*(?:require\s+)?{re.escape(module)}\s+(v\S+)", go_mod, re.MULTILINE)
     if match is None:
         raise ToolchainError(f"go.mod does not require {module}")

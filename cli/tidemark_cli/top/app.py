@@ -1,8 +1,8 @@
-"""The screen of ``tidemark top``: brokers, a page of the topics, and the partitions of one.
+"""Terminal screen of ``tidemark top``: brokers, a page of topics, and the partitions of one topic.
 
-Threads read the API server and the brokers, and hand over what they find; the screen only takes it
-and draws: no key waits for a network. A frame is made when something has changed, and draws one
-page, however many topics there are.
+Threads read from the API server and the brokers and queue the results. The screen only takes
+results and draws, so no key waits for the network. A frame is drawn only after a change, and draws
+one page, regardless of the number of topics.
 """
 
 import queue
@@ -26,21 +26,24 @@ from tidemark_cli.top.text import LEGEND, cell_text
 
 Ask = Callable[[Sequence[Asked], Mapping[int, tuple[str, int]]], Figures]
 _TICK_S = 0.1
-#: So long a tick takes what has come; the rest waits for the next.
+#: Longest time that one tick spends on queued results; the rest waits for the next tick.
 _TAKING_S = 0.05
-#: What threads have found and the screen has not taken: they wait at more.
+#: Capacity of the queue of results; a thread blocks while it is full.
 _FOUND_MAX = 16
 
 
 class Reads(Protocol):
-    """One kind of objects: see :class:`reader.Reader`."""
+    """Reader of one kind of objects, see :class:`reader.Reader`."""
 
     def read(self, wait_s: int) -> Iterable[Batch]: ...
 
 
 class TopApp(App[None]):
-    """``readers``: one for each kind of objects; ``ask``: what asks the brokers; ``interval_s``:
-    how long a watch lasts, and how often brokers are asked."""
+    """Screen of ``tidemark top``.
+
+    ``readers``: one for each kind of objects. ``ask``: queries the brokers. ``interval_s``: length
+    of a watch, and interval of the broker queries.
+    """
 
     ENABLE_COMMAND_PALETTE = False
     TITLE = "tidemark top"
@@ -82,7 +85,7 @@ class TopApp(App[None]):
         self._over, self._wanted = threading.Event(), threading.Event()
 
     def compose(self) -> ComposeResult:
-        """From the top."""
+        """Return the widgets from top to bottom."""
         yield Static("reading", id="heading", markup=False)
         yield Static("", id="problems", markup=False)
         yield DataTable[Text](id="brokers", cursor_type="none")
@@ -95,7 +98,10 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Threads are daemons: whoever quits waits for no network."""
+        """Set up the tables and start the threads.
+
+        The threads are daemons, so that quitting does not wait for the network.
+        """
         for columns, name in (
             (pages.BROKER_COLUMNS, "brokers"),
             (pages.TOPIC_COLUMNS, "topics"),
@@ -109,7 +115,7 @@ class TopApp(App[None]):
         self.set_interval(_TICK_S, self._take)
 
     def on_unmount(self) -> None:
-        """Threads end after what they are at."""
+        """Let the threads end after their current request."""
         self._over.set()
         self._wanted.set()
 
@@ -126,16 +132,17 @@ class TopApp(App[None]):
 
     def _ask_brokers(self) -> None:
         while not self._over.is_set():
-            asked, reached_at = self._asked
+            asked, reached_at = self._asked  # one assignment, so the pair is consistent
             if asked:
                 self._found.put(self._ask(asked, reached_at))
+            # Woken early when the cursor moves to another topic.
             self._wanted.wait(self._interval_s)
             self._wanted.clear()
 
     # ------------------------------------------------------------ the screen
 
     def _take(self) -> None:
-        """What threads have found; a frame if there was anything."""
+        """Take queued results, and draw a frame if anything changed."""
         until = time.monotonic() + _TAKING_S
         some = False
         while time.monotonic() < until:
@@ -170,6 +177,8 @@ class TopApp(App[None]):
         self._static("heading", "\n".join(view.heading))
         self._static("problems", "\n".join(view.problems))
         self._static("topics-note", "\n".join(view.topics.notes))
+        # Tables are refilled only if they differ: a refill costs time and moves the scroll
+        # position.
         if before is None or before.brokers != view.brokers:
             self._fill("brokers", view.brokers)
         if before is None or before.topics != view.topics:
@@ -188,11 +197,12 @@ class TopApp(App[None]):
         self._fill("partitions", table)
 
     def _fill(self, name: str, shown: pages.Table) -> None:
-        """The cursor stays with the topic that it is at."""
+        """Refill a table; the cursor stays on its topic."""
         table = self._table(name)
         table.clear()
         for number, row in enumerate(shown.rows):
-            cells = [cell_text(each) for each in row]
+            cells = [cell_text(cell) for cell in row]
+            # Rows are one line high, so that the page fits the screen.
             for cell in cells:
                 cell.plain = cell.plain.replace("\n", "; ") if "\n" in cell.plain else cell.plain
             table.add_row(*cells, key=shown.keys[number] if shown.keys else None)
@@ -200,16 +210,17 @@ class TopApp(App[None]):
             table.move_cursor(row=shown.keys.index(self._selected))
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """The partitions of the topic at the cursor are shown, and asked for at once."""
+        """Show the partitions of the topic at the cursor, and query their offsets at once."""
         if event.data_table.id != "topics" or not event.row_key or not event.row_key.value:
             return
+        # Refilling a table highlights rows too; an empty table must not clear the selection.
         if event.row_key.value != self._selected and event.data_table.row_count > 0:
             self._selected = event.row_key.value
             self._draw()
             self._wanted.set()
 
     def _point(self) -> None:
-        """What the brokers are asked from now on."""
+        """Set the partitions that the next broker query asks for."""
         topic = self._holdings.topic(self._selected) if self._selected else None
         brokers = self._holdings.of_kind(BROKER)
         self._asked = (asked_of([topic] if topic else []), addresses(brokers, self._listener))
@@ -217,35 +228,35 @@ class TopApp(App[None]):
     # ------------------------------------------------------------ keys
 
     def action_sort(self) -> None:
-        """By the next key."""
+        """Sort by the next key."""
         self._look(self._query.sorted_otherwise())
 
     def action_only_unwell(self) -> None:
-        """All topics, or those that need somebody."""
+        """Switch between all topics and those that need attention."""
         self._look(replace(self._query, only_unwell=not self._query.only_unwell, page=0))
 
     def action_turn(self, pages_on: int) -> None:
-        """Another page of the list; there is none before the first, and the last stays."""
+        """Turn pages; the page number is limited to the existing pages."""
         self._look(replace(self._query, page=max(0, self._query.page + pages_on)))
 
     def action_ask_filter(self) -> None:
-        """What is typed is a filter until Enter."""
+        """Open the filter field; Enter closes it."""
         field = self.query_one("#filter", Input)
         field.add_class("asked")
         field.focus()
 
     def action_leave_filter(self) -> None:
-        """All topics again."""
+        """Clear the filter."""
         field = self.query_one("#filter", Input)
         field.value = ""
         self._close_filter()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """With each letter."""
+        """Apply the filter with each letter."""
         self._look(replace(self._query, pattern=event.value, page=0))
 
     def on_input_submitted(self) -> None:
-        """Enter: the filter stays, and the keys are the list's again."""
+        """Keep the filter and return the keyboard to the list."""
         self._close_filter()
 
     def _close_filter(self) -> None:
@@ -255,7 +266,7 @@ class TopApp(App[None]):
     def _look(self, query: Query) -> None:
         self._query = query
         self._draw()
-        if self.shown is not None:  # a page behind the last is the last
+        if self.shown is not None:  # a page number after the last shows the last
             self._query = replace(query, page=min(query.page, self.shown.pages - 1))
 
     # ------------------------------------------------------------ widgets

@@ -1,8 +1,7 @@
-"""What only brokers know: where the logs of the partitions that are shown begin and end.
+"""Query the brokers for the log start and end offsets of the partitions on the screen.
 
-Five questions (ListOffsets) to a broker that leads, one to a broker that follows, whatever the
-number of partitions; of these only the ones on the screen are asked for. A broker that does not
-answer is a line of text, and what it would have told is not known.
+A leader gets five ListOffsets requests and a follower one, regardless of the number of partitions.
+If a broker does not answer, the result has a line of text for it, and its offsets are unknown.
 """
 
 import threading
@@ -29,14 +28,14 @@ from tidemark_operator.controller.model import PartitionRow
 from tidemark_pipeline.positions import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 
 CLIENT_ID = "tidemark-top"
-#: A consumer, and Kafka's debugging replica: who is told of the log's end, by followers as well.
+#: Replica ids of a consumer and of Kafka's debugging replica, which also followers answer.
 _CONSUMER, _DEBUGGING = -1, -2
 _TIMEOUT_S = 3.0
 _IN_CLEAR = Access(())
-#: The listener that is for other brokers alone.
+#: Listener that is reserved for other brokers.
 _REPLICATION = "REPLICATION"
 _BROKERS_AT_ONCE = 8
-#: Partitions that are asked for in one frame, of all topics together.
+#: Most partitions that one frame queries, over all topics.
 PARTITIONS_MAX = 500
 
 Partition = tuple[str, int]
@@ -45,27 +44,27 @@ Answers = dict[Partition, int]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A partition that is asked for, by its row."""
+    """Partition to query, with its row."""
 
     topic: str
     row: PartitionRow
 
     @property
     def partition(self) -> Partition:
-        """The topic's name in Kafka, and the number."""
+        """Return the topic's name in Kafka and the partition number."""
         return self.topic, self.row.partition
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was told, and what could not be reached."""
+    """Offsets from the brokers, and the problems of brokers that did not answer."""
 
     told: Mapping[Partition, Offsets]
     problems: tuple[str, ...] = ()
 
 
 def asked_of(topics: Iterable[TopicRows]) -> list[Asked]:
-    """The partitions that are shown of some topics."""
+    """Return the partitions of the topics that are on the screen."""
     found = [Asked(topic.kafka_name, row) for topic in topics for row in shown_rows(topic)]
     return found[:PARTITIONS_MAX]
 
@@ -73,12 +72,15 @@ def asked_of(topics: Iterable[TopicRows]) -> list[Asked]:
 def addresses(
     brokers: Iterable[Mapping[str, Any]], listener: str = ""
 ) -> dict[int, tuple[str, int]]:
-    """Where brokers are reached, by node id: at the listener that is named, else the first for
-    clients; at one that leads outside, by the address that clients are told."""
+    """Return the brokers' addresses by node id.
+
+    The listener is the named one, or the first for clients. A listener with an external endpoint
+    has the advertised address.
+    """
     found = {}
     for body in brokers:
         status = body.get("status") or {}
-        outside = {each["name"]: each for each in status.get("externalEndpoints") or ()}
+        outside = {endpoint["name"]: endpoint for endpoint in status.get("externalEndpoints") or ()}
         for registered in status.get("endpoints") or ():
             point = outside.get(registered["name"], registered)
             if point["name"] == listener or (not listener and point["name"] != _REPLICATION):
@@ -90,11 +92,12 @@ def addresses(
 def ask(
     asked: Sequence[Asked], reached_at: Mapping[int, tuple[str, int]], access: Access = _IN_CLEAR
 ) -> Figures:
-    """Ask the leaders, then the followers: see :func:`ranges.lag`. Never raises."""
+    """Query the leaders, then the followers, see :func:`ranges.lag`. Never raises."""
     led, followed = _by_broker(asked)
-    # Whatever is copied or goes meanwhile: a range is in two places rather than in none.
+    # The order of the queries puts a range that moves meanwhile into two places, never into none.
     leaders, problems = _ask_brokers(led, reached_at, access, _OF_A_LEADER)
-    left = {node: each for node, each in followed.items() if node not in problems}
+    # A broker that did not answer as a leader is not queried again as a follower.
+    left = {node: replicas for node, replicas in followed.items() if node not in problems}
     followers, more = _ask_brokers(left, reached_at, access, (_END,))
     problems |= more
     ends: dict[Partition, dict[int, int]] = defaultdict(dict)
@@ -104,7 +107,8 @@ def ask(
     told = {}
     for node, answers in leaders.items():
         for partition in led[node]:
-            if len(answers) == len(_OF_A_LEADER) and all(partition in each for each in answers):
+            # An incomplete answer cannot place the ranges, so the offsets are unknown.
+            if len(answers) == len(_OF_A_LEADER) and all(partition in answer for answer in answers):
                 told[partition] = _offsets(node, partition, answers, ends[partition])
     return Figures(told, tuple(problems[node] for node in sorted(problems)))
 
@@ -122,23 +126,23 @@ _OF_A_LEADER = (
 
 
 def _ask_brokers(
-    whom: Mapping[int, list[Partition]],
+    partitions_of: Mapping[int, list[Partition]],
     reached_at: Mapping[int, tuple[str, int]],
     access: Access,
     questions: Sequence[_Question],
 ) -> tuple[_Told, dict[int, str]]:
-    """Some at a time, in threads that nobody waits for who ends the program."""
+    """Query brokers in batches, in daemon threads that do not delay the end of the program."""
     told: _Told = {}
     problems: dict[int, str] = {}
 
     def one(node_id: int) -> None:
         at = reached_at.get(node_id)
-        answers, problem = _ask_broker(node_id, at, access, whom[node_id], questions)
+        answers, problem = _ask_broker(node_id, at, access, partitions_of[node_id], questions)
         told[node_id] = answers
         if problem:
             problems[node_id] = problem
 
-    nodes = sorted(whom)
+    nodes = sorted(partitions_of)
     for first in range(0, len(nodes), _BROKERS_AT_ONCE):
         threads = [
             threading.Thread(target=one, args=(node,), daemon=True)
@@ -156,20 +160,20 @@ def _by_broker(
 ) -> tuple[dict[int, list[Partition]], dict[int, list[Partition]]]:
     led: dict[int, list[Partition]] = defaultdict(list)
     followed: dict[int, list[Partition]] = defaultdict(list)
-    for each in asked:
-        if each.row.leader < 0:
+    for query in asked:
+        if query.row.leader < 0:
             continue
-        led[each.row.leader].append(each.partition)
-        for replica in each.row.hosts:
-            if replica != each.row.leader:
-                followed[replica].append(each.partition)
+        led[query.row.leader].append(query.partition)
+        for replica in query.row.hosts:
+            if replica != query.row.leader:
+                followed[replica].append(query.partition)
     return led, followed
 
 
 def _offsets(
     leader: int, partition: Partition, answers: Sequence[Answers], ends: Mapping[int, int]
 ) -> Offsets:
-    start, local, tiered, committed, end = (each[partition] for each in answers)
+    start, local, tiered, committed, end = (answer[partition] for answer in answers)
     return Offsets(
         log_start=start,
         local_start=local,
@@ -186,28 +190,31 @@ def _ask_broker(
     partitions: Sequence[Partition],
     questions: Sequence[_Question],
 ) -> tuple[list[Answers], str]:
-    """The answer to each question, and what went wrong."""
+    """Return the answer to each question, and a problem or ""."""
     if at is None:
-        return [], f"broker {node_id} has not said where it is reached"
+        return [], f"broker {node_id} has no known address"
     try:
         with BlockingConnection(
             *at, client_id=CLIENT_ID, timeout_s=_TIMEOUT_S, dialer=access.tls
         ) as connection:
             if access.login is not None:
                 log_in(connection, access.login, _TIMEOUT_S)
-            return [_list_offsets(connection, partitions, each) for each in questions], ""
+            return [_list_offsets(connection, partitions, question) for question in questions], ""
     except (OSError, FrameError, LoginFailed) as error:
         return [], (
-            f"broker {node_id} at {at[0]}:{at[1]} is not reached, so offsets of its partitions are "
-            f"not known: {error_text(error)}. --listener names another of its "
-            "listeners, --client-config a file that says how to get in there"
+            f"broker {node_id} at {at[0]}:{at[1]} is unreachable, so the offsets of its partitions "
+            f"are unknown: {error_text(error)}. Choose another listener with --listener, or add "
+            "--client-config with the credentials for this one"
         )
 
 
 def _list_offsets(
     connection: BlockingConnection, partitions: Sequence[Partition], question: _Question
 ) -> Answers:
-    """-1 is Kafka's "none"; a partition for which there is an error is left out."""
+    """Return offsets by partition; -1 means none, as in Kafka.
+
+    Partitions with an error are left out.
+    """
     timestamp, replica_id = question
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, number in partitions:

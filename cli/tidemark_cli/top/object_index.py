@@ -1,8 +1,8 @@
-"""What is known of a cluster's objects, kept so that one change costs what it touches.
+"""Index of a cluster's objects in which a change costs only what it touches.
 
-There may be ten thousand Topics. Of each only what is shown is kept, and its line in the list is
-made when it, or a row of a slice that is its own, changes; a frame sorts the lines and looks at
-the few that fit. Objects come in any order, a slice before or after the Topics of its rows.
+There may be ten thousand Topics. Only the fields that are shown are kept. A topic's line is rebuilt
+when the Topic or one of its rows changes; a frame sorts the lines and reads the few that fit.
+Objects may arrive in any order, a slice before or after the Topics of its rows.
 """
 
 import uuid
@@ -17,15 +17,17 @@ from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import BadRow, decode_row
 
 CLUSTER, BROKER, TOPIC, SLICE = KINDS = ("Cluster", "Broker", "Topic", "PartitionSlice")
-#: An object's message is told up to here: ten thousand may have one.
+#: Characters kept of an object's message, as ten thousand objects may have one.
 _MESSAGE_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLine:
-    """What the list of topics sorts by. ``behind``: partitions with replicas that are not in sync;
-    ``leaderless``: partitions without a leader; ``troubles``: messages of conditions that are not
-    well."""
+    """Line of the topic list with its sort keys.
+
+    ``behind``: partitions with replicas out of sync. ``leaderless``: partitions without a leader.
+    ``troubles``: messages of conditions that need attention.
+    """
 
     name: str
     kafka_name: str
@@ -40,32 +42,32 @@ class TopicLine:
 
     @property
     def is_well(self) -> bool:
-        """Nothing of it needs somebody, or time."""
+        """Return whether nothing of the topic needs attention or is in progress."""
         return not (self.troubles or self.leaderless or self.behind or self.disabling)
 
 
 class Holdings:
-    """The latest of each object. ``version`` rises with each change."""
+    """Latest version of each object; ``version`` rises with each change."""
 
     def __init__(self) -> None:
         self.version = 0
         self.lines: dict[str, TopicLine] = {}
-        #: What of the objects could not be read, by slice.
+        #: Problems of slices with unreadable rows, by slice.
         self.unreadable: dict[str, str] = {}
         self._objects: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
         self._slices: dict[str, dict[str, PartitionRow]] = {}
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
-        #: The ids of rows with a name; Topics by the id that they have, and by their name in Kafka.
+        #: Topic ids by the name in rows; Topics by their id, and by their name in Kafka.
         self._ids: dict[str, uuid.UUID] = {}
         self._topic_of: dict[uuid.UUID, str] = {}
         self._named: dict[str, str] = {}
         self._leaders: Counter[int] = Counter()
         self._replicas: Counter[int] = Counter()
 
-    # ------------------------------------------------------------ what changes
+    # ------------------------------------------------------------ changes
 
     def put(self, kind: str, objects: Iterable[dict[str, Any]]) -> None:
-        """These are new, or have changed."""
+        """Add new or changed objects."""
         for body in objects:
             name = str(body["metadata"]["name"])
             if kind == SLICE:
@@ -77,7 +79,7 @@ class Holdings:
         self.version += 1
 
     def drop(self, kind: str, names: Iterable[str]) -> None:
-        """These are gone."""
+        """Remove deleted objects."""
         for name in names:
             if kind == SLICE:
                 self._put_rows(name, ())
@@ -89,32 +91,32 @@ class Holdings:
         self.version += 1
 
     def keep(self, kind: str, names: Collection[str]) -> None:
-        """There are no others than these."""
+        """Remove all objects that are not among ``names``."""
         there = self._slices if kind == SLICE else self._objects[kind]
         self.drop(kind, [name for name in there if name not in names])
 
-    # ------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------ queries
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """Clusters or brokers, by name."""
+        """Return the clusters or brokers, by name."""
         found = self._objects[kind]
         return [found[name] for name in sorted(found)]
 
     def leaders(self, node_id: int) -> int:
-        """Partitions that a broker leads."""
+        """Return the number of partitions that a broker leads."""
         return self._leaders[node_id]
 
     def replicas(self, node_id: int) -> int:
-        """Replicas that a broker has."""
+        """Return the number of replicas on a broker."""
         return self._replicas[node_id]
 
     @property
     def partitions(self) -> int:
-        """Of all topics."""
+        """Return the number of partitions of all topics."""
         return sum(map(len, self._slices.values()))
 
     def topic(self, name: str) -> TopicRows | None:
-        """A Topic by its object's name, with its rows; None where there is none."""
+        """Return a Topic with its rows by its object's name, or None."""
         obj = self._objects[TOPIC].get(name)
         if obj is None:
             return None
@@ -123,26 +125,28 @@ class Holdings:
         own = self._rows.get(topic_id, {}) if topic_id is not None else {}
         return TopicRows(name, obj, tuple(own[number] for number in sorted(own)))
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ updates
 
     def _put_rows(self, name: str, texts: Collection[str]) -> None:
-        """Only rows that have changed are decoded."""
+        """Replace the rows of a slice; only changed rows are decoded."""
         old = self._slices.get(name, {})
         try:
-            come = {text: decode_row(text) for text in texts if text not in old}
+            added = {text: decode_row(text) for text in texts if text not in old}
         except BadRow as error:
             self.unreadable[name] = f"PartitionSlice {name}: {error}"
             return
         self.unreadable.pop(name, None)
         left = frozenset(texts)
-        gone = {text: row for text, row in old.items() if text not in left}
-        for row in gone.values():
+        removed = {text: row for text, row in old.items() if text not in left}
+        # Removed first: a changed row is a removed one and an added one of the same partition.
+        for row in removed.values():
             self._take(row)
-        for row in come.values():
+        for row in added.values():
             self._give(row)
-        self._slices[name] = {text: row for text, row in old.items() if text in left} | come
-        changed = {self._topic_of.get(row.topic_id) for row in (*gone.values(), *come.values())}
-        changed |= {self._named.get(row.name) for row in come.values() if row.name}
+        self._slices[name] = {text: row for text, row in old.items() if text in left} | added
+        changed = {self._topic_of.get(row.topic_id) for row in (*removed.values(), *added.values())}
+        # A Topic without an id in its status is only known by name.
+        changed |= {self._named.get(row.name) for row in added.values() if row.name}
         for topic in changed:
             if topic is not None:
                 self._put_line(topic)
@@ -156,6 +160,7 @@ class Holdings:
     def _take(self, row: PartitionRow) -> None:
         self._count(row, -1)
         of_topic = self._rows.get(row.topic_id, {})
+        # The row of the partition may be a newer one, from a slice that was read earlier.
         if of_topic.get(row.partition) == row:
             del of_topic[row.partition]
         if not of_topic:
@@ -192,7 +197,7 @@ class Holdings:
 
 
 def topic_line(topic: TopicRows) -> TopicLine:
-    """A topic as the list has it; where none of its rows is known by what its status counts."""
+    """Return a topic's line; without rows it has the counts of the status."""
     tiering = topic.tiering
     behind = sum(len(row.isr) < len(row.replicas) for row in topic.rows)
     return TopicLine(
@@ -210,7 +215,7 @@ def topic_line(topic: TopicRows) -> TopicLine:
 
 
 def _shown(body: dict[str, Any]) -> dict[str, Any]:
-    """A Topic without what is never shown: that is most of it."""
+    """Return a Topic without the fields that are never shown, which are most of it."""
     metadata, status = body["metadata"], body.get("status") or {}
     return {
         "metadata": {"name": metadata["name"], "labels": metadata.get("labels") or {}},
@@ -223,13 +228,13 @@ def _shown(body: dict[str, Any]) -> dict[str, Any]:
             },
             "conditions": [
                 {
-                    "type": each["type"],
-                    "status": each["status"],
-                    "reason": each.get("reason", ""),
-                    "message": str(each.get("message", ""))[:_MESSAGE_MAX],
+                    "type": condition["type"],
+                    "status": condition["status"],
+                    "reason": condition.get("reason", ""),
+                    "message": str(condition.get("message", ""))[:_MESSAGE_MAX],
                 }
-                for each in status.get("conditions") or ()
-                if each["type"] in TOLD
+                for condition in status.get("conditions") or ()
+                if condition["type"] in TOLD
             ],
         },
     }

@@ -1,4 +1,6 @@
-"""A frame as one file of HTML: no script, no address, nothing to fetch; to be mailed or kept."""
+"""Render a frame as one HTML file without scripts or external resources, to be mailed or
+archived.
+"""
 
 from collections.abc import Iterable
 from html import escape
@@ -20,7 +22,7 @@ _COLOURS = "".join(f".{place}{{background:var(--{place})}}" for place in Place)
 
 
 def page(view: View, when: str) -> str:
-    """``when``: the time of the figures, as text."""
+    """Return the page; ``when`` is the time of the figures, as text."""
     title = "Tidemark: " + "; ".join(view.heading)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -54,11 +56,11 @@ def _cell(cell: Cell) -> str:
         return escape(cell)
     if not cell.ranges:
         return "no records"
-    said = "; ".join(f"{each.place}: {each.start:,} to {each.end:,}" for each in cell.ranges)
+    description = "; ".join(f"{span.place}: {span.start:,} to {span.end:,}" for span in cell.ranges)
     parts = "".join(
-        f'<i class="{each.place}" style="flex:{each.end - each.start}"></i>' for each in cell.ranges
+        f'<i class="{span.place}" style="flex:{span.end - span.start}"></i>' for span in cell.ranges
     )
-    label = escape(said, quote=True)
+    label = escape(description, quote=True)
     return f'<div class="bar" role="img" title="{label}" aria-label="{label}">{parts}</div>'
 
 

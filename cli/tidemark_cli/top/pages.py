@@ -1,7 +1,7 @@
-"""A cluster as tables: what the screen, the text and the page of HTML show alike.
+"""Tables of a cluster that the screen, the text output and the HTML page share.
 
-Nothing is read here: the objects, the offsets that brokers told and what could not be reached come
-in; tables of cells go out. What is not known is said, and never shown as zero.
+This module reads nothing: it turns objects, offsets and problems into tables of cells. Unknown
+values are shown as unknown, never as zero.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +24,9 @@ from tidemark_cli.top.query import Chosen, Query, choose
 from tidemark_cli.top.ranges import Offsets, Range, lag, ranges
 from tidemark_operator.controller.model import PartitionRow
 
-#: (topic in Kafka, partition) -> what its leader told, or nothing.
+#: (topic in Kafka, partition) -> offsets from its leader, if it answered.
 Told = Mapping[tuple[str, int], Offsets]
-#: Partitions of one topic that are shown, and asked for, at once.
+#: Most partitions of one topic that are shown and queried at once.
 PARTITIONS_SHOWN = 50
 BROKERS_SHOWN = 100
 TOPIC_COLUMNS = (
@@ -39,7 +39,7 @@ PARTITION_COLUMNS = ("partition", "leader", "ISR", "followers' lag", "offsets", 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A partition's ranges, to be drawn."""
+    """Ranges of a partition, to be drawn."""
 
     ranges: tuple[Range, ...]
 
@@ -49,7 +49,7 @@ Cell = str | Bar
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``keys``: what each row is of. ``notes``: what stands below."""
+    """Table of cells; ``keys`` identify the rows, ``notes`` are printed below."""
 
     title: str
     columns: tuple[str, ...]
@@ -60,8 +60,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A whole frame. ``heading``: a line for each cluster; ``problems``: what could not be read or
-    reached; ``pages``: of the list of topics."""
+    """Whole frame.
+
+    ``heading``: a line for each cluster. ``problems``: objects or brokers that could not be read.
+    ``pages``: number of pages of the topic list.
+    """
 
     heading: tuple[str, ...]
     problems: tuple[str, ...]
@@ -72,7 +75,7 @@ class View:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All of them, as they are printed."""
+        """Return the tables in print order."""
         return (self.brokers, self.topics, *self.partitions)
 
 
@@ -84,7 +87,7 @@ def view(
     told: Told | None = None,
     problems: Iterable[str] = (),
 ) -> View:
-    """A frame; ``detailed``: the Topics whose partitions are shown."""
+    """Return a frame; ``detailed`` names the Topics whose partitions are shown."""
     topics = [found for name in detailed if (found := holdings.topic(name)) is not None]
     chosen = choose(holdings.lines.values(), query)
     return View(
@@ -98,7 +101,9 @@ def view(
 
 
 def broker_table(holdings: Holdings) -> Table:
-    """Leaders and replicas are counted in the rows, as by ``tidemark status``."""
+    """Return the table of brokers; leaders and replicas are counted from rows, as in ``tidemark
+    status``.
+    """
     bodies = holdings.of_kind(BROKER)
     rows = []
     for body in bodies[:BROKERS_SHOWN]:
@@ -128,7 +133,7 @@ def _broker_trouble(body: dict[str, Any]) -> str:
 
 
 def topic_table(holdings: Holdings, chosen: Chosen, query: Query) -> Table:
-    """A page of the list."""
+    """Return one page of the topic list."""
     rows = []
     for line in chosen.lines:
         topic = holdings.topic(line.name)
@@ -161,8 +166,9 @@ def _topic_row(topic: TopicRows, line: TopicLine) -> tuple[str, ...]:
 
 
 def shown_rows(topic: TopicRows) -> tuple[PartitionRow, ...]:
-    """The partitions that a table has: of many those without a leader and those behind come
-    first."""
+    """Return the rows that are shown: those without a leader and those behind first, if there are
+    many.
+    """
     ordered = sorted(
         topic.rows,
         key=lambda row: (row.leader >= 0, len(row.isr) == len(row.replicas), row.partition),
@@ -171,7 +177,7 @@ def shown_rows(topic: TopicRows) -> tuple[PartitionRow, ...]:
 
 
 def partition_table(topic: TopicRows, told: Told) -> Table:
-    """Where the partitions of a topic are, and who leads and follows."""
+    """Return the table of a topic's partitions: leader, ISR, lag and location of the offsets."""
     shown = shown_rows(topic)
     rows = []
     for row in shown:
@@ -194,7 +200,7 @@ def partition_table(topic: TopicRows, told: Told) -> Table:
 
 
 def _lags(row: PartitionRow, offsets: Offsets | None) -> str:
-    """Of each follower; ``?`` is not known."""
+    """Return the lag of each follower; ``?`` if it is unknown."""
     found = []
     for replica in row.replicas:
         if replica == row.leader:

@@ -1,4 +1,4 @@
-"""Which topics are looked at, and in which order: a frame makes one pass over their lines."""
+"""Filter, order and page of the topic list; a frame makes one pass over the lines."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -6,14 +6,17 @@ from fnmatch import fnmatchcase
 
 from tidemark_cli.top.object_index import TopicLine
 
-#: Lines of a page of the list.
+#: Lines per page of the list.
 PAGE_SIZE = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """``pattern``: a part of a name, or a shell pattern, of the topic or its object; ``page`` from
-    0 on."""
+    """Selection of topics.
+
+    ``pattern``: part of a name, or a shell pattern, of the topic or its object. ``page`` starts at
+    0.
+    """
 
     sort: str = "trouble"
     pattern: str = ""
@@ -22,15 +25,18 @@ class Query:
     page_size: int = PAGE_SIZE
 
     def sorted_otherwise(self) -> "Query":
-        """By the next key."""
+        """Return the query with the next sort key."""
         keys = list(SORTS)
         return replace(self, sort=keys[(keys.index(self.sort) + 1) % len(keys)], page=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A page of lines. ``matching`` of ``total`` topics match; ``page`` is the one that is shown:
-    the last where fewer match than before."""
+    """Page of lines.
+
+    ``matching`` of ``total`` topics match. ``page`` is the shown page, the last one if fewer topics
+    match than before.
+    """
 
     lines: tuple[TopicLine, ...]
     matching: int
@@ -39,7 +45,7 @@ class Chosen:
     pages: int
 
 
-#: By name: what comes first. Numbers descend, names ascend.
+#: Sort keys by name. Numbers descend, names ascend.
 SORTS = {
     "trouble": lambda line: (line.is_well, -line.leaderless, line.ready == "True", line.kafka_name),
     "name": lambda line: line.kafka_name,
@@ -51,7 +57,7 @@ SORTS = {
 
 
 def choose(lines: Iterable[TopicLine], query: Query) -> Chosen:
-    """The page of ``query``."""
+    """Return the page that the query selects."""
     every = list(lines)
     found = [line for line in every if _matches(line, query)]
     found.sort(key=SORTS[query.sort])

@@ -1,7 +1,7 @@
-"""Where each range of a partition's offsets lives, from the few offsets that its leader tells.
+"""Location of each offset range of a partition, derived from the offsets that its leader returns.
 
-The tier has what lies below its end, the leader's disk what lies from the local log start on; what
-has been copied and is not gone locally yet is in both (KIP-405).
+The tier contains offsets below its end, and the leader's disk those from the local log start.
+Ranges that are copied and not deleted locally yet are in both (KIP-405).
 """
 
 import enum
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Place(enum.StrEnum):
-    """Who has a range. Nowhere: the offsets were asked one after another, and something changed."""
+    """Location of a range. NOWHERE: the offsets changed between two requests."""
 
     REMOTE = "remote"
     BOTH = "both"
@@ -21,9 +21,11 @@ class Place(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
-    """What brokers told of a partition. All ends are exclusive. ``tier_end`` None: nothing of it is
-    in the tier. ``log_ends``: of replicas by node id, the leader's among them, where they were
-    told."""
+    """Offsets of a partition; all ends are exclusive.
+
+    ``tier_end`` None: the tier has no segment of it. ``log_ends``: of replicas by node id including
+    the leader, if known.
+    """
 
     log_start: int
     local_start: int
@@ -33,12 +35,12 @@ class Offsets:
 
     @property
     def end(self) -> int:
-        """Of the leader's log; at least what is committed."""
+        """Return the end that consumers see: the high watermark, at least the log start."""
         return max(self.high_watermark, self.log_start)
 
 
 class Range(NamedTuple):
-    """From ``start`` to ``end``, exclusive."""
+    """Offsets from ``start`` to ``end``, exclusive."""
 
     place: Place
     start: int
@@ -46,8 +48,9 @@ class Range(NamedTuple):
 
 
 def ranges(offsets: Offsets) -> tuple[Range, ...]:
-    """From the log start to the high watermark without a hole, ascending; () of an empty log."""
+    """Return the ranges from log start to high watermark without a gap; () for an empty log."""
     start, end = offsets.log_start, offsets.end
+    # Clamped: the offsets come from several requests, between which the log may have changed.
     tier_end = start if offsets.tier_end is None else min(max(offsets.tier_end, start), end)
     local_start = min(max(offsets.local_start, start), end)
     if tier_end < local_start:
@@ -63,24 +66,30 @@ def ranges(offsets: Offsets) -> tuple[Range, ...]:
 
 
 def cells(found: Sequence[Range], width: int) -> tuple[tuple[Place, int], ...]:
-    """A bar of ``width`` cells: each range has its share, and one at least. ``width`` is three or
-    more: there are no more ranges."""
-    total = sum(each.end - each.start for each in found)
+    """Return a bar of ``width`` cells in which each range gets its share, and at least one cell.
+
+    ``width`` is at least three, the largest number of ranges.
+    """
+    total = sum(span.end - span.start for span in found)
     if not total:
         return ()
-    exact = [(each.end - each.start) * width / total for each in found]
+    exact = [(span.end - span.start) * width / total for span in found]
     counts = [max(1, int(share)) for share in exact]
+    # Rounding is corrected one cell at a time, at the range that is furthest from its share.
     while sum(counts) != width:
         step = 1 if sum(counts) < width else -1
         off = [(share - count) * step for share, count in zip(exact, counts, strict=True)]
         may = [index for index, count in enumerate(counts) if step > 0 or count > 1]
         counts[max(may, key=off.__getitem__)] += step
-    return tuple((each.place, count) for each, count in zip(found, counts, strict=True))
+    return tuple((span.place, count) for span, count in zip(found, counts, strict=True))
 
 
 def lag(offsets: Offsets, leader: int, replica: int) -> int | None:
-    """Records that a follower's log lacks of its leader's; None where one of them is not known. A
-    leader is asked before its followers, so one that is ahead of the answer lacks nothing."""
+    """Return the number of records that a follower lacks; None if an offset is unknown.
+
+    The leader is queried before its followers, so a follower that is ahead of the answer lacks
+    nothing.
+    """
     ends = offsets.log_ends
     if leader not in ends or replica not in ends:
         return None

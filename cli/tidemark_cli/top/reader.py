@@ -1,8 +1,8 @@
-"""The objects from the API server: once all of them, page by page, then what has changed.
+"""Read objects from the API server: first a list, page by page, then changes by watches.
 
-A cluster with ten thousand Topics is 30 MB of JSON: to list it every few seconds would be most of
-what its API server does. A watch of a few seconds brings changes only. Where the API server does
-not remember the moment any more, all is listed anew.
+A cluster with ten thousand Topics is 30 MB of JSON, so listing it every few seconds would dominate
+the API server's load. A watch of a few seconds returns only changes. If the resource version is too
+old for a watch, everything is listed again.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,17 @@ from typing import Any
 from tidemark_cli.local.kube import GONE, Kube, KubeError
 from tidemark_cli.top.object_index import Holdings
 
-#: Objects of a batch: whoever takes it has other things to do in between. A slice has many rows.
+#: Objects per batch, so that the screen can draw in between; a slice has many rows.
 _AT_ONCE = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Something new of one kind. ``whole``: the names of all there are, at the end of a list.
-    ``problem``: why nothing is, "" where it is."""
+    """Update for one kind of objects.
+
+    ``whole``: names of all objects, at the end of a list. ``problem``: why the update is missing,
+    else "".
+    """
 
     kind: str
     objects: list[dict[str, Any]] = field(default_factory=list)
@@ -28,7 +31,7 @@ class Batch:
     problem: str = ""
 
     def put_into(self, holdings: Holdings) -> None:
-        """What it says is so."""
+        """Apply the update."""
         if self.objects:
             holdings.put(self.kind, self.objects)
         if self.gone:
@@ -38,7 +41,7 @@ class Batch:
 
 
 class Reader:
-    """Of one kind of objects."""
+    """Reader of one kind of objects."""
 
     def __init__(self, kube: Kube, kind: str) -> None:
         self._kube = kube
@@ -46,8 +49,10 @@ class Reader:
         self._version = ""
 
     def read(self, wait_s: int) -> Iterator[Batch]:
-        """All there is, at first; then what changes within ``wait_s``. Never raises: a problem is a
-        batch, and the next call tries again."""
+        """Yield all objects on the first call, then the changes within ``wait_s``.
+
+        Never raises: a problem is a batch, and the next call retries.
+        """
         try:
             if self._version:
                 yield self._changed(wait_s)
@@ -63,7 +68,7 @@ class Reader:
         names: set[str] = set()
         version = ""
         for page in self._kube.pages(self._kind):
-            names.update(str(each["metadata"]["name"]) for each in page.objects)
+            names.update(str(found["metadata"]["name"]) for found in page.objects)
             version = page.resource_version
             for first in range(0, len(page.objects), _AT_ONCE):
                 yield Batch(self._kind, page.objects[first : first + _AT_ONCE])
@@ -73,7 +78,7 @@ class Reader:
     def _changed(self, wait_s: int) -> Batch:
         changes = self._kube.changes(self._kind, self._version, wait_s)
         self._version = changes.resource_version
-        # Only the last of each object counts.
+        # Several events of one object collapse into the last one.
         latest = {str(body["metadata"]["name"]): (how, body) for how, body in changes.events}
         return Batch(
             self._kind,

@@ -1,4 +1,4 @@
-"""A frame as text: tables for a terminal, or for a script that reads lines."""
+"""Render a frame as text, for a terminal or a script that reads lines."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from tidemark_cli.top.pages import Bar, Cell, View
 from tidemark_cli.top.ranges import Place, Range, cells
 
 BAR_WIDTH = 40
-#: Each place looks otherwise without colours, too.
+#: Distinct without colours too.
 GLYPHS = {Place.REMOTE: "░", Place.BOTH: "▒", Place.LOCAL: "█", Place.NOWHERE: "?"}
 STYLES = {Place.REMOTE: "cyan", Place.BOTH: "green", Place.LOCAL: "yellow", Place.NOWHERE: "red"}
 LEGEND = "░ remote only  ▒ both  █ local only"
 
 
 def frame(view: View) -> RenderableType:
-    """All of it."""
+    """Return the frame as one renderable."""
     parts: list[RenderableType] = [*map(Text, view.heading)]
     parts += [Text(f"! {problem}", "red") for problem in view.problems]
     for table in view.tables:
@@ -29,7 +29,9 @@ def frame(view: View) -> RenderableType:
 
 
 def print_frame(out: Console, view: View) -> None:
-    """Lines are as long as they have to be where nobody looks: a script cuts them itself."""
+    """Print a frame; without a terminal lines are not wrapped, so that a script reads whole
+    rows.
+    """
     out.print(frame(view), soft_wrap=not out.is_terminal)
 
 
@@ -41,12 +43,12 @@ def _table(shown: pages.Table) -> Table:
 
 
 def cell_text(cell: Cell) -> Text:
-    """One cell; names and messages are not markup."""
+    """Return one cell; names and messages are not parsed as markup."""
     return bar(cell.ranges) if isinstance(cell, Bar) else Text(cell)
 
 
 def bar(found: Sequence[Range], width: int = BAR_WIDTH) -> Text:
-    """Where the offsets of a partition are."""
+    """Return the bar that shows where a partition's offsets are stored."""
     if not found:
         return Text("no records")
     drawn = Text()

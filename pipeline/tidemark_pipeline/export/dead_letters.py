@@ -125,13 +125,17 @@ class LetteredTables:
 
 def behind(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     """By partition the one that is behind; a partition that one has nothing of is not named."""
-    return {each: min(one[each], other[each]) for each in one.keys() & other.keys()}
+    return {
+        partition: min(one[partition], other[partition]) for partition in one.keys() & other.keys()
+    }
 
 
 def in_both(rows: Exported, letters: Exported) -> Exported:
     """What surely is in the one or in the other."""
     offsets = behind(rows.offsets, letters.offsets)
-    starts = {each: max(rows.since(each), letters.since(each)) for each in offsets}
+    starts = {
+        partition: max(rows.since(partition), letters.since(partition)) for partition in offsets
+    }
     epochs = {}
     for partition, offset in offsets.items():
         # The epoch of the table that is behind. If neither is, the lower one, which is safer.
@@ -146,7 +150,9 @@ def in_both(rows: Exported, letters: Exported) -> Exported:
 
 def ahead(offsets: Mapping[int, int], of: Mapping[int, int]) -> dict[int, int]:
     """Those that are further than ``of``."""
-    return {each: offset for each, offset in offsets.items() if offset > of.get(each, 0)}
+    return {
+        partition: offset for partition, offset in offsets.items() if offset > of.get(partition, 0)
+    }
 
 
 def at_least(own: Exported, exported: Exported) -> Exported:
@@ -165,6 +171,9 @@ def at_least(own: Exported, exported: Exported) -> Exported:
 
 
 def _behind_column(passed: Mapping[int, int]) -> Column:
-    pairs = [(f.lit(each), f.lit(offset).cast("long")) for each, offset in sorted(passed.items())]
+    pairs = [
+        (f.lit(partition), f.lit(offset).cast("long"))
+        for partition, offset in sorted(passed.items())
+    ]
     at = f.create_map(*(column for pair in pairs for column in pair))[f.col(f"{KAFKA}.partition")]
     return f.col(f"{KAFKA}.offset") >= f.coalesce(at, f.lit(0))

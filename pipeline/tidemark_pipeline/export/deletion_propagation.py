@@ -61,18 +61,20 @@ def below(
             f"the topic {exported.topic} is not the one that the table was exported from, or it "
             "has no id: nothing is dropped"
         )
-    return {each: start for each, start in sorted(log_starts.items()) if start > 0}
+    return {partition: start for partition, start in sorted(log_starts.items()) if start > 0}
 
 
 def behind(exported: Exported, gone: Mapping[int, int]) -> tuple[int, ...]:
     """Partitions of which the table has not all that ``gone`` names: a batch may have been read
     before it went, and come after."""
-    return tuple(each for each, start in gone.items() if exported.offsets.get(each, 0) < start)
+    return tuple(
+        partition for partition, start in gone.items() if exported.offsets.get(partition, 0) < start
+    )
 
 
 def condition(prefix: str, gone: Mapping[int, int]) -> str:
     """Of these rows, in SQL; ``prefix``: of the columns ``partition`` and ``offset``."""
     partition, offset = f"{prefix}`partition`", f"{prefix}`offset`"
     return " OR ".join(
-        f"({partition} = {each} AND {offset} < {start})" for each, start in sorted(gone.items())
+        f"({partition} = {number} AND {offset} < {start})" for number, start in sorted(gone.items())
     )

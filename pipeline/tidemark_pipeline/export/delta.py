@@ -171,7 +171,7 @@ class DeltaTable:
             return None
         of_periods = PERIOD_COLUMNS.values()
         found = self._session.table(self.name).schema
-        return StructType([each for each in found if each.name not in of_periods])
+        return StructType([column for column in found if column.name not in of_periods])
 
     def grow(self, needed: Sequence[Added | Widened]) -> bool:
         """See :class:`~tidemark_pipeline.export.table.NamedTable`. Each kind of change is a commit
@@ -182,7 +182,7 @@ class DeltaTable:
             for change in needed
             if isinstance(change, Added)
         ]
-        widened = [each for each in needed if isinstance(each, Widened)]
+        widened = [change for change in needed if isinstance(change, Widened)]
         changes = [f"ADD COLUMNS ({', '.join(added)})"] if added else []
         if widened:
             changes.append(f"SET TBLPROPERTIES ('{_WIDENING}'='true')")
@@ -252,9 +252,9 @@ class DeltaTable:
     def _written(self, commits: int) -> Written:
         """By the newest export among so many commits."""
         metrics = next(
-            each.metrics
-            for each in self._history.commits(commits)
-            if Exported.of_properties(each.properties) == self._mine
+            entry.metrics
+            for entry in self._history.commits(commits)
+            if Exported.of_properties(entry.properties) == self._mine
         )
         rows, size, files, deleted = (
             sum(int(metrics.get(name) or 0) for name in names)

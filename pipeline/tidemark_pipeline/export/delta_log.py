@@ -100,9 +100,9 @@ def standing(commits: Iterable[Commit], transaction: Callable[[], int]) -> Expor
     where rows were written over a rollback."""
     reading = _Reading(transaction)
     oldest = 0
-    for each in commits:
-        oldest = each.version
-        if reading.ends_at(each):
+    for commit in commits:
+        oldest = commit.version
+        if reading.ends_at(commit):
             return reading.exported
     if reading.exported is None and oldest > 0:
         raise Lost(

@@ -52,9 +52,9 @@ def vacuum(session: SparkSession, name: str, history: History, kind: str, hours:
         session.sql(f"VACUUM {name} {kind} RETAIN {hours} HOURS").collect()
     history.refresh()
     return next(
-        int(each.metrics.get("numDeletedFiles", 0))
-        for each in history.commits(_LOOK_AT)
-        if each.operation == "VACUUM END"
+        int(commit.metrics.get("numDeletedFiles", 0))
+        for commit in history.commits(_LOOK_AT)
+        if commit.operation == "VACUUM END"
     )
 
 

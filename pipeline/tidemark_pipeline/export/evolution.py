@@ -64,26 +64,26 @@ def text(change: Change) -> str:
 
 
 def _of_struct(path: tuple[str, ...], table: StructType, wanted: StructType) -> Iterator[Change]:
-    columns = {each.name: each for each in table}
+    columns = {field.name: field for field in table}
     by_fold = {folded(column.name): column.name for column in table}
-    for each in wanted:
-        where = (*path, each.name)
-        if each.name in columns:
-            yield from _of_type(where, columns[each.name].dataType, each.dataType)
-        elif (same := by_fold.get(folded(each.name))) is not None:
+    for field in wanted:
+        where = (*path, field.name)
+        if field.name in columns:
+            yield from _of_type(where, columns[field.name].dataType, field.dataType)
+        elif (same := by_fold.get(folded(field.name))) is not None:
             raise ExportError(
                 f"{'.'.join(where)}: the table calls it {same}, which differs by case "
                 "only: rename the column (ALTER TABLE … RENAME COLUMN), or the field"
             )
         else:
-            old = next((a for a in each.metadata.get(ALIASES, ()) if a in columns), None)
+            old = next((a for a in field.metadata.get(ALIASES, ()) if a in columns), None)
             if old is not None:
                 raise ExportError(
                     f"{'.'.join(where)}: the table calls it {old}, and the schema has renamed it: "
                     f"rename the column (ALTER TABLE … RENAME COLUMN {'.'.join((*path, old))} TO "
-                    f"{each.name}), and start again"
+                    f"{field.name}), and start again"
                 )
-            yield Added(where, each.dataType)
+            yield Added(where, field.dataType)
 
 
 def _of_type(path: tuple[str, ...], table: DataType, wanted: DataType) -> Iterator[Change]:
@@ -125,20 +125,20 @@ def _refused(path: tuple[str, ...], table: DataType, wanted: DataType) -> Export
 
 def _applied(table: DataType, wanted: DataType) -> DataType:
     if isinstance(table, StructType) and isinstance(wanted, StructType):
-        there = {each.name: each for each in wanted}
+        there = {field.name: field for field in wanted}
         fields = [
             StructField(
-                each.name,
-                _applied(each.dataType, there[each.name].dataType)
-                if each.name in there
-                else each.dataType,
-                each.nullable,
-                each.metadata,
+                field.name,
+                _applied(field.dataType, there[field.name].dataType)
+                if field.name in there
+                else field.dataType,
+                field.nullable,
+                field.metadata,
             )
-            for each in table
+            for field in table
         ]
         had = set(table.fieldNames())
-        return StructType(fields + [each for each in wanted if each.name not in had])
+        return StructType(fields + [field for field in wanted if field.name not in had])
     if isinstance(table, ArrayType) and isinstance(wanted, ArrayType):
         return ArrayType(_applied(table.elementType, wanted.elementType))
     if isinstance(table, MapType) and isinstance(wanted, MapType):

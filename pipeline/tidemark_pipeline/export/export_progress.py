@@ -82,8 +82,10 @@ class Exported:
         both = {**self.offsets, **offsets}
         given = starts or {}
         since = {
-            each: self.since(each) if each in self.offsets else given.get(each, offset)
-            for each, offset in both.items()
+            partition: self.since(partition)
+            if partition in self.offsets
+            else given.get(partition, offset)
+            for partition, offset in both.items()
         }
         stays = {part for part, offset in both.items() if self.offsets.get(part) == offset}
         kept = {part: epoch for part, epoch in self.leader_epochs.items() if part in stays}
@@ -104,7 +106,7 @@ class Exported:
 
     def lag(self, ends: Mapping[int, int]) -> int:
         """Offsets that the topic has, whose partitions end at ``ends``, and the table has not."""
-        return sum(max(0, end - self.offsets.get(each, 0)) for each, end in ends.items())
+        return sum(max(0, end - self.offsets.get(partition, 0)) for partition, end in ends.items())
 
     def to_properties(self) -> dict[str, str]:
         """As a commit carries it."""
@@ -145,12 +147,12 @@ class Exported:
 
 
 def _text(offsets: Mapping[int, int]) -> str:
-    named = {str(each): offset for each, offset in sorted(offsets.items())}
+    named = {str(partition): offset for partition, offset in sorted(offsets.items())}
     return json.dumps(named, separators=(",", ":"))
 
 
 def _numbers(text: str) -> dict[int, int]:
-    return {int(each): int(offset) for each, offset in json.loads(text).items()}
+    return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
 
 
 def begin(

@@ -138,7 +138,7 @@ class IcebergTable:
     def grow(self, needed: Sequence[Change]) -> bool:
         """See :class:`~tidemark_pipeline.export.table.NamedTable`."""
         self._check_ours()
-        return self._branch.grow([_change_of(self._session, each) for each in needed])
+        return self._branch.grow([_change_of(self._session, change) for change in needed])
 
     def standing(self) -> Exported:
         """See :class:`~tidemark_pipeline.export.table.Table`."""

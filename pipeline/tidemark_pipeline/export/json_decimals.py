@@ -40,7 +40,7 @@ def loosened(kind: DataType) -> DataType:
     if isinstance(kind, DecimalType):
         return StringType()
     if isinstance(kind, StructType):
-        return StructType([StructField(each.name, loosened(each.dataType)) for each in kind])
+        return StructType([StructField(field.name, loosened(field.dataType)) for field in kind])
     if isinstance(kind, ArrayType):
         return ArrayType(loosened(kind.elementType))
     if isinstance(kind, MapType):
@@ -68,7 +68,7 @@ def tightened(column: Column, kind: DataType) -> Column:
     if is_exact(kind):
         return column
     if isinstance(kind, StructType):
-        fields = [tightened(column[each.name], each.dataType).alias(each.name) for each in kind]
+        fields = [tightened(column[field.name], field.dataType).alias(field.name) for field in kind]
         return f.when(column.isNotNull(), f.struct(*fields))
     if isinstance(kind, ArrayType):
         return f.transform(column, _of(tightened, kind.elementType))
@@ -89,7 +89,9 @@ def misfits(column: Column, kind: DataType) -> Column:
         first, last = (f.lit(moment).cast(kind) for moment in (_FIRST, _LAST))
         return f.coalesce(~column.between(first, last), f.lit(False))
     if isinstance(kind, StructType):
-        wrong = [misfits(column[each.name], each.dataType) for each in kind if _may_misfit(each)]
+        wrong = [
+            misfits(column[field.name], field.dataType) for field in kind if _may_misfit(field)
+        ]
         return functools.reduce(operator.or_, wrong, f.lit(False))
     if isinstance(kind, ArrayType) and _may_misfit(kind.elementType):
         return f.coalesce(f.exists(column, _of(misfits, kind.elementType)), f.lit(False))

@@ -141,14 +141,14 @@ def columns_ddl(fields: StructType) -> str:
 
 def value_fields(table: StructType) -> StructType:
     """Of a table's columns those that are not the record's own."""
-    return StructType([each for each in table if each.name != KAFKA])
+    return StructType([column for column in table if column.name != KAFKA])
 
 
 def rows(read: DataFrame, fields: StructType, mode: Mode) -> DataFrame:
     """Of records that were read (:mod:`~tidemark_pipeline.schemas.values.value_format`) those of
     the table. For an upsert a null value is a row that goes."""
     kafka = f.struct(*_OF_KAFKA).alias(KAFKA)
-    made = [f.col(PARSED)[each.name].alias(each.name) for each in fields]
+    made = [f.col(PARSED)[field.name].alias(field.name) for field in fields]
     if mode is Mode.UPSERT:
         made.append(f.col("value").isNull().alias(DELETED))
     return read.where(_fits(mode)).select(kafka, *made)

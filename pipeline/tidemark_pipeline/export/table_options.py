@@ -70,7 +70,7 @@ class Wanted:
         :class:`ExportError`."""
         given = dict(fields)
         warehouse = str(given.pop("warehouse", ""))
-        unknown = sorted(set(given) - {each.name for each in dataclasses.fields(cls)})
+        unknown = sorted(set(given) - {option.name for option in dataclasses.fields(cls)})
         if unknown or not given.get("table"):
             raise ExportError(
                 f"this version of the job does not know {', '.join(unknown)} of a table: give it "

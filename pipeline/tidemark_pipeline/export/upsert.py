@@ -61,7 +61,7 @@ def merge(target: str, source: str, layout: Layout, columns: Sequence[str]) -> s
     newer = _newer(layout)
     ours, theirs = (layout.same_key(f"{alias}.{layout.of_record('key')}") for alias in "ts")
     names = [quoting.identifier(name) for name in columns]
-    values = [f"s.{each}" for each in names]
+    values = [f"s.{column}" for column in names]
     sets = (f"{name} = {value}" for name, value in zip(names, values, strict=True))
     return (
         f"MERGE INTO {target} AS t USING {source} AS s ON {ours} = {theirs} "
@@ -77,7 +77,7 @@ def merge_into(target: str, frame: DataFrame, layout: Layout, view: str) -> None
     last = latest(frame, layout)
     last.createOrReplaceTempView(view)
     try:
-        columns = [each for each in last.columns if each != DELETED]
+        columns = [column for column in last.columns if column != DELETED]
         frame.sparkSession.sql(merge(target, view, layout, columns))
     finally:
         frame.sparkSession.catalog.dropTempView(view)

@@ -158,8 +158,8 @@ class Beginning:
         """Raises :class:`ExportError` where a run begins behind what it would delete."""
         if not claimed.deletes:
             raise ExportError("the table's layout does not say that the export deletes")
-        new = [each for each in partitions if each not in claimed.offsets]
-        if not all(self.is_log_start(each) for each in new):
+        new = [partition for partition in partitions if partition not in claimed.offsets]
+        if not all(self.is_log_start(partition) for partition in new):
             raise ExportError(
                 "to delete up to what is committed would delete what is before the starting "
                 "offsets, too, which is in no table: begin at the log start, with no starting "
@@ -175,7 +175,9 @@ class Beginning:
     ) -> Exported:
         """The table after a batch that reads up to ``ends``. ``log_starts``: of partitions that
         are new to it. ``leader_epochs``: of ``ends``."""
-        starts = {each: at for each, at in log_starts.items() if self.is_log_start(each)}
+        starts = {
+            partition: at for partition, at in log_starts.items() if self.is_log_start(partition)
+        }
         reached = before.reaching(ends, starts, leader_epochs)
         return reached if self.options.fail_on_data_loss else reached.with_gap()
 
@@ -245,7 +247,7 @@ class _Batches:
         below = points(standing, starts)
         if below:
             self._deleter.delete(standing.topic, standing.topic_id, below)
-            self._deleted += sum(at.offset - starts[each] for each, at in below.items())
+            self._deleted += sum(at.offset - starts[partition] for partition, at in below.items())
             with self._lock:
                 self.progress = replace(self.progress, deleted=self._deleted)
 
@@ -344,7 +346,7 @@ def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool)
         given |= _OF_KAFKA if is_kafkas(options) else _OF_OURS
     if claimed.offsets:
         given = {n: v for n, v in given.items() if not n.lower().startswith("starting")}
-        offsets = {str(each): offset for each, offset in claimed.offsets.items()}
+        offsets = {str(partition): offset for partition, offset in claimed.offsets.items()}
         given["startingOffsets"] = json.dumps({claimed.topic: offsets})
     elif not any(name.lower().startswith("starting") for name in given):
         given["startingOffsets"] = "earliest"

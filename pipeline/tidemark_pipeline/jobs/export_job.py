@@ -74,7 +74,7 @@ def run(environment: Mapping[str, str], told: Told, stop: threading.Event) -> tu
     secrets: list[str] = []
     try:
         order = Order.of_json(environment.get(ORDER_VARIABLE, ""))
-        secrets += [environment.get(each.variable, "") for each in order.hidden]
+        secrets += [environment.get(secret.variable, "") for secret in order.hidden]
         order = order.revealed(environment)
         _export(order, told, stop)
     except ModuleNotFoundError as error:

@@ -23,7 +23,7 @@ def told(
     def watch() -> None:
         tracker = context.statusTracker()
         while not done.wait(every_s):
-            stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+            stages = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
             running = [stage for stage in stages if stage is not None]
             if running:
                 say(

@@ -23,15 +23,15 @@ def figures(session: SparkSession, options: Mapping[str, str]) -> Figures:
     """Count the one topic of these options. Raises what a read of it raises."""
     topic = options["topic"]
     held = _held(_with_tier(session, options))
-    times = [(each.first_ms, each.last_ms) for each in held]
+    times = [(share.first_ms, share.last_ms) for share in held]
     first_ms = min((first for first, _ in times if first is not None), default=0)
     last_ms = max((last for _, last in times if last is not None), default=0)
     width_ms = width_of(last_ms - first_ms)
     if not held:
         return Figures(topic, (), width_ms, (), (), (), 0)
     ends: dict[str, int] = {}
-    for each in held:
-        ends[str(each.partition)] = max(ends.get(str(each.partition), 0), each.last_offset + 1)
+    for share in held:
+        ends[str(share.partition)] = max(ends.get(str(share.partition), 0), share.last_offset + 1)
     # What expires while this runs is left out, and what comes is for the next report.
     pinned = {**options, "endingOffsets": json.dumps({topic: ends}), "failOnDataLoss": "false"}
     rows = _by_time_and_size(_read(session, pinned, "timestamp,key,value"), width_ms)
@@ -125,5 +125,5 @@ def _keys(table: DataFrame) -> tuple[tuple[tuple[bytes, int], ...], int]:
         .first()
     )
     assert row is not None
-    top = tuple((bytes.fromhex(each["item"]), int(each["count"])) for each in row.top or ())
+    top = tuple((bytes.fromhex(entry["item"]), int(entry["count"])) for entry in row.top or ())
     return top, int(row["keys"])

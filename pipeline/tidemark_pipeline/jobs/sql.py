@@ -59,7 +59,7 @@ def _readable(table: DataFrame) -> DataFrame:
     """By number, for names may be the same."""
     numbered = table.toDF(*(f"c{at}" for at in range(len(table.columns))))
     return numbered.select(
-        *(f.col(each.name).cast(_readable_type(each.dataType)) for each in numbered.schema)
+        *(f.col(column.name).cast(_readable_type(column.dataType)) for column in numbered.schema)
     )
 
 
@@ -75,8 +75,8 @@ def _readable_type(kind: DataType) -> DataType:
         case StructType():
             return StructType(
                 [
-                    StructField(each.name, _readable_type(each.dataType), each.nullable)
-                    for each in kind
+                    StructField(field.name, _readable_type(field.dataType), field.nullable)
+                    for field in kind
                 ]
             )
         case _:
@@ -86,11 +86,11 @@ def _readable_type(kind: DataType) -> DataType:
 def _plain(value: object) -> object:
     match value:
         case Row():
-            return {name: _plain(each) for name, each in zip(value.__fields__, value, strict=True)}
+            return {name: _plain(item) for name, item in zip(value.__fields__, value, strict=True)}
         case list():
-            return [_plain(each) for each in value]
+            return [_plain(item) for item in value]
         case dict():
-            return {name: _plain(each) for name, each in value.items()}
+            return {name: _plain(item) for name, item in value.items()}
         case bytearray():
             return bytes(value)
         case _:

@@ -88,8 +88,10 @@ class Schemas:
             raise SchemaRefused(f"its type is {found.kind}, of which no columns are made")
         used = self._referred(found.references)
         if found.kind == Kind.AVRO:
-            return Source(Kind.AVRO, found.text, tuple(each.text for each in used.values()))
-        texts = {name: each.text for name, each in used.items()}
+            return Source(
+                Kind.AVRO, found.text, tuple(reference.text for reference in used.values())
+            )
+        texts = {name: reference.text for name, reference in used.items()}
         return Source(
             Kind.PROTOBUF, descriptors=_descriptors(found.text, texts).serialized, message=message
         )
@@ -100,24 +102,24 @@ class Schemas:
         begun: set[tuple[str, int]] = set()
 
         def visit(several: tuple[Reference, ...]) -> None:
-            for each in several:
-                if (each.subject, each.version) in begun:
+            for reference in several:
+                if (reference.subject, reference.version) in begun:
                     continue
-                begun.add((each.subject, each.version))
+                begun.add((reference.subject, reference.version))
                 if len(begun) > REFERENCES_MAX:
                     raise SchemaRefused(f"it refers to more than {REFERENCES_MAX} others")
                 try:
-                    used = self.registry.version(each)
+                    used = self.registry.version(reference)
                 except NotThere as error:
-                    raise SchemaRefused(f"it refers to {each.name}, and {error}") from error
+                    raise SchemaRefused(f"it refers to {reference.name}, and {error}") from error
                 visit(used.references)
-                found[each.name] = used
+                found[reference.name] = used
 
         visit(references)
         return found
 
     def _check_size(self, found: Iterable[Source | str]) -> None:
-        size = sum(each.size_bytes for each in found if isinstance(each, Source))
+        size = sum(source.size_bytes for source in found if isinstance(source, Source))
         if size > KEPT_BYTES_MAX:
             raise ExportError(
                 f"one batch has schemas of {size:,} bytes together, and {KEPT_BYTES_MAX:,} are "
@@ -131,16 +133,16 @@ class Schemas:
 def _descriptors(text: str, used: Mapping[str, str]) -> Messages:
     """A schema is registered as text, or as Google's serialized descriptor in base 64."""
     own = _serialized(text)
-    others = {name: _serialized(each) for name, each in used.items()}
+    others = {name: _serialized(reference) for name, reference in used.items()}
     if own is None and not any(others.values()):
         return compiled(text, used)
     if own is None or not all(others.values()):
         raise SchemaRefused("it is registered in one form, and what it refers to in another")
     found = descriptor_pb2.FileDescriptorSet()
-    for name, each in others.items():
-        assert each is not None
-        each.name = name
-        found.file.append(each)
+    for name, other in others.items():
+        assert other is not None
+        other.name = name
+        found.file.append(other)
     own.name = own.name or "schema.proto"
     found.file.append(own)
     return Messages(found.SerializeToString())

@@ -90,6 +90,6 @@ def decoder_of(
 @functools.lru_cache(_KEPT)
 def _schema(source: Source) -> Schema:
     named: dict[str, Schema] = {}
-    for each in source.named:
-        named.update(names_of(parse_schema(each, named)))
+    for text in source.named:
+        named.update(names_of(parse_schema(text, named)))
     return parse_schema(source.text, named)

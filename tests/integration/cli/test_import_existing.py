@@ -151,7 +151,7 @@ def test_a_cluster_that_asks_for_tls_and_a_user(tmp_path: Path) -> None:
             ({"sasl.password": "wrong"}, "refuses user 'ann'"),
             ({"security.protocol": "SASL_PLAINTEXT"}, "is it a listener with TLS?"),
             ({"ssl.ca.location": "/none"}, "certificates or keys cannot be read"),
-            ({"sasl.jaas.config": "x"}, "sasl.jaas.config is not known"),
+            ({"sasl.jaas.config": "x"}, "unknown property sasl.jaas.config"),
         ):
             bad = {**properties, **changed}
             file.write_text("\n".join(f"{key}={value}" for key, value in bad.items()))

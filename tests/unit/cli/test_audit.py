@@ -35,4 +35,4 @@ def test_what_was_found_is_noted_where_the_store_lets_it_and_else_it_is_said(
     (tmp_path / AUDIT_KEY).unlink()
     (tmp_path / AUDIT_KEY).mkdir()
     _record(found, [OUTCOME], whole=True)
-    assert "the outcome is not noted in the store: " in capsys.readouterr().err
+    assert "the outcome could not be stored in the tier: " in capsys.readouterr().err

@@ -48,7 +48,7 @@ def test_names_are_compared_unless_they_are_not_to_be(line: str, checks: bool) -
     ("text", "said"),
     [
         ("security.protocol=TLS", "PLAINTEXT, SSL"),
-        ("sasl.jaas.config=x", "sasl.jaas.config is not known"),
+        ("sasl.jaas.config=x", "unknown property sasl.jaas.config"),
         ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=GSSAPI", "PLAIN, SCRAM"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN", "needs sasl.username and sasl.passw"),
         ("security.protocol=SSL\nssl.ca.location=/none", "cannot be read"),
@@ -61,7 +61,7 @@ def test_what_cannot_be_used_is_said(text: str, said: str) -> None:
 
 
 def test_messages_name_the_file(tmp_path: Path) -> None:
-    with pytest.raises(BadProperties, match="none: it cannot be read"):
+    with pytest.raises(BadProperties, match="none: the file cannot be read"):
         read_access(tmp_path / "none", "b:1")
     with pytest.raises(BadProperties, match="'nowhere' is no host:port"):
         read_access(None, "nowhere")

@@ -32,9 +32,9 @@ LAKE = ["--warehouse", "/lake"]
         ([], "say where the tables are"),
         (["--warehouse", "/lake", "--option", "a"], "write name=value"),
         (["--warehouse", "/lake", "--catalog", "=x"], "write name=value"),
-        (["--warehouse", "/lake", "--jar", "/none.jar"], "there is no such file"),
+        (["--warehouse", "/lake", "--jar", "/none.jar"], "no such file"),
         ([*LAKE, "--schema", "a INT", "--registry", "http://r"], "one of them"),
-        ([*LAKE, "--schema-file", "/none.avsc"], "there is no such file"),
+        ([*LAKE, "--schema-file", "/none.avsc"], "no such file"),
         ([*LAKE, "--schema-file", "/schema.xsd"], "its name says no format"),
         ([*LAKE, "--registry", "r:8081"], "is no address of a registry"),
         ([*LAKE, "--registry", "http://me:secret@r"], "as options, not in its address"),
@@ -44,8 +44,11 @@ LAKE = ["--warehouse", "/lake"]
         ([*LAKE, "--registry", "http://r", "--registry-option", "key=k"], "go together"),
         ([*LAKE, "--registry-option", "user=me"], "need its address"),
         ([*LAKE, "--evolution", "grow"], "have no schema: give one"),
-        ([*LAKE, "--delete-after-commit"], "needs whom to ask: --kubeconfig FILE, or --bootstrap"),
-        ([*LAKE, "--delete-after-commit", "--namespace", "n"], "go with --kubeconfig"),
+        (
+            [*LAKE, "--delete-after-commit"],
+            "needs an API or brokers: add --kubeconfig FILE or --bootstrap",
+        ),
+        ([*LAKE, "--delete-after-commit", "--namespace", "n"], "need --kubeconfig"),
     ],
 )
 def test_what_is_wrong_is_said_before_spark_starts(

@@ -49,7 +49,7 @@ def test_only_what_is_the_topics_own_is_wanted() -> None:
 @pytest.mark.parametrize(
     ("topic", "why"),
     [
-        (existing((1, 2), (1,)), "its partitions have 1 and 2 replicas: give all the same"),
+        (existing((1, 2), (1,)), "its partitions have 1 and 2 replicas: give all of them the same"),
         (existing((1, 2), is_moving=True), "being reassigned"),
         (
             existing((1,), configuration=Failure(ErrorCode.topic_authorization_failed, "no")),
@@ -90,17 +90,17 @@ def test_what_is_different_in_the_cluster_is_said() -> None:
     found = identified(described(remarks=("before",)), {"t": existing((1,), (1, 2), (2, 3))})
     assert found.remarks == (
         "before",
-        "has 3 partitions in the cluster, and 2 here",
-        "has 1 and 2 replicas in the cluster, and 2 here",
+        "has 3 partitions in the cluster, but 2 in the manifest",
+        "has 1 and 2 replicas in the cluster, but 2 in the manifest",
     )
 
 
 def test_a_topic_that_is_not_there_adopts_none() -> None:
     """Its manifest named the id that it has in another cluster, and would have waited for that."""
     found = identified(described(topic_id="A" * 22), {})
-    assert (found.topic_id, found.remarks) == ("", ("is not in the cluster: it will be made",))
+    assert (found.topic_id, found.remarks) == ("", ("is not in the cluster: it will be created",))
 
 
 def test_another_topic_of_that_name_is_not_adopted() -> None:
-    with pytest.raises(NotImported, match="was made anew, or this is another cluster"):
+    with pytest.raises(NotImported, match="was recreated, or this is another cluster"):
         identified(described(topic_id="A" * 22), {"t": existing((1, 2))})

@@ -77,17 +77,17 @@ def test_values_are_as_strimzi_passes_them_to_kafka(value: object, as_text: str)
     [
         (body(apiVersion="kafka.strimzi.io/v1alpha1"), "strimzi.io/v1 and kafka.strimzi"),
         (body(metadata={}), "metadata.name is missing"),
-        (body(metadata=[]), "metadata is no map"),
-        (body(spec="x"), "spec is no map"),
+        (body(metadata=[]), "metadata is not a map"),
+        (body(spec="x"), "spec is not a map"),
         (body(spec={"replicas": 1}), "spec.partitions is missing.*--default-partitions"),
         (body(spec={"partitions": 1}), "spec.replicas is missing.*--default-replicas"),
-        (spec(partitions=0), "spec.partitions 0 is no whole number from 1 on"),
-        (spec(partitions=True), "spec.partitions True is no whole number"),
-        (spec(replicas="three"), "spec.replicas 'three' is no whole number"),
-        (spec(topicName=7), "spec.topicName 7 is no text"),
-        (spec(config=["a"]), "spec.config is no map"),
-        (spec(config={"a": None}), "spec.config.a None is neither"),
-        (spec(config={"a": {"b": 1}}), "spec.config.a {'b': 1} is neither"),
+        (spec(partitions=0), "spec.partitions 0 is not an integer of at least 1"),
+        (spec(partitions=True), "spec.partitions True is not an integer"),
+        (spec(replicas="three"), "spec.replicas 'three' is not an integer"),
+        (spec(topicName=7), "spec.topicName 7 is not text"),
+        (spec(config=["a"]), "spec.config is not a map"),
+        (spec(config={"a": None}), "spec.config.a None is not text"),
+        (spec(config={"a": {"b": 1}}), "spec.config.a {'b': 1} is not text"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said(found: dict[str, Any], why: str) -> None:
@@ -243,9 +243,7 @@ def test_what_strimzi_leaves_alone_is_paused(annotation: dict[str, str]) -> None
 
 def test_unknown_fields_are_reported() -> None:
     found = wanted(spec(extra=1))
-    assert found.remarks == (
-        "spec.extra is not a field of a KafkaTopic that is known here; left out",
-    )
+    assert found.remarks == ("spec.extra is not a known field of a KafkaTopic; left out",)
 
 
 # ---------------------------------------------------------------- the command
@@ -274,9 +272,9 @@ def test_what_is_left_out_is_said_twice_and_what_fails_is_counted() -> None:
     assert done.exit_code == 1
     assert "KafkaUser u: no topic, left out" in said(done)
     assert "not imported: standard input, KafkaTopic bad: spec.partitions is missing" in said(done)
-    assert "1 Topic, 1 with the id of the topic that it takes over; 1 not imported" in said(done)
-    assert "KafkaTopic orders: x is no topic configuration key" in said(done)
-    assert "# - x is no topic configuration key" in done.stdout
+    assert "1 Topic, 1 with the id of the topic to adopt; 1 not imported" in said(done)
+    assert "KafkaTopic orders: x is not a known topic configuration key" in said(done)
+    assert "# - x is not a known topic configuration key" in done.stdout
     (made,) = yaml.safe_load_all(done.stdout)
     assert made["metadata"]["annotations"] == {ADOPT_TOPIC_ID: ID}
 
@@ -288,7 +286,7 @@ def test_a_topic_is_imported_once() -> None:
     )
     done = run("--strimzi", "-", stdin=text(one, other))
     assert done.exit_code == 1
-    assert "KafkaTopic other: standard input, KafkaTopic one is topic one, too" in said(done)
+    assert "KafkaTopic other: standard input, KafkaTopic one also is topic one" in said(done)
     assert len(list(yaml.safe_load_all(done.stdout))) == 1
 
 
@@ -296,24 +294,27 @@ def test_topics_of_several_clusters_are_not_mixed() -> None:
     both = text(body("a", "one"), body("b", "two"))
     done = run("--strimzi", "-", stdin=both)
     assert done.exit_code == 1
-    assert "several clusters, one, two: name one with --strimzi-cluster" in said(done)
+    assert "several clusters, one, two: choose one with --strimzi-cluster" in said(done)
     done = run("--strimzi", "-", "--strimzi-cluster", "two", stdin=both)
     assert [each["metadata"]["name"] for each in yaml.safe_load_all(done.stdout)] == ["b"]
     done = run("--strimzi", "-", "--strimzi-cluster", "three", stdin=both)
-    assert "no KafkaTopic is of the Strimzi cluster three; there are one, two" in said(done)
+    assert "no KafkaTopic is of Strimzi cluster three; the files have one, two" in said(done)
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("a: [", "standard input is no YAML: "),
-        ("just words", "standard input has a document that is no object: 'just words'"),
+        ("a: [", "standard input is not YAML: "),
+        ("just words", "standard input contains a document that is not an object: 'just words'"),
         ("", "there is no KafkaTopic in - (0 objects)"),
         ("kind: ConfigMap", "there is no KafkaTopic in - (1 object)"),
-        ("- 1", "has a document that is no object"),
-        ("kind: List\nitems: [1]", "has a document that is no object"),
-        ("a: 2001-99-99", "standard input is no YAML"),
-        ("kind: KafkaTopic\napiVersion: kafka.strimzi.io/v1\nmetadata: 1\n", "metadata is no map"),
+        ("- 1", "contains a document that is not an object"),
+        ("kind: List\nitems: [1]", "contains a document that is not an object"),
+        ("a: 2001-99-99", "standard input is not YAML"),
+        (
+            "kind: KafkaTopic\napiVersion: kafka.strimzi.io/v1\nmetadata: 1\n",
+            "metadata is not a map",
+        ),
     ],
 )
 def test_bad_input_is_named(given: str, why: str) -> None:
@@ -326,7 +327,9 @@ def test_bad_input_is_named(given: str, why: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in said(run("--strimzi", str(tmp_path / "x.yaml")))
     (tmp_path / "x").mkdir()
-    assert "has no file that ends in .yaml, .yml, .json" in said(run("--strimzi", str(tmp_path)))
+    assert "contains no file that ends with .yaml, .yml, .json" in said(
+        run("--strimzi", str(tmp_path))
+    )
 
 
 def test_the_result_is_written_to_a_file(tmp_path: Path) -> None:

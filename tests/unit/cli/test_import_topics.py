@@ -116,7 +116,7 @@ def test_kafkas_switches_become_ours(config: dict[str, str], tiering: object) ->
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"what.is.this": "1"}, "what.is.this is no topic configuration key that is known here"),
+        ({"what.is.this": "1"}, "what.is.this is not a known topic configuration key"),
         (
             {"compression.type": "lz4"},
             "compression.type is not served, except with the value producer",
@@ -124,7 +124,7 @@ def test_kafkas_switches_become_ours(config: dict[str, str], tiering: object) ->
         ({"leader.replication.throttled.replicas": "0:1"}, "is not served"),
         ({"retention.ms": "a week"}, "retention.ms 'a week': it must be"),
         ({"remote.storage.enable": "maybe"}, "remote.storage.enable 'maybe': it must be"),
-        ({"local.retention.ms": str(2**63 - 1)}, "is longer than spec.tiering.localRetention"),
+        ({"local.retention.ms": str(2**63 - 1)}, "is too long for spec.tiering.localRetention"),
     ],
 )
 def test_what_has_no_counterpart_is_left_out_and_said(config: dict[str, str], said: str) -> None:
@@ -132,7 +132,7 @@ def test_what_has_no_counterpart_is_left_out_and_said(config: dict[str, str], sa
     assert spec["config"] == {"segment.bytes": "1048576"}
     (remark,) = remarks(config)
     assert said in remark
-    assert "stays as it is in Kafka" in remark
+    assert "stays unchanged in Kafka" in remark
 
 
 def test_what_describes_what_happens_anyway_is_kept() -> None:

@@ -78,7 +78,7 @@ def test_garbage_is_an_error_in_one_line(layout: Layout, text: str) -> None:
 )
 def test_a_record_is_as_it_was_stored_or_none(layout: Layout, change: dict[str, Any]) -> None:
     write_json(layout.run / "operator.json", RECORD | change)
-    with pytest.raises(LayoutError, match="no record of a process"):
+    with pytest.raises(LayoutError, match="not a process record"):
         processes.find(layout, "operator")
 
 
@@ -88,7 +88,7 @@ def test_a_record_is_as_it_was_stored_or_none(layout: Layout, change: dict[str, 
 )
 def test_settings_are_as_they_were_stored_or_none(layout: Layout, change: dict[str, Any]) -> None:
     write_json(layout.settings, SETTINGS | change)
-    with pytest.raises(LayoutError, match="none that `tidemark up` has written"):
+    with pytest.raises(LayoutError, match="was not written by `tidemark up`"):
         settings.load(layout)
 
 
@@ -96,7 +96,7 @@ def test_what_others_may_write_is_not_read(layout: Layout) -> None:
     write_json(layout.settings, SETTINGS)
     assert settings.load(layout) is not None
     layout.settings.chmod(0o666)
-    with pytest.raises(LayoutError, match="may be written by others"):
+    with pytest.raises(LayoutError, match="other users may write"):
         settings.load(layout)
 
 
@@ -106,7 +106,7 @@ def test_a_link_or_a_pipe_is_not_read(layout: Layout, tmp_path: Path) -> None:
     with pytest.raises(LayoutError, match="cannot be read"):
         read_json(layout.settings)
     os.mkfifo(layout.run / "operator.json", 0o600)
-    with pytest.raises(LayoutError, match="is no file"):
+    with pytest.raises(LayoutError, match="is not a regular file"):
         read_json(layout.run / "operator.json")
 
 
@@ -117,7 +117,7 @@ def test_a_command_prints_the_error_and_ends(
     write_json(layout.run / "operator.json", RECORD | {"pid": 1})
     with pytest.raises(typer.Exit):
         open_cluster(layout.root)
-    assert "no record of a process" in capsys.readouterr().err.replace("\n", " ")
+    assert "not a process record" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_another_process_of_that_id_is_left_alone(layout: Layout) -> None:

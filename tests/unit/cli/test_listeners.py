@@ -30,11 +30,11 @@ def test_each_listener_states_authentication_and_authorization() -> None:
     )
     records = [broker(open_to(1), *secured), broker(open_to(4)), ProcessRecord("operator", 2, 1)]
     found = listeners_of(records)
-    nobody = "no authentication: whoever reaches it, from this machine, may"
+    nobody = "no authentication: every client from this machine may"
     assert described(found, authorize=False) == [
         f"PLAINTEXT 127.0.0.1:1,127.0.0.1:4 (PLAINTEXT): {nobody} do everything",
-        "IN 127.0.0.1:2 (SASL_SSL): whoever proves who they are (SCRAM-SHA-512) may do everything",
-        "CERT 127.0.0.1:3 (SSL): whoever proves who they are (a certificate) may do everything",
+        "IN 127.0.0.1:2 (SASL_SSL): authenticated clients (SCRAM-SHA-512) may do everything",
+        "CERT 127.0.0.1:3 (SSL): authenticated clients (a certificate) may do everything",
     ]
     lines = described(found, authorize=True)
     assert all(line.endswith("may do what ACLs allow") for line in lines)
@@ -48,7 +48,7 @@ def test_no_broker_speaks_for_another() -> None:
         authorize=None,
     )
     assert [line.split(": ")[1].split(" may ")[0] for line in lines] == [
-        "whoever proves who they are (SCRAM-SHA-512)",
+        "authenticated clients (SCRAM-SHA-512)",
         "no authentication",
         "no authentication",
     ]

@@ -19,8 +19,8 @@ from tidemark_pipeline.export.maintenance import Maintained
         (["--warehouse", "/lake", "--orphans-after", ""], "or never"),
         (["--format", "delta"], "--warehouse FOLDER, and no --catalog"),
         (["--format", "delta", "--warehouse", "/l", "--catalog", "type=rest"], "and no --catalog"),
-        (["--warehouse", "/lake", "--jar", "/none.jar"], "there is no such file"),
-        (["--warehouse", "/lake", "--from-history"], "goes with --propagate-deletes"),
+        (["--warehouse", "/lake", "--jar", "/none.jar"], "no such file"),
+        (["--warehouse", "/lake", "--from-history"], "needs --propagate-deletes"),
         (
             ["--warehouse", "/lake", "--propagate-deletes", "--path", "/t", "--option", "a=b"],
             "unknown option 'a'",
@@ -41,16 +41,17 @@ def test_what_is_wrong_is_said(options: list[str], said: str, tmp_path: Path) ->
 def test_the_closing_line_has_all_figures() -> None:
     done = Maintained(compacted=1200, into=3, failed=2, expired=57, removed=1300, orphans=1)
     assert text(done) == (
-        "1,200 files became 3 (2 were changed meanwhile and stay), 57 versions expired, "
+        "1,200 files compacted to 3 (2 kept, a concurrent commit changed them), "
+        "57 versions expired, "
         "1,300 files removed, 1 orphans removed"
     )
 
 
 def test_the_line_of_what_went_says_what_did_not_yet() -> None:
     assert propagated(Propagated(rows=1200, expired=3, removed=4)) == (
-        "1,200 rows dropped, 3 versions expired, 4 files removed"
+        "1,200 rows deleted, 3 versions expired, 4 files removed"
     )
     assert propagated(Propagated(held=("the branch or tag x",), behind=(0, 2))) == (
-        "0 rows dropped, 0 versions expired, 0 files removed; still kept: the branch or tag x; "
-        "partitions 0, 2 are not exported so far yet: run this again later"
+        "0 rows deleted, 0 versions expired, 0 files removed; still referenced by the branch or "
+        "tag x; partitions 0, 2 are not exported that far yet: run this command again later"
     )

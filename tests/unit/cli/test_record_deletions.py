@@ -98,7 +98,7 @@ def test_more_partitions_than_an_object_may_name_are_deleted_in_turn() -> None:
 @pytest.mark.parametrize("given", [("Orders_v1", str(uuid.uuid4())), ("Orders_v1", ""), ("x", "")])
 def test_a_recreated_topic_is_left_alone(given: tuple[str, str]) -> None:
     kube = Kept()
-    with pytest.raises(ExportError, match="nothing is deleted"):
+    with pytest.raises(ExportError, match="no record is deleted"):
         RecordDeletions(kube, "t").delete(*given, {0: Position(1)})
     assert kube.there == {}
 
@@ -107,7 +107,7 @@ def test_an_object_of_another_owner_is_left_alone() -> None:
     kube = Kept()
     name = name_of("orders", "t")
     kube.there[name] = {"metadata": {"name": name, "uid": "x"}}
-    with pytest.raises(ExportError, match="not this export's"):
+    with pytest.raises(ExportError, match="does not belong to this export"):
         RecordDeletions(kube, "t").delete("Orders_v1", str(TOPIC_ID), {0: Position(1)})
     assert kube.specs == []
 
@@ -116,7 +116,7 @@ def test_what_did_not_succeed_is_said() -> None:
     """And what does not end is not waited for without end."""
     with pytest.raises(Unavailable, match="as said"):
         RecordDeletions(Kept("False"), "t").delete("Orders_v1", str(TOPIC_ID), {0: Position(1)})
-    with pytest.raises(Unavailable, match="is not done: as said"):
+    with pytest.raises(Unavailable, match="is not done yet: as said"):
         RecordDeletions(Kept("Unknown"), "t", timeout_s=0).delete(
             "Orders_v1", str(TOPIC_ID), {0: Position(1)}
         )

@@ -37,5 +37,5 @@ def test_a_restored_topic_is_left_alone_and_a_namesake_is_reported() -> None:
         assert others([found], {name: mine}) == []
     for another in (body(), body(annotation="{}"), body(topic_id="x", annotation=origin.text())):
         (told,) = others([found], {name: another})
-        assert "Topic flights has the name flights and is another topic" in told
+        assert "Topic flights has the name flights but is not the topic in the tier" in told
         assert own in told

@@ -45,7 +45,7 @@ def test_where_the_topic_is(
 def test_brokers_alone_are_no_tier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Exit):
         source_options({"bootstrap": "b:1"}, {}, tmp_path)
-    assert "say --option engine=kafka" in " ".join(capsys.readouterr().err.split())
+    assert "add --option engine=kafka" in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_is_no_engine_is_said() -> None:

@@ -44,8 +44,11 @@ def test_topics_are_those_of_the_tier_and_of_them_what_the_statement_names(tier:
     ("arguments", "said"),
     [
         (["SELECT 1", "--topic", "nosuch"], "no topic 'nosuch' in"),
-        (["SELECT 1", "--topic", "orders-eu.v1", "--topic", "Orders-EU.v1"], "one name to SQL"),
-        (["SELECT * FROM `orders-eu.v1`"], "name one of them by --topic"),
+        (
+            ["SELECT 1", "--topic", "orders-eu.v1", "--topic", "Orders-EU.v1"],
+            "the same name in SQL",
+        ),
+        (["SELECT * FROM `orders-eu.v1`"], "choose one with --topic"),
         (["SELECT 1", "--option", "tire=remote"], "unknown option 'tire'"),
         (["SELECT 1", "--option", "tier"], "write name=value"),
         (["SELECT 1", "--catalog", "io-impl=x"], "say where the tables are"),

@@ -83,7 +83,7 @@ def test_rows_are_those_of_the_topics_id(status: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("conditions", "line"),
     [
-        ([], "cluster main: not looked at yet"),
+        ([], "cluster main: not reconciled yet"),
         ([("Ready", "True", "Serving", "3 brokers live")], "cluster main: 3 brokers live"),
         (
             [("Ready", "False", "NoBrokers", "no broker is live")],
@@ -185,7 +185,7 @@ def test_of_many_topics_the_first_are_shown_and_how_to_see_more() -> None:
     said = text([broker], many(300), limit=20)
     assert "orders-019" in said
     assert "clicks-020" not in said
-    assert "20 of 300 topics; all: --limit 0" in said
+    assert "20 of 300 topics shown; show all with --limit 0" in said
     # What a broker holds does not depend on what is shown.
     assert "300" in next(line for line in said.splitlines() if "broker-1" in line)
 
@@ -196,7 +196,7 @@ def test_topics_are_chosen_by_name_or_pattern() -> None:
     assert "orders-001" in said
     assert "clicks-002" not in said
     assert "20 of 151 topics" in said
-    assert "no topic of 300 is called order" in text([], many(300), "order", limit=20)
+    assert "none of 300 topics matches order" in text([], many(300), "order", limit=20)
     assert " topics;" not in text([], many(20), limit=20)
 
 

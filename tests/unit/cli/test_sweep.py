@@ -35,7 +35,7 @@ def test_it_shows_and_removes_nothing(tmp_path: Path) -> None:
     store, key = tier_with_an_orphan(tmp_path)
     code, output = run("--path", str(tmp_path), "--older-than", "0")
     assert code == 0, output
-    assert "1 objects that nothing names, 5 bytes" in output
+    assert "1 objects that no manifest names, 5 bytes" in output
     assert key in output
     assert "data/photos/ (1)" in output
     assert "tidemark sweep --delete" in output
@@ -44,7 +44,7 @@ def test_it_shows_and_removes_nothing(tmp_path: Path) -> None:
 
 def test_it_removes_what_is_old_enough(tmp_path: Path) -> None:
     store, key = tier_with_an_orphan(tmp_path)
-    assert "1 of these too young" in run("--path", str(tmp_path), "--delete")[1]
+    assert "1 too young to be removed" in run("--path", str(tmp_path), "--delete")[1]
     assert store.get(key)
     code, output = run("--path", str(tmp_path), "--delete", "--older-than", "0")
     assert (code, "1 removed" in output) == (0, True), output
@@ -69,5 +69,5 @@ def test_another_sweeper_is_waited_for(tmp_path: Path) -> None:
 
 def test_a_place_that_is_no_tier_is_refused(tmp_path: Path) -> None:
     code, output = run("--path", str(tmp_path))
-    assert (code, "there is no tier; check the path" in output) == (1, True), output
+    assert (code, "no tier is there; check --path" in output) == (1, True), output
     assert not list(tmp_path.iterdir())

@@ -157,7 +157,7 @@ def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
         ("broker-1", "1", "False", "1", "1", "-", "no heartbeat"),
         ("broker-2", "2", "True", "0", "1", "9,000", "Draining: 3 replicas left"),
     )
-    disabling = "Disabling (epoch 3), Delete; waits for brokers 2; 14 segments left"
+    disabling = "Disabling (epoch 3), Delete; waiting for brokers 2; 14 segments left"
     assert view.topics.rows == (
         ("orders", "True", disabling, "14 segments, 4,096 bytes", "1", "0", "1", "1",
          "FullyReplicated: 1 waits for a broker"),
@@ -203,8 +203,8 @@ def test_brokers_are_queried_only_for_what_is_shown() -> None:
     told = broker_offsets.ask(asked[:1], {})
     assert told.told == {}
     assert told.problems == (
-        "broker 1 has not said where it is reached",
-        "broker 2 has not said where it is reached",
+        "broker 1 has no known address",
+        "broker 2 has no known address",
     )
 
 

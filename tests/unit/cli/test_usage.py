@@ -71,7 +71,7 @@ def test_what_is_not_understood_is_refused_with_what_is(tmp_path: Path) -> None:
     path = str(tier_of_one_segment(tmp_path))
     assert run("--path", path, "--by", "week") == (
         1,
-        "error: --by week: rows are by partition, bucket, day, with commas",
+        "error: --by week is unknown: use partition, bucket, day, separated by commas",
     )
     assert run("--path", path, "photos")[0] == 1
     assert run("--path", path, "--retention-ms", "-2")[0] == 2
@@ -84,7 +84,7 @@ def test_figures_that_are_too_low_end_with_another_status(tmp_path: Path) -> Non
     (path / head_key(Place().topic_id, 3)).write_text("torn")
     code, output = run("--path", str(path))
     assert code == 3
-    assert f"not counted: {head_key(Place().topic_id, 3)}" in output
+    assert f"not included: {head_key(Place().topic_id, 3)}" in output
 
 
 def test_names_of_control_characters_are_shown_as_text(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def to_arrow(
     validity = _bits(there)
     if isinstance(layout, StructOf):
         children = [
-            to_arrow(store, data, each, wanted.field(name).type) for name, each in layout.fields
+            to_arrow(store, data, field, wanted.field(name).type) for name, field in layout.fields
         ]
         return pa.Array.from_buffers(wanted, len(there), [validity], children=children)
     lengths = store.low[entries]

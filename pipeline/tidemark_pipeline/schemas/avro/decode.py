@@ -102,9 +102,9 @@ def _larger(store: kernel.Store, slot: int) -> kernel.Store:
     room = np.where(store.reached * 2 > store.room, store.room * 2, store.room)
     room[slot] = store.room[slot] * 2
     made = _with_room(room)
-    for each in range(len(room)):
-        size = store.size[each]
-        old, new = store.base[each], made.base[each]
+    for stack in range(len(room)):
+        size = store.size[stack]
+        old, new = store.base[stack], made.base[stack]
         for name in ("low", "high", "there"):
             getattr(made, name)[new : new + size] = getattr(store, name)[old : old + size]
     made.size[:] = store.size

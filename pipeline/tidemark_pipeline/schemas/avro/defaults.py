@@ -42,19 +42,19 @@ def encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
         _encode_long(0, out)
         encode(value, schema.branches[0], out)
     elif kind == "record":
-        for each in schema.fields:
-            if each.name not in value and not each.has_default:
-                raise KeyError(each.name)
-            encode(value.get(each.name, each.default), each.schema, out)
+        for field in schema.fields:
+            if field.name not in value and not field.has_default:
+                raise KeyError(field.name)
+            encode(value.get(field.name, field.default), field.schema, out)
     else:
         assert schema.items is not None
-        items = value.items() if kind == "map" else ((None, each) for each in value)
+        items = value.items() if kind == "map" else ((None, item) for item in value)
         if len(value):
             _encode_long(len(value), out)
-        for key, each in items:
+        for key, item in items:
             if kind == "map":
                 encode(key, Schema("string", "string"), out)
-            encode(each, schema.items, out)
+            encode(item, schema.items, out)
         out.append(0)
 
 

@@ -75,5 +75,5 @@ def null_slots(layout: Layout) -> Iterator[int]:
     """Those that get an entry where the value is null: of a list only its own."""
     yield layout.slot
     if isinstance(layout, StructOf):
-        for _, each in layout.fields:
-            yield from null_slots(each)
+        for _, field in layout.fields:
+            yield from null_slots(field)

@@ -120,8 +120,10 @@ class _Compiler:
             return self._read(writer, layout, reader, "")
         node = self._node(kernel.RECORD, layout, "")
         kids = [
-            self._read(writer, each, reader, VALUE) if name == VALUE else self._missing(each, name)
-            for name, each in layout.fields
+            self._read(writer, child, reader, VALUE)
+            if name == VALUE
+            else self._missing(child, name)
+            for name, child in layout.fields
         ]
         if VALUE not in dict(layout.fields):
             raise SchemaRefused(f"the record's schema is {writer.name}, and no record")
@@ -224,28 +226,28 @@ class _Compiler:
         assert isinstance(layout, StructOf)
         node = self._node(kernel.RECORD, layout, path)
         kids = [
-            self._read(writer, each, reader, f"{path}.{column}")
+            self._read(writer, child, reader, f"{path}.{column}")
             if column == name
-            else self._missing(each, f"{path}.{column}")
-            for column, each in layout.fields
+            else self._missing(child, f"{path}.{column}")
+            for column, child in layout.fields
         ]
         self._kids(node, kids)
         return node
 
     def _record(self, writer: Schema, layout: StructOf, reader: Schema | None, path: str) -> int:
         node = self._node(kernel.RECORD, layout, path)
-        known = {each.name: each for each in reader.fields} if reader is not None else {}
+        known = {read.name: read for read in reader.fields} if reader is not None else {}
         goes_to = _matched(writer, layout, known)
         kids = []
-        for each in writer.fields:
-            where = f"{path}.{each.name}" if path else each.name
-            column = goes_to.get(each.name)
+        for written in writer.fields:
+            where = f"{path}.{written.name}" if path else written.name
+            column = goes_to.get(written.name)
             if column is None:
-                kids.append(self._pass_over(each.schema, where))
+                kids.append(self._pass_over(written.schema, where))
             else:
                 name, place = column
                 inner = known[name].schema if name in known else None
-                kids.append(self._read(each.schema, place, inner, where))
+                kids.append(self._read(written.schema, place, inner, where))
         filled = {name for name, _ in goes_to.values()}
         for name, place in layout.fields:
             if name not in filled:
@@ -300,7 +302,7 @@ class _Compiler:
 
 
 def _present(union: Schema) -> list[Schema]:
-    return [each for each in union.branches if each.kind != "null"]
+    return [branch for branch in union.branches if branch.kind != "null"]
 
 
 def _matched(
@@ -308,7 +310,7 @@ def _matched(
 ) -> dict[str, tuple[str, Layout]]:
     """By the record's field the column that it goes to: of its own name, else of one that it is an
     alias of."""
-    there = {each.name for each in writer.fields if each.schema.kind != "null"}
+    there = {written.name for written in writer.fields if written.schema.kind != "null"}
     found: dict[str, tuple[str, Layout]] = {}
     for name, place in layout.fields:
         if name in there:
@@ -327,8 +329,8 @@ def _counterpart(reader: Schema | None, writer: Schema) -> Schema | None:
     if reader is None or reader.kind != "union" or writer.kind == "union":
         same = reader is not None and reader.kind == writer.kind
         return reader if same else None
-    like = [each for each in reader.branches if each.kind == writer.kind]
-    named = [each for each in like if each.short_name == writer.short_name]
+    like = [branch for branch in reader.branches if branch.kind == writer.kind]
+    named = [branch for branch in like if branch.short_name == writer.short_name]
     return next(iter(named or like), None)
 
 

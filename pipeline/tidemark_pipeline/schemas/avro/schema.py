@@ -50,8 +50,8 @@ class Schema:
         if self.items is not None:
             yield self.items
         yield from self.branches
-        for each in self.fields:
-            yield each.schema
+        for field in self.fields:
+            yield field.schema
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +85,7 @@ def parse_schema(text: str | bytes, named: Mapping[str, Schema] | None = None) -
 
 def names_of(schema: Schema) -> dict[str, Schema]:
     """The named types in it, by their full names."""
-    return {each.name: each for each in walk(schema) if each.kind in _NAMED}
+    return {named.name: named for named in walk(schema) if named.kind in _NAMED}
 
 
 def walk(schema: Schema) -> Iterator[Schema]:
@@ -143,8 +143,8 @@ class _Reader:
         return found
 
     def _union(self, given: list[Any], namespace: str, where: str, depth: int) -> Schema:
-        branches = tuple(self.read(each, namespace, where, depth + 1) for each in given)
-        names = [each.name for each in branches]
+        branches = tuple(self.read(branch, namespace, where, depth + 1) for branch in given)
+        names = [branch.name for branch in branches]
         if not branches or len(set(names)) < len(names) or "union" in names:
             raise SchemaRefused(f"{where}: {_short(given)} is no union of Avro's")
         return Schema("union", "union", branches=branches)
@@ -177,17 +177,17 @@ class _Reader:
         if not isinstance(given, list):
             raise SchemaRefused(f"{where}: a record has no list of fields")
         fields: dict[str, Field] = {}
-        for each in given:
-            name = each.get("name") if isinstance(each, dict) else None
+        for declared in given:
+            name = declared.get("name") if isinstance(declared, dict) else None
             if not isinstance(name, str) or not name or name in fields:
-                raise SchemaRefused(f"{where}: {_short(each)} is no field, or there are two")
-            aliases = each.get("aliases") or []
+                raise SchemaRefused(f"{where}: {_short(declared)} is no field, or there are two")
+            aliases = declared.get("aliases") or []
             fields[name] = Field(
                 name,
-                self.read(each.get("type"), namespace, f"{where}.{name}", depth + 1),
+                self.read(declared.get("type"), namespace, f"{where}.{name}", depth + 1),
                 tuple(a for a in aliases if isinstance(a, str)) if aliases else (),
-                "default" in each,
-                each.get("default"),
+                "default" in declared,
+                declared.get("default"),
             )
         return tuple(fields.values())
 
@@ -242,25 +242,25 @@ def _whole(given: Any, where: str) -> int:
     return given
 
 
-def _check_items(schema: Schema) -> None:
-    """No array has items that may take no bytes."""
-    types = list(walk(schema))
+def _check_items(root: Schema) -> None:
+    """Refuse an array whose items may take no bytes."""
+    types = list(walk(root))
     within: dict[int, list[Schema]] = {}
-    for each in types:
-        for part in each.fields:
-            within.setdefault(id(part.schema), []).append(each)
+    for schema in types:
+        for part in schema.fields:
+            within.setdefault(id(part.schema), []).append(schema)
     left = [t for t in types if t.kind not in {"null", "record"} and (t.kind != "fixed" or t.size)]
-    takes = {id(each) for each in left}
+    takes = {id(schema) for schema in left}
     while left:
         for record in within.get(id(left.pop()), ()):
             if id(record) not in takes:
                 takes.add(id(record))
                 left.append(record)
-    for each in types:
-        if each.kind == "array" and id(each.items) not in takes:
+    for schema in types:
+        if schema.kind == "array" and id(schema.items) not in takes:
             raise SchemaRefused(
-                f"the items of an array ({each.items.name if each.items else ''}) take no bytes: "
-                "a record of a few bytes could have any number of them"
+                f"the items of an array ({schema.items.name if schema.items else ''}) take no "
+                "bytes: a record of a few bytes could have any number of them"
             )
 
 
@@ -302,8 +302,8 @@ def _close(root: Schema, open_: list[Schema], on: set[int]) -> None:
         if each is root:
             break
     circle = len(component) > 1 or any(part is root for part in root.parts())
-    for each in component:
-        each.recursive = each.recursive or circle
+    for member in component:
+        member.recursive = member.recursive or circle
 
 
 def _short(given: Any) -> str:

@@ -69,11 +69,15 @@ def columns_of(schema: Schema) -> StructType:
 
 def member_names(union: Schema) -> dict[int, str]:
     """By the place of a branch that is not null what its column is called."""
-    present = [(place, each) for place, each in enumerate(union.branches) if each.kind != "null"]
-    short = [each.short_name for _, each in present]
+    present = [
+        (place, branch) for place, branch in enumerate(union.branches) if branch.kind != "null"
+    ]
+    short = [branch.short_name for _, branch in present]
     return {
-        place: each.short_name if short.count(each.short_name) == 1 else each.name.replace(".", "_")
-        for place, each in present
+        place: branch.short_name
+        if short.count(branch.short_name) == 1
+        else branch.name.replace(".", "_")
+        for place, branch in present
     }
 
 
@@ -102,7 +106,7 @@ class _Maker:
         if schema.kind == "union":
             return self._union(schema, where, depth)
         if schema.kind == "record":
-            fields = ((each.name, each.schema, each.aliases) for each in schema.fields)
+            fields = ((field.name, field.schema, field.aliases) for field in schema.fields)
             return self._struct(fields, where, depth)
         if schema.items is None:
             raise SchemaRefused(f"{where or 'the schema'}: null alone has no column")
@@ -114,7 +118,7 @@ class _Maker:
         present = _present(schema)
         if len(present) == 1:
             return self.type_of(present[0], where, depth)
-        kinds = {each.kind if not each.logical else "" for each in present}
+        kinds = {branch.kind if not branch.logical else "" for branch in present}
         for among, wider in _WIDER:
             if present and kinds <= among:
                 return _SIMPLE[wider]
@@ -141,4 +145,4 @@ class _Maker:
 
 
 def _present(union: Schema) -> list[Schema]:
-    return [each for each in union.branches if each.kind != "null"]
+    return [branch for branch in union.branches if branch.kind != "null"]

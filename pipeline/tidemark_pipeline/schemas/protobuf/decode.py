@@ -142,7 +142,7 @@ _Read = Callable[[Sequence[Any], _Budget], pa.Array]
 
 
 def _struct(message: Descriptor, columns: StructType, path: str, wanted: pa.DataType) -> _Read:
-    fields = {each.name: each for each in message.fields}
+    fields = {field.name: field for field in message.fields}
     readers: list[tuple[Callable[[Any], Any] | None, _Read | None]] = []
     for column in columns:
         where = f"{path}.{column.name}" if path else column.name
@@ -156,7 +156,7 @@ def _struct(message: Descriptor, columns: StructType, path: str, wanted: pa.Data
 
     def read(messages: Sequence[Any], budget: _Budget) -> pa.Array:
         budget.take(len(messages) * (len(readers) + 1))
-        absent = [each is None for each in messages]
+        absent = [message is None for message in messages]
         some = any(absent)
         arrays = []
         for (get, into), kind in zip(readers, types, strict=True):
@@ -164,7 +164,7 @@ def _struct(message: Descriptor, columns: StructType, path: str, wanted: pa.Data
                 arrays.append(pa.nulls(len(messages), kind))
                 continue
             values = (
-                [None if each is None else get(each) for each in messages]
+                [None if message is None else get(message) for message in messages]
                 if some
                 else list(map(get, messages))
             )
@@ -237,7 +237,7 @@ def _scalar(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataTyp
 
 
 def _names(enum: EnumDescriptor) -> dict[int, str]:
-    return {number: each.name for number, each in enum.values_by_number.items()}
+    return {number: value.name for number, value in enum.values_by_number.items()}
 
 
 def _mapped(change: Callable[[Any], Any], kind: pa.DataType) -> _Read:
@@ -273,15 +273,15 @@ def _map(keys: _Read, items: _Read, kind: pa.DataType) -> _Read:
 
 def _flat(values: Sequence[Any], budget: _Budget) -> tuple[list[int], list[Any]]:
     offsets = [0]
-    for each in values:
-        offsets.append(offsets[-1] + (0 if each is None else len(each)))
+    for value in values:
+        offsets.append(offsets[-1] + (0 if value is None else len(value)))
     budget.take(offsets[-1])
-    return offsets, list(chain.from_iterable(each for each in values if each is not None))
+    return offsets, list(chain.from_iterable(value for value in values if value is not None))
 
 
 def _with_offsets(
     values: Sequence[Any], offsets: list[int], children: list[pa.Array], kind: pa.DataType
 ) -> pa.Array:
-    bits = pa.array([each is not None for each in values], pa.bool_()).buffers()[1]
+    bits = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
     lengths = pa.array(offsets, pa.int32()).buffers()[1]
     return pa.Array.from_buffers(kind, len(values), [bits, lengths], children=children)

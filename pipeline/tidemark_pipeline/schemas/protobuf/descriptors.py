@@ -46,7 +46,7 @@ class Messages:
         if not found.file:
             raise SchemaRefused("no set of descriptors: there is no file in it")
         pool = DescriptorPool()
-        known = {each.name: each for each in found.file}
+        known = {file.name: file for file in found.file}
         try:
             for name in known:
                 _add(pool, name, known, set())
@@ -66,8 +66,8 @@ def _add(
         return
     done.add(name)
     file = known.get(name) or _well_known(name)
-    for each in file.dependency:
-        _add(pool, each, known, done)
+    for imported in file.dependency:
+        _add(pool, imported, known, done)
     pool.Add(file)  # the same once more changes nothing
 
 
@@ -95,7 +95,7 @@ def by_name(messages: Messages, name: str = "") -> Descriptor:
             raise SchemaRefused(f"there is no message {name} among the descriptors") from error
     there = pool.FindFileByName(file).message_types_by_name
     if len(there) != 1:
-        names = ", ".join(each.full_name for each in there.values()) or "none"
+        names = ", ".join(message.full_name for message in there.values()) or "none"
         raise SchemaRefused(f"name the message, of {names}")
     return next(iter(there.values()))
 
@@ -120,14 +120,14 @@ def compiled(text: str, imports: Mapping[str, str] | None = None) -> Messages:
     """Of the text of a file and of those that it imports, by the names that it has for them. Raises
     :class:`SchemaRefused`."""
     sources = {**(imports or {}), _NAME: text}
-    if sum(len(each.encode()) for each in sources.values()) > TEXT_BYTES_MAX:
+    if sum(len(text.encode()) for text in sources.values()) > TEXT_BYTES_MAX:
         raise SchemaRefused(f"the schema has more than {TEXT_BYTES_MAX} bytes")
     with tempfile.TemporaryDirectory(prefix="tidemark-proto-") as name:
         folder = Path(name)
-        for each, source in sources.items():
-            pure = PurePosixPath(each)
+        for file_name, source in sources.items():
+            pure = PurePosixPath(file_name)
             if pure.is_absolute() or ".." in pure.parts:
-                raise SchemaRefused(f"the schema imports {each!r}")
+                raise SchemaRefused(f"the schema imports {file_name!r}")
             place = folder / "files" / pure
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(source, encoding="utf-8")

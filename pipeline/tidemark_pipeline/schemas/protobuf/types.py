@@ -31,8 +31,18 @@ from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 TIMESTAMP = "google.protobuf.Timestamp"
 JSON = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")
 WRAPPERS = tuple(
-    f"google.protobuf.{each}Value"
-    for each in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+    f"google.protobuf.{wrapped}Value"
+    for wrapped in (
+        "Double",
+        "Float",
+        "Int64",
+        "UInt64",
+        "Int32",
+        "UInt32",
+        "Bool",
+        "String",
+        "Bytes",
+    )
 )
 UNSIGNED_64 = DecimalType(20, 0)
 SIMPLE: dict[int, DataType] = {
@@ -73,13 +83,13 @@ class _Maker:
         if len(within) > DEPTH_MAX:
             raise SchemaRefused(f"{where}: the schema is nested more than {DEPTH_MAX} deep")
         made: dict[str, StructField] = {}
-        for each in message.fields:
-            path = f"{where}.{each.name}" if where else each.name
-            if folded(each.name) in made:
+        for field in message.fields:
+            path = f"{where}.{field.name}" if where else field.name
+            if folded(field.name) in made:
                 raise SchemaRefused(f"{path}: two fields differ by case only")
-            found = self._field(each, path, (*within, message.full_name))
+            found = self._field(field, path, (*within, message.full_name))
             if found is not None:
-                made[folded(each.name)] = StructField(each.name, found)
+                made[folded(field.name)] = StructField(field.name, found)
         if not made and not within:
             raise SchemaRefused(f"the message {message.full_name} has no fields")
         return StructType(list(made.values()))

@@ -74,9 +74,9 @@ class RegistryAccess:
             raise ExportError(
                 f"the registry has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}"
             )
-        urls = tuple(each.strip().rstrip("/") for each in url.split(",") if each.strip())
-        for each in urls:
-            _check(each)
+        urls = tuple(part.strip().rstrip("/") for part in url.split(",") if part.strip())
+        for checked in urls:
+            _check(checked)
         if not urls:
             raise ExportError("name the registry's address, as http://registry:8081")
         if given.get("unknown", Unknown.STOP) not in set(Unknown):

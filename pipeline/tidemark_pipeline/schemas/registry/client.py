@@ -203,8 +203,8 @@ def _understood(url: str, status: int, body: bytes, kind: type) -> Any:
 def _registered(parsed: dict[str, Any]) -> Registered:
     try:
         references = tuple(
-            Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
-            for each in parsed.get("references") or ()
+            Reference(str(reference["name"]), str(reference["subject"]), int(reference["version"]))
+            for reference in parsed.get("references") or ()
         )
         return Registered(
             _text(parsed["schema"]),
