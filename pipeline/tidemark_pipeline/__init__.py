@@ -1,1 +1,1 @@
-"""The pipeline: tiered topics as Spark tables, read straight from the object store."""
+"""Pipeline: tiered topics as Spark tables, read directly from the object store."""

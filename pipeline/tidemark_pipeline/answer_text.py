@@ -1,7 +1,7 @@
-"""What a statement of SQL has answered, as JSON, as CSV, and as cells of a table.
+"""Answers of SQL statements as JSON, CSV, and cells of a table.
 
-Keys and values of records are bytes, and nearly always text: so bytes are shown as the text that
-they are in UTF-8, and where they are none by their hexadecimal digits, as ``0x00ff``.
+Keys and values of records are bytes that usually contain text. Bytes are shown as text if they are
+valid UTF-8, else as hexadecimal digits (``0x00ff``).
 """
 
 import csv
@@ -13,12 +13,13 @@ from decimal import Decimal
 
 
 class SameNames(ValueError):
-    """Two columns have one name, and a JSON object has room for one; the message says what to
-    do."""
+    """Two columns with the same name, which a JSON object cannot have; the message says what to
+    do.
+    """
 
 
 def json_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """An array with an object for each row, on a line of its own. Raises SameNames."""
+    """Return a JSON array with one object per row, each on its own line. Raises SameNames."""
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
         raise SameNames(
@@ -32,7 +33,7 @@ def json_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A line of names, then one for each row; null is empty, lists and structs are JSON."""
+    """Return a header line and one line per row; null is empty, lists and structs are JSON."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(columns)
@@ -41,7 +42,7 @@ def csv_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def cell(value: object) -> str:
-    """As text, for people; null is ``null``."""
+    """Return a value as text; null is ``null``."""
     match value:
         case None:
             return "null"
@@ -72,7 +73,7 @@ def _for_json(value: object) -> object:
 
 
 def _number(value: Decimal) -> int | float | str:
-    """A number where nothing of it is lost, else text."""
+    """Return a number if it represents the decimal exactly, else text."""
     if value == value.to_integral_value():
         return int(value)
     return float(value) if Decimal(repr(float(value))) == value else str(value)

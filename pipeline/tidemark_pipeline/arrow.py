@@ -1,7 +1,7 @@
-"""Records that were found become Arrow arrays, a column at a time.
+"""Convert scanned records to Arrow arrays, one column at a time.
 
-Keys and values are copied once, from where they lie between other bytes into one buffer of a
-column; nothing is made for a single record, nor for a column that nobody wants.
+Keys and values are copied once, from the batches into one buffer per column. Nothing is allocated
+per record, nor for a column that the query does not read.
 """
 
 import functools
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemark_pipeline import columns, scan
 
-#: Of one Arrow batch: a few KiB may unpack to millions of records.
+#: Most rows of one Arrow batch, as a few KiB may decompress to millions of records.
 ROWS_MAX = 64 * 1024
 #: Kafka's -1 for none.
 _NO_TIMESTAMP_US = -1000
@@ -39,8 +39,11 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where bytes come from and which offsets of them are wanted, both ends included. Whole batches
-    without a record of ``since_ms`` or later are passed over. ``columns``: those that are made."""
+    """Origin of the bytes and the requested offsets, both ends included.
+
+    Batches without a record of ``since_ms`` or later are skipped. ``columns``: the columns to
+    build.
+    """
 
     topic: str
     partition: int
@@ -54,8 +57,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records of one or more batches, at most ROWS_MAX: where their parts lie in ``buffer`` (a
-    table of :mod:`scan`), and what their batches say of them, an array of the rows' length each."""
+    """Records of one or more batches, at most ROWS_MAX.
+
+    ``table`` has the positions of their parts in ``buffer`` (see :mod:`scan`). The other arrays
+    have one value per row.
+    """
 
     buffer: scan.Bytes
     table: scan.Longs
@@ -65,7 +71,7 @@ class Rows:
     leader_epochs: scan.Ints
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> "Rows":
-        """Some of them."""
+        """Return the chosen rows."""
         return Rows(
             self.buffer,
             self.table[chosen],
@@ -77,12 +83,12 @@ class Rows:
 
 
 def schema(names: tuple[str, ...]) -> pa.Schema:
-    """Of the batches that have these columns."""
+    """Return the schema of batches with these columns."""
     return pa.schema([pa.field(name, _TYPES[name]) for name in names])
 
 
 def to_arrow(rows: Rows, source: Source) -> pa.RecordBatch:
-    """The columns that ``source`` names."""
+    """Return the columns that ``source`` names."""
     made = [_MAKERS[name](rows, source) for name in source.columns]
     return pa.RecordBatch.from_arrays(made, schema=schema(source.columns))
 
@@ -93,14 +99,14 @@ def _repeat(name: str, value: object, rows: Rows) -> pa.Array:
 
 @functools.lru_cache(maxsize=64)
 def _repeated(name: str, value: object) -> pa.Array:
-    """As often as a batch may need it; what a task says again and again."""
+    """Return a repeated value, cached because a task uses the same value for each batch."""
     return pa.repeat(pa.scalar(value, type=_TYPES[name]), ROWS_MAX)
 
 
 def _plain(
     name: str, values: scan.Longs | scan.Ints, validity: pa.Buffer | None = None
 ) -> pa.Array:
-    """The values as they lie in memory."""
+    """Return an array that shares the memory of the values."""
     return pa.Array.from_buffers(_TYPES[name], len(values), [validity, pa.py_buffer(values)])
 
 
@@ -125,8 +131,9 @@ _MAKERS: dict[str, Callable[[Rows, Source], pa.Array]] = {
 
 
 def _binary(buffer: scan.Bytes, table: scan.Longs, column: int) -> pa.Array:
-    """A binary array of the pieces whose starts are in a column, and whose lengths are in the next;
-    a negative length is null."""
+    """Return a binary array of pieces: starts in one column, lengths in the next; a negative
+    one is null.
+    """
     ends = np.empty(len(table) + 1, dtype=np.int32)
     size, nulls = scan.measure(table, column, ends)
     out = np.empty(size, dtype=np.uint8)
@@ -161,7 +168,7 @@ def _headers(buffer: scan.Bytes, table: scan.Longs) -> pa.Array:
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """UTF-8, checked; a client may have written anything."""
+    """Return checked UTF-8; clients may have written other bytes, which are replaced."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

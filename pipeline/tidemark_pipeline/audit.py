@@ -1,8 +1,8 @@
-"""Audit of a topic in the tier, in shares: is each segment what was copied, has each offset one?
+"""Audit of a topic in the tier, in tasks: verify each segment, and that each offset has one.
 
-Objects come and go meanwhile. So objects are listed *before* the manifests are read, and what a
-segment is accused of counts only if the manifest as it is afterwards still names it. Nothing here
-knows Spark (``jobs.audit`` does): a share is read by whoever is given it.
+Objects are created and deleted meanwhile. They are therefore listed *before* the manifests are
+read, and a finding about a segment counts only if the manifest still names it afterwards. This
+module does not use Spark; ``jobs.audit`` distributes the tasks.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from tidemark.tier.topics import TopicObject
 from tidemark.tier.verify import verify_segment
 
 TASK_BYTES = 64 * 1024 * 1024
-#: Of one manifest, and of one task: more than a person reads.
+#: Most findings of one manifest and of one task.
 FINDINGS_MAX = 1000
 
 
@@ -53,7 +53,7 @@ class AuditPlan:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was read of a task, and found."""
+    """Result of a task: segments and bytes that were read, and findings."""
 
     segments: int
     size_bytes: int
@@ -73,7 +73,7 @@ class AuditReport:
 
     @classmethod
     def of(cls, topic: TopicObject, planned: AuditPlan, done: Sequence[Checked]) -> "AuditReport":
-        """What manifests told against themselves, and what was read."""
+        """Combine the findings of the manifests and of the tasks."""
         found = [*planned.findings, *(finding for checked in done for finding in checked.findings)]
         return cls(
             topic,
@@ -103,7 +103,7 @@ class AuditReport:
 
 
 def plan(tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES) -> AuditPlan:
-    """Raises StoreUnavailable."""
+    """Divide the audit of a topic into tasks. Raises StoreUnavailable."""
     sizes = _listed(tier, topic)
     tasks: list[AuditTask] = []
     findings: list[Finding] = []
@@ -140,7 +140,9 @@ def run_task(storage: RemoteStorage, task: AuditTask) -> Checked:
 def _if_live(
     tier: Tier, task: AuditTask, entry: SegmentEntry, kind: FindingKind, detail: str
 ) -> Iterator[Finding]:
-    """It may have expired while it was read: the manifest as it is now tells."""
+    """Yield the finding if the manifest still names the segment, which may have expired
+    meanwhile.
+    """
     head, live = _live(tier, task.topic_id, task.partition)
     if any(segment.segment_id == entry.segment_id for segment in live):
         yield of_entry(head, entry, kind, detail)

@@ -1,4 +1,4 @@
-"""What an audit found, for Prometheus: text that the node exporter's textfile collector reads."""
+"""Findings of an audit as Prometheus text for node_exporter's textfile collector."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Records deleted by their brokers (DeleteRecords), for jobs that know no Kubernetes API.
+"""Delete records through their brokers (DeleteRecords), for jobs without a Kubernetes API.
 
-The pod of an ``Export`` has no token of the API server, and an Apache Kafka without an operator has
-no ``RecordDeletion``. Brokers answer once no live replica has the records any more, which is what
-the resource waits for, too; what is missing is its object, which people can look at.
+The pod of an ``Export`` has no API token, and an Apache Kafka without an operator has no
+``RecordDeletion``. Brokers answer once no live replica has the records, like the resource's
+condition. Only the visible object is missing.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,15 @@ from tidemark_pipeline.errors import ExportError, Unavailable
 
 
 class BrokerDeletions:
-    """Of one cluster; each deletion has connections of its own, for they may be hours apart."""
+    """Deleter for one cluster; each deletion opens its own connections, as they may be hours
+    apart.
+    """
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
-        """See :class:`~tidemark_pipeline.export.record_deletion.Deleter`."""
+        """Implement :class:`~tidemark_pipeline.export.record_deletion.Deleter`."""
         try:
             with Brokers(self._access) as brokers:
                 there = brokers.topics([topic]).get(topic)
@@ -36,6 +38,7 @@ class BrokerDeletions:
             raise Unavailable(f"records of {topic} are not deleted yet: {error}") from error
         except Refused as error:
             raise ExportError(f"records of {topic} are not deleted: {error}") from error
+        # A replica that lags behind still has the records, so the deletion is not complete yet.
         late = [part for part, at in below.items() if reached.get(part, -1) < at.offset]
         if late:
             raise Unavailable(f"{topic}-{late[0]}: a replica still has records that were deleted")

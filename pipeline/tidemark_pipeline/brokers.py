@@ -1,9 +1,8 @@
-"""A small blocking Kafka client for drivers and executors, which have no event loop.
+"""Blocking Kafka client for drivers and executors, which have no event loop.
 
-There is one connection to each leader, kept from request to request; a read of many fetches opens
-no more. Metadata is looked up when a request fails for a reason that a look can mend. Tried again,
-a bounded number of times, is what can heal: connections that end, and the errors that Kafka calls
-retriable. A refused user, a certificate of somebody else or a missing ACL are told at once.
+It keeps one connection to each leader across requests. Metadata is refreshed when a request fails.
+Transient failures are retried a bounded number of times: broken connections, and the errors that
+Kafka calls retriable. A rejected login, an untrusted certificate or a missing ACL fails at once.
 """
 
 import contextlib
@@ -42,7 +41,7 @@ CLIENT_ID = "tidemark-pipeline"
 _TRIES_MAX = 20
 _RETRY = Backoff(first_s=0.25, most_s=2.0)
 _TIMEOUT_S = 30.0
-#: A broker gives up waiting for replicas before we give up waiting for it.
+#: Shorter than the client's timeout, so that the broker's answer arrives before that.
 _DELETE_TIMEOUT = i32Timedelta.parse(datetime.timedelta(seconds=_TIMEOUT_S - 10))
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
@@ -50,11 +49,11 @@ _READ_COMMITTED = i8(1)
 
 
 class BrokersUnavailable(RuntimeError):
-    """No broker gave what was asked; the message says what was tried last."""
+    """No broker answered; the message has the last error."""
 
 
 class Refused(RuntimeError):
-    """Brokers will not do it, however often they are asked."""
+    """Request that brokers refuse permanently."""
 
 
 class OutOfRange(ValueError):
@@ -70,7 +69,7 @@ class _Topic(Protocol[P_co]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLeader:
-    """Who leads a partition, and under which epoch."""
+    """Address of a partition's leader, and its epoch."""
 
     address: Address
     leader_epoch: int
@@ -109,7 +108,7 @@ class Fetched(NamedTuple):
 
 
 class Brokers:
-    """Asks whichever broker leads. Not for several threads at once; close it."""
+    """Client that sends requests to the leaders. Not thread-safe; close it after use."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -123,13 +122,13 @@ class Brokers:
         self.close()
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         while self._open:
             self._open.popitem()[1].close()
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Return the number of open connections."""
         return len(self._open)
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, BrokersTopic]:
@@ -442,7 +441,7 @@ class Brokers:
 
 
 def only_partition(topics: Sequence[_Topic[R]], name: str) -> R:
-    """The partition that was asked for: an answer without it is the broker's mistake."""
+    """Return the requested partition of an answer; raises BrokersUnavailable if it is missing."""
     for topic in topics:
         for partition in topic.partitions:
             return partition

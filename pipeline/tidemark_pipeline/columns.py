@@ -1,8 +1,8 @@
-"""The columns of the source, and which of them a read builds.
+"""Columns of the data source, and the selection that a read builds.
 
-They are those of Spark's own Kafka source, so that a job reads either, and behind them where a row
-came from. Spark tells a Python source of no column that a query leaves out (as of 4.1): whoever
-needs a few names them in the option ``columns``, and the others are never made.
+They are those of Spark's Kafka source, so that a job can read either, followed by the row's origin.
+Spark 4.1 does not tell a Python source which columns a query uses. The option ``columns`` names the
+needed ones, and the others are never built.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ REMOTE, LOCAL = "remote", "local"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``type`` as Spark's DDL has it."""
+    """Column; ``type`` is in Spark's DDL."""
 
     name: str
     type: str
@@ -39,6 +39,6 @@ NAMES = tuple(column.name for column in COLUMNS)
 
 
 def ddl(names: tuple[str, ...]) -> str:
-    """The schema of these columns for Spark."""
+    """Return the Spark schema of these columns."""
     types = {column.name: column.type for column in COLUMNS}
     return ", ".join(f"{name} {types[name]}" for name in names)

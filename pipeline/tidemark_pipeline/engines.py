@@ -1,4 +1,4 @@
-"""What keeps a topic that a job reads: an option of jobs, which no data source has."""
+"""Engine of a topic that a job reads: an option of jobs, which no data source has."""
 
 from collections.abc import Mapping
 
@@ -9,8 +9,7 @@ ENGINE, TIDEMARK, KAFKA = "engine", "tidemark", "kafka"
 
 
 def is_kafkas(raw: Mapping[str, str]) -> bool:
-    """Do the options name a topic of Apache Kafka? Raises :class:`OptionError` for what is no
-    engine."""
+    """Return whether the options name a topic of Apache Kafka. Raises :class:`OptionError`."""
     named = next((value for name, value in raw.items() if name.lower() == ENGINE), TIDEMARK)
     if named.lower() not in {TIDEMARK, KAFKA}:
         raise OptionError(f"engine is {named!r}; write {TIDEMARK} or {KAFKA}")
@@ -18,5 +17,5 @@ def is_kafkas(raw: Mapping[str, str]) -> bool:
 
 
 def without_engine(raw: Mapping[str, str]) -> dict[str, str]:
-    """What is left for whoever reads."""
+    """Return the options without the engine."""
     return {name: value for name, value in raw.items() if name.lower() != ENGINE}

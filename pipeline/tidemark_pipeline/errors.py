@@ -1,5 +1,7 @@
-"""What every reader of records may raise, and what of it is left once Spark has told it; apart, for
-those that run without Spark's libraries."""
+"""Errors of all readers of records, and their extraction from Spark's messages.
+
+The module is separate for programs that run without Spark's libraries.
+"""
 
 import re
 
@@ -9,15 +11,15 @@ _THROWN = r"^(?:Caused by: |: )?[\w.$]+(?:Exception|Error): (.+)$"
 
 
 class DataLoss(RuntimeError):
-    """Rows expired while the read was under way; set failOnDataLoss=false to go on without them."""
+    """Rows that expired during the read; failOnDataLoss=false skips them."""
 
 
 class ExportError(RuntimeError):
-    """An export cannot go on; the message says what to do."""
+    """Export that cannot continue; the message says what to do."""
 
 
 class Unavailable(ExportError):
-    """What an export needs does not answer, and may later."""
+    """Service that an export needs and that may answer later."""
 
 
 class CorruptData(ValueError):
@@ -25,8 +27,10 @@ class CorruptData(ValueError):
 
 
 def own_words(text: str) -> tuple[str, str]:
-    """The name of our own error, and what it said, of one that Spark tells with all of its traces;
-    else no name, and the innermost cause or the first line."""
+    """Return the name and text of our own error in one of Spark's messages with stack traces.
+
+    Otherwise the name is "", and the text is the innermost cause or the first line.
+    """
     own = re.findall(r"^tidemark[\w.]*\.(\w+): (.+)$", text, re.MULTILINE)
     if own:
         name, said = own[-1]

@@ -27,7 +27,7 @@ class Narrowing:
     until_ms: int | None = None
 
     def has(self, topic: str, partition: int) -> bool:
-        """Can a row of this partition pass?"""
+        """Return whether a row of this partition can pass."""
         return (self.topics is None or topic in self.topics) and (
             self.partitions is None or partition in self.partitions
         )
@@ -37,8 +37,10 @@ EVERYTHING = Narrowing()
 
 
 def narrow(filters: Iterable[object]) -> Narrowing:
-    """From Spark's filters, all of which a row must pass. Those that compare a column have
-    ``attribute`` (its path) and ``value``, of ``In`` a list."""
+    """Return the narrowing of Spark's filters, all of which a row must pass.
+
+    Filters that compare a column have ``attribute`` (its path) and ``value``, a list for ``In``.
+    """
     found = EVERYTHING
     for given in filters:
         column: tuple[str, ...] = getattr(given, "attribute", ())
@@ -82,7 +84,7 @@ def _among(found: frozenset[object] | None, kind: str, value: object) -> frozens
 
 
 def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:
-    """The least and the greatest that pass."""
+    """Return the lowest and the highest value that pass."""
     if kind == "In" and isinstance(value, (list, tuple)):
         numbers = [number for number in value if isinstance(number, int)]
         return (min(numbers), max(numbers)) if numbers else (None, None)
@@ -103,7 +105,7 @@ def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:
 
 
 def _times(kind: str, value: object) -> tuple[int | None, int | None]:
-    """The earliest and the latest that pass."""
+    """Return the earliest and the latest time that pass."""
     if kind == "In" and isinstance(value, (list, tuple)):
         times = [_ms(time) for time in value if isinstance(time, datetime.datetime)]
         return (min(times), max(times)) if times else (None, None)
@@ -120,7 +122,7 @@ def _times(kind: str, value: object) -> tuple[int | None, int | None]:
 
 
 def _ms(value: datetime.datetime) -> int:
-    """Rounded down: records have whole milliseconds."""
+    """Return milliseconds, rounded down, as records have whole milliseconds."""
     if value.tzinfo is None:
         value = value.replace(tzinfo=datetime.UTC)
     return (value - _EPOCH) // _MS

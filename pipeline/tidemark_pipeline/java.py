@@ -1,4 +1,4 @@
-"""Spark and Apache Kafka need Java 17 or newer; find it, or say how to get it."""
+"""Find Java 17 or newer, which Spark and Apache Kafka need."""
 
 import os
 import re

@@ -27,7 +27,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a partition has to read; ``weights`` in order of their ends."""
+    """Offsets that a partition has to read; ``weights`` are in order of their ends."""
 
     start: int
     end: int
@@ -35,16 +35,16 @@ class Waiting:
 
     @property
     def offsets(self) -> int:
-        """How many."""
+        """Return the number of offsets."""
         return max(0, self.end - self.start)
 
     @property
     def bytes(self) -> float:
-        """About how many."""
+        """Return the approximate number of bytes."""
         return sum(size for _, size in self._steps())
 
     def end_of_bytes(self, limit: float) -> int:
-        """How far so many bytes go."""
+        """Return the offset up to which the bytes are within the limit."""
         position = self.start
         for end, size in self._steps():
             if size > limit:

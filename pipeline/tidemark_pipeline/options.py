@@ -26,7 +26,7 @@ _THREADS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table."""
+    """Row of the table of options."""
 
     name: str
     default: str
@@ -125,11 +125,14 @@ class Topics:
     assigned: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def has(self, topic: str) -> bool:
-        """Is it one of them?"""
+        """Return whether the topic is one of those to read."""
         return bool(re.fullmatch(self.pattern, topic)) if self.pattern else topic in self.names
 
     def partitions_of(self, topic: str, there: int) -> tuple[int, ...]:
-        """Those of a topic with so many partitions that are read. Raises :class:`OptionError`."""
+        """Return the partitions to read of a topic with ``there`` partitions.
+
+        Raises :class:`OptionError`.
+        """
         assigned = dict(self.assigned).get(topic)
         if assigned is None:
             return tuple(range(there))
@@ -141,7 +144,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one micro-batch; None: no limit."""
+    """Limits of one micro-batch; None: no limit."""
 
     offsets: int | None = None
     bytes: int | None = None
@@ -168,7 +171,7 @@ class Options:
 
     @property
     def reads_tier(self) -> bool:
-        """Is anything read from the object store?"""
+        """Return whether anything is read from the object store."""
         return self.storage is not None
 
 
@@ -208,7 +211,7 @@ def parse(
 
 
 def names_brokers(raw: Mapping[str, str]) -> bool:
-    """Do options say where brokers listen?"""
+    """Return whether the options name brokers."""
     return any(raw[name] for name in raw if name.lower() in _BROKERS)
 
 
@@ -266,7 +269,7 @@ def _assigned(value: str) -> Topics:
 
 
 def _check_topics(options: Options) -> None:
-    """Positions are of topics that are read."""
+    """Check that positions only name topics that are read."""
     named = options.starting.topics | (options.ending.topics if options.ending else frozenset())
     strangers = sorted(named - set(options.topics.names))
     if options.topics.names and strangers:
@@ -323,7 +326,7 @@ def _columns(given: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, ...
 
 
 def _word(given: Mapping[str, str], name: str, yes: str, no: str) -> bool:
-    """Which of two words it is; the first is the default."""
+    """Return whether the value is the first of two words, which is the default."""
     value = given.get(name, yes).lower()
     if value not in {yes, no}:
         raise OptionError(f"{name} is {value!r}; write {yes} or {no}")

@@ -1,9 +1,9 @@
-"""What a read will see, pinned once by the driver.
+"""Plan of a read, pinned once by the driver.
 
-A plan begins at the highest of what was asked, the head's log start and the brokers' (a
-DeleteRecords that was acknowledged may not have reached the head yet: invariant 27). It ends where
-was asked, else at the brokers' last stable offset; where no brokers are read, at the end of the
-tier, and the plan says so.
+It starts at the highest of the requested offset, the head's log start and the brokers' log start,
+as an acknowledged DeleteRecords may not have reached the head yet (invariant 27). It ends at the
+requested offset, else at the brokers' last stable offset. Without brokers it ends at the end of the
+tier, and says so.
 """
 
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A task with the partition that it is of."""
+    """Task with its partition."""
 
     part: Part
     task: Task
@@ -45,7 +45,7 @@ class ReadPlan:
     ends_with_tier: bool
 
     def lines(self) -> Iterator[str]:
-        """What is read, for people: a line for each partition."""
+        """Yield a line for each partition about what is read."""
         by_part: dict[Part, list[Task]] = {part: [] for part in self.reaches}
         for placed in self.tasks:
             by_part[placed.part].append(placed.task)
@@ -87,7 +87,7 @@ def plan_reaches(
     reaches: Mapping[Part, Reach],
     narrowing: Narrowing = EVERYTHING,
 ) -> ReadPlan:
-    """Tasks for known offsets, none of which is below the log start."""
+    """Return the tasks for known offsets, none of which is below the log start."""
     tasks = [
         Planned(part, task)
         for part, reach in reaches.items()

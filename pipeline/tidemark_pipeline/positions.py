@@ -1,8 +1,8 @@
-"""From where to where a read goes: what the options say, and what that comes to for a partition.
+"""Start and end of a read: the options, and the resulting offsets of a partition.
 
 The JSON is that of Spark's Kafka source: ``{"topic": {"0": 23, "1": -2}}``, where -2 is the
-earliest offset and -1 the latest; by timestamp the numbers are milliseconds. A partition that is
-not named is read from its beginning, or to its end.
+earliest offset and -1 the latest. By timestamp the numbers are milliseconds. Partitions that are
+not named are read from their log start or to their end.
 """
 
 import json
@@ -18,7 +18,7 @@ ANY_TOPIC = ""
 
 
 class PositionError(ValueError):
-    """What was written is no position; the message says what to write."""
+    """Text that is not a position; the message says what to write."""
 
 
 class NoSuchTime(PositionError):
@@ -60,7 +60,7 @@ class Positions:
     each: Mapping[tuple[str, int], Position] = field(default_factory=dict)
 
     def of(self, topic: str, partition: int) -> Position:
-        """Where it is for one partition."""
+        """Return the position of one partition."""
         short = self.each.get((ANY_TOPIC, partition), self.otherwise)
         return self.each.get((topic, partition), short)
 
@@ -71,7 +71,7 @@ class Positions:
 
     @property
     def is_short(self) -> bool:
-        """Are partitions named without their topic?"""
+        """Return whether partitions are named without their topic."""
         return any(topic == ANY_TOPIC for topic, _ in self.each)
 
 

@@ -1,4 +1,4 @@
-"""The figures that a report of a topic shows; :mod:`tidemark_pipeline.jobs.report` counts them."""
+"""Figures of a topic's report, which :mod:`tidemark_pipeline.jobs.report` computes."""
 
 from dataclasses import dataclass
 
@@ -49,16 +49,18 @@ class Figures:
 
     @property
     def rows(self) -> int:
-        """Of the whole topic."""
+        """Return the number of rows of the whole topic."""
         return sum(share.rows for share in self.held)
 
     @property
     def bytes(self) -> int:
-        """Of keys and values, unpacked."""
+        """Return the uncompressed bytes of keys and values."""
         return sum(share.bytes for share in self.held)
 
     def missing(self) -> dict[int, int]:
-        """Offsets between the first and the last of each partition that have no row."""
+        """Return by partition the number of offsets without a row between the first and the
+        last one.
+        """
         found: dict[int, int] = {}
         for partition in sorted({share.partition for share in self.held}):
             mine = [share for share in self.held if share.partition == partition]
@@ -68,7 +70,7 @@ class Figures:
 
 
 def width_of(span_ms: int) -> int:
-    """A period that people have a name for, so that there are not too many of them."""
+    """Return a conventional period length that gives at most PERIODS_MAX periods."""
     return next(
         (w for w in _WIDTHS_MS if span_ms // w < PERIODS_MAX), -(-span_ms // PERIODS_MAX) or 1
     )
