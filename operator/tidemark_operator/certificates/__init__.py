@@ -1,1 +1,1 @@
-"""The cluster's own certificate authority: made, kept and renewed by the operator."""
+"""The cluster's own certificate authorities, which the operator creates, stores and renews."""

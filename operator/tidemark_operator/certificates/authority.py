@@ -1,6 +1,6 @@
-"""Keys and certificates: an authority of one cluster, and the leaves that it issues. No clock.
+"""Keys and certificates: a cluster's authority, and the leaves that it issues. Time is an argument.
 
-ECDSA on P-256, as TLS stacks everywhere speak it. A leaf carries one name (see
+ECDSA on P-256, which every TLS stack supports. A leaf has one name (see
 :mod:`tidemark.tls.identity`) and serves both ends of a connection.
 """
 
@@ -17,13 +17,13 @@ from tidemark.tls.identity import Identity, parse
 
 AUTHORITY_LIFE = dt.timedelta(days=5 * 365)
 LEAF_LIFE = dt.timedelta(days=90)
-#: Clocks of two machines may differ by as much.
+#: Tolerated difference between the clocks of two machines.
 _SKEW = dt.timedelta(minutes=15)
 _SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 
 
 class BadCertificate(ValueError):
-    """What was kept is no key or certificate of ours."""
+    """Stored data that is not a key or certificate of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,17 @@ class KeyPair:
 
     @property
     def parsed(self) -> x509.Certificate:
-        """The certificate; raises :class:`BadCertificate`."""
+        """Parsed certificate; raises :class:`BadCertificate`."""
         return read_certificate(self.certificate)
 
     @property
     def serial(self) -> str:
-        """Its serial number, in hex."""
+        """Serial number in hex."""
         return f"{self.parsed.serial_number:x}"
 
 
 def read_certificate(pem: bytes) -> x509.Certificate:
-    """One certificate; raises :class:`BadCertificate`."""
+    """Return one certificate; raises :class:`BadCertificate`."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
@@ -53,31 +53,32 @@ def read_certificate(pem: bytes) -> x509.Certificate:
 
 
 def split(bundle: bytes) -> tuple[bytes, ...]:
-    """The certificates of a bundle, each in PEM; raises :class:`BadCertificate`."""
+    """Return the certificates of a bundle, each in PEM; raises :class:`BadCertificate`."""
     try:
         found = x509.load_pem_x509_certificates(bundle)
     except ValueError as error:
         raise BadCertificate(f"invalid certificates: {error}") from error
-    return tuple(_pem(each) for each in found)
+    return tuple(_pem(certificate) for certificate in found)
 
 
 def make_authority(
     cluster_id: str, now: dt.datetime, life: dt.timedelta = AUTHORITY_LIFE
 ) -> KeyPair:
-    """A new authority of a cluster, valid from ``now`` on (aware, UTC)."""
+    """Return a new authority of a cluster, valid from ``now`` on (aware, UTC)."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     name = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Tidemark"),
             x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, _unit(cluster_id)),
-            # Two authorities of a cluster, side by side while one follows the other.
+            # Distinguishes two authorities of a cluster during a rotation.
             x509.NameAttribute(NameOID.COMMON_NAME, f"authority {serial:x}"[:64]),
         ]
     )
     usage = _usage(sign_certificates=True)
     built = (
         _builder(name, name, key.public_key(), serial, now, life)
+        # No intermediate authorities: a stolen leaf can never sign another.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -89,7 +90,9 @@ def make_authority(
 def issue(
     authority: KeyPair, who: Identity, now: dt.datetime, life: dt.timedelta = LEAF_LIFE
 ) -> KeyPair:
-    """A leaf for one broker, or for a controller; it does not outlive its authority."""
+    """Return a leaf for one broker, or for a controller; it expires with its authority at the
+    latest.
+    """
     common = "controller" if who.node_id is None else f"broker {who.node_id}"
     names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(who.uri)])
     return _issue(authority, common, (_SERVER, _CLIENT), names, now, life)
@@ -98,8 +101,11 @@ def issue(
 def issue_to_client(
     authority: KeyPair, name: str, now: dt.datetime, life: dt.timedelta = LEAF_LIFE
 ) -> KeyPair:
-    """A leaf for a user of the cluster: its subject is ``CN=<name>`` (at most 64 characters), it
-    serves a connection's client end, and names nobody that :mod:`tidemark.tls.identity` knows."""
+    """Return a leaf for a user of the cluster with subject ``CN=<name>`` (at most 64 characters).
+
+    It serves only a connection's client end, and has no name that :mod:`tidemark.tls.identity`
+    knows.
+    """
     return _issue(authority, name, (_CLIENT,), None, now, life)
 
 
@@ -120,6 +126,7 @@ def _issue(
             key.public_key(),
             x509.random_serial_number(),
             now,
+            # A leaf that outlives its authority would be rejected, and never be due for renewal.
             min(life, issuer.not_valid_after_utc - now),
         )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -129,6 +136,7 @@ def _issue(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False
         )
     )
+    # A client's leaf has no URI name, so no broker takes it for a broker's.
     if names is not None:
         builder = builder.add_extension(names, critical=False)
     return KeyPair(_pem(builder.sign(signing, hashes.SHA256())), _key_pem(key))
@@ -145,31 +153,32 @@ def _signing_key(authority: KeyPair) -> ec.EllipticCurvePrivateKey:
 
 
 def is_due(pair: KeyPair, now: dt.datetime) -> bool:
-    """Is it to be renewed: two thirds of its life are over?"""
+    """Return whether a certificate has to be renewed: two thirds of its life are over."""
     certificate = pair.parsed
+    # The certificate was backdated for skewed clocks; its life starts at its issue.
     begun, ends = certificate.not_valid_before_utc + _SKEW, certificate.not_valid_after_utc
     return now >= begun + (ends - begun) * 2 / 3
 
 
 def is_issued_by(leaf: KeyPair, authority: KeyPair) -> bool:
-    """Did this authority sign it?"""
+    """Return whether this authority signed the leaf."""
     try:
         leaf.parsed.verify_directly_issued_by(authority.parsed)
     except (ValueError, TypeError, BadCertificate):
         return False
-    except Exception as error:  # noqa: BLE001 - InvalidSignature is no ValueError
+    except Exception as error:  # noqa: BLE001 - InvalidSignature is not a ValueError
         del error
         return False
     return True
 
 
 def is_of_cluster(leaf: KeyPair, cluster_id: str) -> bool:
-    """Was it issued by an authority of that cluster, by its name? Its key is not asked for."""
+    """Return whether an authority of that cluster issued the leaf, by its name only."""
     try:
         units = leaf.parsed.issuer.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
     except ValueError:
         return False
-    return [each.value for each in units] == [_unit(cluster_id)]
+    return [unit.value for unit in units] == [_unit(cluster_id)]
 
 
 def _unit(cluster_id: str) -> str:
@@ -177,7 +186,7 @@ def _unit(cluster_id: str) -> str:
 
 
 def is_for(leaf: KeyPair, who: Identity) -> bool:
-    """Does it name ``who``, and has it that one's key?"""
+    """Return whether the leaf names exactly ``who`` and has the matching key."""
     try:
         certificate = leaf.parsed
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -188,18 +197,19 @@ def is_for(leaf: KeyPair, who: Identity) -> bool:
 
 
 def is_for_client(leaf: KeyPair, name: str) -> bool:
-    """Is it the leaf of the user ``name``, with its key?"""
+    """Return whether it is the leaf of the user ``name``, with the matching key."""
     try:
         subject = leaf.parsed.subject
     except ValueError:
         return False
+    # Compared as text, because the encodings of equal names may differ.
     return subject.rfc4514_string() == x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, name)]
     ).rfc4514_string() and is_whole(leaf)
 
 
 def is_whole(pair: KeyPair) -> bool:
-    """Belong its two parts together?"""
+    """Return whether certificate and key belong together."""
     try:
         key = serialization.load_pem_private_key(pair.key, password=None)
         return _public(key) == _public(pair.parsed)

@@ -1,8 +1,8 @@
-"""Where keys and certificates are kept: in Secrets, or in a folder of a local cluster.
+"""Stores of keys and certificates: Secrets, or a folder of a local cluster.
 
-A keeper holds named bundles of small files and replaces them whole, under the version that was
-read: two operators that make an authority at the same moment end with one. Nothing here ever goes
-to a log.
+A keeper holds named bundles of small files and replaces them as a whole, under the version that was
+read. Two operators that create an authority at the same moment therefore end with one. No content
+is ever logged.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ class SecretForm:
     """Label and type that identify the operator's Secrets of one use.
 
     ``uid_annotation``: annotation with the owner's uid, for Secrets that Kubernetes' garbage
-    collector must not delete; "": Secrets have an owner reference and are deleted with it."""
+    collector must not delete. "": Secrets have an owner reference and are deleted with their owner.
+    """
 
     label: str
     type: str
@@ -38,7 +39,7 @@ class SecretForm:
 
     @property
     def labels(self) -> dict[str, str]:
-        """All that such a Secret has."""
+        """Labels of such a Secret."""
         return {**MANAGED_BY, self.label: "true"}
 
 
@@ -46,18 +47,20 @@ CERTIFICATES = SecretForm(f"{GROUP}/certificates", "kubernetes.io/tls")
 
 
 class KeptByAnother(Exception):
-    """Somebody else owns the bundle's name."""
+    """Another owner has the bundle's name."""
 
 
 class Overtaken(KeptByAnother):
-    """Somebody else has written it at the same moment: read it again."""
+    """Another writer has changed the bundle at the same moment: read it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A bundle as it was read; ``repr`` shows no content. ``owner`` and ``uid``: of the object that
-    it was made for, and of the Secret itself; ``metadata``, ``type``: the Secret's;
-    ``is_collected``: it has owner references."""
+    """A bundle as it was read; ``repr`` shows no content.
+
+    ``owner``: uid of the object that it was made for. ``uid``, ``metadata``, ``type``: the Secret's
+    own. ``is_collected``: it has owner references.
+    """
 
     data: Mapping[str, bytes] = field(repr=False)
     version: str
@@ -73,28 +76,33 @@ class Kept:
 
 
 class Keeper(Protocol):
-    """May raise what the API server or the disk has to say: ``KubeError``, ``OSError``."""
+    """Store of bundles. Methods raise ``KubeError`` or ``OSError``."""
 
     @property
     def arrives_within(self) -> dt.timedelta:
-        """Everybody who reads what was written has it after so long."""
+        """Time after which every reader has what was written."""
 
     def where(self, name: str) -> str:
-        """A bundle's place, in a user's words."""
+        """Return a bundle's place for messages."""
 
     async def read(self, name: str) -> Kept | None:
-        """A bundle, None where there is none. Raises :class:`KeptByAnother`."""
+        """Return a bundle, None if there is none. Raises :class:`KeptByAnother`."""
 
     async def write(
         self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
     ) -> None:
-        """Make or replace a bundle; ``owner``: the object with which it goes. Raises
-        :class:`Overtaken`."""
+        """Create or replace a bundle; ``owner``: the object that it is deleted with.
+
+        Raises :class:`Overtaken`.
+        """
 
 
 class SecretKeeper:
-    """Secrets of one form in one namespace. One that is not labelled as ours is somebody else's and
-    is left alone. A Secret's mount is brought up to date within about two minutes."""
+    """Secrets of one form in one namespace.
+
+    A Secret without our labels belongs to another owner and is not changed. A kubelet updates the
+    mount of a Secret within about two minutes.
+    """
 
     arrives_within = dt.timedelta(minutes=5)
 
@@ -114,6 +122,7 @@ class SecretKeeper:
         except NotFound:
             return None
         meta = body["metadata"]
+        # The name alone proves nothing: a user may have a Secret of this name.
         if not self._form.labels.items() <= (meta.get("labels") or {}).items():
             raise KeptByAnother(
                 f"Secret {name} does not belong to the operator, because it "
@@ -123,7 +132,8 @@ class SecretKeeper:
                 "the labels"
             )
         data = {key: base64.b64decode(text) for key, text in (body.get("data") or {}).items()}
-        owners = [each for each in meta.get("ownerReferences") or () if each.get("controller")]
+        owners = [ref for ref in meta.get("ownerReferences") or () if ref.get("controller")]
+        # Secrets that must survive their owner have its uid in an annotation instead.
         noted = (meta.get("annotations") or {}).get(self._form.uid_annotation, "")
         owner = str(noted or (owners[0]["uid"] if owners else ""))
         return Kept(
@@ -170,6 +180,7 @@ class SecretKeeper:
             "metadata": meta,
             "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
         }
+        # The version that was read makes a concurrent writer conflict.
         try:
             if former is None:
                 await self._api.create(SECRET, self._namespace, body)
@@ -192,8 +203,10 @@ def _owner_reference(owner: Json) -> Json:
 
 
 class FolderKeeper:
-    """A folder for each bundle (:mod:`tidemark_operator.certificates.certificate_folders`). Brokers
-    see at once what is new; an operator that does not lead looks every few seconds."""
+    """A folder for each bundle (:mod:`tidemark_operator.certificates.certificate_folders`).
+
+    Brokers see changes at once; an operator on standby looks every few seconds.
+    """
 
     arrives_within = dt.timedelta(seconds=10)
 
@@ -211,7 +224,7 @@ class FolderKeeper:
     async def write(
         self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
     ) -> None:
-        """See :class:`Keeper`; nobody is the owner of a folder."""
+        """See :class:`Keeper`; a folder has no owner."""
         await asyncio.to_thread(self._write, name, data, former)
 
     def _read(self, name: str) -> Kept | None:
@@ -220,6 +233,7 @@ class FolderKeeper:
 
     def _write(self, name: str, data: Mapping[str, bytes], former: Kept | None) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The lock makes check and write one step among processes.
         lock_file = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(lock_file, "r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

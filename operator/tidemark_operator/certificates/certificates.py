@@ -1,8 +1,8 @@
-"""The certificates of one cluster in the hands of its operators.
+"""Certificates of one cluster as its operators use them.
 
-Every operator process keeps a leaf of its own, which never leaves it: it is issued anew in each
-process from the kept authority, and again whenever that has changed. Only the one that leads makes
-the authority, lets the next one follow (:mod:`rotation`) and issues the brokers' leaves.
+Every operator process has a leaf of its own, which never leaves it. Each process issues it from the
+stored authority, and again whenever the authority has changed. Only the leader creates the
+authority, rotates it (:mod:`rotation`) and issues the brokers' leaves.
 """
 
 import datetime as dt
@@ -27,22 +27,22 @@ from tidemark_operator.kube.kinds import Json
 
 logger = logging.getLogger(__name__)
 
-#: A leaf that somebody has removed, or changed, is made good within this time.
+#: A removed or changed leaf is replaced within this time.
 LOOK_AGAIN = dt.timedelta(minutes=1)
 
 
 def authority_name(cluster: str) -> str:
-    """The bundle with a Cluster's authority."""
+    """Return the name of the bundle with a Cluster's authority."""
     return f"{cluster}-ca"
 
 
 def leaf_name(broker: str) -> str:
-    """The bundle that a Broker is given."""
+    """Return the name of a Broker's bundle."""
     return f"{broker}-tls"
 
 
 class OwnLeaf:
-    """This process's certificate, in a private folder that is deleted with it. Any thread."""
+    """This process's certificate, in a private folder that is deleted with it. Thread-safe."""
 
     def __init__(self, now: Callable[[], dt.datetime]) -> None:
         self._now = now
@@ -74,7 +74,7 @@ class OwnLeaf:
             return leaf
 
     def close(self) -> None:
-        """Remove the folder."""
+        """Delete the folder with the key."""
         with self._lock:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -88,7 +88,7 @@ def _contains(folder: Path, data: Mapping[str, bytes]) -> bool:
 
 
 class Certificates:
-    """Of one Cluster, for the operator that leads. ``now``: aware, UTC."""
+    """Certificates of one Cluster, for the leader. ``now`` returns aware UTC times."""
 
     def __init__(
         self, keeper: Keeper, cluster: str, cluster_id: str, now: Callable[[], dt.datetime]
@@ -97,24 +97,27 @@ class Certificates:
         self._authority = KeptAuthority(keeper, authority_name(cluster), cluster_id, now)
         self._cluster_id = cluster_id
         self._now = now
-        #: By node id: the digest of what was last issued, and of what the broker says that it uses.
+        #: By node id: digest of the last issued bundle, and of the bundle that the broker reports.
         self.issued: dict[int, str] = {}
         self.used: dict[int, str] = {}
-        #: What was trusted when it was issued: a step may come between two lines of :meth:`leaf`,
-        #: or be written by a call that failed.
+        #: Trusted bundle at the time of issue: a rotation may step between two lines of
+        #: :meth:`leaf`, or be written by a call that failed.
         self._trusted: dict[int, bytes] = {}
         self._looked_at: dict[int, dt.datetime] = {}
 
     async def authorities(self, brokers: Iterable[str] = ()) -> Authorities:
-        """As they are kept; made where there are none. Raises :class:`BadCertificate` for what
-        cannot be read, is another cluster's, or is gone: nothing is ever made in its place. It was
-        there if one of ``brokers`` (names) has a leaf of this cluster."""
+        """Return the stored authorities; create them if there never were any.
+
+        A leaf of this cluster for one of ``brokers`` (names) proves that there were. Raises
+        :class:`BadCertificate` for data that is unreadable, of another cluster, or lost: it is
+        never replaced.
+        """
 
         async def leaf() -> str:
             for broker in brokers:
                 try:
                     kept = await self._keeper.read(leaf_name(broker))
-                except KeptByAnother:  # it says nothing of ours
+                except KeptByAnother:  # another owner's Secret proves nothing
                     continue
                 found = None if kept is None else read_leaf(kept.data)
                 if found and authority.is_of_cluster(found, self._cluster_id):
@@ -124,9 +127,11 @@ class Certificates:
         return await self._authority.get(leaf)
 
     async def leaf(self, node_id: int, broker: str, owner: Json) -> None:
-        """See that a broker has a leaf of the issuing authority, and trusts whom it has to; looked
-        up at most once in :data:`LOOK_AGAIN`. Raises :class:`KeptByAnother`,
-        :class:`BadCertificate`."""
+        """Make sure that a broker has a leaf of the issuing authority, and the bundle to trust.
+
+        Checks the store at most once in :data:`LOOK_AGAIN`. Raises :class:`KeptByAnother`,
+        :class:`BadCertificate`.
+        """
         now = self._now()
         if node_id in self.issued and now < self._looked_at[node_id] + LOOK_AGAIN:
             return
@@ -137,16 +142,21 @@ class Certificates:
         if leaf is None or not _fits(leaf, who, held, now):
             leaf = authority.issue(held.issuing, who, now)
             logger.info("issued a certificate for broker %d", node_id)
+        # The leaf may still fit while the trusted bundle has changed.
         data = leaf_data(leaf, held.trusted)
         if kept is None or dict(kept.data) != data:
             await self._keeper.write(name, data, kept, owner)
+        # Only after the write: a failure is repeated by the next call.
         self.issued[node_id] = digest(data)
         self._trusted[node_id] = held.trusted
         self._looked_at[node_id] = now
 
     async def rotate(self, live: Collection[int], renewal: str = "") -> bool:
-        """One step, where one is due; True: every leaf is to be looked at. ``live``: the brokers
-        that are alive; ``renewal``: what a user asks for (any text; a new one each time)."""
+        """Take one step of a rotation that is due; return True if all leaves have to be checked.
+
+        ``live``: the live brokers. ``renewal``: a user's request (any text; a new one for each
+        request).
+        """
         stepped = await self._authority.step(
             all_have_it=lambda held: all(self._has_it(node, held) for node in live),
             pause=lambda _: self._keeper.arrives_within,

@@ -1,8 +1,8 @@
 """Certificates of clients: an authority of their own, and a leaf for each user with ``tls``.
 
-What clients and brokers trust cannot be asked, unlike what brokers trust of each other. So one
-authority follows another by the clock: long enough beside each other for every listener to trust
-both, then for as long as the former one's leaves may live (:data:`ISSUING_PAUSE`).
+Unlike brokers, clients cannot be queried for what they trust. One authority therefore follows
+another by the clock. Both are trusted long enough for every listener to know both, and then as long
+as the former one's leaves may live (:data:`ISSUING_PAUSE`).
 """
 
 import datetime as dt
@@ -19,12 +19,12 @@ ISSUING_PAUSE = LEAF_LIFE
 
 
 def clients_authority_name(cluster: str) -> str:
-    """The bundle with the authority of a Cluster's clients."""
+    """Return the name of the bundle with the authority of a Cluster's clients."""
     return f"{cluster}-clients-ca"
 
 
 class ClientCertificates:
-    """Of one Cluster, for the operator that leads. ``now``: aware, UTC."""
+    """Client certificates of one Cluster, for the leader. ``now`` returns aware UTC times."""
 
     def __init__(
         self, keeper: Keeper, cluster: str, cluster_id: str, now: Callable[[], dt.datetime]
@@ -32,17 +32,21 @@ class ClientCertificates:
         self._cluster_id = cluster_id
         self._authority = KeptAuthority(keeper, clients_authority_name(cluster), cluster_id, now)
         self._now = now
-        #: By user: what was trusted when its leaf was looked at last.
+        #: By user: the trusted bundle when its leaf was last checked.
         self._seen: dict[str, bytes] = {}
 
     async def leaf(self, name: str, former: KeyPair | None) -> tuple[KeyPair, bytes]:
-        """The leaf of a user and all that is trusted as a client, in PEM: ``former`` where it
-        still fits, else a new one. Raises :class:`BadCertificate`, :class:`KeptByAnother`."""
+        """Return a user's leaf, and the bundle of trusted client authorities in PEM.
+
+        ``former`` is returned if it still fits, else a new leaf. Raises :class:`BadCertificate`,
+        :class:`KeptByAnother`.
+        """
 
         async def issued() -> str:
             is_of_it = former and authority.is_of_cluster(former, self._cluster_id)
             return _certificate_of(name) if is_of_it else ""
 
+        # The former leaf stays as long as possible: clients may need a restart for a new one.
         held, now = await self._authority.get(issued), self._now()
         fits = (
             former is not None
@@ -55,9 +59,11 @@ class ClientCertificates:
         return leaf, held.trusted
 
     async def check(self, leaves: AsyncIterable[tuple[str, KeyPair]]) -> None:
-        """Raises :class:`BadCertificate`, :class:`KeptByAnother` where the authority cannot be
-        used; one that was never made can. ``leaves``: users and their certificates, asked for only
-        where it is not there."""
+        """Check that the authority can be used; one that was never created can.
+
+        ``leaves``: users and their certificates, read only if the authority is missing. Raises
+        :class:`BadCertificate`, :class:`KeptByAnother`.
+        """
 
         async def issued() -> str:
             async for name, leaf in leaves:
@@ -68,13 +74,15 @@ class ClientCertificates:
         await self._authority.check(issued)
 
     def forget(self, name: str) -> None:
-        """A user is gone, or proves itself otherwise."""
+        """Drop a user that is deleted or uses other credentials."""
         self._seen.pop(name, None)
 
     async def rotate(self, *, all_looked_at: bool, renewal: str = "") -> bool:
-        """One step, where one is due; True: every leaf is to be looked at. ``all_looked_at``: no
-        user is left that has not been since the term began; ``renewal``: as for the brokers'
-        authority."""
+        """Take one step of a rotation that is due; return True if all leaves have to be checked.
+
+        ``all_looked_at``: every user was checked since the term began. ``renewal``: as for the
+        brokers' authority.
+        """
         return await self._authority.step(
             all_have_it=lambda held: (
                 all_looked_at and all(seen == held.trusted for seen in self._seen.values())

@@ -1,7 +1,7 @@
-"""How authorities and leaves are kept: as the data of a Secret, or as the files of a folder.
+"""Stored form of authorities and leaves: the data of a Secret, or the files of a folder.
 
-Names are those of ``kubernetes.io/tls``. What cannot be read is never made anew: brokers would be
-locked out by an authority that nobody asked for.
+The names are those of ``kubernetes.io/tls``. Unreadable data is never replaced: a new authority
+would lock out all brokers.
 """
 
 import datetime as dt
@@ -17,7 +17,7 @@ _FORMAT = "1"
 
 
 def authority_data(held: Authorities) -> dict[str, bytes]:
-    """Of the Secret that only the operator reads."""
+    """Return the data of the Secret that only the operator reads."""
     state = "\n".join(
         (_FORMAT, held.cluster_id, held.phase.value, held.since.isoformat(), held.renewal)
     )
@@ -33,8 +33,9 @@ def authority_data(held: Authorities) -> dict[str, bytes]:
 
 
 def read_authority(data: Mapping[str, bytes]) -> Authorities:
-    """The reverse. Raises :class:`BadCertificate`."""
+    """Return the stored authorities. Raises :class:`BadCertificate`."""
     try:
+        # The last field is a user's text, which may contain line ends.
         format_, cluster_id, phase, since, renewal = data[STATE].decode().split("\n", 4)
         if format_ != _FORMAT:
             raise BadCertificate(
@@ -48,6 +49,7 @@ def read_authority(data: Mapping[str, bytes]) -> Authorities:
             next_key=data.get(NEXT_KEY, b""),
             since=dt.datetime.fromisoformat(since),
             renewal=renewal,
+            # Older data has no such key: the derived one is the same in every process.
             strangers=data.get(STRANGERS) or hashlib.sha256(b"strangers" + data[KEY]).digest(),
         )
     except (KeyError, ValueError) as error:
@@ -57,8 +59,7 @@ def read_authority(data: Mapping[str, bytes]) -> Authorities:
 
 
 def _check(held: Authorities) -> None:
-    """All that a step or a leaf will need of it, now: a step that lost a key would lose it for
-    good."""
+    """Check everything that a later step or leaf needs: a step could lose a bad key for good."""
     if not is_whole(held.issuing):
         raise BadCertificate("the CA's private key does not match its certificate")
     if held.phase is Phase.ANNOUNCED and not is_whole(KeyPair(held.other, held.next_key)):
@@ -69,17 +70,19 @@ def _check(held: Authorities) -> None:
 
 
 def leaf_data(leaf: KeyPair, trusted: bytes) -> dict[str, bytes]:
-    """Of a Secret, or a folder, that one broker is given."""
+    """Return the data of a broker's Secret or folder."""
     return {CERTIFICATE: leaf.certificate, KEY: leaf.key, TRUSTED: trusted}
 
 
 def read_leaf(data: Mapping[str, bytes]) -> KeyPair | None:
-    """None where it is not there, or not whole."""
+    """Return the leaf; None if it is missing or incomplete."""
     if not data.get(CERTIFICATE) or not data.get(KEY):
         return None
     return KeyPair(data[CERTIFICATE], data[KEY])
 
 
 def digest(data: Mapping[str, bytes]) -> str:
-    """As :class:`tidemark.tls.files.Contexts` counts it: what a broker says that it uses."""
+    """Return the digest by which a broker reports its bundle
+    (:class:`tidemark.tls.files.Contexts`).
+    """
     return hashlib.sha256(data[CERTIFICATE] + data[TRUSTED]).hexdigest()

@@ -1,14 +1,15 @@
-"""How one authority follows another while everybody goes on talking: pure steps.
+"""Rotation of an authority without an interruption: pure steps.
 
-1. *steady*: one authority, all trust it, it has issued every leaf.
-2. *announced*: the next one is made and trusted beside the present one, which still issues. It is
-   waited for that every broker that is alive trusts both.
-3. *issuing*: the next one issues; every leaf is made anew. It is waited for that every broker that
-   is alive shows its new leaf; a broker that is down has it in its files when it comes back.
-4. *steady* again: the former one is trusted no more.
+1. *steady*: one authority; all trust it, and it has issued every leaf.
+2. *announced*: the next one exists and is trusted beside the present one, which still issues. The
+   step ends when every live broker trusts both.
+3. *issuing*: the next one issues, and every leaf is replaced. The step ends when every live broker
+   shows its new leaf; a broker that is down finds it in its files when it starts.
+4. *steady* again: the former one is no longer trusted.
 
-At each moment everybody trusts whoever has issued what anybody may still show. A pause beside the
-brokers' word leaves time to files that only arrive later, and to operators that do not lead.
+At each moment, every process trusts the issuer of every leaf that may still be shown. A pause in
+addition to the brokers' reports leaves time for files that arrive later, and for operators on
+standby.
 """
 
 import datetime as dt
@@ -23,7 +24,7 @@ _SECRET_BYTES = 32
 
 
 class Phase(enum.StrEnum):
-    """As it is kept beside the keys."""
+    """Phase as it is stored beside the keys."""
 
     STEADY = "Steady"
     ANNOUNCED = "Announced"
@@ -32,11 +33,14 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authorities:
-    """``issuing`` signs leaves; ``other``: the certificate of the next or of the former authority,
-    trusted beside it; ``next_key``: the next one's key, while it is announced. ``since``: when this
-    phase began. ``renewal``: the last request of a user that was obeyed (any text).
-    ``strangers``: by which brokers answer names that nobody has; it outlives all renewals, so that
-    no answer changes with one."""
+    """Present authority and its rotation.
+
+    ``issuing`` signs leaves. ``other``: certificate of the next or the former authority, trusted as
+    well. ``next_key``: the next one's key, while it is announced. ``since``: start of this phase.
+    ``renewal``: the last request of a user that was fulfilled (any text). ``strangers``: key from
+    which brokers derive answers for unknown names; it outlives all rotations, so that no answer
+    changes with one.
+    """
 
     cluster_id: str
     phase: Phase
@@ -49,12 +53,12 @@ class Authorities:
 
     @property
     def trusted(self) -> bytes:
-        """All that is trusted, in PEM."""
+        """All trusted certificates in PEM."""
         return self.issuing.certificate + self.other
 
 
 def first(cluster_id: str, now: dt.datetime) -> Authorities:
-    """Of a cluster that has none yet."""
+    """Return the authority of a cluster that has none yet."""
     made = authority.make_authority(cluster_id, now)
     return Authorities(
         cluster_id=cluster_id,
@@ -73,13 +77,17 @@ def next_step(
     pause: dt.timedelta,
     renewal: str = "",
 ) -> Authorities:
-    """The same where nothing is due. ``all_have_it``: every broker that is alive uses what was last
-    issued; ``renewal``: what a user asks for now, "" for nothing."""
+    """Return the state after one step, unchanged if nothing is due.
+
+    ``all_have_it``: every live broker uses what was last issued. ``renewal``: a user's present
+    request, "" for none.
+    """
     if held.phase is Phase.STEADY:
-        is_asked = bool(renewal) and renewal != held.renewal
-        if is_asked or authority.is_due(held.issuing, now):
+        is_requested = bool(renewal) and renewal != held.renewal
+        if is_requested or authority.is_due(held.issuing, now):
             return _announce(held, now, renewal)
         return held
+    # Both conditions protect processes that do not trust, or show, the new one yet.
     if not all_have_it or now < held.since + pause:
         return held
     return _switch(held, now) if held.phase is Phase.ANNOUNCED else _settle(held, now)

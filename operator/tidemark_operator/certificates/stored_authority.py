@@ -1,8 +1,7 @@
-"""A certificate authority as it is kept: made once, followed by another step by step, never
-replaced.
+"""Stored certificate authority: created once, rotated step by step, never replaced.
 
-A cluster has two, which know nothing of each other: that of its brokers and controllers, and that
-of its clients. Whoever is trusted as a client is so never as a broker.
+A cluster has two independent ones: that of its brokers and controllers, and that of its clients. So
+a trusted client is never trusted as a broker.
 """
 
 import datetime as dt
@@ -19,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class KeptAuthority:
-    """One authority of one cluster, under ``name`` in a keeper. ``now``: aware, UTC."""
+    """One authority of one cluster, under ``name`` in a keeper. ``now`` returns aware UTC times."""
 
     def __init__(
         self, keeper: Keeper, name: str, cluster_id: str, now: Callable[[], dt.datetime]
@@ -31,13 +30,17 @@ class KeptAuthority:
         self._was_there = False
 
     async def get(self, has_issued: Callable[[], Awaitable[str]]) -> Authorities:
-        """As it is kept; made where there is none. Raises :class:`BadCertificate` for what cannot
-        be read, is another cluster's, or is gone: nothing is ever made in its place.
-        ``has_issued``: whether it was there once, by what is left of it ("" for nothing)."""
+        """Return the stored authority; create it if there never was one.
+
+        ``has_issued`` returns what remains of a lost authority ("" for nothing). Raises
+        :class:`BadCertificate` for data that is unreadable, of another cluster, or lost: it is
+        never replaced.
+        """
         kept = await self._keeper.read(self._name)
         if kept is not None:
             return self._checked(kept)
         self._refuse_if_gone()
+        # A leaf proves that there was an authority, even to a new process.
         if issued := await has_issued():
             raise self._gone(f", but {issued} was issued by it")
         made = rotation.first(self._cluster_id, self._now())
@@ -47,8 +50,10 @@ class KeptAuthority:
         return made
 
     async def check(self, has_issued: Callable[[], Awaitable[str]]) -> None:
-        """Raises :class:`BadCertificate`, :class:`KeptByAnother` where it cannot be used; one that
-        was never made can."""
+        """Check that the authority can be used; one that was never created can.
+
+        Raises :class:`BadCertificate`, :class:`KeptByAnother`.
+        """
         kept = await self._keeper.read(self._name)
         if kept is not None:
             self._checked(kept)
@@ -76,9 +81,11 @@ class KeptAuthority:
         pause: Callable[[Authorities], dt.timedelta],
         renewal: str = "",
     ) -> bool:
-        """One step of its renewal (:func:`rotation.next_step`), where one is due and it was made;
-        whether it took one. ``all_have_it`` is asked of what is kept: of no other one it counts
-        what somebody has."""
+        """Take one step of the rotation (:func:`rotation.next_step`) if one is due; return whether
+        it was.
+
+        ``all_have_it`` is called with the stored authority: reports about any other do not count.
+        """
         kept = await self._keeper.read(self._name)
         if kept is None:
             self._refuse_if_gone()
@@ -93,6 +100,7 @@ class KeptAuthority:
         )
         if following is held:
             return False
+        # Written under the version that was read, so another operator's step conflicts.
         await self._put(following, kept)
         logger.info("certificate authority %s: %s", self._name, following.phase)
         return True

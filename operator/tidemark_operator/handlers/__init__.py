@@ -1,1 +1,1 @@
-"""kopf watches; its handlers do nothing but hand the object over."""
+"""Watches by kopf; its handlers only pass the object on."""

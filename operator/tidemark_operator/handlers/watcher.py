@@ -1,8 +1,8 @@
-"""The watches of the kinds of which there are few, by kopf, in a thread of their own.
+"""Watches of the kinds with few objects, by kopf, in a thread of their own.
 
-``on.event`` handlers only: no kopf finalizer, no annotation, no index, no peering. Each one passes
-the raw object on and returns; what is done about it is decided by the level-based reconcilers. kopf
-has its own event loop here, so that neither its shutdown nor its errors reach the controller.
+Only ``on.event`` handlers are used: no kopf finalizer, annotation, index or peering. Each handler
+passes the raw object on and returns; the level-based reconcilers decide what to do. kopf has its
+own event loop here, so that neither its shutdown nor its errors reach the controller.
 """
 
 import asyncio
@@ -21,20 +21,24 @@ from tidemark_operator.kube.kinds import FEW, Json
 
 logger = logging.getLogger(__name__)
 
-#: (object, whether it is gone)
+#: Receives an object, and whether it is deleted.
 Deliver = Callable[[Json, bool], None]
 RESTART_S = 3.0
-# Nobody is told it. Without one kopf asks the machine who runs it, and in a pod no user has a name.
+# Never shown. Without it kopf queries the machine for its user, and in a pod no user has a name.
 IDENTITY = Identity("tidemark-operator")
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """kopf's settings, each for a reason: no events or log lines per object, no limit of workers
-    (a limit below the number of objects can stop it), watches that notice a silent server."""
+    """Return kopf's settings.
+
+    No events or log lines per object, no limit of workers (a limit below the number of objects can
+    stop kopf), and watches that notice a silent server.
+    """
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.posting.level = logging.WARNING
     settings.peering.standalone = True
+    # The server ends a watch; the client's own limit is for a server that never does.
     settings.watching.server_timeout = 600
     settings.watching.client_timeout = 660
     settings.watching.connect_timeout = 10
@@ -43,13 +47,14 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.queueing.worker_limit = None
     settings.queueing.idle_timeout = 1.0
     settings.queueing.exit_timeout = 0.5
+    # The kinds are known and few, so the cluster is not scanned for changes of kinds.
     settings.scanning.disabled = True
     settings.process.ultimate_exiting_timeout = None
     return settings
 
 
 def kopf_registry(access: Access, deliver: Deliver) -> kopf.OperatorRegistry:
-    """The handlers: one login, one event handler for each watched kind."""
+    """Return the handlers: one login, and one event handler for each watched kind."""
     registry = kopf.OperatorRegistry()
 
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -67,7 +72,7 @@ def kopf_registry(access: Access, deliver: Deliver) -> kopf.OperatorRegistry:
 
 
 class Watcher:
-    """Runs kopf from ``start`` to ``stop``, again after an error."""
+    """Runs kopf from ``start`` to ``stop``, and restarts it after an error."""
 
     def __init__(self, access: Access, namespace: str, deliver: Deliver) -> None:
         self._access = access
@@ -79,18 +84,18 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread, and silence kopf's log."""
+        # Lines per object would drown the operator's own log.
         logging.getLogger("kopf.objects").setLevel(logging.WARNING)
         logging.getLogger("kopf._core").setLevel(logging.ERROR)
         self._thread.start()
 
     def alive(self) -> bool:
-        """Whether the thread watches."""
+        """Return whether the thread is running."""
         return self._thread.is_alive()
 
     def again(self) -> None:
-        """Have the watches begin anew: where the API was put back they wait for versions that are
-        far away."""
+        """Restart the watches: after a restore of the API's data they wait for distant versions."""
         self._over.set()
 
     def stop(self, timeout_s: float = 5.0) -> None:
@@ -108,7 +113,7 @@ class Watcher:
             try:
                 with contextlib.suppress(asyncio.CancelledError):
                     asyncio.run(self._watch())
-            except Exception:  # whatever kopf raises, the watches must go on
+            except Exception:  # no error of kopf may end the watches
                 logger.exception("the watches failed and restart")
             self._stop.wait(RESTART_S)
 
@@ -130,16 +135,17 @@ class Watcher:
             await asyncio.wait({watching, scanned}, return_when=asyncio.FIRST_COMPLETED)
             missing = _missing(insights) if scanned.done() else []
             self._say(missing)
-            if missing:  # the others are watched meanwhile
+            # A kind is missing: watch the others for a while, then restart and look again.
+            if missing:
                 await asyncio.wait({watching}, timeout=RESTART_S)
                 self._over.set()
             await watching
         finally:
             scanned.cancel()
-            self._over.set()  # kopf waits for it in a thread, and the loop for that thread
+            self._over.set()  # kopf waits for it in a thread, and the loop waits for that thread
 
     def _say(self, missing: list[str]) -> None:
-        """Once, however often the watches begin again."""
+        """Log missing kinds once, however often the watches restart."""
         if missing and missing != self._missing:
             logger.warning(
                 "the API server does not serve %s yet; the watches restart "
@@ -151,9 +157,12 @@ class Watcher:
 
 
 def _missing(insights: Insights) -> list[str]:
-    """Kinds that kopf does not watch. It asks once which there are, and a definition that was only
-    just installed may be served by name, and not be listed yet: without a watch nothing of it would
-    be heard of until everything is listed again, minutes later."""
+    """Return the kinds that kopf does not watch.
+
+    kopf lists the kinds once, and a definition that was just installed may be served by name but
+    not be listed yet. Without a restart its objects would stay unknown until everything is listed
+    again, minutes later.
+    """
     watched = {(found.group, found.plural) for found in insights.watched_resources}
     return [
         f"{kind.plural}.{kind.group}" for kind in FEW if (kind.group, kind.plural) not in watched

@@ -1,1 +1,1 @@
-"""What runs the jobs of Exports: Kubernetes, or this process where there is no kubelet."""
+"""Runners of the jobs of Exports: Kubernetes, or this process where there is no kubelet."""

@@ -1,8 +1,8 @@
 """Jobs of Exports as Jobs of Kubernetes, one for each run.
 
-Jobs and pods are listed by their labels and believed by their owners. What a Job's pod has left
-behind, or what keeps it from starting, is told by its status and by Events. A Job is deleted in the
-foreground: as long as it is there its pod may be, and the next run waits.
+Jobs and pods are listed by their labels and accepted by their owners. The status of a Job's pod and
+Events show what the pod has left behind, or what keeps it from starting. A Job is deleted in the
+foreground: as long as it exists its pod may run, and the next run waits.
 """
 
 import ipaddress
@@ -32,7 +32,7 @@ _CHARS_MAX = 512
 
 
 class KubernetesJobs:
-    """In one namespace, by the operator's account."""
+    """Jobs in one namespace, with the operator's account."""
 
     in_pods = True
 
@@ -44,27 +44,32 @@ class KubernetesJobs:
     async def look(self, run: ExportRunIdentity) -> JobSeen:
         """See :class:`~tidemark_operator.jobs.runner.JobRunner`."""
         jobs = await self._list(JOB, run)
+        # A job of another run would write the same table, so it ends first.
         for stray in _strays(jobs, run):
             await self._delete(stray, "Foreground")
         job = _named(jobs, run.job)
         if job is None:
             return ABSENT
+        # The Job has the name but another owner: it is neither used nor deleted.
         if not _is_owned(job, run.uid):
             return JobSeen(phase=JobPhase.ENDING, why=f"Job {run.job} belongs to another owner")
         if job["metadata"].get("deletionTimestamp"):
             return JobSeen(phase=JobPhase.ENDING)
         pod = _newest(await self._list(POD, run), str(job["metadata"]["uid"]))
+        # Ended: its report, or its last log lines.
         ended = _ended(job)
         if ended is not None:
             report, why = _last_words(pod)
             return JobSeen(phase=JobPhase.ENDED, report=report, why=why or ended, well=not ended)
+        # Without a pod, only Events explain why.
         if pod is None:
-            return JobSeen(phase=JobPhase.STARTING, why=await self._said_of(run.job))
+            return JobSeen(phase=JobPhase.STARTING, why=await self._warning_of(run.job))
         return await self._pod(run, pod)
 
     async def _pod(self, run: ExportRunIdentity, pod: Json) -> JobSeen:
         status: Mapping[str, Any] = pod.get("status") or {}
         address = _address(str(status.get("podIP", "")))
+        # A pod that is not running has no page to query.
         if status.get("phase") != "Running" or not address:
             name = str(pod["metadata"]["name"])
             why = _waits(status) or await why_stuck(self._api, self._namespace, name)
@@ -73,15 +78,15 @@ class KubernetesJobs:
         return JobSeen(phase=JobPhase.RUNNING, report=report)
 
     async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
-        """And of former ones all but the last few go."""
-        jobs = [each for each in await self._list(JOB, run) if _is_owned(each, run.uid)]
+        """Create the Job, and delete all former ones but the last few."""
+        jobs = [job for job in await self._list(JOB, run) if _is_owned(job, run.uid)]
         jobs.sort(key=_number)
-        for job in [each for each in jobs if _number(each) < run.number][:-HISTORY]:
+        for job in [job for job in jobs if _number(job) < run.number][:-HISTORY]:
             await self._delete(job, "Background")
         try:
             await self._api.create(JOB, self._namespace, export_job(run, wanted))
         except Conflict:
-            return  # it is there: the next look says whose it is
+            return  # it exists: the next look shows its owner
         except REFUSALS as error:
             raise JobRefused(error.said) from error
 
@@ -92,11 +97,11 @@ class KubernetesJobs:
             await self._delete(job, "Foreground")
 
     async def forget(self, key: str) -> None:
-        """Kubernetes collects what the Export owned."""
+        """Forget the reports; Kubernetes deletes the objects that the Export owned."""
         self._reports.forget(key)
 
-    async def _said_of(self, job: str) -> str:
-        """Why a Job has no pod."""
+    async def _warning_of(self, job: str) -> str:
+        """Return why a Job has no pod."""
         return _short(await last_warning(self._api, self._namespace, JOB, job))
 
     async def _delete(self, job: Json, propagation: str) -> None:
@@ -118,19 +123,22 @@ class KubernetesJobs:
 
 
 def _named(bodies: Iterable[Json], name: str) -> Json | None:
-    return next((each for each in bodies if each["metadata"]["name"] == name), None)
+    return next((body for body in bodies if body["metadata"]["name"] == name), None)
 
 
 def _strays(jobs: Iterable[Json], run: ExportRunIdentity) -> list[Json]:
-    """Of other runs, and not ended: an operator that led before may have asked for one when it had
-    no say any more. It would take the table from the run that is meant."""
+    """Return the jobs of other runs that have not ended.
+
+    A former leader may have created one after it lost the Lease. It would commit to the same table
+    as the present run.
+    """
     return [
-        each
-        for each in jobs
-        if _is_owned(each, run.uid)
-        and each["metadata"]["name"] != run.job
-        and not each["metadata"].get("deletionTimestamp")
-        and _ended(each) is None
+        job
+        for job in jobs
+        if _is_owned(job, run.uid)
+        and job["metadata"]["name"] != run.job
+        and not job["metadata"].get("deletionTimestamp")
+        and _ended(job) is None
     ]
 
 
@@ -141,30 +149,31 @@ def _number(job: Json) -> int:
 
 def _is_owned(body: Json, uid: str) -> bool:
     owners = body["metadata"].get("ownerReferences") or ()
-    return any(each.get("uid") == uid for each in owners)
+    return any(owner.get("uid") == uid for owner in owners)
 
 
 def _newest(pods: Iterable[Json], job_uid: str) -> Json | None:
-    """Of a Job's pods, of which there is one, unless it was evicted and made again."""
-    own = [each for each in pods if _is_owned(each, job_uid)]
+    """Return a Job's latest pod; there is one, unless it was evicted and recreated."""
+    own = [pod for pod in pods if _is_owned(pod, job_uid)]
     return max(own, key=resource_version, default=None)
 
 
 def _ended(job: Json) -> str | None:
-    """None: it has not; "": well; else why not, in Kubernetes' words."""
+    """Return how a Job ended: None if it has not, "" if it succeeded, else Kubernetes' message."""
     conditions = (job.get("status") or {}).get("conditions") or ()
-    for each in conditions:
-        if each.get("status") == "True" and each.get("type") == "Complete":
+    for condition in conditions:
+        if condition.get("status") == "True" and condition.get("type") == "Complete":
             return ""
-        if each.get("status") == "True" and each.get("type") == "Failed":
-            return str(each.get("message") or each.get("reason") or "the Job failed")
+        if condition.get("status") == "True" and condition.get("type") == "Failed":
+            return str(condition.get("message") or condition.get("reason") or "the Job failed")
     return None
 
 
 def _last_words(pod: Json | None) -> tuple[Report | None, str]:
-    """The report that a pod has left, or else how it ended."""
+    """Return the report that a pod has left, and how the pod ended without success."""
     if pod is None:
         return None, ""
+    # The kubelet keeps the termination message even after the container is deleted.
     status: Mapping[str, Any] = pod.get("status") or {}
     ended = _terminated(status)
     if ended is None:
@@ -172,34 +181,38 @@ def _last_words(pod: Json | None) -> tuple[Report | None, str]:
     message = str(ended.get("message") or "")
     report = Report.of_json(message)
     reason, code = ended.get("reason"), ended.get("exitCode")
+    # A report of a running phase was not the last one: the process died.
     if report is not None and report.phase in (Phase.STARTING, Phase.RUNNING):
         report = None
+    # Without a report the message is the end of the log.
     lines = [line for line in message.splitlines() if line.strip()][-_LAST_LINES:]
-    said = "" if report is not None else " | ".join(lines)
+    end_of_log = "" if report is not None else " | ".join(lines)
     if code == 0:
         return report, ""
-    return report, _short(f"its container terminated with {reason} ({code}){said and f': {said}'}")
+    return report, _short(
+        f"its container terminated with {reason} ({code}){end_of_log and f': {end_of_log}'}"
+    )
 
 
 def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    for each in status.get("containerStatuses") or ():
-        found = (each.get("state") or {}).get("terminated")
-        if each.get("name") == CONTAINER and isinstance(found, Mapping):
+    for container in status.get("containerStatuses") or ():
+        found = (container.get("state") or {}).get("terminated")
+        if container.get("name") == CONTAINER and isinstance(found, Mapping):
             return found
     return None
 
 
 def _waits(status: Mapping[str, Any]) -> str:
-    """What a container waits for, where it is more than being made."""
-    for each in status.get("containerStatuses") or ():
-        waiting = (each.get("state") or {}).get("waiting") or {}
+    """Return what a container waits for, if Kubernetes has a message about it."""
+    for container in status.get("containerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("message"):
             return f"{waiting.get('reason', '')}: {waiting['message']}"
     return ""
 
 
 def _address(ip: str) -> str:
-    """``host:port`` of a pod's page; "": it has no address yet."""
+    """Return ``host:port`` of a pod's page, "" without an address."""
     try:
         found = ipaddress.ip_address(ip)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Jobs of Exports as processes beside this one: of a local cluster, which has no kubelet.
+"""Jobs of Exports as child processes, for a local cluster without a kubelet.
 
 They end with the operator, however it ends: each has a pipe from it as standard input, and stops
-when that is closed. So none is left behind, and an operator that starts begins the runs again that
-its status says are under way. What a pod would be given as a Secret is read from the API server,
-and lies in a folder of the job's own for as long as it runs.
+when that is closed. None is left behind, and an operator that starts restarts the runs that its
+status shows as running. The Secrets of a pod are read from the API server instead, and stored in a
+folder of the job's own while it runs.
 """
 
 import asyncio
@@ -38,16 +38,16 @@ from tidemark_operator.pods.export_job import PROGRAM, ExportRunIdentity
 logger = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 60.0
-#: How long one may take to end, and all of them when the operator does.
+#: Seconds for one job to end, and for all of them when the operator ends.
 GRACE_S = 30.0
 LAST_S = 10.0
-#: Of a job's log; one that has grown so large is begun anew with the next run.
+#: Size of a job's log above which the next run starts a new one.
 LOG_BYTES_MAX = 8 * 1024 * 1024
 
 
 @dataclasses.dataclass(slots=True)
 class _Process:
-    """``page`` "": it has not said yet where it is."""
+    """A job's process; ``page``: address of its page, "" until the job has reported it."""
 
     number: int
     uid: str
@@ -58,8 +58,10 @@ class _Process:
 
 
 class LocalJobs:
-    """Of one operator process, over all its terms. ``folder``: a folder of its own for each
-    Export, with its log and its last report."""
+    """Jobs of one operator process, over all its terms.
+
+    ``folder`` contains a folder for each Export, with its log and its last report.
+    """
 
     in_pods = False
 
@@ -76,6 +78,7 @@ class LocalJobs:
         process = self._running.get(run.key)
         if process is None:
             return ABSENT
+        # Running: the right run is queried, any other one is ended first.
         if process.child.returncode is None:
             if process.ending or (process.number, process.uid) != (run.number, run.uid):
                 self._end(process)
@@ -84,6 +87,7 @@ class LocalJobs:
                 return JobSeen(phase=JobPhase.STARTING)
             report = await self._reports.ask(run.key, run.number, process.page)
             return JobSeen(phase=JobPhase.RUNNING, report=report)
+        # Ended, but not the process of this run: its result is of no interest.
         if (process.number, process.uid) != (run.number, run.uid) or process.ending:
             del self._running[run.key]
             return ABSENT
@@ -101,6 +105,7 @@ class LocalJobs:
         former = self._running.get(run.key)
         if former is not None and former.child.returncode is None:
             return
+        # Everything that the order refers to exists before the process starts.
         folder = self._folder / run.name
         environment = await self._prepare(folder, wanted)
         command = [sys.executable, "-m", PROGRAM, "--until-stdin-ends"]
@@ -112,6 +117,8 @@ class LocalJobs:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **environment},
+                # A session of its own: a Ctrl-C in the terminal reaches the operator only, which
+                # ends its jobs.
                 start_new_session=True,
             )
         process = _Process(run.number, run.uid, child, folder)
@@ -120,21 +127,22 @@ class LocalJobs:
         logger.info("export %s: run %d is process %d", run.key, run.number, child.pid)
 
     async def _prepare(self, folder: Path, wanted: JobWanted) -> dict[str, str]:
-        """The job's folder, and its environment. Raises :class:`JobRefused`."""
+        """Prepare the job's folder and return its environment. Raises :class:`JobRefused`."""
         secrets = folder / "secrets"
+        # Remains of a former run must not be mistaken for this one's.
         shutil.rmtree(secrets, ignore_errors=True)
         secrets.mkdir(parents=True, mode=0o700)
         _report_of(folder).unlink(missing_ok=True)
         kept: dict[str, dict[str, bytes]] = {}
-        names = {each.secret for each in wanted.variables} | {each.secret for each in wanted.files}
+        names = {ref.secret for ref in (*wanted.variables, *wanted.files)}
         for name in sorted(names):
             kept[name] = await self._secret(name)
         paths: dict[SecretFile, str] = {}
-        for number, each in enumerate(wanted.files):
+        for number, file in enumerate(wanted.files):
             path = secrets / str(number)
-            path.write_bytes(_value(kept, each.secret, each.key))
+            path.write_bytes(_value(kept, file.secret, file.key))
             path.chmod(0o600)
-            paths[each] = str(path)
+            paths[file] = str(path)
         environment = {ORDER_VARIABLE: wanted.ordered(paths).to_json()}
         for variable in wanted.variables:
             value = _value(kept, variable.secret, variable.key)
@@ -150,13 +158,13 @@ class LocalJobs:
         return {str(key): base64.b64decode(text) for key, text in data.items()}
 
     async def _await_page(self, process: _Process) -> None:
-        """The first line that the job writes says where its page is."""
+        """Read the address of the job's page from its first line, then wait for its end."""
         output = process.child.stdout
         assert output is not None
         with contextlib.suppress(TimeoutError, ValueError, KeyError, TypeError):
             async with asyncio.timeout(READY_TIMEOUT_S):
                 process.page = str(json.loads(await output.readline())["page"])
-        while await output.readline():  # it is to wait for nobody who reads
+        while await output.readline():  # a full pipe would block the job
             pass
         await process.child.wait()
         shutil.rmtree(process.folder / "secrets", ignore_errors=True)
@@ -168,7 +176,7 @@ class LocalJobs:
             self._end(process)
 
     async def forget(self, key: str) -> None:
-        """The process ends, too."""
+        """End the job of a deleted Export."""
         self._reports.forget(key)
         process = self._running.get(key)
         if process is None:
@@ -179,16 +187,17 @@ class LocalJobs:
             del self._running[key]
 
     async def close(self) -> None:
-        """The operator ends: so do all jobs."""
-        left = [each for each in self._running.values() if each.child.returncode is None]
+        """End all jobs with the operator."""
+        left = [job for job in self._running.values() if job.child.returncode is None]
+        # First all in parallel and politely, then by force.
         for process in left:
             _signal(process, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_S):
-                await asyncio.gather(*(each.child.wait() for each in left))
+                await asyncio.gather(*(job.child.wait() for job in left))
         for process in left:
             _signal(process, signal.SIGKILL)
-        await asyncio.gather(*(each.child.wait() for each in left), return_exceptions=True)
+        await asyncio.gather(*(job.child.wait() for job in left), return_exceptions=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

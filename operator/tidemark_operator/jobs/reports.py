@@ -1,7 +1,7 @@
-"""The reports of jobs, as their pages give them.
+"""Reports of jobs, read from their pages.
 
-Whoever answers there may be anybody: a pod that was given the address since, or a job that means
-harm. So nothing is followed or waited for, and no more is read than a report has.
+Any process may answer there: a pod that got the address since, or a malicious job. So no redirect
+is followed, no answer is waited for long, and no more is read than the size of a report.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import aiohttp
 from tidemark.export_job import REPORT_BYTES_MAX, REPORT_PATH, Report
 
 TIMEOUT_S = 3.0
-#: So long the last report stands for one that is not to be had: one that is missed tells nothing.
+#: The last report is valid this long without a newer one: a missed query means nothing.
 LAST_S = 60.0
 
 
@@ -26,26 +26,28 @@ class _Kept:
 
 
 class Reports:
-    """Of Exports by their keys, the newest of one run each. ``clock``: monotonic seconds."""
+    """Latest report by Export, of one run each. ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
 
     async def ask(self, key: str, number: int, address: str) -> Report | None:
-        """What the page of a run's job at ``host:port`` says now, or said a moment ago; None:
-        nothing."""
+        """Return the present or a recent report of a run's job at ``host:port``, None without
+        one.
+        """
         found = await _fetched(f"http://{address}{REPORT_PATH}")
         if found is not None:
             self._kept[key] = _Kept(number, found, self._clock())
             return found
         kept = self._kept.get(key)
+        # A report of another run says nothing about this one.
         if kept is None or kept.number != number or self._clock() - kept.at_s > LAST_S:
             return None
         return kept.report
 
     def forget(self, key: str) -> None:
-        """The Export is gone."""
+        """Drop the report of a deleted Export."""
         self._kept.pop(key, None)
 
 
@@ -64,11 +66,12 @@ async def _fetched(url: str) -> Report | None:
 
 
 async def _some(answer: aiohttp.ClientResponse) -> bytes:
-    """All of it, unless that is more than a report has."""
+    """Return the body up to the size of a report."""
     data = b""
     async with asyncio.timeout(TIMEOUT_S):
         async for chunk in answer.content.iter_chunked(REPORT_BYTES_MAX):
             data += chunk
+            # The rest is not read: it would be too large for a report anyway.
             if len(data) > REPORT_BYTES_MAX:
                 answer.close()
                 break

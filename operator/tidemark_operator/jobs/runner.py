@@ -1,8 +1,8 @@
-"""What reconciling an Export needs of whatever runs its jobs.
+"""Interface between the reconciler of Exports and the runner of their jobs.
 
-Narrow on purpose: make the job of a numbered run, look at it, have it ended. When that is done is
-decided elsewhere (:mod:`tidemark_operator.controller.exports`), and so are restarts: those of a
-Kubernetes Job and of a process would be two rules of which only one could be tested everywhere.
+It is narrow on purpose: create the job of a numbered run, look at it, end it. Other modules decide
+when (:mod:`tidemark_operator.controller.exports`), also about restarts. Restarts by a Kubernetes
+Job and of a process would be two rules, and only one of them could be tested everywhere.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from tidemark_operator.pods.export_job import ExportRunIdentity
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobRefused(Exception):
-    """A job that cannot be made, for a reason that a person has to mend; ``said``: which."""
+    """A job cannot be created, for a reason that a person has to fix; ``said`` is that reason."""
 
     said: str
 
@@ -23,20 +23,19 @@ class JobRefused(Exception):
 
 
 class JobRunner(Protocol):
-    """Raises ``KubeError`` where the API server fails."""
+    """Runner of jobs. Methods raise ``KubeError`` if the API server fails."""
 
-    #: Whether a job needs an image.
+    #: Whether jobs are pods, which need an image.
     in_pods: bool
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
-        """What there is of the job of a run."""
+        """Return the state of a run's job."""
 
     async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
-        """There is a job of this run; one that is there is left as it is. Raises
-        :class:`JobRefused`."""
+        """Create the job of this run, unless it exists. Raises :class:`JobRefused`."""
 
     async def stop(self, run: ExportRunIdentity) -> None:
-        """The job is asked to end, and this returns."""
+        """Request the end of the job; do not wait for it."""
 
     async def forget(self, key: str) -> None:
-        """The Export of that key is gone: so are its jobs, soon."""
+        """End the jobs of the deleted Export of that key."""

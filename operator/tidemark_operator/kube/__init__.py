@@ -1,1 +1,1 @@
-"""The Kubernetes API as the operator uses it: few verbs, short time-outs, small errors."""
+"""The Kubernetes API as the operator uses it: few verbs, short timeouts, few error types."""

@@ -1,7 +1,7 @@
-"""Where the API server is and who we are there: a kubeconfig file, or the pod's own account.
+"""Access to the API server: a kubeconfig file, or the pod's own service account.
 
-Each client (the main loop's, the Lease thread's, kopf's) gets a configuration of its own: sharing
-one would let a stalled connection of one hold up another.
+Each client (the main loop's, the Lease thread's, kopf's) gets a configuration of its own. In a
+shared one, a stalled connection of one client could block another.
 """
 
 import asyncio
@@ -25,24 +25,25 @@ _LOOK_AGAIN_S = 0.005
 
 
 class AccessError(RuntimeError):
-    """No usable way to the API server; the message says what was tried."""
+    """No usable access to the API server; the message names what was tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach the API server. ``kubeconfig`` None means the pod's service account."""
+    """Access to the API server. ``kubeconfig`` None means the pod's service account."""
 
     kubeconfig: Path | None = None
     context: str | None = None
 
     async def configuration(self) -> Configuration:
-        """A new client configuration, without retries inside: the callers own the deadlines."""
+        """Return a new client configuration without retries: the callers own the deadlines."""
         configuration = Configuration()
         try:
             async with _alone():
                 await self._load(configuration)
         except (OSError, ValueError, ConfigException) as error:
             raise AccessError(f"no access to the Kubernetes API: {error}") from error
+        # A retry inside the library would outlive the Lease's deadline.
         configuration.retries = None
         configuration.connection_pool_maxsize = 48
         # A proxy named in the environment is for the internet, not for the API server.
@@ -63,9 +64,10 @@ class Access:
         )
 
     async def kopf_login(self) -> kopf.ConnectionInfo:
-        """The same access in the words of kopf, for its watches."""
+        """Return the same access in kopf's form, for its watches."""
         found = await self.configuration()
         authorization = str(found.api_key.get("BearerToken") or "")
+        # kopf takes scheme and token apart; the library has "Bearer TOKEN" in one field.
         scheme, _, token = authorization.partition(" ")
         if not token:
             scheme, token = "Bearer", authorization
@@ -83,8 +85,10 @@ class Access:
 
 @asynccontextmanager
 async def _alone() -> AsyncIterator[None]:
-    """Hold ``_loading``. Waited for without blocking: loops of several threads come here, and one
-    loop may come twice."""
+    """Hold ``_loading``, waiting without blocking.
+
+    Loops of several threads use it, and one loop may wait twice at once.
+    """
     while not _loading.acquire(blocking=False):  # noqa: ASYNC110 - its holder may be in another loop
         await asyncio.sleep(_LOOK_AGAIN_S)
     try:
@@ -94,7 +98,7 @@ async def _alone() -> AsyncIterator[None]:
 
 
 def _pem(data: str | bytes | None) -> str | None:
-    """kopf wants base64 or PEM text."""
+    """Return certificate data as kopf expects it: PEM text or base64."""
     if data is None:
         return None
     if isinstance(data, bytes):

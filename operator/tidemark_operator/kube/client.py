@@ -1,8 +1,8 @@
-"""The calls that the operator makes to the API server.
+"""Calls of the operator to the API server.
 
-Thin over ``kubernetes.aio``'s ``ApiClient``: paths and JSON instead of generated models, one short
-time-out per request (the client's own default is 300 s), and the small errors of ``errors``.
-Nothing is retried here: a write whose effect is unknown is settled by whoever knows how to read it.
+A thin layer over ``kubernetes.aio``'s ``ApiClient``: paths and JSON instead of generated models,
+one short timeout per request (the client's default is 300 s), and the errors of ``errors``. Nothing
+is retried here: the caller of a write with an unknown effect reads the object and decides.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tidemark_operator.kube.own_objects import OwnObjects
 REQUEST_TIMEOUT_S = 10.0
 LIST_TIMEOUT_S = 60.0
 LIST_CHUNK = 500
-#: The API server ends a watch after this long; another goes on where it ended.
+#: The API server ends a watch after this long; the next one continues at its end.
 WATCH_S = 600
 
 _JSON = "application/json"
@@ -47,7 +47,7 @@ class KubeApi:
 
     @classmethod
     async def open(cls, access: Access, timeout_s: float = REQUEST_TIMEOUT_S) -> Self:
-        """A client of its own, with its own connections."""
+        """Open a client with its own connections."""
         return cls(ApiClient(await access.configuration()), timeout_s)
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ class KubeApi:
     # ------------------------------------------------------------ reading
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Json:
-        """One object, read from the store of the API server (not from a cache)."""
+        """Return one object, read from the API server's store, not from a cache."""
         return await self._call("GET", kind.path(namespace, name))
 
     async def list_all(
@@ -75,8 +75,11 @@ class KubeApi:
         field_selector: str = "",
         name: str = "",
     ) -> Listed:
-        """Every object of the kind in the namespace as of one moment; with ``name`` the one that
-        has it, for whoever may list and not get."""
+        """Return every object of the kind in the namespace as of one moment.
+
+        With ``name``, return only that object. Accounts that may list but not get need this.
+        """
+        # All pages are of one version, so the last one's is that of the whole list.
         whole = Listed(resource_version=0)
         selectors = {
             "labelSelector": label_selector,
@@ -90,8 +93,11 @@ class KubeApi:
     async def pages(
         self, kind: Kind, namespace: str, *, selectors: Mapping[str, str] | None = None
     ) -> AsyncGenerator[Listed, None]:
-        """The same in chunks, one at a time: all of them are as of one moment, and no more than one
-        has to be held. At least one comes. ``Expired`` when the reader takes minutes."""
+        """Yield the objects of the kind in chunks, all as of one moment.
+
+        Only one chunk is in memory at a time. At least one is yielded, even without objects. Raises
+        ``Expired`` if the reader takes minutes.
+        """
         given = {name: text for name, text in (selectors or {}).items() if text}
         query = {"limit": str(LIST_CHUNK), **given}
         while True:
@@ -99,10 +105,12 @@ class KubeApi:
                 "GET", kind.path(namespace), query=query, timeout_s=LIST_TIMEOUT_S
             )
             items = page.get("items") or []
+            # Items of a list carry neither apiVersion nor kind.
             for item in items:
                 item.setdefault("apiVersion", kind.api_version)
                 item.setdefault("kind", kind.kind)
             yield Listed(items, resource_version=resource_version(page))
+            # The continue token keeps the later pages at the version of the first one.
             following = page["metadata"].get("continue")
             if not following:
                 return
@@ -111,9 +119,12 @@ class KubeApi:
     async def watch(
         self, kind: Kind, namespace: str, version: int, *, silence_s: float
     ) -> AsyncGenerator[list[Json], None]:
-        """What happens after ``version``, until the server ends it: a list of events (``type``,
-        ``object``) as often as some have come, and first an empty one, once the server has agreed.
-        ``Unavailable`` when nothing came for ``silence_s``, not even a bookmark."""
+        """Yield lists of events (``type``, ``object``) after ``version``, until the server ends the
+        watch.
+
+        The first list is empty, and shows that the server has accepted the watch. Raises
+        ``Unavailable`` if nothing arrives for ``silence_s``, not even a bookmark.
+        """
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -121,31 +132,34 @@ class KubeApi:
             "timeoutSeconds": str(WATCH_S),
         }
         path = kind.path(namespace)
-        what = f"watch of {path}"
+        call = f"watch of {path}"
         target = f"{path}?{urlencode(query)}"
-        # A server that does not end it is left; one that sends byte by byte is not silent.
+        # The total bounds a server that never ends the watch; sock_read detects a silent one.
         timeout = aiohttp.ClientTimeout(
             WATCH_S + silence_s, connect=self._timeout_s, sock_read=silence_s
         )
         try:
+            # The body is read as it arrives: a watch has no end that could be awaited.
             response = await self._send("GET", target, None, _JSON, timeout)
             if response.status != 200:
                 data = await response.read()
-                raise error_of(response.status, data, response.headers.get("Retry-After"), what)
+                raise error_of(response.status, data, response.headers.get("Retry-After"), call)
             try:
                 yield []
                 async for lines in split_lines(response.response.content.iter_any()):
-                    yield [_object(line, what) for line in lines]
+                    yield [_object(line, call) for line in lines]
             finally:
                 _hang_up(response.response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unavailable(0, f"{what}: {error_text(error)}") from error
+            raise Unavailable(0, f"{call}: {error_text(error)}") from error
 
     # ------------------------------------------------------------ writing
 
     async def create(self, kind: Kind, namespace: str, body: Json) -> Json:
-        """POST with the labels and annotations of all operator objects. Raises ``Conflict`` if the
-        name is taken."""
+        """POST with the labels and annotations of all operator objects.
+
+        Raises ``Conflict`` if the name is taken.
+        """
 
         async def send(marked: Json) -> Json:
             return await self._call("POST", kind.path(namespace), query=_AS_OPERATOR, body=marked)
@@ -153,13 +167,15 @@ class KubeApi:
         return await self.own.write(kind, body, send)
 
     async def try_create(self, kind: Kind, namespace: str, body: Json) -> None:
-        """Dry run of a POST: nothing is written, and a refusal is not reported."""
+        """Send a POST as a dry run: nothing is written, and a refusal is not reported."""
         query = {**_AS_OPERATOR, "dryRun": "All"}
         await self._call("POST", kind.path(namespace), query=query, body=body)
 
     async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:
-        """PUT of one of the operator's own objects under its resourceVersion. It is marked like a
-        new object, because an admission policy may be newer than the object."""
+        """PUT one of the operator's own objects under its resourceVersion.
+
+        It is marked like a new object, because an admission policy may be newer than the object.
+        """
         meta = body["metadata"]
         path = kind.path(meta["namespace"], meta["name"])
 
@@ -171,7 +187,7 @@ class KubeApi:
         return await self.own.write(kind, body, send)
 
     async def replace_status(self, kind: Kind, body: Json) -> Json:
-        """PUT of the status subresource, under the resourceVersion that ``body`` carries."""
+        """PUT the status subresource, under the resourceVersion that ``body`` carries."""
         meta = body["metadata"]
         path = kind.path(meta["namespace"], meta["name"], "status")
         return await self._call("PUT", path, query=_AS_OPERATOR, body=body)
@@ -187,9 +203,11 @@ class KubeApi:
         force: bool = False,
         dry_run: bool = False,
     ) -> Json:
-        """Server-side apply under the field manager ``manager``; ``dry_run``: all of it but the
-        writing. A body without a uid may create the object, so it gets the labels and annotations
-        of all operator objects."""
+        """Apply server-side under the field manager ``manager``; ``dry_run`` writes nothing.
+
+        A body without a uid may create the object, so it gets the labels and annotations of all
+        operator objects.
+        """
         query = {"fieldManager": manager, "force": "true" if force else "false"}
         if dry_run:
             query["dryRun"] = "All"
@@ -198,12 +216,13 @@ class KubeApi:
         async def send(applied: Json) -> Json:
             return await self._call("PATCH", path, query=query, body=applied, content_type=_APPLY)
 
+        # With a uid the object exists; its labels belong to other field managers.
         if "uid" in body["metadata"]:
             return await send(body)
         return await self.own.write(kind, body, send, dry_run=dry_run)
 
     async def json_patch(self, kind: Kind, namespace: str, name: str, patch: list[Json]) -> Json:
-        """An RFC 6902 patch; its ``test`` operations come back as ``Invalid`` when they fail."""
+        """Send an RFC 6902 patch; raises ``Invalid`` if a ``test`` operation fails."""
         path = kind.path(namespace, name)
         return await self._call(
             "PATCH", path, query=_AS_OPERATOR, body=patch, content_type=_JSON_PATCH
@@ -212,7 +231,7 @@ class KubeApi:
     async def merge_patch(
         self, kind: Kind, namespace: str, name: str, body: Json, subresource: str = ""
     ) -> Json:
-        """An RFC 7386 patch."""
+        """Send an RFC 7386 patch."""
         path = kind.path(namespace, name, subresource)
         return await self._call(
             "PATCH", path, query=_AS_OPERATOR, body=body, content_type=_MERGE_PATCH
@@ -221,8 +240,10 @@ class KubeApi:
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str = "", propagation: str = ""
     ) -> Json:
-        """DELETE, of exactly this ``uid`` when given; ``propagation``: Kubernetes'
-        ``propagationPolicy``, that of the kind where none is given."""
+        """DELETE the object, only with this ``uid`` if given.
+
+        ``propagation`` is Kubernetes' ``propagationPolicy``; by default that of the kind.
+        """
         options: Json = {"preconditions": {"uid": uid}} if uid else {}
         if propagation:
             options["propagationPolicy"] = propagation
@@ -240,21 +261,23 @@ class KubeApi:
         content_type: str = _JSON,
         timeout_s: float | None = None,
     ) -> Json:
-        what = f"{method} {path}"
+        call = f"{method} {path}"
         target = f"{path}?{urlencode(query)}" if query else path
         try:
             status, headers, data = await self._request(
                 method, target, body, content_type, timeout_s or self._timeout_s
             )
+        # Without an answer a write may have taken effect: the caller has to read.
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unavailable(0, f"{what}: no answer: {error_text(error)}") from error
+            raise Unavailable(0, f"{call}: no answer: {error_text(error)}") from error
         if not 200 <= status <= 299:
-            raise error_of(status, data, headers.get("Retry-After"), what)
-        return _object(data, what)
+            raise error_of(status, data, headers.get("Retry-After"), call)
+        return _object(data, call)
 
     async def _request(
         self, method: str, target: str, body: object, content_type: str, timeout_s: float
     ) -> tuple[int, Mapping[str, str], bytes]:
+        # One deadline for the whole exchange: aiohttp's own counts from its start of the request.
         async with asyncio.timeout(timeout_s):
             response = await self._send(
                 method, target, body, content_type, aiohttp.ClientTimeout(timeout_s)
@@ -265,7 +288,7 @@ class KubeApi:
     async def _send(
         self, method: str, target: str, body: object, content_type: str, timeout: Any
     ) -> Any:
-        """The library's answer, its body unread."""
+        """Return the library's response with its body unread."""
         headers = {"Content-Type": content_type, "Accept": _JSON}
         _, url, headers, _, _ = await self._client.param_serialize(
             method, target, header_params=headers, auth_settings=["BearerToken"]
@@ -274,18 +297,18 @@ class KubeApi:
 
 
 def _hang_up(response: aiohttp.ClientResponse) -> None:
-    """Of an answer without an end nothing is waited for, not even that TLS is closed in order."""
+    """Abort the connection: an endless response is not drained, and TLS is not closed in order."""
     connection = response.connection
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
     response.close()
 
 
-def _object(data: bytes, what: str) -> Json:
+def _object(data: bytes, call: str) -> Json:
     try:
         parsed = json.loads(data)
     except ValueError as error:
-        raise Unavailable(0, f"{what}: the response is not JSON: {error}") from error
+        raise Unavailable(0, f"{call}: the response is not JSON: {error}") from error
     if not isinstance(parsed, dict):
-        raise KubeError(0, f"{what}: the response is not an object")
+        raise KubeError(0, f"{call}: the response is not an object")
     return parsed

@@ -40,8 +40,10 @@ async def look_at_definition(api: KubeApi, kind: Kind, namespace: str) -> Defini
     try:
         found = await api.get(DEFINITION, "", f"{kind.plural}.{kind.group}")
     except NotFound:
+        # Objects of a kind without a definition are deleted with it.
         return Definition.LEAVING
     except Forbidden:
+        # The dry run relies on the API server's watch, so give it time to see the deletion.
         await asyncio.sleep(LAG_S)
         return await _try_creation(api, kind, namespace)
     leaving = bool(found["metadata"].get("deletionTimestamp"))
@@ -54,6 +56,7 @@ async def _try_creation(api: KubeApi, kind: Kind, namespace: str) -> Definition:
         "kind": kind.kind,
         "metadata": {"name": _NAME, "namespace": namespace},
     }
+    # Each refusal shows how far the request got: only a terminating kind answers 405.
     try:
         await api.try_create(kind, namespace, body)
     except NotFound as error:

@@ -1,7 +1,7 @@
-"""What a call to the API server can come back with, as types small enough to decide on.
+"""Outcomes of a call to the API server, as few types as callers decide on.
 
-The rule: a caller catches exactly the outcome it can handle. ``Unavailable`` says that the effect
-of the call is *unknown* (a time-out, a reset, a 5xx): whoever wrote must read before going on.
+A caller catches exactly the outcome that it can handle. After ``Unavailable`` (a timeout, a reset,
+a 5xx) the effect of the call is *unknown*: the writer must read before it continues.
 """
 
 import json
@@ -9,8 +9,7 @@ import math
 
 
 class KubeError(Exception):
-    """A refusal or a failure of the API server; ``status`` is HTTP's, 0 when there was no
-    answer."""
+    """Refusal or failure of the API server; ``status`` is HTTP's, 0 without an answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -19,22 +18,25 @@ class KubeError(Exception):
 
     @property
     def by_policy(self) -> bool:
-        """Return whether admission refused the object: a ValidatingAdmissionPolicy, or a webhook
-        such as Gatekeeper's or Kyverno's. A policy chooses its status, so any error class may."""
+        """Return whether admission refused the object.
+
+        Admission is a ValidatingAdmissionPolicy, or a webhook such as Gatekeeper's or Kyverno's. A
+        policy chooses its status, so this applies to any error class.
+        """
         return "denied request" in self.message or "denied the request" in self.message
 
     @property
     def said(self) -> str:
-        """The server's own words, without the call that it answered."""
+        """Server's message, without the call that it answered."""
         return self.message.partition(_answered(self.status))[2] or self.message
 
 
 class Conflict(KubeError):
-    """409: another resourceVersion, another uid, or the object exists already."""
+    """409: another resourceVersion, another uid, or the object exists."""
 
 
 class FieldConflict(Conflict):
-    """409 of a server-side apply: another manager holds a field that is to be otherwise."""
+    """409 of a server-side apply: another manager owns a field with a different value."""
 
 
 class NotFound(KubeError):
@@ -42,11 +44,11 @@ class NotFound(KubeError):
 
 
 class Forbidden(KubeError):
-    """401 or 403: the operator's account may not do this."""
+    """401 or 403: the operator's account lacks the right."""
 
 
 class Invalid(KubeError):
-    """400, 413 or 422: the object was refused by the schema or a rule; trying again is useless."""
+    """400, 413 or 422: a schema or rule rejects the object; a retry cannot help."""
 
 
 class Expired(KubeError):
@@ -61,13 +63,13 @@ class Unavailable(KubeError):
         self.retry_after_s = retry_after_s
 
 
-#: What trying again does not mend by itself: a person has to.
+#: Errors that a retry does not fix: a person has to act.
 REFUSALS = (Forbidden, Invalid, FieldConflict)
 
-#: How apimachinery begins what it says of an apply whose body is not of its kind's schema; the API
-#: server calls that a fault of its own (500).
+#: Start of apimachinery's message about an apply whose body violates its kind's schema. The API
+#: server reports it as an internal error (500).
 _UNTYPED = "failed to create typed patch object"
-#: The reason of a cause, as apimachinery names it.
+#: Reason of a cause in apimachinery.
 _HELD = "FieldManagerConflict"
 
 _TYPES: dict[int, type[KubeError]] = {
@@ -82,15 +84,17 @@ _TYPES: dict[int, type[KubeError]] = {
 }
 
 
-def error_of(status: int, body: bytes, retry_after: str | None, what: str) -> KubeError:
-    """The error for an HTTP answer outside 2xx; the message is the server's own."""
+def error_of(status: int, body: bytes, retry_after: str | None, call: str) -> KubeError:
+    """Return the error for an HTTP status outside 2xx; the message is the server's own."""
     said = _message_of(body)
-    message = f"{what}{_answered(status)}{said}"
+    message = f"{call}{_answered(status)}{said}"
+    # A schema violation in an apply is not the server's fault, so it must not be retried.
     kind = Invalid if status == 500 and said.startswith(_UNTYPED) else _TYPES.get(status)
     if kind is Conflict and _HELD in _causes_of(body):
         kind = FieldConflict
     if kind is not None:
         return kind(status, message)
+    # Everything else, 429 and 5xx above all, may succeed later.
     return Unavailable(status, message, _seconds(retry_after))
 
 
@@ -109,7 +113,7 @@ def _message_of(body: bytes) -> str:
 
 
 def _causes_of(body: bytes) -> frozenset[str]:
-    """The reasons that the server's ``Status`` gives one by one."""
+    """Return the reasons of the causes in the server's ``Status``."""
     try:
         causes = json.loads(body)["details"]["causes"]
         return frozenset(str(cause["reason"]) for cause in causes)
@@ -122,4 +126,5 @@ def _seconds(retry_after: str | None) -> float:
         seconds = float(retry_after or 0)
     except ValueError:
         return 0.0
+    # A bound, so that one header cannot stop the operator for long.
     return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), 30.0)

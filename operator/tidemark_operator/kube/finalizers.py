@@ -1,9 +1,9 @@
-"""Setting and removing the operator's finalizers.
+"""Addition and removal of the operator's finalizers.
 
-By server-side apply under a field manager of their own, so that neither the user's applier nor
-another writer of the operator owns them (kopf removes a finalizer that stands in its settings).
-The uid travels with the request: an object made again under the same name is never touched, and
-apply cannot create one.
+Server-side apply under a field manager of their own is used. So neither the user's applier nor
+another writer of the operator owns them; kopf removes a finalizer that is in its settings. The uid
+is part of the request: a recreated object of the same name is never changed, and apply cannot
+create one.
 """
 
 from tidemark_operator.kube.client import KubeApi
@@ -13,23 +13,24 @@ MANAGER = "tidemark-finalizers"
 
 
 def finalizers_of(body: Json) -> list[str]:
-    """The finalizers that stand in an object."""
+    """Return the finalizers of an object."""
     return [str(name) for name in body["metadata"].get("finalizers") or []]
 
 
 async def add_finalizer(api: KubeApi, kind: Kind, body: Json, finalizer: str) -> Json:
-    """Set ``finalizer``; the object as it then is. ``Conflict`` if it is not the same object."""
+    """Add ``finalizer`` and return the object. ``Conflict`` if it is another object of the name."""
     return await _apply(api, kind, body, [finalizer])
 
 
 async def remove_finalizer(api: KubeApi, kind: Kind, body: Json, finalizer: str) -> Json:
-    """Take ``finalizer`` away, also where another field manager owns it too."""
+    """Remove ``finalizer``, even if another field manager owns it too."""
     now = await _apply(api, kind, body, [])
-    standing = finalizers_of(now)
-    if finalizer not in standing:
+    remaining = finalizers_of(now)
+    if finalizer not in remaining:
         return now
+    # Another manager owns the finalizer too, so apply left it: patch it out, testing its position.
     meta = now["metadata"]
-    index = standing.index(finalizer)
+    index = remaining.index(finalizer)
     path = f"/metadata/finalizers/{index}"
     patch: list[Json] = [
         {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
@@ -42,6 +43,7 @@ async def remove_finalizer(api: KubeApi, kind: Kind, body: Json, finalizer: str)
 async def _apply(api: KubeApi, kind: Kind, body: Json, finalizers: list[str]) -> Json:
     meta = body["metadata"]
     metadata: Json = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
+    # Apply removes the fields that this manager owned and does not send any more.
     if finalizers:
         metadata["finalizers"] = finalizers
     patch: Json = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}

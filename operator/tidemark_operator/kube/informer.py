@@ -1,13 +1,13 @@
-"""All objects of one kind, as they are and as they change: a list by pages, then a watch from it.
+"""Informer: all objects of one kind as they change, from a paged list and then a watch.
 
-For the kinds whose objects come in thousands, of which a general framework would keep a task and a
-copy each. What it holds of them is one page, or what one read of the connection has brought, and at
-rest a version. It reads no faster than what it brings is taken: the rest waits at the API server.
+It serves the kinds with thousands of objects, for which a general framework would keep a task and a
+copy of each. It holds one page, or the result of one read of the connection; at rest only a
+version. It reads no faster than the follower processes: the rest waits at the API server.
 
-A watch that ends goes on at the version that it has reached, with nothing lost and nothing twice; a
-silent one is given up (the API server sends a bookmark each minute). Only where that version is
-too old (410), or the API server says what cannot be gone on with, is everything listed again; what
-was deleted meanwhile is found by its absence. All failures wait, longer each time.
+A watch that ends is resumed at the version it has reached, without loss or repetition. A silent one
+is abandoned (the API server sends a bookmark each minute). Everything is listed again only if that
+version is too old (410), or after an answer that cannot be resumed from; deleted objects are then
+missing from the list. All failures back off.
 """
 
 import asyncio
@@ -25,62 +25,61 @@ from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_versi
 logger = logging.getLogger(__name__)
 
 RETRY = Backoff(first_s=0.2, most_s=10.0)
-#: A kind that is not served yet is asked for this often.
+#: Retry interval in seconds while the kind is not served.
 NOT_SERVED_S = 3.0
-#: A bookmark and a half.
+#: Longest silence of a watch in seconds: a bookmark and a half.
 SILENCE_S = 90.0
-#: A watch that lasted as long, or brought something, was a good one.
+#: A watch that lasted this long, or delivered something, was no failure.
 GOOD_S = 5.0
-#: After so many failures in a row everything is listed, whatever they were: an API server whose
-#: etcd was restored answers a version that it does not know (yet) like a passing failure.
+#: After this many failures in a row everything is listed. An API server whose etcd was restored
+#: answers an unknown version like a passing failure.
 LISTED_AFTER = 8
 
 
 class Follower(Protocol):
-    """Whom objects are brought to. Each call is short: the next piece is read after it."""
+    """Receiver of the objects. Each call is short: the next piece is read after it."""
 
     def asking(self, kind: Kind) -> int:
-        """All objects of the kind are asked for; the version that is known."""
+        """Prepare for a list of all objects of the kind; return the version that is known."""
 
     def listing(self, kind: Kind, version: int, known: int) -> None:
-        """They come, as of ``version``; ``known`` when they were asked for."""
+        """Take in the start of a list of ``version``; ``known`` is the result of ``asking``."""
 
     def found(self, kind: Kind, body: Json, version: int) -> None:
-        """An object stands in a list that is as of ``version``. It may be known already."""
+        """Take in an object from a list of ``version``; it may be known."""
 
     def brought(self, body: Json, gone: bool) -> None:
-        """The watch says that an object is as it says, or is gone. It may be known already."""
+        """Take in a changed or deleted object from the watch; it may be known."""
 
     def listed(self, kind: Kind, present: set[Key], version: int) -> None:
-        """All objects of the kind that there were at ``version`` have been found, and a watch from
-        there on has begun."""
+        """Finish the list of all objects as of ``version``: a watch has started there."""
 
 
 class Informer:
-    """Of one kind in one namespace."""
+    """Informer of one kind in one namespace."""
 
     def __init__(self, api: KubeApi, kind: Kind, namespace: str, follower: Follower) -> None:
         self._api = api
         self._kind = kind
         self._namespace = namespace
         self._follower = follower
-        #: Until where it has been told; 0: everything is to be listed.
+        #: Version up to which the follower knows everything; 0: list everything.
         self._version = 0
-        #: What was listed, until a watch goes on from there.
+        #: Keys of the list, until a watch continues from there.
         self._present: set[Key] | None = None
         self._failures = 0
         self._not_served = False
-        #: Since when the watch has been under way.
+        #: Start of the current watch, in monotonic seconds.
         self._agreed_s: float | None = None
 
     async def run(self) -> None:
-        """Until cancelled; no failure ends it."""
+        """Follow the kind until cancelled; no failure ends it."""
         while True:
             pause_s = await self._turn()
             await asyncio.sleep(pause_s)
 
     async def _turn(self) -> float:
-        """One watch, with a list before it where one is needed; how long to wait then."""
+        """Run one watch, after a list where needed; return the seconds to wait."""
         self._agreed_s, from_version = None, self._version
         pause_s = 0.0
         try:
@@ -94,10 +93,12 @@ class Informer:
         except Unavailable as error:
             logger.debug("%s: %s", self._kind.plural, error)
             pause_s = error.retry_after_s
-        except Exception as error:  # noqa: BLE001 - whatever an API server says, it is asked again
+        # An answer of any form must not end the informer.
+        except Exception as error:  # noqa: BLE001
             level = logging.INFO if isinstance(error, Expired) else logging.WARNING
             logger.log(level, "relisting %s: %s", self._kind.plural, _reason(error))
             self._version = 0
+        # Progress resets the backoff, even if the watch ended with an error.
         is_good = self._has_lasted or self._version > from_version > 0
         self._failures = 0 if is_good else self._failures + 1
         if self._failures % LISTED_AFTER == LISTED_AFTER - 1:
@@ -109,7 +110,7 @@ class Informer:
         return self._agreed_s is not None and time.monotonic() - self._agreed_s > GOOD_S
 
     async def _list(self) -> None:
-        """Tell of all there are."""
+        """Pass all objects to the follower."""
         present: set[Key] = set()
         known, version = self._follower.asking(self._kind), 0
         async with contextlib.aclosing(self._api.pages(self._kind, self._namespace)) as pages:
@@ -120,6 +121,7 @@ class Informer:
                 for body in page:
                     present.add(key_of(body))
                     self._follower.found(self._kind, body, version)
+                # Let other tasks run: thousands of pages must not block the loop.
                 await asyncio.sleep(0)
         self._version, self._present = version, present
 
@@ -128,15 +130,18 @@ class Informer:
         async with contextlib.aclosing(watch) as pieces:
             async for events in pieces:
                 self._agreed_s = self._agreed_s or time.monotonic()
+                # Only an accepted watch proves that nothing is missed after the list.
                 if self._present is not None:
                     self._follower.listed(self._kind, self._present, self._version)
                     self._present = None
                 self._not_served = False
                 for event in events:
                     self._take(str(event["type"]), event["object"])
+                # As above: a burst of events must not block the loop.
                 await asyncio.sleep(0)
 
     def _take(self, type_: str, body: Json) -> None:
+        # An error inside a watch is a Status object; 410 has to lead to a list.
         if type_ == "ERROR":
             status = int(body.get("code") or 0)
             message = str(body.get("message", body))
@@ -144,6 +149,7 @@ class Informer:
         version = resource_version(body)
         if type_ != "BOOKMARK":
             self._follower.brought(body, gone=type_ == "DELETED")
+        # A bookmark below the reached version: etcd was restored, so everything is listed.
         elif 0 < version < self._version:
             raise Expired(
                 410, f"the API server's data was restored from version {self._version} to {version}"
@@ -151,7 +157,7 @@ class Informer:
         self._version = max(version, self._version)
 
     def _say_not_served(self, error: NotFound) -> None:
-        """Once, however often it is asked."""
+        """Log once that the kind is not served."""
         if not self._not_served:
             logger.warning(
                 "the API server does not serve %s.%s yet; it is queried until "

@@ -1,5 +1,7 @@
-"""The kinds that the operator reads and writes, and their paths in the API. Our own have their
-names from ``resources``."""
+"""Kinds that the operator reads and writes, and their API paths.
+
+The names of our own kinds come from ``resources``.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,8 +20,8 @@ from tidemark_operator.resources import (
 from tidemark_operator.resources.names import GROUP, VERSION
 from tidemark_operator.resources.schema import ResourceKind
 
-#: A Kubernetes object or a part of one, as JSON. The API server is the library's edge here: what
-#: comes in is given a type by the models in ``resources`` before anything is decided on it.
+#: A Kubernetes object or a part of one, as JSON. The API server is the library's edge here: the
+#: models in ``resources`` give input a type before anything is decided on it.
 Json = dict[str, Any]
 
 
@@ -34,25 +36,29 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """``group/version`` as it stands in a manifest."""
+        """``group/version`` as in a manifest."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """The URL path of the collection, of one object, or of its subresource; without a
-        namespace of what belongs to none."""
+        """Return the URL path of the collection, of one object, or of its subresource.
+
+        Cluster-scoped kinds use an empty namespace.
+        """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root, *(["namespaces", _segment(namespace)] if namespace else []), self.plural]
         return "/".join(parts + [_segment(part) for part in (name, subresource) if part])
 
     def key(self, namespaced_name: str) -> "Key":
-        """The key of ``namespace/name``."""
+        """Return the key of ``namespace/name``."""
         namespace, _, name = namespaced_name.partition("/")
         return Key(self.kind, namespace, name)
 
 
 def _segment(name: str) -> str:
-    """One segment of a path, whatever stands in it: ``a/../b`` names one object, not another one's
-    path. Raises ValueError for what no object can be called and a path would make something of."""
+    """Return one segment of a path, quoted: ``a/../b`` cannot name another object's path.
+
+    Raises ValueError for ``.`` and ``..``, which no object can be called.
+    """
     if name in (".", ".."):
         raise ValueError(f"{name!r} is not a valid object name")
     return quote(name, safe="")
@@ -81,18 +87,17 @@ VOLUME_CLAIM = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 DISRUPTION_BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 
-#: The kinds whose objects wake the reconcilers: those of which there are few, and those of which
-#: there are thousands.
+#: Kinds whose objects wake the reconcilers: those with few objects, and those with thousands.
 FEW = (CLUSTER, BROKER)
 MANY = (TOPIC, RECORD_DELETION, USER, EXPORT)
 WATCHED = (*FEW, *MANY)
-#: By the name that a key has.
+#: Kinds by the name that a key contains.
 BY_KIND = {kind.kind: kind for kind in WATCHED}
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """Names one object to reconcile; what the queue holds."""
+    """Name of one object to reconcile; the element of the queue."""
 
     kind: str
     namespace: str
@@ -100,7 +105,7 @@ class Key:
 
     @property
     def namespaced_name(self) -> str:
-        """``namespace/name``, by which the core knows an object."""
+        """``namespace/name``, by which the core identifies an object."""
         return f"{self.namespace}/{self.name}"
 
     def __str__(self) -> str:
@@ -108,22 +113,25 @@ class Key:
 
 
 def key_of(body: Json) -> Key:
-    """The key of an object as the API server gave it."""
+    """Return the key of an object from the API server."""
     meta = body["metadata"]
     return Key(str(body["kind"]), str(meta["namespace"]), str(meta["name"]))
 
 
 def resource_version(body: Json) -> int:
-    """The resourceVersion as a number. For one resource type the API server's versions grow."""
+    """Return the resourceVersion as a number; within one resource type it grows."""
     try:
         return int(body["metadata"]["resourceVersion"])
     except (KeyError, ValueError):
+        # 0: older than every version. An object without a valid one never replaces another.
         return 0
 
 
 class Listed(list[Json]):
-    """All objects of a kind as they were at one moment: ``resource_version`` is that of the list.
-    What is newer than that, or was deleted since, a watch tells of."""
+    """All objects of a kind as of one moment; ``resource_version`` is that of the list.
+
+    A watch from that version reports what is newer or was deleted since.
+    """
 
     def __init__(self, bodies: Iterable[Json] = (), *, resource_version: int) -> None:
         super().__init__(bodies)
@@ -131,7 +139,7 @@ class Listed(list[Json]):
 
 
 def reference(body: Json) -> Json:
-    """An ObjectReference to ``body``, for an Event's ``regarding``."""
+    """Return an ObjectReference to ``body``, for an Event's ``regarding``."""
     meta = body["metadata"]
     return {
         "apiVersion": body["apiVersion"],

@@ -1,5 +1,7 @@
-"""The lines of a stream of bytes, as many at a time as have come. A line has a limit: whoever sends
-one without an end is not to be held in memory."""
+"""Lines of a byte stream, in groups as they arrive.
+
+The length of a line is limited, so that a sender without line ends cannot fill the memory.
+"""
 
 from collections.abc import AsyncIterable, AsyncIterator
 
@@ -8,20 +10,23 @@ LINE_MAX = 8 * 1024 * 1024
 
 
 class LineTooLong(ValueError):
-    """Of one line more than ``LINE_MAX`` bytes have come."""
+    """A line has more than ``LINE_MAX`` bytes."""
 
 
 async def split_lines(pieces: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
-    """What ends with a line feed, without it; empty lines are left out, and so is a last line that
-    was not finished. Raises ``LineTooLong``."""
-    begun: list[bytes] = []
+    """Yield complete lines without their line feed.
+
+    Empty lines and an unfinished last line are left out. Raises ``LineTooLong``.
+    """
+    unfinished: list[bytes] = []
     held = 0
     async for piece in pieces:
         *lines, rest = piece.split(b"\n")
         if lines:
-            lines[0] = b"".join([*begun, lines[0]])
-            begun, held = [], 0
-        begun.append(rest)
+            # The first line feed completes what earlier pieces began.
+            lines[0] = b"".join([*unfinished, lines[0]])
+            unfinished, held = [], 0
+        unfinished.append(rest)
         held += len(rest)
         if held > LINE_MAX or any(len(line) > LINE_MAX for line in lines):
             raise LineTooLong(f"a line exceeds {LINE_MAX} bytes")

@@ -1,7 +1,7 @@
-"""Labels and annotations of all objects that the operator creates, from the Cluster's
-``spec.objectMetadata``, and a record of the objects that the API server refuses.
+"""Labels and annotations of all objects that the operator creates.
 
-:class:`~tidemark_operator.kube.client.KubeApi` sends every creation through
+They come from the Cluster's ``spec.objectMetadata``. The module also records the objects that the
+API server refuses. :class:`~tidemark_operator.kube.client.KubeApi` sends every creation through
 :meth:`OwnObjects.write`, so a kind that is added later needs no code here.
 """
 
@@ -55,12 +55,14 @@ class OwnObjects:
         labels, annotations = found.get("labels") or {}, found.get("annotations") or {}
         if (labels, annotations) != (self._labels, self._annotations):
             self._labels, self._annotations = dict(labels), dict(annotations)
+            # A refusal of the former metadata says nothing about the new one.
             self._refused.clear()
 
     def marked(self, body: Json) -> Json:
         """Return an object, and its pod template, with the labels and annotations. Those that the
         operator itself sets take precedence."""
         marked = {**body, "metadata": self._metadata(body["metadata"])}
+        # Policies check the pods too, so templates carry the same metadata.
         if body.get("kind") in _WITH_TEMPLATE:
             template = body["spec"]["template"]
             template = {**template, "metadata": self._metadata(template.get("metadata") or {})}
@@ -92,6 +94,7 @@ class OwnObjects:
             if not dry_run and _is_refusal(error):
                 self._refuse(kind.kind, name, error.said)
             raise
+        # The object was accepted, so an earlier refusal of it is over.
         if not dry_run:
             self._refused.pop((kind.kind, name), None)
         return written
@@ -106,6 +109,7 @@ class OwnObjects:
         if former is not None and not is_news:
             refusal = dataclasses.replace(former, at_s=now_s)
         self._refused[kind, name] = refusal
+        # The oldest refusal is dropped first: entries move to the end with each refusal.
         if len(self._refused) > REFUSALS_MAX:
             del self._refused[next(iter(self._refused))]
         if is_news:

@@ -44,7 +44,7 @@ class SecretNotOffered(SecretProblem):
 
 
 def offers(secret: Json) -> list[str]:
-    """Values of the Secret's annotation."""
+    """Return the values of the Secret's annotation."""
     text = (secret["metadata"].get("annotations") or {}).get(OFFERED_ANNOTATION, "")
     return [value for part in str(text).split(",") if (value := part.strip())]
 
@@ -61,10 +61,12 @@ def is_operators_own(secret: Json) -> bool:
 async def offered_secret(api: KubeApi, namespace: str, name: str, to: OfferedTo) -> Json:
     """Return the Secret if its owner offers it ``to`` these objects. Raises
     :class:`SecretMissing`, :class:`SecretNotOffered`, ``KubeError``."""
+    # Missing and not offered look alike to the author of the manifest, see `_not_offered`.
     try:
         secret = await api.get(SECRET, namespace, name)
     except NotFound as error:
         raise SecretMissing(_not_offered(namespace, name, (), to)) from error
+    # The operator's own Secrets contain keys of authorities and other users' passwords.
     if is_operators_own(secret):
         raise SecretNotOffered(
             f"Secret {name} belongs to the operator and cannot be used. Name another Secret."

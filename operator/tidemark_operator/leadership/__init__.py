@@ -1,1 +1,1 @@
-"""Who is the controller: the Lease that elects, the controller epoch that fences."""
+"""Election of the controller by a Lease, and fencing by the controller epoch."""

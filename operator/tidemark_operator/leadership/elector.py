@@ -1,8 +1,9 @@
-"""The Lease loop: a thread of its own, with its own event loop and its own connections.
+"""Lease loop in a thread of its own, with its own event loop and its own connections.
 
 A main loop that is busy for seconds must not lose the Lease, and a Lease that cannot be renewed
-must stop the leader even when the main loop hangs: any thread may ask :meth:`Elector.leads`, which
-counts by the monotonic clock from *before* the last successful renewal was sent.
+must stop the leader even when the main loop hangs. Any thread may therefore call
+:meth:`Elector.leads`. Its deadline counts by the monotonic clock from *before* the last successful
+renewal was sent.
 """
 
 import asyncio
@@ -35,13 +36,13 @@ from tidemark_operator.leadership.lease import (
 
 logger = logging.getLogger(__name__)
 
-#: After a whole duration, not with its end.
+#: A record may be taken after a full duration has passed, not at the instant it ends.
 _JUST_AFTER_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseName:
-    """Where the Lease lies and who asks for it; the identity is unique per process start."""
+    """Name of the Lease, and the candidate's identity, which is unique per process start."""
 
     namespace: str
     name: str
@@ -49,11 +50,11 @@ class LeaseName:
 
 
 class Elector:
-    """Runs the Lease loop from ``start`` to ``stop``.
+    """Competes for the Lease from ``start`` to ``stop``.
 
-    ``on_started`` and ``on_stopped`` are called in the elector's thread, in turns, never twice in
-    a row, ``on_led`` whenever another is seen to have renewed; they must not block (hand over to
-    another loop).
+    ``on_started`` and ``on_stopped`` are called in the elector's thread, alternately, never twice
+    in a row. ``on_led`` is called whenever another holder is observed to have renewed. The
+    callbacks must not block: they hand the work to another loop.
     """
 
     def __init__(
@@ -77,8 +78,8 @@ class Elector:
         self._may_take_at_s = math.inf
         self._observation: Observation | None = None
         self._logged_holder = ""
-        #: Whether the Cluster is read before the Lease is written next.
-        self._asks_cluster = True
+        #: Whether the Cluster is read before the next write of the Lease.
+        self._reads_cluster = True
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -87,13 +88,14 @@ class Elector:
     # ------------------------------------------------------------ any thread
 
     def start(self) -> None:
-        """Begin to compete."""
+        """Start to compete for the Lease."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop competing; a held Lease is released. Blocks until the thread has ended."""
         self._stop.set()
         loop, task = self._loop, self._task
+        # The loop may have closed between the check and the call.
         if loop is not None and task is not None:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(task.cancel)
@@ -101,11 +103,11 @@ class Elector:
             self._thread.join(timeout_s)
 
     def alive(self) -> bool:
-        """Whether the thread competes."""
+        """Return whether the thread is running."""
         return self._thread.is_alive()
 
     def leads(self) -> bool:
-        """Whether this process may act as the leader right now."""
+        """Return whether this process may act as the leader right now."""
         return self._leading and time.monotonic() < self._leading_until_s
 
     # ------------------------------------------------------------ the elector's thread
@@ -119,6 +121,7 @@ class Elector:
         self._task = asyncio.current_task()
         while not self._stop.is_set():
             try:
+                # A new client for each attempt: the mounted token may have been rotated.
                 api = await KubeApi.open(self._access, self._times.request_timeout_s)
             except AccessError as error:
                 logger.warning("no access to the Lease: %s", error)
@@ -134,29 +137,39 @@ class Elector:
                 await asyncio.sleep(self._pause_s())
         finally:
             self._lost("the operator is stopping")
+            # A released Lease lets the next leader start at once. Shielded, because stop() cancels
+            # this task.
             with contextlib.suppress(KubeError):
                 await asyncio.shield(self._release(api))
 
     def _pause_s(self) -> float:
-        """A candidate looks again as soon as it may take what it waits for."""
+        """Return the seconds until the next turn; a candidate wakes up when the Lease may be
+        taken.
+        """
+        # Jitter of 20 % keeps candidates from writing at the same moment.
         pause_s = self._times.retry_s * (0.8 + 0.4 * random.random())
         if not self._leading:
             left_s = self._may_take_at_s - time.monotonic()
             return max(_JUST_AFTER_S, min(pause_s, left_s + _JUST_AFTER_S))
+        # A leader never sleeps past its deadline, so the loss is noticed in time.
         return max(0.0, min(pause_s, self._leading_until_s - time.monotonic()))
 
     async def _turn(self, api: KubeApi) -> None:
-        """One try to get or keep the Lease; whatever fails only costs time."""
+        """Try once to get or renew the Lease; a failure only costs time."""
+        # The deadline counts from before the request: the candidates' clocks start when the write
+        # lands.
         started_s = time.monotonic()
         try:
             async with asyncio.timeout(self._budget_s(started_s)):
                 held = await self._step(api)
         except (KubeError, TimeoutError) as error:
             logger.warning("the Lease could not be read or written: %s", error_text(error))
-            self._asks_cluster = isinstance(error, KubeError) and error.by_policy
+            # An admission policy may require the Cluster's labels on the objects of the operator.
+            self._reads_cluster = isinstance(error, KubeError) and error.by_policy
             held = None
         if held is True:
             self._won(started_s)
+        # An unanswered request loses the Lease only when the deadline has passed.
         elif held is False or time.monotonic() >= self._leading_until_s:
             self._lost(
                 "another process holds the Lease" if held is False else "the Lease was not renewed"
@@ -165,6 +178,7 @@ class Elector:
     def _budget_s(self, now_s: float) -> float:
         if not self._leading:
             return 2 * self._times.request_timeout_s
+        # A leader's turn ends with its deadline at the latest; a candidate has nothing to lose.
         return max(0.05, self._leading_until_s - now_s)
 
     async def _step(self, api: KubeApi) -> bool:
@@ -172,18 +186,22 @@ class Elector:
         lease = await self._read(api)
         now_s = time.monotonic()
         if lease is not None:
+            # A record of another holder that changed proves that this holder is alive.
             former, self._observation = self._observation, observe(lease, self._observation, now_s)
             if former is not self._observation and self._observation.holder != self._lease.identity:
                 self._on_led()
         action = decide(lease, self._lease.identity, self._observation, now_s)
+        # Another holder is within its duration: wait until the record may be taken.
         if isinstance(action, Wait):
             self._may_take_at_s = action.until_s
             self._log_holder(lease)
             return False
         self._logged_holder = ""
+        # Write our record under the resourceVersion that was read, so of two candidates one
+        # conflicts.
         transitions = 0 if isinstance(action, Create) else action.transitions
         body = self._body(transitions, lease)
-        if self._asks_cluster:
+        if self._reads_cluster:
             await self._know_cluster(api)
         if isinstance(action, Create):
             await api.create(LEASE, self._lease.namespace, body)
@@ -196,16 +214,16 @@ class Elector:
         return True
 
     async def _know_cluster(self, api: KubeApi) -> None:
-        """Use the metadata of the Cluster, if there is one, for the Lease, too."""
+        """Apply the Cluster's labels and annotations to the Lease, if there is a Cluster."""
         with contextlib.suppress(KubeError):
             found = await api.list_all(CLUSTER, self._lease.namespace)
             if found:
                 oldest = min(found, key=lambda body: str(body["metadata"]["creationTimestamp"]))
                 api.own.follow(oldest)
-                self._asks_cluster = False
+            self._reads_cluster = False
 
     def _log_holder(self, lease: Json | None) -> None:
-        """Once for each holder: why this operator does nothing."""
+        """Log once for each holder why this operator is on standby."""
         holder = str((lease or {}).get("spec", {}).get("holderIdentity", ""))
         if holder != self._logged_holder:
             logger.info("standing by: %s holds the Lease", holder)

@@ -1,7 +1,8 @@
-"""The controller epoch: a counter in the Cluster's status, raised by compare-and-set.
+"""Controller epoch: a counter in the Cluster's status, raised by compare-and-set.
 
-The Lease only elects; this number fences. A rule of the CRD refuses a lower epoch, and an equal one
-under another identity, so of two that believe they lead exactly one gets each number.
+The Lease only elects; this number fences. A rule of the CRD rejects a lower epoch, and an equal
+epoch under another identity. If two processes believe that they lead, each epoch belongs to exactly
+one of them.
 """
 
 import logging
@@ -21,7 +22,7 @@ _NOTHING: Mapping[str, object] = {}
 
 
 def stored_epoch(cluster: Json) -> int:
-    """The epoch in a Cluster's status, 0 when no controller has ever been."""
+    """Return the epoch in a Cluster's status, 0 before the first controller."""
     return int(_controller(cluster).get("epoch", 0))
 
 
@@ -32,7 +33,7 @@ def with_controller(
     beginning: Mapping[str, object],
     noted: Mapping[str, object] = _NOTHING,
 ) -> Json:
-    """The Cluster with a new controller in its status; the resourceVersion stays."""
+    """Return the Cluster with a new controller in its status and an unchanged resourceVersion."""
     status: Json = {**beginning, **(cluster.get("status") or {}), **noted}
     status["controller"] = {"identity": identity, "epoch": epoch}
     return {**cluster, "status": status}
@@ -50,19 +51,23 @@ async def raise_epoch(
     floor: int,
     leads: Callable[[], bool],
 ) -> Json:
-    """Write ourselves in as the controller, one above the stored epoch and above ``floor``; the
-    Cluster as written. What stands in ``beginning`` is written where the status has it not yet,
-    what is ``noted`` in any case. Raises ``NotFound`` without that Cluster, ``NotLeading`` without
-    the Lease, ``EpochsExhausted``."""
+    """Record this process as the controller, one above the stored epoch and above ``floor``.
+
+    Fields of ``beginning`` are written where the status lacks them, fields of ``noted`` always.
+    Returns the Cluster as written. Raises ``NotFound`` if the Cluster does not exist,
+    ``NotLeading`` if the Lease is lost, and ``EpochsExhausted`` after the last epoch.
+    """
     tried = 0
     for _ in range(TRIES_MAX):
+        # The Lease may run out between two tries; without it this process must not raise the epoch.
         if not leads():
             raise NotLeading("the Lease expired during the takeover")
         cluster = await api.get(CLUSTER, namespace, name)
         if cluster["metadata"]["uid"] != uid:
             raise NotFound(404, f"Cluster {namespace}/{name} was recreated during the takeover")
+        # A write whose answer was lost may have taken effect.
         if tried and _controller(cluster) == {"identity": identity, "epoch": tried}:
-            return cluster  # the write that seemed to fail
+            return cluster
         tried = max(stored_epoch(cluster), floor) + 1
         if tried > EPOCH_MAX:
             raise EpochsExhausted(
@@ -73,6 +78,8 @@ async def raise_epoch(
         body = with_controller(cluster, identity, tried, beginning, noted)
         try:
             return await api.replace_status(CLUSTER, body)
+        # Conflict: another write came first. Invalid: the CRD's rule saw a higher epoch. Both read
+        # again.
         except (Conflict, Invalid, Unavailable) as error:
             logger.info("controller epoch %d not written: %s", tried, error)
     raise Unavailable(0, f"the controller epoch of {namespace}/{name} cannot be raised")

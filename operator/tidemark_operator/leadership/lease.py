@@ -1,9 +1,9 @@
-"""What to do about the Lease: a pure function of what was read, who asks, and the local clock.
+"""Decision about the Lease: a pure function of the record, the identity and the local clock.
 
-The rule is client-go's, with two additions that its Python ports lack. Nobody's wall clock is
-compared with another's: a candidate watches the record, and only a record that has not changed for
-a whole lease duration *on the candidate's own monotonic clock* may be taken. And every take-over
-counts in ``leaseTransitions``. The Lease only chooses; what fences is the controller epoch.
+The rule is client-go's, with two additions that its Python ports lack. Wall clocks of two processes
+are never compared: a candidate watches the record, and takes only a record that has not changed for
+a whole lease duration *on the candidate's own monotonic clock*. Every takeover increments
+``leaseTransitions``. The Lease only elects; the controller epoch fences.
 """
 
 import datetime as dt
@@ -14,10 +14,16 @@ from tidemark_operator.kube.kinds import LEASE, Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """Seconds. ``renew_deadline_s``: a leader that could not renew for so long stops leading;
-    below ``duration_s``, or two would lead. ``request_timeout_s`` lies below the deadline, so
-    that one black-holed request leaves time for another. ``retry_s``: between two renewals, and
-    between two looks of a candidate, who learns of the last renewal so much later at most."""
+    """Times of the election, in seconds.
+
+    - ``duration_s``: a record that has not changed for longer may be taken.
+    - ``renew_deadline_s``: a leader that could not renew for this long stops leading. It is below
+      ``duration_s``, otherwise two processes would lead.
+    - ``request_timeout_s``: below the deadline, so that one black-holed request leaves time for
+      another.
+    - ``retry_s``: between two renewals, and between two reads of a candidate. A candidate notices a
+      renewal this much later at most.
+    """
 
     duration_s: float = 10.0
     renew_deadline_s: float = 20 / 3
@@ -32,8 +38,11 @@ class LeaseTimes:
 
     @classmethod
     def of_duration(cls, duration_s: float) -> "LeaseTimes":
-        """The proportions for another duration: within the deadline two requests may get no answer
-        at all, and the deadline leaves a third of the duration to clocks that run apart."""
+        """Return the times in proportion to another duration.
+
+        Two requests may time out within the deadline, and the deadline leaves a third of the
+        duration for clocks that run at different speeds.
+        """
         return cls(
             duration_s=duration_s,
             renew_deadline_s=duration_s * 2 / 3,
@@ -44,39 +53,43 @@ class LeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The record that a candidate saw last, and when (monotonic seconds) it first saw it."""
+    """Record that a candidate read last, and the monotonic time in seconds at which it first
+    saw it.
+    """
 
     record: tuple[str, str, int]
     since_s: float
 
     @property
     def holder(self) -> str:
-        """Who holds it by this record; "" for nobody."""
+        """Return the identity of the holder, "" if the Lease is free."""
         return self.record[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """There is no Lease: make one that we hold."""
+    """There is no Lease: create it with this process as the holder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """The Lease is free or has run out: write ourselves in, counting the transition."""
+    """The Lease is free or has expired: become its holder, counting the transition."""
 
     transitions: int
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """It is ours: write a new renew time."""
+    """This process holds the Lease: write a new renew time."""
 
     transitions: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Another holds it, and may be followed after ``until_s`` (monotonic) unless it renews."""
+    """Another process holds the Lease; it may be taken after ``until_s`` (monotonic) unless
+    renewed.
+    """
 
     holder: str
     until_s: float
@@ -86,7 +99,7 @@ Action = Create | Take | Renew | Wait
 
 
 def observe(lease: Json, former: Observation | None, now_s: float) -> Observation:
-    """Remember the record; the clock starts again whenever it differs from the last one."""
+    """Return the observation of a record; its clock restarts whenever the record differs."""
     spec = lease.get("spec") or {}
     record = (
         str(spec.get("holderIdentity") or ""),
@@ -99,16 +112,21 @@ def observe(lease: Json, former: Observation | None, now_s: float) -> Observatio
 
 
 def decide(lease: Json | None, identity: str, former: Observation | None, now_s: float) -> Action:
-    """The next step of a candidate or a leader. ``former`` is what ``observe`` gave for it."""
+    """Return the next step of a candidate or a leader.
+
+    ``former`` is the result of ``observe`` for this record.
+    """
     if lease is None:
         return Create()
     spec = lease.get("spec") or {}
     holder = str(spec.get("holderIdentity") or "")
     transitions = int(spec.get("leaseTransitions") or 0)
+    # The identity is unique per process start, so this is never the record of a former process.
     if holder == identity:
         return Renew(transitions)
     if not holder:
         return Take(transitions + 1)
+    # The holder's duration counts, on our clock, from when we first saw the record.
     duration_s = float(spec.get("leaseDurationSeconds") or 0)
     since_s = now_s if former is None else former.since_s
     if now_s - since_s <= duration_s:
@@ -126,14 +144,15 @@ def lease_body(
     now: dt.datetime,
     held: Json | None,
 ) -> Json:
-    """The Lease to write: new, or ``held`` with its resourceVersion and a new record."""
+    """Return the Lease to write, new or ``held`` with its resourceVersion and a new record."""
     spec = dict((held or {}).get("spec") or {})
     stamp = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # The time of acquisition changes only with the holder.
     if spec.get("holderIdentity") != identity:
         spec["acquireTime"] = stamp
     spec |= {
         "holderIdentity": identity,
-        # The API takes whole seconds only; a candidate must never count fewer than we do.
+        # The API takes whole seconds only. Rounded up: a candidate never counts fewer than we do.
         "leaseDurationSeconds": max(1, int(-(-times.duration_s // 1))),
         "renewTime": stamp,
         "leaseTransitions": transitions,
@@ -148,7 +167,7 @@ def lease_body(
 
 
 def released(lease: Json, now: dt.datetime) -> Json:
-    """The Lease given up, so that the next leader need not wait for it to run out."""
+    """Return the Lease without a holder, so that the next leader need not wait for it to expire."""
     spec = dict(lease["spec"])
     stamp = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": stamp}

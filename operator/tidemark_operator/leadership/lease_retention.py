@@ -1,9 +1,9 @@
-"""The Lease stays as long as a Cluster needs a controller.
+"""Retention of the Lease as long as a Cluster needs a controller.
 
-Whoever deletes a namespace deletes its Lease too, and in a namespace that is being deleted none can
-be made: no operator would lead again, and what waits for one would stay for ever. So a finalizer
-keeps the Lease, which can still be taken and renewed while it is being deleted, from the first
-take-over until there is no Cluster any more.
+Deleting a namespace deletes its Lease too, and no Lease can be created in a namespace that is being
+deleted. Then no operator could lead, and objects that wait for their finalizer would stay for ever.
+A finalizer therefore retains the Lease from the first takeover until the last Cluster is deleted. A
+Lease that is being deleted can still be taken and renewed.
 """
 
 from tidemark_operator.kube.client import KubeApi
@@ -14,7 +14,10 @@ from tidemark_operator.resources.names import LEASE_FINALIZER
 
 
 async def keep_lease(api: KubeApi, namespace: str, name: str) -> None:
-    """Our finalizer stands on the Lease; one that is being deleted takes none any more."""
+    """Add our finalizer to the Lease.
+
+    The API server rejects that for a Lease that is being deleted, so nothing is done for one.
+    """
     try:
         lease = await api.get(LEASE, namespace, name)
     except NotFound:
@@ -26,7 +29,7 @@ async def keep_lease(api: KubeApi, namespace: str, name: str) -> None:
 
 
 async def let_lease_go(api: KubeApi, namespace: str, name: str) -> None:
-    """No Cluster needs it: it may be deleted with the namespace."""
+    """Remove our finalizer: no Cluster needs the Lease any more."""
     try:
         lease = await api.get(LEASE, namespace, name)
         if LEASE_FINALIZER in finalizers_of(lease):

@@ -1,14 +1,14 @@
-"""How a term of leadership ends."""
+"""Exceptions that end a term of leadership."""
 
 from tidemark.reasons import Reason
 
 
 class TermEnded(Exception):
-    """This process may not act as the controller any more (or not under this epoch)."""
+    """This process may not act as the controller any more, or not under this epoch."""
 
 
 class NotLeading(TermEnded):
-    """The Lease is lost or ran out."""
+    """The Lease is lost or has expired."""
 
 
 class ControllerFenced(TermEnded):
@@ -16,7 +16,7 @@ class ControllerFenced(TermEnded):
 
 
 class EpochTooLow(TermEnded):
-    """A broker has seen a higher controller epoch than ours: take over again, above ``floor``."""
+    """A broker has seen a higher controller epoch: take over again, above ``floor``."""
 
     def __init__(self, floor: int) -> None:
         super().__init__(f"a broker has seen controller epoch {floor}")
@@ -24,11 +24,13 @@ class EpochTooLow(TermEnded):
 
 
 class SlicesBehind(TermEnded):
-    """More was decided than the slices hold: take over again, and rebuild them from what brokers
-    report then."""
+    """The slices lack decisions that brokers have received.
+
+    The next takeover rebuilds the slices from the brokers' reports.
+    """
 
 
 class EpochsExhausted(Exception):
-    """There is no higher controller epoch: nobody can take over any more."""
+    """The controller epoch has reached its maximum, so no takeover is possible."""
 
     reason = Reason.EPOCHS_EXHAUSTED

@@ -1,1 +1,1 @@
-"""The controller's listener: what brokers ask, and what the controller tells them."""
+"""Control listener of the controller: requests of brokers, and commands to brokers."""

@@ -1,8 +1,8 @@
-"""A command connection after the roles were reversed: requests go out, answers come back.
+"""Command connection after the roles were reversed: requests go out, answers come back.
 
-Answers are matched by correlation id and may overtake one another (the broker applies
-``PartitionStates`` in order, which is all the order that the protocol asks for). A channel that
-fails once is closed: the broker attaches again and gets a full snapshot.
+Answers are matched by correlation id and may overtake one another. The broker applies
+``PartitionStates`` in order, and the protocol needs no other order. A channel that fails once is
+closed: the broker attaches again and gets a full snapshot.
 """
 
 import asyncio
@@ -22,12 +22,14 @@ IN_FLIGHT_MAX = 256
 
 
 class ChannelClosed(ConnectionError):
-    """The command connection is gone; what was asked may or may not have been done."""
+    """The command connection has ended; a request may or may not have been executed."""
 
 
 class Channel:
-    """One broker's command connection. Belongs to the intake's loop, except ``request``, which
-    any loop may await through :meth:`call`."""
+    """Command connection of one broker.
+
+    Belongs to the intake's loop, except ``call`` and ``call_large``, which any loop may await.
+    """
 
     def __init__(
         self,
@@ -37,13 +39,17 @@ class Channel:
         writer: asyncio.StreamWriter,
         last_command: int = 0,
     ) -> None:
-        """``last_command``: the highest key of a command that the broker knows."""
+        """Take over a connection.
+
+        ``last_command`` is the highest command key that the broker knows.
+        """
         self.broker_id = broker_id
         self.last_command = last_command
         self.broker_epoch = broker_epoch
         self._reader = reader
         self._writer = writer
         self._loop = asyncio.get_running_loop()
+        # Correlation ids; `next` on a counter is atomic, and other loops call it.
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._closed = False
@@ -54,8 +60,10 @@ class Channel:
         return self._closed
 
     async def call(self, request: Any, response_type: type[R], timeout_s: float) -> R:
-        """Send a request from another loop and wait for its answer. Raises
-        :class:`ChannelClosed`, or ``TimeoutError`` (the connection stays open)."""
+        """Send a request from another loop and return the response.
+
+        Raises :class:`ChannelClosed`, or ``TimeoutError`` (the connection stays open).
+        """
         number = next(self._numbers)
         return await self._call(
             number,
@@ -65,8 +73,9 @@ class Channel:
         )
 
     async def call_large(self, request: Any, response_type: type[R], timeout_s: float) -> R:
-        """The same for what takes long to encode: that is done in a thread, so that no heartbeat
-        waits for it."""
+        """Send a request that takes long to encode; a thread encodes it, so that no heartbeat
+        waits.
+        """
         number = next(self._numbers)
         frame = await asyncio.to_thread(framing.encode_request, request, number, CLIENT_ID)
         return await self._call(number, lambda: frame, response_type, timeout_s)
@@ -92,6 +101,7 @@ class Channel:
     # ------------------------------------------------------------ the intake's loop
 
     async def _exchange(self, number: int, encoded: Callable[[], bytes], timeout_s: float) -> bytes:
+        # The bound keeps a broker that never answers from filling the memory.
         if self._closed or len(self._waiting) >= IN_FLIGHT_MAX:
             raise ChannelClosed(f"the command connection of broker {self.broker_id} is closed")
         answer: asyncio.Future[bytes] = self._loop.create_future()
@@ -102,6 +112,7 @@ class Channel:
                 await self._writer.drain()
                 return await answer
         except (ConnectionError, OSError) as error:
+            # TimeoutError is an OSError, but the connection is still good.
             if not isinstance(error, TimeoutError):
                 self.close()
             raise
@@ -109,11 +120,12 @@ class Channel:
             self._waiting.pop(number, None)
 
     async def run(self) -> None:
-        """Read answers until the connection ends."""
+        """Read responses until the connection ends."""
         try:
             while (frame := await self._next()) is not None:
                 number = int.from_bytes(frame[:4], "big", signed=True)
                 answer = self._waiting.get(number)
+                # The caller of a late response has given up.
                 if answer is not None and not answer.done():
                     answer.set_result(frame)
         finally:
@@ -127,7 +139,7 @@ class Channel:
             return None
 
     def close(self) -> None:
-        """End the connection; everything that waits fails with :class:`ChannelClosed`."""
+        """End the connection; every pending call fails with :class:`ChannelClosed`."""
         if self._closed:
             return
         self._closed = True

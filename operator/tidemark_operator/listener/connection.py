@@ -1,7 +1,7 @@
-"""One connection to the control listener while the broker asks and the controller answers.
+"""Request phase of a connection to the control listener.
 
-Requests are read ahead, a few of them, and answered in their order, as Kafka does: a heartbeat
-counts when it is read, though its answer waits behind that of an AlterPartition.
+A few requests are read ahead and answered in order, as in Kafka. A heartbeat counts when it is
+read, even if its answer waits behind that of an AlterPartition.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Answers = asyncio.Queue[tuple[int, Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """An Attach that was accepted and answered: the roles turn round."""
+    """An Attach that was accepted and answered: the roles are reversed now."""
 
     request: control.AttachRequest
     controller_epoch: int
@@ -34,24 +34,30 @@ async def serve_requests(
     answer: Callable[[Request], Answer],
 ) -> Attached | None:
     """Serve requests until the connection ends (``read`` gives None) or an Attach is accepted.
-    Raises :class:`framing.FrameError`, ``TimeoutError`` or ``ConnectionError``."""
+
+    Raises :class:`framing.FrameError`, ``TimeoutError`` or ``ConnectionError``.
+    """
     answers: Answers = asyncio.Queue(PIPELINED_MAX)
     writing = asyncio.create_task(_write(answers, writer))
     try:
         while True:
             frame = await _unless_failed(writing, read())
             if frame is None:
+                # All pending answers are written before the connection is closed.
                 await _unless_failed(writing, answers.join())
                 return None
             received = decode_request(frame)
             given = answer(received.request)
+            # A full queue stops the reading, so a fast sender is throttled.
             await _unless_failed(writing, answers.put((received.correlation_id, given)))
             if isinstance(given, control.AttachResponse):
+                # Commands may follow only after the answers of the request phase.
                 await _unless_failed(writing, answers.join())
                 return _attached(received.request, given)
     finally:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
+        # Nothing waits for the remaining answers: their work is cancelled.
         while not answers.empty():
             _discard(answers.get_nowait()[1])
 
@@ -63,7 +69,7 @@ def _attached(request: Request, given: control.AttachResponse) -> Attached | Non
 
 
 async def _unless_failed(writing: asyncio.Task[None], work: Awaitable[R]) -> R:
-    """The result of ``work``; if the writing side fails first, its error."""
+    """Return the result of ``work``, or raise the error of the writing side if that fails first."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task, writing}, return_when=asyncio.FIRST_COMPLETED)

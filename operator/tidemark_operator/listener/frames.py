@@ -1,4 +1,4 @@
-"""What is served on the control listener: the requests of brokers."""
+"""Requests that the control listener serves."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ _REQUESTS: dict[int, type] = {
     topics.CHANGE_TOPICS: topics.ChangeTopicsRequest,
 }
 
-#: What is asked in a session, with its secret.
+#: Requests within a session, which carry its secret.
 SessionRequest = (
     control.BrokerHeartbeatRequest
     | control.AlterPartitionRequest
@@ -24,7 +24,7 @@ SessionRequest = (
     | control.AttachRequest
     | topics.ChangeTopicsRequest
 )
-#: What comes before a session.
+#: Requests before a session.
 Introduction = control.BrokerRegistrationRequest | control.ReplicaStatesRequest
 Request = Introduction | SessionRequest
 Response = (
@@ -41,14 +41,14 @@ Response = (
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request and the number that its answer must carry."""
+    """A request and the correlation id of its answer."""
 
     correlation_id: int
     request: Request
 
 
 def decode_request(frame: bytes) -> Received:
-    """Read a broker's request; :class:`framing.FrameError` if it is none that we serve."""
+    """Return a broker's request; raises :class:`framing.FrameError` for an unknown one."""
     key, version, correlation_id = framing.peek_request(frame)
     request_type = _REQUESTS.get(key)
     if request_type is None or version != 0:

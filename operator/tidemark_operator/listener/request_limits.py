@@ -1,8 +1,8 @@
-"""What requests may cost the control listener until they are whole.
+"""Limits on incomplete requests to the control listener.
 
-Whoever has a broker's certificate may still be a broker that has gone wrong. Until it has shown the
-secret of a session its requests are small and come soon; of large ones only a few are read at a
-time, each in limited time, whoever sends them.
+The owner of a broker's certificate may still be a broker that malfunctions. Until it has shown the
+secret of a session, its requests must be small and arrive soon. Only a few large requests of all
+senders are read at a time, each within limited time.
 """
 
 import asyncio
@@ -10,32 +10,36 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from tidemark.wire.streams import read_body, read_length
 
-#: A broker's requests are small; a whole BrokerStatus of 10,000 partitions is about 2 MB.
+#: Requests are small; a complete BrokerStatus of 10,000 partitions has about 2 MB.
 REQUEST_BYTES_MAX = 16 * 1024 * 1024
-#: A registration, and whatever else comes before the secret was shown.
+#: A registration, and other requests before the secret was shown.
 UNPROVEN_BYTES_MAX = 64 * 1024
-#: How long whoever has not shown it may keep a connection without a request.
+#: Longest idle time of a connection that has not shown the secret.
 UNPROVEN_IDLE_S = 60.0
-#: How long a request may take to come once its length has.
+#: Longest time for a request to arrive after its length.
 WHOLE_WITHIN_S = 30.0
-#: Requests of more than this are read a few at a time.
+#: Larger requests are read a few at a time.
 LARGE_BYTES = 1024 * 1024
 LARGE_AT_ONCE = 4
 
 
 class Intake:
-    """Of all connections of the listener."""
+    """Limits of all connections of the listener."""
 
     def __init__(self) -> None:
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
 
     async def read(self, reader: asyncio.StreamReader, *, proven: bool) -> bytes | None:
-        """The next request's frame, None at the end. Raises ``FrameError`` and ``TimeoutError``."""
+        """Return the next request's frame, None at the end.
+
+        Raises ``FrameError``, ``TimeoutError``.
+        """
         async with asyncio.timeout(None if proven else UNPROVEN_IDLE_S):
             limit = REQUEST_BYTES_MAX if proven else UNPROVEN_BYTES_MAX
             size = await read_length(reader, limit)
         if size is None:
             return None
+        # Wait for a turn before the buffer is allocated.
         async with self._turn(size), asyncio.timeout(WHOLE_WITHIN_S):
             return await read_body(reader, size)
 

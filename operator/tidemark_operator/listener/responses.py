@@ -1,4 +1,4 @@
-"""Answers that need no decision. Pure."""
+"""Responses that need no decision. Pure."""
 
 from kio.schema.errors import ErrorCode
 
@@ -13,7 +13,7 @@ def heartbeat_response(
     is_fenced: bool = True,
     should_shut_down: bool = False,
 ) -> control.BrokerHeartbeatResponse:
-    """A heartbeat's answer; whoever is told nothing else is fenced."""
+    """Return a heartbeat's response; brokers count as fenced unless stated otherwise."""
     return control.BrokerHeartbeatResponse(
         error_code=int(code),
         is_fenced=is_fenced,
@@ -23,7 +23,9 @@ def heartbeat_response(
 
 
 def not_controller(request: Request) -> Response:
-    """The answer of a process that does not lead; the broker then tries another address."""
+    """Return the response of a process that does not lead; the broker then tries another
+    address.
+    """
     if isinstance(request, control.BrokerRegistrationRequest):
         return control.BrokerRegistrationResponse(
             error_code=int(ErrorCode.not_controller),
@@ -38,8 +40,10 @@ def not_controller(request: Request) -> Response:
 
 
 def stale(request: SessionRequest, controller_epoch: int) -> Response:
-    """The answer to what is asked in the name of another registration than the present one, or
-    without its secret: the broker registers again."""
+    """Return the response to a request of a former registration, or without its secret.
+
+    The broker then registers again.
+    """
     return _refused(request, ErrorCode.stale_broker_epoch, controller_epoch)
 
 

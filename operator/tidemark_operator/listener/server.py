@@ -1,7 +1,7 @@
-"""The control listener: a thread of its own with its own event loop and listening socket.
+"""Control listener: a thread of its own with its own event loop and listening socket.
 
 Heartbeats are answered here, without the main loop, so that a controller that is busy deciding
-expires nobody. Everything else is handed to the main loop and answered when it is done (an
+expires no broker. Every other request is passed to the main loop and answered when it is done (an
 AlterPartition only after its commit). Without a term (this process does not lead, or has not taken
 over yet) every request is answered NOT_CONTROLLER. A malformed or oversized frame closes its
 connection with one log line.
@@ -42,19 +42,21 @@ TOKEN_BYTES = 16
 
 
 class ControlHandler(Protocol):
-    """What the main loop does for brokers. Every method runs in the main loop."""
+    """Work of the main loop for brokers. Every method runs in the main loop."""
 
     async def register(
         self, request: control.BrokerRegistrationRequest, *, session_alive: bool, connected: bool
     ) -> control.BrokerRegistrationResponse:
-        """Answer a registration after it is persisted. ``session_alive``: the process that was
-        registered under this id before has been heard of lately; ``connected``: and its
-        connections are not known to have ended."""
+        """Answer a registration after it is persisted.
+
+        ``session_alive``: a process with this id has sent something lately. ``connected``: its
+        connections are not known to have ended.
+        """
 
     async def replica_states(
         self, request: control.ReplicaStatesRequest
     ) -> control.ReplicaStatesResponse:
-        """Take in what a broker says of its replicas before it is admitted."""
+        """Take in a broker's description of its replicas before it is admitted."""
 
     async def alter_partition(
         self, request: control.AlterPartitionRequest
@@ -64,7 +66,7 @@ class ControlHandler(Protocol):
     async def broker_status(
         self, request: control.BrokerStatusRequest
     ) -> control.BrokerStatusResponse:
-        """Take a report in."""
+        """Take in a status report."""
 
     async def allocate_producer_ids(
         self, request: control.AllocateProducerIdsRequest
@@ -77,37 +79,37 @@ class ControlHandler(Protocol):
         """Answer after the Topic objects are written."""
 
     def on_attached(self, channel: Channel) -> None:
-        """A command connection is open: begin with a full snapshot."""
+        """Start an open command connection with a full snapshot."""
 
     def on_beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
-        """A heartbeat said something new."""
+        """Take in a heartbeat with news."""
 
     def on_expired(self, broker_id: int, broker_epoch: int) -> None:
-        """A session ran out."""
+        """Take in that a session has expired."""
 
 
 class _Term:
-    """What the intake knows while this process leads."""
+    """State of the intake while this process leads."""
 
     def __init__(self, controller_epoch: int, sessions: Sessions) -> None:
         self.controller_epoch = controller_epoch
         self.sessions = sessions
-        #: Over which connection each broker has registered last: what it asks comes over no other.
+        #: Connection of each broker's last registration: its requests are valid on no other.
         self.requests: dict[int, _Peer] = {}
 
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """The far end of one connection: the registrations for which it has spoken, of one term."""
+    """Far end of one connection, and the registration that it speaks for."""
 
     identity: Identity
     sessions: Sessions | None = None
     spoke_for: tuple[int, int] | None = None
-    #: It was told the secret of a session here, or has shown it.
+    #: It has received the secret of a session here, or has shown it.
     has_secret: bool = False
 
     def speaks(self, sessions: Sessions, broker_id: int, broker_epoch: int) -> None:
-        """It sent something in the name of a registration."""
+        """Note that the peer sent a request in the name of a registration."""
         if (self.sessions, self.spoke_for) == (sessions, (broker_id, broker_epoch)):
             return
         self.left(time.monotonic())
@@ -116,15 +118,17 @@ class _Peer:
             self.sessions, self.spoke_for = sessions, (broker_id, broker_epoch)
 
     def left(self, now_s: float) -> None:
-        """It ended, or speaks for another registration now."""
+        """Note that the connection ended, or speaks for another registration now."""
         if self.sessions is not None and self.spoke_for is not None:
             self.sessions.disconnected(*self.spoke_for, now_s)
         self.sessions = self.spoke_for = None
 
 
 class ControlServer:
-    """Owns the thread, the socket and the sessions. Methods marked (main) are called from the
-    main loop's thread and only hand over."""
+    """Owner of the thread, the socket and the sessions.
+
+    Methods marked (main) are called from the main loop's thread and only pass work on.
+    """
 
     def __init__(
         self,
@@ -134,13 +138,17 @@ class ControlServer:
         files: TlsFiles,
         cluster_id: Callable[[], str | None],
     ) -> None:
-        """``cluster_id``: of the cluster whose brokers are heard; None while there is none."""
+        """Prepare the listener.
+
+        ``cluster_id`` returns the id of the cluster whose brokers are served, None without one.
+        """
         self._handler = handler
         self._main = main_loop
         self._files = files
         self._cluster_id = cluster_id
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        # State of the control thread, except `knocks` and the socket.
         self._term: _Term | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._channels: dict[int, Channel] = {}
@@ -152,10 +160,11 @@ class ControlServer:
     # ------------------------------------------------------------ main
 
     def start(self, host: str, port: int) -> tuple[str, int]:
-        """Bind, start the thread; the address bound (port 0 picks a free one). (main)"""
+        """Bind and start the thread; return the bound address (port 0 picks a free one). (main)"""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=256)
         listening.setblocking(False)
+        # Bound here, so that an error reaches the caller and not the thread.
         self._socket = listening
         self._thread.start()
         bound = listening.getsockname()
@@ -168,7 +177,7 @@ class ControlServer:
             self._thread.join(timeout_s)
 
     def alive(self) -> bool:
-        """Whether the thread serves."""
+        """Return whether the thread is running."""
         return self._thread.is_alive()
 
     def begin_term(
@@ -178,14 +187,18 @@ class ControlServer:
         known: Iterable[tuple[int, int, bool]],
         looked: Looked,
     ) -> None:
-        """This process leads: ``known`` are (broker id, broker epoch, fenced), fresh from now;
-        ``looked``: who has looked for a controller before. (main)"""
+        """Serve as the controller. (main)
+
+        ``known``: (broker id, broker epoch, fenced) of each registration, fresh from now on.
+        ``looked``: brokers that looked for a controller before.
+        """
         brokers = list(known)
 
         def begin() -> None:
             sessions = Sessions(session_timeout_s, TICK_S, looked)
             for broker_id, broker_epoch, fenced in brokers:
                 sessions.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
+            # Command connections of a former term carry a former controller epoch.
             self._close_channels()
             self._term = _Term(controller_epoch, sessions)
             self.knocks.forget()
@@ -193,7 +206,7 @@ class ControlServer:
         self._post(begin)
 
     def end_term(self) -> None:
-        """This process leads no longer: answer NOT_CONTROLLER, drop command connections. (main)"""
+        """Answer NOT_CONTROLLER from now on, and close command connections. (main)"""
 
         def end() -> None:
             self._term = None
@@ -202,13 +215,13 @@ class ControlServer:
         self._post(end)
 
     def open_session(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> None:
-        """A registration was persisted. (main)"""
+        """Open the session of a persisted registration. (main)"""
         self._with_sessions(
             lambda held: held.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
         )
 
     def close_session(self, broker_id: int) -> None:
-        """The broker is no longer ours, or has shut down. (main)"""
+        """Close the session of a broker that is deleted or has shut down. (main)"""
 
         def close(held: Sessions) -> None:
             held.close(broker_id)
@@ -221,7 +234,7 @@ class ControlServer:
     def set_state(
         self, broker_id: int, broker_epoch: int, *, fenced: bool, should_shut_down: bool
     ) -> None:
-        """What the next heartbeats are answered with. (main)"""
+        """Set the content of the next heartbeat responses. (main)"""
         self._with_sessions(
             lambda held: held.set_state(
                 broker_id, broker_epoch, fenced=fenced, should_shut_down=should_shut_down
@@ -236,7 +249,7 @@ class ControlServer:
         self._post(run)
 
     def _post(self, call: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended
             self._loop.call_soon_threadsafe(call)
 
     # ------------------------------------------------------------ the control thread
@@ -257,6 +270,7 @@ class ControlServer:
         )
         listening = asyncio.create_task(self._listener.run())
         try:
+            # The first task that ends stops the listener; an error is raised to the thread's owner.
             await asyncio.wait({ticking, stopping, listening}, return_when=asyncio.FIRST_COMPLETED)
             for ended in (ticking, listening):
                 if ended.done():
@@ -270,6 +284,7 @@ class ControlServer:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            # Without a term there are no sessions to expire.
             if self._term is None:
                 continue
             for broker_id, broker_epoch in self._term.sessions.tick(time.monotonic()):
@@ -310,6 +325,7 @@ class ControlServer:
         address = writer.get_extra_info("peername")
         peer = _Peer(identity)
         try:
+            # First the broker requests; after an Attach the same connection carries commands.
             attached = await serve_requests(
                 lambda: self._intake.read(reader, proven=peer.has_secret),
                 writer,
@@ -322,6 +338,7 @@ class ControlServer:
         except (ConnectionError, TimeoutError) as error:
             logger.info("control connection %s ended: %s", address, error_text(error))
         finally:
+            # With its last connection, a broker's grace begins.
             peer.left(time.monotonic())
             writer.close()
 
@@ -329,16 +346,19 @@ class ControlServer:
 
     def _answer(self, request: Request, peer: _Peer) -> Answer:
         term = self._term
+        # Brokers that look for a controller are alive: the next term counts their time.
         if term is None:
             if peer.identity.node_id is not None:
                 self.knocks.heard(peer.identity.node_id, time.monotonic())
             return not_controller(request)
+        # A broker's certificate is valid for its own node id only.
         if request.broker_id != peer.identity.node_id:
             raise ConnectionAbortedError(f"{peer.identity} is not broker {request.broker_id}")
         if isinstance(request, control.BrokerRegistrationRequest):
             return self._register(term, request, peer)
         if isinstance(request, control.ReplicaStatesRequest):
             return self._in_main(self._handler.replica_states(request))
+        # Everything else needs a session, and its secret.
         session = term.sessions.get(request.broker_id, request.broker_epoch)
         if session is None or not session.proves(request.session_token):
             return stale(request, term.controller_epoch)
@@ -349,6 +369,8 @@ class ControlServer:
             case control.AttachRequest():
                 return control.AttachResponse(error_code=0, controller_epoch=term.controller_epoch)
             case control.AlterPartitionRequest():
+                # These two change the cluster's state, so they are valid on the latest connection
+                # only.
                 self._check_present(term, request.broker_id, peer)
                 return self._in_main(self._handler.alter_partition(request))
             case control.BrokerStatusRequest():
@@ -361,8 +383,11 @@ class ControlServer:
 
     @staticmethod
     def _check_present(term: _Term, broker_id: int, peer: _Peer) -> None:
-        """What a broker left behind on a former connection it has asked again, and was perhaps
-        answered otherwise: a proposal that was refused must not take effect after that."""
+        """Raise ``ConnectionAbortedError`` for a request on a former connection of the broker.
+
+        The broker has repeated it on the new connection, perhaps with another answer. A refused
+        proposal must not take effect after that.
+        """
         if term.requests.get(broker_id, peer) is not peer:
             raise ConnectionAbortedError(f"another process has registered as broker {broker_id}")
 
@@ -381,9 +406,12 @@ class ControlServer:
     async def _registered(
         term: _Term, broker_id: int, peer: _Peer, decided: Awaitable[Response]
     ) -> Response:
-        """Before the broker hears that it may ask over this connection, no other is heard."""
+        """Return the response of a registration, and make this connection the broker's only
+        valid one.
+        """
         answer = await decided
         if isinstance(answer, control.BrokerRegistrationResponse) and not answer.error_code:
+            # A fresh secret: requests of a former registration become invalid.
             token = secrets.token_bytes(TOKEN_BYTES)
             if not term.sessions.give_token(broker_id, answer.broker_epoch, token):
                 raise ConnectionAbortedError(f"broker {broker_id} is no longer registered")
@@ -397,6 +425,7 @@ class ControlServer:
             future: concurrent.futures.Future[Response]
             future = asyncio.run_coroutine_threadsafe(work, self._main)
         except RuntimeError as error:
+            # The main loop is closed, so the coroutine would never run.
             work.close()
             raise ConnectionAbortedError("the operator is stopping") from error
         return asyncio.wrap_future(future)
@@ -416,6 +445,7 @@ class ControlServer:
         if taken is None:
             return heartbeat_response(ErrorCode.stale_broker_epoch, term.controller_epoch)
         session, news = taken
+        # The main loop receives changes only, not every heartbeat.
         if news:
             self._notify(
                 self._handler.on_beat, session.broker_id, session.broker_epoch, session.beat
@@ -430,13 +460,14 @@ class ControlServer:
     def _attach(
         self, attached: Attached, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Channel | None:
-        """Turn the roles round, unless the term that accepted the Attach has ended meanwhile."""
+        """Reverse the roles, unless the term that accepted the Attach has ended meanwhile."""
         request = attached.request
         if self._term is None or self._term.controller_epoch != attached.controller_epoch:
             return None
         channel = Channel(
             request.broker_id, request.broker_epoch, reader, writer, request.last_command
         )
+        # A broker has one command connection, the latest.
         previous = self._channels.get(request.broker_id)
         if previous is not None:
             previous.close()

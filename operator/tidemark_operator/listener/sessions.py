@@ -1,17 +1,19 @@
-"""Broker sessions: who has been heard of, on the monotonic clock. Pure; time is an argument.
+"""Sessions of brokers on the monotonic clock. Pure; time is an argument.
 
-Four rules stand here. Every session counts as fresh at a take-over. Nobody expires before any
-broker has reached this controller: silence of all of them says more about it than about them, and
-whoever fenced them would stop a cluster that goes on without a controller. Then their time begins,
-unless it had begun before: of brokers that have looked for a controller here while nobody led, each
-has been heard of, and all others have been silent since the first of them came. After a stall
-of the intake itself the time of the stall does not count: what lies in the sockets is read before
-anybody is expired. And a broker whose main loop has not turned for a whole session counts as dead,
-however regularly its heartbeat thread reports.
+1. Every session counts as fresh at a takeover.
+2. No session expires before any broker has reached this controller. Silence of all brokers says
+   more about the controller than about them, and fencing would stop a cluster that continues
+   without one. Then their time begins. If brokers looked for a controller here while no process
+   led, it began earlier: such a broker was last heard then, and all others have been silent since
+   the first of them arrived.
+3. After a stall of the intake itself, the time of the stall does not count: data in the sockets is
+   read before any session expires.
+4. A broker whose main loop has been blocked for a whole session counts as dead, even if its
+   heartbeat thread reports regularly.
 
-A killed process is noticed sooner: the kernel closes its connections. A broker all of whose
-connections have ended is under suspicion, and is out unless it comes back within a short grace; a
-live one does so at once.
+A killed process is noticed sooner: the kernel closes its connections. A broker without any
+connection is under suspicion, and expires unless it reconnects within a short grace. A live one
+does so at once.
 """
 
 import hmac
@@ -20,21 +22,21 @@ from dataclasses import dataclass, field
 
 from tidemark_operator.listener.standby_discovery import Looked
 
-#: How long a broker without any connection may take to come back.
+#: Seconds in which a broker without any connection may reconnect.
 GRACE_S = 1.5
-#: Whoever was silent before the term has at least as long from the first on that reaches it: more
-#: than a broker needs that asks every second.
+#: A broker that was silent before the term has at least this long after the first one reaches it:
+#: more than a broker needs that retries every second.
 RETURN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """What the last heartbeat of a broker said; one with other values is passed on at once."""
+    """Content of a broker's last heartbeat; one with other values is passed on at once."""
 
     snapshot_controller_epoch: int = -1
     want_shut_down: bool = False
     loop_stalled: bool = False
-    #: Of the certificates that it uses (see :class:`tidemark.tls.files.Contexts`).
+    #: Digest of the certificates in use (see :class:`tidemark.tls.files.Contexts`).
     certificates: str = ""
 
 
@@ -49,32 +51,36 @@ class Session:
     should_shut_down: bool = False
     beat: Beat = Beat()
     expired: bool = False
-    #: Its broker has reached this controller, in whatever way.
+    #: The broker has reached this controller, by any request.
     has_come: bool = False
     #: Open connections over which this registration has spoken, and when the last of them ended.
     connections: int = 0
     lost_s: float | None = None
-    #: What this registration was answered with, and has to show; b"" until then.
+    #: Secret from the response to the registration, which requests have to show; b"" until then.
     token: bytes = field(default=b"", repr=False)
 
     def proves(self, token: bytes) -> bool:
-        """Does whoever shows this token speak for the registration?"""
+        """Return whether this token proves the right to speak for the registration."""
+        # Constant time, so that the token cannot be guessed byte by byte.
         return bool(self.token) and hmac.compare_digest(self.token, token)
 
 
 class Sessions:
-    """The sessions of one controller term. Not locked: owned by the intake's thread."""
+    """Sessions of one controller term. Not locked: owned by the intake's thread."""
 
     def __init__(
         self, session_timeout_s: float, tick_s: float, looked: Looked | None = None
     ) -> None:
-        """``looked``: who has looked for a controller before this term."""
+        """Start without sessions.
+
+        ``looked`` names the brokers that looked for a controller before this term.
+        """
         self.session_timeout_s = session_timeout_s
         self._tick_s = tick_s
         self._looked = looked or Looked()
         self._sessions: dict[int, Session] = {}
         self._last_tick_s: float | None = None
-        #: None: no broker has been heard of; False: one has, since the last tick.
+        #: None: no broker has arrived yet; False: one has, since the last tick; True: time counts.
         self._is_reached: bool | None = None
 
     def _reached(self) -> None:
@@ -82,7 +88,7 @@ class Sessions:
             self._is_reached = False
 
     def open(self, broker_id: int, broker_epoch: int, now_s: float, *, fenced: bool = True) -> None:
-        """A broker registered, or was known at the take-over: fresh from now on."""
+        """Open the session of a broker that registered, or was known at the takeover."""
         former = self.get(broker_id, broker_epoch)
         self._sessions[broker_id] = Session(
             broker_id=broker_id,
@@ -94,33 +100,37 @@ class Sessions:
         )
 
     def give_token(self, broker_id: int, broker_epoch: int, token: bytes) -> bool:
-        """The registration is answered with this secret; a former one holds no more. False: there
-        is no such session by now."""
+        """Set the secret of a registration; return False if there is no such session any more.
+
+        The secret of a former registration becomes invalid.
+        """
         session = self.get(broker_id, broker_epoch)
         if session is not None:
             session.token = token
         return session is not None
 
     def close(self, broker_id: int) -> None:
-        """The broker's object is gone, or it has shut down."""
+        """Close the session of a broker that is deleted or has shut down."""
         self._sessions.pop(broker_id, None)
 
     def get(self, broker_id: int, broker_epoch: int) -> Session | None:
-        """The session of exactly this registration."""
+        """Return the session of exactly this registration."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return None
         return session
 
     def alive(self, broker_id: int) -> bool:
-        """Whether the broker, under whatever epoch, has been heard of within a session."""
+        """Return whether the broker, under any epoch, has sent something within a session
+        timeout.
+        """
         session = self._sessions.get(broker_id)
         return session is not None and not session.expired
 
     # ---- connections
 
     def connected(self, broker_id: int, broker_epoch: int) -> bool:
-        """A connection has spoken for a registration; False: there is no such session."""
+        """Count a connection of a registration; return False if there is no such session."""
         session = self.get(broker_id, broker_epoch)
         if session is None:
             return False
@@ -131,22 +141,27 @@ class Sessions:
         return True
 
     def disconnected(self, broker_id: int, broker_epoch: int, now_s: float) -> None:
-        """Such a connection has ended; with the last of them the grace begins."""
+        """Count the end of such a connection; with the last of them the grace begins."""
         session = self.get(broker_id, broker_epoch)
         if session is not None:
             session.connections -= 1
             session.lost_s = now_s if session.connections <= 0 else None
 
     def is_connected(self, broker_id: int) -> bool:
-        """False only where all connections of the present registration are known to have ended:
-        one that has not come yet (after a take-over) says nothing."""
+        """Return False only if all connections of the present registration are known to have ended.
+
+        A broker that has not arrived yet (after a takeover) counts as connected.
+        """
         session = self._sessions.get(broker_id)
         return session is not None and session.lost_s is None
 
     def knocked(self, broker_id: int, now_s: float) -> None:
-        """A registration of this id came in: the grace does not run out while it is decided. And
-        somebody has reached this controller, who may have to wait until a former process of it has
-        expired."""
+        """Note a registration request of this broker: the grace does not expire while it is
+        decided.
+
+        It also shows that a broker has reached this controller. That broker may have to wait until
+        its former process has expired.
+        """
         self._reached()
         session = self._sessions.get(broker_id)
         if session is None:
@@ -161,8 +176,11 @@ class Sessions:
     def set_state(
         self, broker_id: int, broker_epoch: int, *, fenced: bool, should_shut_down: bool
     ) -> None:
-        """What the next heartbeats are to be answered with. Whoever is unfenced is watched, also if
-        its session had run out: its last words may have been decided behind that."""
+        """Set the content of the next heartbeat responses.
+
+        A broker that is unfenced is watched again even if its session had expired: its last
+        heartbeat may have been decided after that.
+        """
         session = self.get(broker_id, broker_epoch)
         if session is not None:
             if session.is_fenced and not fenced:
@@ -181,8 +199,10 @@ class Sessions:
         loop_age_s: float,
         certificates: str = "",
     ) -> tuple[Session, bool] | None:
-        """Take a heartbeat in; the session and whether it says anything new. None: the broker
-        has to register again."""
+        """Take in a heartbeat; return the session and whether there is news.
+
+        None: the broker has to register again.
+        """
         session = self.get(broker_id, broker_epoch)
         if session is None:
             return None
@@ -195,23 +215,30 @@ class Sessions:
             loop_stalled=stalled,
             certificates=certificates,
         )
+        # A heartbeat after the expiry is news as well: the broker is not dead.
         news = beat != session.beat or (session.expired and not stalled)
         session.beat = beat
+        # A blocked main loop does not renew the session.
         if not stalled:
             session.last_seen_s = now_s
             session.expired = False
         return session, news
 
     def tick(self, now_s: float) -> list[tuple[int, int]]:
-        """Called every ``tick_s``: the (broker id, broker epoch) that ran out since the last
-        tick. After a late tick nobody expires, and the time of the stall is given back."""
+        """Return the (broker id, broker epoch) that expired since the last tick.
+
+        Called every ``tick_s``. After a late tick no session expires, and the time of the stall is
+        added to all of them.
+        """
         last_s, self._last_tick_s = self._last_tick_s, now_s
         if last_s is None:
             return []
         stall_s = now_s - last_s - self._tick_s
+        # This process was stalled: heartbeats may be waiting in the sockets.
         if stall_s > self._tick_s:
             self._give_back(stall_s, now_s)
             return []
+        # Until the first broker arrives, no time counts.
         if not self._is_reached:
             self._begin(now_s)
             return []
@@ -222,7 +249,7 @@ class Sessions:
         ]
 
     def _begin(self, now_s: float) -> None:
-        """With the first that reaches this controller the time of all others begins."""
+        """Start the time of all sessions when the first broker has reached this controller."""
         if self._is_reached is None:
             return
         self._is_reached = True
@@ -230,10 +257,11 @@ class Sessions:
             session.last_seen_s = now_s if session.has_come else self._heard_before(session, now_s)
 
     def _heard_before(self, session: Session, now_s: float) -> float:
-        """When a broker was heard of that has not come yet, as far as that counts."""
+        """Return when a broker that has not arrived yet was last heard, as far as that counts."""
         if self._looked.since_s is None:
             return now_s
         heard_s = self._looked.last_s.get(session.broker_id, self._looked.since_s)
+        # At least RETURN_S from now remain, even after a long silence.
         return min(now_s, max(heard_s, now_s + RETURN_S - self.session_timeout_s))
 
     def _running_out(self, now_s: float) -> Iterable[Session]:

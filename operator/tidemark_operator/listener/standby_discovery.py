@@ -1,9 +1,9 @@
-"""Who looks for a controller while this process stands by.
+"""Brokers that look for a controller while this process is on standby.
 
-A broker that has lost its controller asks every operator until one leads. Whoever takes over knows
-from that, before its term begins, which brokers live, and since when whoever else is alive could
-have come: of that time nobody has to be waited for again. As long as a Lease is renewed there is a
-controller, and who knocks here has only not reached it: that is forgotten.
+A broker that has lost its controller queries every operator until one leads. The next leader then
+knows which brokers are alive, and since when all others have been silent. Time that a broker has
+already been silent counts towards its session timeout. As long as a Lease is renewed there is a
+controller, and a broker that arrives here has only failed to reach it: that is forgotten.
 """
 
 import threading
@@ -13,19 +13,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """``since_s``: when the first broker came that looked for a controller in vain, ``last_s``:
-    when each did last (monotonic seconds). None: nobody has."""
+    """Brokers that looked for a controller in vain.
+
+    ``since_s``: time of the first attempt, None without one. ``last_s``: time of each broker's last
+    attempt. Both are monotonic seconds.
+    """
 
     since_s: float | None = None
     last_s: Mapping[int, float] = field(default_factory=dict)
 
     def seconds(self, now_s: float) -> float:
-        """For how long brokers have been looking."""
+        """Return for how many seconds brokers have been looking."""
         return 0.0 if self.since_s is None else now_s - self.since_s
 
 
 class Knocks:
-    """Any thread may call. At most one entry for each node id that the authority has certified."""
+    """Attempts by broker. Thread-safe; at most one entry for each certified node id."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,19 +36,21 @@ class Knocks:
         self._last_s: dict[int, float] = {}
 
     def heard(self, node_id: int, now_s: float) -> None:
-        """A broker, proven by its certificate, has asked and was told that nobody leads here."""
+        """Note the attempt of a broker, proven by its certificate, that was answered
+        NOT_CONTROLLER.
+        """
         with self._lock:
             if self._since_s is None:
                 self._since_s = now_s
             self._last_s[node_id] = now_s
 
     def forget(self) -> None:
-        """Somebody leads, here or elsewhere."""
+        """Forget all attempts: there is a controller, here or elsewhere."""
         with self._lock:
             self._since_s = None
             self._last_s.clear()
 
     def looked(self) -> Looked:
-        """Since somebody led."""
+        """Return the attempts since there was a controller."""
         with self._lock:
             return Looked(self._since_s, dict(self._last_s))

@@ -1,1 +1,1 @@
-"""The operator's copy of the API server's objects, and those objects as the core's values."""
+"""The operator's copy of the API server's objects, and their conversion to the core's values."""

@@ -1,7 +1,7 @@
-"""The API server as the reconcilers use it: every answer is taken into the store at once.
+"""Writes of the reconcilers to the API server; every answer is put into the store at once.
 
-So the echo of an own write, which the watch brings a moment later, is no news. A status is a PUT
-under the resourceVersion last seen; a finalizer is set and taken away by server-side apply.
+The echo of an own write, which the watch delivers a moment later, is therefore no news. A status is
+a PUT under the resourceVersion last seen. Finalizers are added and removed by server-side apply.
 """
 
 import asyncio
@@ -17,18 +17,22 @@ from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.store import ObjectStore
 
 PARALLEL_WRITES = 16
-#: Of the first writes of new objects: thousands of them are not to hold up any other.
+#: For the first writes of new objects: thousands of them must not delay other writes.
 PARALLEL_HOLDS = 8
 
 
 async def take_list(api: KubeApi, objects: ObjectStore, kind: Kind, namespace: str) -> list[Key]:
-    """Take in all objects of a kind, a page at a time: the keys that appeared, changed or vanished.
-    Thousands of them, with their managed fields, are several times what is kept of them."""
+    """Put all objects of a kind into the store, page by page; return the keys that changed.
+
+    Changed keys have appeared, changed or vanished. A list of thousands of objects with their
+    managed fields is several times larger than what is kept of them.
+    """
     changed: list[Key] = []
     present: set[Key] = set()
     reached, version = objects.reached(kind), 0
     async with contextlib.aclosing(api.pages(kind, namespace)) as pages:
         async for page in pages:
+            # The first page shows whether the list belongs to the history that the store knows.
             if not version:
                 objects.listing(kind, page.resource_version, reached)
             version = page.resource_version
@@ -38,8 +42,10 @@ async def take_list(api: KubeApi, objects: ObjectStore, kind: Kind, namespace: s
 
 
 class ObjectClient:
-    """Writes at most ``PARALLEL_WRITES`` objects at a time, and ``PARALLEL_HOLDS`` new ones. All
-    methods raise ``KubeError``."""
+    """Writes at most ``PARALLEL_WRITES`` objects at a time, and ``PARALLEL_HOLDS`` new ones.
+
+    All methods raise ``KubeError``.
+    """
 
     def __init__(
         self, api: KubeApi, objects: ObjectStore, metrics: Metrics, echoes: Echoes
@@ -52,8 +58,11 @@ class ObjectClient:
         self._holds = asyncio.Semaphore(PARALLEL_HOLDS)
 
     async def replace_status(self, kind: Kind, key: Key, status: Mapping[str, object]) -> Json:
-        """The object with the new status; ``Conflict`` when what is in the store is not the newest
-        (the caller's key then comes again with the newest object)."""
+        """Write a status and return the object.
+
+        ``Conflict`` if the stored object is not the newest: the watch then delivers the newest one,
+        and its key is queued again.
+        """
         held = self._objects.get(key)
         if held is None:
             raise NotFound(404, f"{key} is deleted")
@@ -61,13 +70,14 @@ class ObjectClient:
             began_s = self._echoes.begins()
             written = await self.api.replace_status(kind, {**held, "status": dict(status)})
         self._metrics.status_writes.labels(kind.kind).inc()
+        # An unchanged resourceVersion means that nothing was written, so no echo follows.
         if resource_version(written) != resource_version(held):
             self._echoes.wrote(kind.kind, began_s)
         self._objects.put(written)
         return written
 
     async def hold(self, kind: Kind, body: Json, finalizer: str) -> None:
-        """Our finalizer stands on the object."""
+        """Add our finalizer to the object, unless it is there."""
         if finalizer in finalizers_of(body):
             return
         async with self._holds:
@@ -75,17 +85,20 @@ class ObjectClient:
         self._objects.put(held)
 
     async def release(self, kind: Kind, body: Json, finalizer: str) -> None:
-        """Take our finalizer off an object that is being deleted."""
+        """Remove our finalizer from an object that is being deleted."""
         async with self._parallel:
             left = await remove_finalizer(self.api, kind, body, finalizer)
+        # The last finalizer deletes the object: the store must not wait for the watch.
         if finalizers_of(left):
             self._objects.put(left)
         else:
             self._objects.remove(left)
 
     async def apply(self, kind: Kind, body: Json, *, manager: str, dry_run: bool = False) -> Json:
-        """Server-side apply without force: ``Conflict`` names the fields that others hold. The
-        object as it then is, with its managed fields."""
+        """Apply server-side without force; ``Conflict`` names fields of other managers.
+
+        Returns the object with its managed fields.
+        """
         meta = body["metadata"]
         async with self._parallel:
             written = await self.api.apply(
@@ -98,28 +111,33 @@ class ObjectClient:
                 dry_run=dry_run,
             )
         if not dry_run:
+            # The store drops the managed fields of what it takes in, and the caller needs them.
             self._objects.put({**written, "metadata": dict(written["metadata"])})
         return written
 
     async def delete(self, kind: Kind, key: Key, *, uid: str) -> None:
-        """Ask for the deletion of exactly this object."""
+        """Request the deletion of exactly this object."""
+        # The operator decided this deletion itself, so it is not in doubt.
         self._objects.believe(uid)
         async with self._parallel:
             await self.api.delete(kind, key.namespace, key.name, uid=uid)
         await self.refresh(key)
 
     async def refresh(self, key: Key) -> bool:
-        """Read the newest object of a key, after a conflict; whether it is news."""
+        """Read the newest object of a key after a conflict; return whether it is news."""
         held, kind = self._objects.get(key), BY_KIND[key.kind]
         try:
             found = await self.api.get(kind, key.namespace, key.name)
             return self._objects.read(kind, found, held)
-        except NotFound:  # what was held: another may have been made meanwhile
+        except NotFound:
+            # Only what was known is deleted: another object may have been created meanwhile.
             return held is not None and self._objects.remove(held)
 
     async def relist(self, kind: Kind, namespace: str) -> list[Key]:
-        """Read every object of a kind; the keys that appeared, changed or vanished. That they did
-        its watch has yet to tell."""
+        """Read every object of a kind; return the keys that appeared, changed or vanished.
+
+        The kind's watch still has to report these changes, or it is broken.
+        """
         began_s = self._echoes.begins()
         changed = await take_list(self.api, self._objects, kind, namespace)
         if changed:

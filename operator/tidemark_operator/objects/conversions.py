@@ -1,4 +1,7 @@
-"""Kubernetes objects as the core's values. Pure: pydantic models in, frozen dataclasses out."""
+"""Conversion of Kubernetes objects to the core's values.
+
+Pure: pydantic models in, dataclasses out.
+"""
 
 import uuid
 
@@ -69,13 +72,13 @@ from tidemark_operator.resources.topic_config import (
 
 
 def cluster_id_of(body: Json) -> str:
-    """Kafka's cluster id: what the status holds, else the Cluster's uid in Kafka's text form."""
+    """Return Kafka's cluster id from the status, or else the Cluster's uid in Kafka's text form."""
     stored = (body.get("status") or {}).get("clusterId")
     return str(stored) if stored else id_text(uuid.UUID(body["metadata"]["uid"]))
 
 
 def claimant_of(body: Json) -> Claimant:
-    """The Cluster as it asks for its PartitionSlices."""
+    """Return the Cluster's identity for its claim on PartitionSlices."""
     meta, status = body["metadata"], body.get("status") or {}
     return Claimant(
         own_id=id_text(uuid.UUID(meta["uid"])),
@@ -86,23 +89,25 @@ def claimant_of(body: Json) -> Claimant:
 
 
 def cluster_of(body: Json) -> str:
-    """The name of the Cluster that a Topic or Broker belongs to."""
+    """Return the name of the Cluster that a Topic or Broker belongs to."""
     return str(body["spec"]["clusterRef"]["name"])
 
 
 def is_paused(meta: ObjectMeta) -> bool:
-    """``tidemark.dev/paused: "true"`` stops reconciling."""
+    """Return whether ``tidemark.dev/paused: "true"`` stops reconciling."""
     return meta.annotations.get(PAUSED_ANNOTATION, "").lower() == "true"
 
 
 def is_protected(meta: ObjectMeta) -> bool:
-    """``tidemark.dev/deletion-protection: "true"``: what is deleted all the same is not carried
-    out."""
+    """Return whether an annotation makes the operator ignore a deletion.
+
+    The annotation is ``tidemark.dev/deletion-protection: "true"``.
+    """
     return meta.annotations.get(DELETION_PROTECTION, "").lower() == "true"
 
 
 def is_leaving(body: Json) -> bool:
-    """A deletion was asked for, and is to be carried out."""
+    """Return whether the object is being deleted and the deletion is not held back."""
     meta = body["metadata"]
     held = (meta.get("annotations") or {}).get(DELETION_PROTECTION, "").lower() == "true"
     return bool(meta.get("deletionTimestamp")) and not held
@@ -115,7 +120,7 @@ def _deletion_ms(meta: ObjectMeta) -> int | None:
 
 
 def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> ClusterInfo:
-    """A ``Cluster`` with what was found out about its storage."""
+    """Return a ``Cluster`` with the state of its storage."""
     cluster = parse_cluster(body)
     status, authorization = cluster.status, cluster.spec.authorization
     orphans = tuple(
@@ -141,6 +146,7 @@ def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
         orphans=orphans,
         rebuilding=rebuilding_of(body),
         asked=_asked(cluster.metadata, OF_CLUSTER),
+        # Deletion: a protected object is reported as held, and otherwise treated as if it stayed.
         deleting=cluster.metadata.is_deleting and not is_protected(cluster.metadata),
         deletion_held=cluster.metadata.is_deleting and is_protected(cluster.metadata),
         slices=status.slices or SLICES_DEFAULT,
@@ -150,7 +156,7 @@ def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
 
 
 def rebuilding_of(body: Json) -> ClusterRebuilding | None:
-    """What a Cluster's status says of a rebuilding, before anything of it is read."""
+    """Return the rebuilding in a Cluster's status, before the Cluster is parsed."""
     stored = (body.get("status") or {}).get("rebuilding")
     if not stored:
         return None
@@ -159,7 +165,7 @@ def rebuilding_of(body: Json) -> ClusterRebuilding | None:
 
 
 def _cluster_config(cluster: Cluster) -> dict[str, str]:
-    """What is set, and what an annotation says for the time being."""
+    """Return the spec's configuration with temporary overrides from annotations."""
     config = dict(cluster.spec.config or {})
     if cluster.metadata.annotations.get(SWEEP_PAUSED_ANNOTATION, "").lower() == "true":
         config[SWEEP] = "false"
@@ -167,12 +173,13 @@ def _cluster_config(cluster: Cluster) -> dict[str, str]:
 
 
 def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
-    """A ``Broker`` with the registration that its status holds."""
+    """Return a ``Broker`` with the registration from its status."""
     broker = parse_broker(body)
     status, meta = broker.status, broker.metadata
     listeners = tuple(
         Endpoint(name=point.name, host=point.host, port=point.port) for point in status.endpoints
     )
+    # The registration comes from the status, everything else from the spec.
     return BrokerInfo(
         node_id=broker.spec.node_id,
         key=meta.key,
@@ -195,29 +202,33 @@ def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
 
 def _external(broker: Broker) -> tuple[str, ...]:
     listeners = broker.spec.pod.listeners if broker.spec.pod is not None else ()
-    return tuple(each.name for each in listeners if each.external is not None)
+    return tuple(listener.name for listener in listeners if listener.external is not None)
 
 
 def stored_fenced(broker: Broker) -> bool:
-    """Whether the status says that the broker is fenced."""
+    """Return whether the status shows the broker as fenced."""
     ready = find_condition(broker.status.conditions, READY)
     return ready is None or ready.status is not ConditionStatus.TRUE
 
 
 def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
-    """A ``Topic``; ``cluster_config`` holds the Cluster's defaults for topics. The configuration
-    of a paused one is what its status holds: nothing else is to reach a broker. Where a default of
-    the Cluster asks for compaction, which admission cannot see, what the topic is stays: one with
-    data in the tier is not compacted, and one without is not tiered. A field of a newer version is
-    told, and the rest holds."""
+    """Return a ``Topic``; ``cluster_config`` contains the Cluster's defaults for topics.
+
+    A paused topic has the configuration of its status: nothing else may reach a broker. A Cluster
+    default can request compaction, which admission cannot see. Then the topic stays what it is:
+    with data in the tier it is not compacted, without it is not tiered. A field of a newer version
+    is reported, and the known fields apply.
+    """
     topic, unknown = _read_topic(body)
     spec, status, meta = topic.spec, topic.status, topic.metadata
     if meta.uid is None:
         raise InvalidResource(f"Topic {meta.key} has no uid")
     paused = is_paused(meta)
+    # Configuration: the spec over the Cluster's defaults, or what a paused topic holds.
     config = kafka_config(spec, topic_defaults(cluster_config))
     if paused and status.held_config is not None:
         config = dict(status.held_config)
+    # Compaction and tiering exclude each other; data in the tier decides.
     in_tier = _in_tier(status.tiering)
     compacted = is_compacted(config) and (spec.tiering_enabled or in_tier)
     enabled = spec.tiering_enabled and (in_tier or not compacted)
@@ -225,6 +236,7 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
     reason = Reason.COMPACTED if compacted else Reason.LOCAL_RETENTION_TOO_LONG
     if unknown:
         problem, reason = unknown, Reason.OBJECT_UNREADABLE
+    # The brokers receive a consistent configuration, the condition explains the difference.
     if compacted and in_tier:
         config["cleanup.policy"] = "delete"
     elif compacted:
@@ -261,10 +273,11 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
 
 
 def _read_topic(body: Json) -> tuple[Topic, str]:
-    """A Topic, and which of its fields this version does not know ("": none)."""
+    """Return a Topic, and a message about fields that this version does not know, or ""."""
     try:
         return parse_topic(body), ""
     except InvalidResource as error:
+        # Without unknown fields the error is about the known ones, and the Topic is invalid.
         known = Topic.known_part(body)
         if known is body:
             raise
@@ -294,9 +307,10 @@ def _policy(policy: SpecPolicy | None) -> DisablePolicy | None:
 
 
 def _in_tier(stored: StoredTiering | None) -> bool:
-    """Whether data of the topic is in the tier, as the rule of admission asks it."""
+    """Return whether data of the topic is in the tier, by the same rule as admission."""
     if stored is None:
         return False
+    # A disabled topic without segments has left the tier.
     is_disabled = TieringState[stored.state.name] is TieringState.DISABLED
     return not (is_disabled and stored.remote_segments == 0)
 
@@ -313,11 +327,12 @@ def _tiering(stored: StoredTiering | None) -> TieringStatus:
 
 
 def deletion_info(body: Json) -> DeletionInfo:
-    """A ``RecordDeletion`` with what its status has frozen."""
+    """Return a ``RecordDeletion`` with the offsets that its status has frozen."""
     request = parse_record_deletion(body)
     spec, status, meta = request.spec, request.status, request.metadata
     if meta.uid is None:
         raise InvalidResource(f"RecordDeletion {meta.key} has no uid")
+    # Offsets are resolved once: later calls must delete the same records.
     resolved = None
     if status.resolved is not None:
         resolved = {

@@ -124,6 +124,7 @@ def refusal(
     ``in_pods``: jobs are pods, not processes beside the operator. ``image``: the default."""
     found = list(_Checks(spec, policy or ExportPolicy(), in_pods=in_pods, image=image).refused())
     if not found:
+        # A few settings are enough for a message; the rest is counted.
         return ""
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return (
@@ -155,6 +156,7 @@ class _Checks:
     def _program(self) -> Iterator[str]:
         """Check the code that runs: image and jars."""
         job, policy = self._job, self._policy
+        # Without pods the image is not used; the default image is always allowed.
         image = job.image if self._in_pods and job.image != self._image else None
         if image and not any(_is_of(image, allowed) for allowed in policy.images):
             yield _refused_setting("image", image, "images")
@@ -173,6 +175,7 @@ class _Checks:
 
     def _spark_conf(self) -> Iterator[str]:
         job, listed = self._job, self._policy.spark_conf
+        # The order matters: code is refused even if the owner's list would match the key.
         for key, value in job.conf.items():
             if is_code(key):
                 yield _of_code(key)
@@ -184,6 +187,7 @@ class _Checks:
                 yield _refused_setting(key, value, "endpoints")
             else:
                 yield from _misread(f"Spark's {key}", key, value)
+        # A Secret's value cannot be checked, so only keys that are never shown may use one.
         for hidden in job.conf_secrets:
             key = hidden.name
             if is_code(key):
@@ -196,6 +200,7 @@ class _Checks:
     def _catalog(self) -> Iterator[str]:
         table, listed = self._spec.table, self._policy.catalog_properties
         for key, value in table.catalog.items():
+            # Each property by its kind: unknown, a class, an address, a path.
             what = f"the catalog's {key}"
             if not _KEY.fullmatch(key) or not _matches(key, (*CATALOG_PROPERTIES, *listed)):
                 yield _refused_setting("the catalog's", key, "catalogProperties")
@@ -207,6 +212,7 @@ class _Checks:
                 yield f"{what} {value}, which points outside the catalog's path"
             else:
                 yield from _misread(what, key, value)
+        # As for Spark: only keys whose value no program shows in an error.
         for hidden in table.catalog_secrets:
             key = hidden.name
             if not _matches(key, (*SECRET_CATALOG_PROPERTIES, *listed)):
@@ -232,7 +238,7 @@ class _Checks:
                 yield _refused_setting(f"the table's {key}", value, "warehouses")
 
     def _schema_file(self) -> Iterator[str]:
-        """A schema's file of the operator's machine; errors in it are shown in the status."""
+        """Check a schema's file on the operator's machine: errors in it are shown in the status."""
         schema = self._spec.table.schema_
         if schema is None or schema.file is None or self._in_pods:
             return
@@ -320,6 +326,7 @@ def _is_of(image: str, allowed: str) -> bool:
 def is_below(place: str, allowed: Iterable[str]) -> bool:
     """Return whether a path or URI is an allowed place or below one. A URI that programs may parse
     differently must equal an allowed place literally."""
+    # An unparsable place still matches literally.
     parts = _parts(place)
     for root_place in allowed:
         if place == root_place:

@@ -1,5 +1,7 @@
-"""Exports as the core's values, and what their jobs are told: pydantic models in, frozen
-dataclasses out. Pure."""
+"""Conversion of Exports to the core's values and to the orders of their jobs.
+
+Pure: pydantic models in, frozen dataclasses out.
+"""
 
 import dataclasses
 import datetime as dt
@@ -45,31 +47,32 @@ INTERVAL_MS = 60_000
 CORES = 2
 LISTENER = "PLAINTEXT"
 BOOTSTRAP = "bootstrap"
-#: Brokers that a job is told of: from one of them it hears of all.
+#: Brokers in a job's bootstrap list: one of them is enough to find the others.
 BOOTSTRAP_MAX = 8
 LETTERS_SUFFIX = "_dead_letters"
 _ACCESS_KEY, _SECRET_KEY = "accessKeyId", "secretAccessKey"
-#: Keys of a User's Secret, and by which options the source is told of them.
+#: Keys of a User's Secret, by the option of the source that names their file.
 _CERTIFICATE = {
     "kafka.ssl.certificate.location": "user.crt",
     "kafka.ssl.key.location": "user.key",
 }
 _CA = "kafka.ssl.ca.location"
 _PASSWORD = "password"
-#: What the file of a schema is called, by which it is told what it is.
+#: File name of a schema, from which the job derives the schema's format.
 _DEFINITIONS = {
     ValueFormat.JSON: "",
     ValueFormat.AVRO: "schema.avsc",
     ValueFormat.PROTOBUF: "schema.proto",
 }
-#: By KIP-554's numbers.
+#: SCRAM mechanisms by KIP-554's numbers.
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 def export_info(body: Json) -> tuple[ExportInfo, Problem | None]:
-    """An Export, and what is wrong with its schedule. Raises ``InvalidResource``."""
+    """Return an Export and the problem with its schedule. Raises ``InvalidResource``."""
     export = parse_export(body)
     spec, status, meta = export.spec, export.status, export.metadata
+    # An invalid schedule does not invalidate the Export: its present run continues.
     schedule, problem = _schedule(spec)
     interval = spec.continuous.interval if spec.continuous else None
     info = ExportInfo(
@@ -106,10 +109,11 @@ def _schedule(spec: ExportSpec) -> tuple[Schedule | None, Problem | None]:
 
 
 def tables_of(table: ExportTable) -> frozenset[TableId]:
-    """All that the export writes to; a catalog is told by where it is."""
+    """Return all tables that the export writes; a catalog is identified by its address."""
     place = {**table.catalog, "warehouse": (table.warehouse or "").rstrip("/")}
-    told = ("type", "catalog-impl", "uri", "warehouse")
-    catalog = " ".join(str(place.get(name, "")) for name in told)
+    identifying = ("type", "catalog-impl", "uri", "warehouse")
+    catalog = " ".join(str(place.get(name, "")) for name in identifying)
+    # Rows that do not fit a schema go to a second table.
     letters = table.dead_letters or table.name + LETTERS_SUFFIX
     names = {table.name, letters} if table.schema_ is not None else {table.name}
     return frozenset((catalog, name) for name in names)
@@ -132,13 +136,15 @@ def _ms(time: dt.datetime | None) -> int | None:
     return None if time is None else ms_of_time(time)
 
 
-# ---------------------------------------------------------------- what the job is told
+# ---------------------------------------------------------------- orders of jobs
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What an order is made from beside the Export. ``brokers``: listeners of those that serve;
-    ``user``: looks up a User by its key."""
+    """Inputs of an order other than the Export.
+
+    ``brokers``: listeners of the brokers that serve. ``user``: returns a User by its key.
+    """
 
     topic: TopicInfo
     cluster: Cluster
@@ -147,7 +153,10 @@ class Surroundings:
 
 
 class _Unusable(Exception):
-    """What is missing cannot be told."""
+    """The order cannot be made.
+
+    ``waits``: it may become possible without a change of the Export.
+    """
 
     def __init__(self, message: str, *, waits: bool) -> None:
         super().__init__(message)
@@ -155,7 +164,7 @@ class _Unusable(Exception):
 
 
 def job_wanted(body: Json, around: Surroundings, *, image: str) -> JobWanted | Problem:
-    """What a job is to be told now. ``image``: where the Export names none."""
+    """Return the order of a job as of now; ``image`` applies if the Export names none."""
     export = parse_export(body)
     job = export.spec.job
     try:
@@ -163,6 +172,7 @@ def job_wanted(body: Json, around: Surroundings, *, image: str) -> JobWanted | P
         made.read_tier()
         made.read_brokers()
         made.read_table()
+    # The Export shows the problem; a problem that waits is tried again by itself.
     except _Unusable as error:
         return Problem(reason=Reason.SOURCE_UNUSABLE, message=str(error), waits=error.waits)
     pod = job.dump() if job is not None else {}
@@ -192,7 +202,7 @@ def _interval_s(spec: ExportSpec) -> float:
 
 
 class _Order:
-    """The parts of an order while they are gathered."""
+    """Parts of an order while they are collected."""
 
     def __init__(self, export: Export, around: Surroundings) -> None:
         self._export, self._around = export, around
@@ -205,11 +215,11 @@ class _Order:
         self.hidden: list[Hidden] = []
         self.variables: list[SecretVariable] = []
         self.files: list[SecretFile] = []
-        #: The text of a schema, and what its file is called.
+        #: Text of a schema, and the name of its file.
         self.definition = "", ""
 
     def read_tier(self) -> None:
-        """Where segments are."""
+        """Set the place of the segments."""
         tier = self._given.tier or ReadTier.AUTO
         self.source["tier"] = str(tier)
         storage = self._around.cluster.spec.remote_storage
@@ -226,18 +236,19 @@ class _Order:
         if storage.s3 is None:
             return
         s3 = storage.s3
-        told = {
+        options = {
             "endpoint": s3.endpoint,
             "region": s3.region,
             "buckets": ",".join(s3.buckets),
             "prefix": s3.prefix,
         }
-        self.source |= {name: text for name, text in told.items() if text}
+        self.source |= {name: text for name, text in options.items() if text}
+        # Credentials never go into the order itself, only their variables.
         for name in (_ACCESS_KEY, _SECRET_KEY):
             self._hide(Place.SOURCE, name, s3.credentials_secret_ref.name, name)
 
     def read_brokers(self) -> None:
-        """Where they listen, and how the job proves who it is."""
+        """Set the brokers' addresses, and the job's authentication."""
         given = self._given
         if given.tier is ReadTier.REMOTE:
             return
@@ -275,9 +286,9 @@ class _Order:
         self._hide(Place.SOURCE, "kafka.sasl.password", name, _PASSWORD)
 
     def read_table(self) -> None:
-        """Which, and what Spark is told."""
+        """Set the table and Spark's configuration."""
         table, job = self._spec.table, self._spec.job
-        told = {
+        options = {
             "table": table.name,
             "warehouse": table.warehouse,
             "catalog": dict(table.catalog),
@@ -288,7 +299,8 @@ class _Order:
             "properties": dict(table.properties),
             "deletes": self._spec.delete_after_commit,
         }
-        self.table = {name: value for name, value in told.items() if value}
+        # Unset options are left out: the job has the defaults.
+        self.table = {name: value for name, value in options.items() if value}
         assert table.format in (None, TableFormat.ICEBERG)
         if table.schema_ is not None:
             self._read_schema(table.schema_)
@@ -298,13 +310,13 @@ class _Order:
             self._hide_all(Place.CONF, job.conf_secrets)
 
     def _read_schema(self, schema: ExportSchema) -> None:
-        told = {
+        options = {
             "schema": schema.fields,
             "schema_file": schema.file,
             "message": schema.message,
             "evolution": schema.evolution and str(schema.evolution),
         }
-        self.table |= {name: value for name, value in told.items() if value}
+        self.table |= {name: value for name, value in options.items() if value}
         if schema.definition is not None:
             self.definition = schema.definition, _DEFINITIONS[schema.format]
         if schema.registry is not None:
@@ -323,8 +335,8 @@ class _Order:
                 self._file(Place.REGISTRY, option, ref)
 
     def _hide_all(self, place: Place, values: Iterable[SecretValue]) -> None:
-        for each in values:
-            self._hide(place, each.name, each.secret_key_ref.name, each.secret_key_ref.key)
+        for value in values:
+            self._hide(place, value.name, value.secret_key_ref.name, value.secret_key_ref.key)
 
     def _hide(self, place: Place, name: str, secret: str, key: str) -> None:
         variable = f"TIDEMARK_SECRET_{len(self.variables)}"
@@ -336,15 +348,16 @@ class _Order:
 
 
 def bootstrap(brokers: Iterable[tuple[Endpoint, ...]], listener: str) -> str:
-    """``host:port`` of that listener of some brokers, comma-separated."""
+    """Return ``host:port`` of that listener of some brokers, comma-separated."""
     found = sorted(
-        f"{_host(each.host)}:{each.port}"
+        f"{_host(endpoint.host)}:{endpoint.port}"
         for listeners in brokers
-        for each in listeners
-        if each.name == listener
+        for endpoint in listeners
+        if endpoint.name == listener
     )
     return ",".join(found[:BOOTSTRAP_MAX])
 
 
 def _host(host: str) -> str:
+    # An IPv6 address needs brackets before a port.
     return f"[{host}]" if ":" in host else host

@@ -1,5 +1,7 @@
-"""What objects say of themselves, counted as they change: there are thousands of them, and whoever
-asks for the page of metrics does so every few seconds.
+"""Counts of the conditions in objects, updated as objects change.
+
+There are thousands of objects, and the metrics page is read every few seconds, so counting on each
+read would cost too much.
 """
 
 from collections import Counter
@@ -10,19 +12,22 @@ from tidemark.reasons import Reason
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key, key_of
 
 #: (kind, type, status, reason) of a condition.
-Said = tuple[str, str, str, str]
+ConditionValue = tuple[str, str, str, str]
 
 
 class Tally:
-    """Of the objects of one store. ``conditions``: how many objects say each of them;
-    ``under_way``: when the RecordDeletions were made that have not ended, and are not paused."""
+    """Counts of one store.
+
+    ``conditions``: number of objects with each condition. ``under_way``: creation times of the
+    RecordDeletions that have not ended and are not paused.
+    """
 
     def __init__(self) -> None:
-        self.conditions: Counter[Said] = Counter()
+        self.conditions: Counter[ConditionValue] = Counter()
         self.under_way: dict[Key, str] = {}
 
     def change(self, before: Json | None, now: Json | None) -> None:
-        """An object was ``before`` and is ``now``; None: it is not there."""
+        """Count the change of an object from ``before`` to ``now``; None: it does not exist."""
         if before is not None:
             self._count(before, -1)
         if now is not None:
@@ -34,21 +39,28 @@ class Tally:
                 self.under_way[key_of(now)] = str(now["metadata"]["creationTimestamp"])
 
     def _count(self, body: Json, step: int) -> None:
-        for said in _said(body):
-            self.conditions[said] += step
-            if not self.conditions[said]:
-                del self.conditions[said]
+        for value in _values(body):
+            self.conditions[value] += step
+            # Without this, reasons that no object has any more would stay in memory.
+            if not self.conditions[value]:
+                del self.conditions[value]
 
 
 def _conditions(body: Json) -> list[Any]:
     return (body.get("status") or {}).get("conditions") or []
 
 
-def _said(body: Json) -> Iterator[Said]:
-    for each in _conditions(body):
-        yield body["kind"], each.get("type", ""), each.get("status", ""), each.get("reason", "")
+def _values(body: Json) -> Iterator[ConditionValue]:
+    for condition in _conditions(body):
+        yield (
+            body["kind"],
+            condition.get("type", ""),
+            condition.get("status", ""),
+            condition.get("reason", ""),
+        )
 
 
 def _is_under_way(deletion: Json) -> bool:
-    found = next((each for each in _conditions(deletion) if each.get("type") == "Succeeded"), None)
+    conditions = _conditions(deletion)
+    found = next((item for item in conditions if item.get("type") == "Succeeded"), None)
     return found is None or (found["status"] == "Unknown" and found["reason"] != Reason.PAUSED)

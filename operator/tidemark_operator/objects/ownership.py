@@ -1,9 +1,9 @@
-"""Which fields of an object belong to whom, by its ``managedFields`` (server-side apply).
+"""Owners of an object's fields, from its ``managedFields`` (server-side apply).
 
-Whoever applies sends all that it holds: what it leaves out is taken away. So a change begins with
-what Kafka's clients hold of the object already. What others hold is theirs: a change of it is a
-conflict, which the API server reports; that a field stays which a client gave up, and that an
-object is deleted which others have described, it does not, and is asked here.
+An applier sends every field that it owns: a field that it leaves out is removed. A change therefore
+starts with the fields that Kafka's clients own. A change of another manager's field is a conflict,
+which the API server reports. It does not report that a field stays after a client gave it up, nor
+that an object is deleted which others have described. Callers check these two cases here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,10 @@ Path = tuple[str, ...]
 
 
 def held(body: Json) -> Json:
-    """``spec`` and ``metadata`` (labels, annotations) as far as Kafka's clients hold them, with the
-    object's present values; without what the API server adds."""
+    """Return the fields of ``spec`` and ``metadata`` that Kafka's clients own, with present values.
+
+    Only labels and annotations count in ``metadata``; fields that the API server adds are left out.
+    """
     fields: dict[str, Any] = {}
     for entry in _entries(body):
         if entry.get("manager") == MANAGER and entry.get("operation") == "Apply":
@@ -31,9 +33,11 @@ def held(body: Json) -> Json:
 
 
 def patch_of(body: Json, kind: Kind = TOPIC) -> Json:
-    """What Kafka's clients hold of an object, to be changed and applied; with the uid, so that no
-    other one is made, and the resourceVersion, so that what was applied since this one was read is
-    not undone."""
+    """Return the fields that Kafka's clients own, as an apply patch to change.
+
+    The uid prevents that the apply creates another object. The resourceVersion prevents that it
+    undoes changes made since the object was read.
+    """
     kept = deepcopy(held(body))
     own = {name: body["metadata"][name] for name in _IDENTITY}
     return {
@@ -45,8 +49,11 @@ def patch_of(body: Json, kind: Kind = TOPIC) -> Json:
 
 
 def holder(body: Json, path: Path) -> str | None:
-    """Who else holds the field at ``path`` (``spec``, ``config``, ``retention.ms``), or one below
-    it; None: nobody. The status is nobody's in this sense."""
+    """Return the other manager that owns the field at ``path``, or one below it; None without one.
+
+    ``path`` is for example ``spec``, ``config``, ``retention.ms``. Owners of the status do not
+    count.
+    """
     for entry in _entries(body):
         if entry.get("manager") == MANAGER or entry.get("subresource"):
             continue
@@ -65,13 +72,14 @@ def _entries(body: Json) -> Iterator[Mapping[str, Any]]:
 
 
 def _values(fields: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """The part of ``value`` that ``fields`` names; lists are held as a whole."""
+    """Return the part of ``value`` that ``fields`` names; lists are owned as a whole."""
     found = {}
     for name, below in fields.items():
         key = name.removeprefix(_FIELD)
         if not name.startswith(_FIELD) or not isinstance(value, Mapping) or key not in value:
             continue
         inner = value[key]
-        parts = {each: below[each] for each in below if each.startswith(_FIELD)}
+        # `k:` and `v:` entries are items of lists, `.` is the map itself.
+        parts = {name: below[name] for name in below if name.startswith(_FIELD)}
         found[key] = _values(parts, inner) if parts and isinstance(inner, Mapping) else inner
     return found

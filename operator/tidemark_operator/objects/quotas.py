@@ -1,4 +1,4 @@
-"""Quotas of manifests as brokers are told them. Pure."""
+"""Conversion of manifests' quotas to the protocol's. Pure."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,15 @@ from tidemark_operator.resources.quotas import (
     UserQuotas,
 )
 
-#: In the protocol: whoever has no quota of their own.
+#: Name in the protocol of users, and of client ids, without a quota of their own.
 _DEFAULT = ""
 
 
 def user_quotas(quotas: UserQuotas | None, user: str = _DEFAULT) -> tuple[ClientQuota, ...]:
-    """Of one user, or of every user."""
+    """Return the quotas of one user, or of every user without their own."""
     if quotas is None:
         return ()
+    # A quota without any rate would only take the place of a more general one.
     own = _quota(quotas, user, None)
     is_any = (
         own.producer_byte_rate
@@ -30,7 +31,7 @@ def user_quotas(quotas: UserQuotas | None, user: str = _DEFAULT) -> tuple[Client
 
 
 def cluster_quotas(quotas: ClusterQuotas | None) -> tuple[ClientQuota, ...]:
-    """Of whoever has none of their own."""
+    """Return the quotas of users without their own."""
     if quotas is None:
         return ()
     return *user_quotas(quotas.every_user), *_by_client(quotas.clients, None)
@@ -39,8 +40,9 @@ def cluster_quotas(quotas: ClusterQuotas | None) -> tuple[ClientQuota, ...]:
 def _by_client(
     clients: tuple[ClientIdQuotas, ...] | None, user: str | None
 ) -> Iterator[ClientQuota]:
-    for each in clients or ():
-        yield _quota(each, user, _DEFAULT if each.client_id == EVERY_OTHER else each.client_id)
+    for client in clients or ():
+        client_id = _DEFAULT if client.client_id == EVERY_OTHER else client.client_id
+        yield _quota(client, user, client_id)
 
 
 def _quota(rates: Rates, user: str | None, client_id: str | None) -> ClientQuota:

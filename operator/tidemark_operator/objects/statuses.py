@@ -1,5 +1,4 @@
-"""Status writes: never one that changes nothing, and figures that move on their own once a
-minute."""
+"""Status writes: none without a change, and at most once a minute for figures alone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +9,15 @@ from tidemark_operator.objects.client import ObjectClient
 
 
 class StatusWriter:
-    """The one way in which a status of a watched object is written. Raises ``KubeError``."""
+    """Single writer of the statuses of watched objects. Raises ``KubeError``."""
 
     def __init__(self, client: ObjectClient) -> None:
         self._client = client
         self._pacer = Pacer()
-        self._said: dict[Key, object] = {}
+        self._written: dict[Key, object] = {}
 
     async def write(self, kind: Kind, key: Key, status: Mapping[str, object]) -> Json:
-        """Write it now; the object as it then is."""
+        """Write the status now and return the object."""
         return await self._client.replace_status(kind, key, status)
 
     async def write_if_due(
@@ -30,7 +29,9 @@ class StatusWriter:
         *,
         now_ms: int,
     ) -> bool:
-        """Write it if it says more than ``former``, or its figures are due; whether it did."""
+        """Write a status that differs from ``former``, or has figures that are due; return
+        whether it did.
+        """
         if not self._pacer.should_write(str(key), former, status, now_ms=now_ms):
             return False
         await self.write(kind, key, status)
@@ -46,16 +47,19 @@ class StatusWriter:
         uid: str,
         now_ms: int,
     ) -> None:
-        """The same of what another operator may look after, whose word is the last one: two that
-        contradict each other would write without end. What is said is said again only when it is
-        something else."""
+        """Write a status once per content, for an object that another operator may also manage.
+
+        The other operator has the last word: two that contradict each other would write without
+        end.
+        """
         conditions: Any = status["conditions"]
-        said = [uid, *({**each, "lastTransitionTime": None} for each in conditions)]
-        if self._said.get(key) != said:
+        content = [uid, *({**condition, "lastTransitionTime": None} for condition in conditions)]
+        # Times differ in every render, so they are not part of the content.
+        if self._written.get(key) != content:
             await self.write_if_due(kind, key, former, status, now_ms=now_ms)
-            self._said[key] = said
+            self._written[key] = content
 
     def forget(self, key: Key) -> None:
-        """The object is gone."""
-        self._said.pop(key, None)
+        """Drop what is remembered of a deleted object."""
+        self._written.pop(key, None)
         self._pacer.forget(str(key))

@@ -1,16 +1,15 @@
-"""The latest known object of every watched key, fed by the watches and by the operator's own
-writes.
+"""Store of the latest known version of every watched object.
 
-Newest wins by resourceVersion, so an event that lags behind a write of our own never takes a
-status back. A deletion counts only for the uid that was deleted: a made-again object stays. And it
-counts for good: the answer to a write of our own may come after the news that its object is gone,
-and would bring back a user whom everybody has forgotten.
+Watches and the operator's own writes feed it. The newest resourceVersion wins, so an event that
+lags behind an own write never reverts a status. A deletion counts only for the uid that was
+deleted: a recreated object stays. It is also final. The answer to an own write may arrive after the
+news of the deletion, and would otherwise restore a user that brokers have already removed.
 
-Versions are compared within one history. An API server whose etcd was put back to a backup begins
-another: there a list counts that is older than what was known before it was asked for, or in which
-an object is older than it was known to be by then (restoring may raise the versions that come
-next), and so does one object that is read. Whoever leads is told, for all that it knows may be more
-than is stored.
+Versions are compared within one history. An API server whose etcd was restored from a backup starts
+another history. It is recognized by a list that is older than what was known before the request, by
+an object in a list that is older than it was known to be (a restore may raise the following
+versions), or by an older single object. Then a leader is notified, because it may know more than is
+stored.
 """
 
 import sys
@@ -22,37 +21,42 @@ from tidemark.lru import Lru
 from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
 from tidemark_operator.objects.object_counts import Tally
 
-#: So many deleted objects are remembered: more than writes can be under way.
+#: Number of remembered deleted objects: more than writes can be under way.
 DELETED_MAX = 10_000
-#: What no two objects have in common.
+#: Fields whose values no two objects share.
 _OWN = frozenset({"uid", "resourceVersion", "name", "topicId", "topicName"})
 
 
 def shared(value: Any, name: str = "") -> Any:
-    """The same JSON, in which equal texts are one: most of an object's memory is names of fields
-    and reasons and messages of conditions, of which each answer brings its own copies."""
+    """Return the same JSON with equal texts stored once.
+
+    Most of an object's memory is names of fields and conditions' reasons and messages. Every answer
+    contains its own copies of them.
+    """
     if isinstance(value, dict):
-        return {sys.intern(key): shared(each, key) for key, each in value.items()}
+        return {sys.intern(key): shared(item, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [shared(each, name) for each in value]
+        return [shared(item, name) for item in value]
     return sys.intern(value) if type(value) is str and name not in _OWN else value
 
 
 class StoreListener(Protocol):
-    """Who is told what is news, at once. Whatever is told is in the store already."""
+    """Receiver of news, called after the store has changed."""
 
     def changed(self, body: Json) -> None:
-        """An object is new, or newer than it was."""
+        """Take in that an object is new or newer."""
 
     def gone(self, key: Key) -> None:
-        """An object is no longer there."""
+        """Take in that an object is deleted."""
 
 
 @dataclass(slots=True)
 class _Doubt:
-    """A deletion in doubt. ``body``: the object in the API server, or its last version (``gone``).
-    ``successor``: a later object of the same name. ``with_kind``: the kind's definition was being
-    deleted."""
+    """A deletion in doubt.
+
+    ``body``: the object in the API server, or its last version (``gone``). ``successor``: a later
+    object of the same name. ``with_kind``: the kind's definition was being deleted.
+    """
 
     body: Json
     gone: bool
@@ -61,9 +65,11 @@ class _Doubt:
 
 
 class ObjectStore:
-    """Bounded by the number of objects. Not locked: owned by the main loop. ``listener``: of the
-    present term, None between terms. ``put_back`` is called with the sign by which it is seen that
-    the API's data was put back, before anything of that is taken in."""
+    """Latest objects by key, bounded by their number. Not locked: owned by the main loop.
+
+    ``listener`` is that of the present term, None between terms. ``put_back`` is called with the
+    sign of a restore of the API's data, before the store takes in any of it.
+    """
 
     def __init__(self, put_back: Callable[[str], None] = lambda _: None) -> None:
         self.listener: StoreListener | None = None
@@ -74,7 +80,7 @@ class ObjectStore:
         #: resourceVersion of the deletion, or the last one before it, by uid.
         self._deleted: Lru[str, int] = Lru(DELETED_MAX)
         self._reached: dict[str, int] = {}
-        #: Known from a history that is over: whatever is told of them now is newer.
+        #: Keys from a former history: everything that arrives about them is newer.
         self._former: set[Key] = set()
         #: Called when a deletion is to be checked (:mod:`tidemark_operator.term.definitions`);
         #: None: every deletion counts at once.
@@ -109,15 +115,19 @@ class ObjectStore:
         return doubt is not None and doubt.gone
 
     def vanish(self, kind: str) -> None:
-        """Keep the deleted objects of a kind whose definition is being deleted. Their deletion is
-        no decision about them, so they stay unchanged until they are re-created."""
+        """Keep the deleted objects of a kind whose definition is being deleted.
+
+        Their deletion is no decision about them, so they stay unchanged until they are recreated.
+        """
         for key, doubt in self._doubts.items():
             if key.kind == kind:
                 doubt.with_kind = True
 
     def release(self, kind: str) -> list[tuple[Key, bool]]:
-        """Let deletions of a kind's objects count, because the kind stays. Return their keys, and
-        whether they are gone."""
+        """Let deletions of a kind's objects count, because the kind stays.
+
+        Returns their keys, and whether the objects are deleted.
+        """
         found = [
             key for key, doubt in self._doubts.items() if key.kind == kind and not doubt.with_kind
         ]
@@ -128,7 +138,7 @@ class ObjectStore:
             if doubt.gone:
                 self._take_away(doubt.body)
             else:
-                self._former.add(key)  # of the same version, and news all the same
+                self._former.add(key)  # the same version is news: it now counts as being deleted
                 self.put(doubt.body)
             if doubt.successor is not None:
                 self.put(doubt.successor)
@@ -155,7 +165,7 @@ class ObjectStore:
         if not doubt.with_kind:
             doubt.successor = body
             return True
-        # It was re-created or restored after its definition, and continues its predecessor.
+            # The object was recreated or restored after its definition: it continues.
         del self._doubts[key]
         self._deleted.put(str(doubt.body["metadata"]["uid"]), 0)
         return False
@@ -163,12 +173,13 @@ class ObjectStore:
     # ------------------------------------------------------------ objects
 
     def get(self, key: Key) -> Json | None:
-        """The object as last seen."""
+        """Return the object as last seen."""
         return self._objects.get(key)
 
     def put(self, body: Json) -> bool:
-        """Take an object in; False when it is not newer than what is known, or was deleted."""
+        """Take an object in; False if it is not newer than the known one, or was deleted."""
         key = key_of(body)
+        # An answer that arrives after the deletion must not bring the object back.
         if body["metadata"]["uid"] in self._deleted:
             return False
         self._reach(key.kind, body)
@@ -177,13 +188,15 @@ class ObjectStore:
         known = self._objects.get(key)
         if known is not None and not self._is_newer(body, known):
             return False
+        # A deletion in doubt is hidden from the reconcilers until it is checked.
         if body["metadata"].get("deletionTimestamp") and self._doubt(body, gone=False):
             body = self.believed(body)
         if known is not None and known["metadata"]["uid"] != body["metadata"]["uid"]:
-            self._bury(known)  # nobody told that it was deleted
+            self._bury(known)  # its deletion was not reported
             self._drop(key)
             known = None
         self._former.discard(key)
+        # Managed fields are most of an object, and only `ownership` reads them, from the API.
         body.get("metadata", {}).pop("managedFields", None)
         body = shared(body)
         self.tally.change(known, body)
@@ -194,10 +207,11 @@ class ObjectStore:
         return True
 
     def remove(self, body: Json) -> bool:
-        """The object was deleted; False when another of that name is known already."""
+        """Take in a deletion; False if another object of that name is known."""
         key, uid = key_of(body), body["metadata"]["uid"]
         self._reach(key.kind, body)
         known = self._objects.get(key)
+        # The store keeps the object until the deletion is checked.
         if known is not None and known["metadata"]["uid"] == uid and self._doubt(body, gone=True):
             return False
         return self._take_away(body)
@@ -235,66 +249,76 @@ class ObjectStore:
         return self._deleted.get(uid) or 0
 
     def reached(self, kind: Kind) -> int:
-        """No list of a kind that is asked for now is older than this."""
+        """Return the version below which no list of the kind can be if it is requested now."""
         return self._reached.get(kind.kind, 0)
 
     def listing(self, kind: Kind, version: int, reached: int) -> None:
-        """A list of a kind begins to come; ``reached``: before it was asked for. One that is older
-        all the same is of another history (0: of what version it is it does not say)."""
-        if 0 < version < min(reached, self.reached(kind)):  # else that is known by now
-            self._begin_anew(kind, version, f"at {version} after {reached}")
+        """Take in the start of a list; ``reached`` is the version known before the request.
+
+        An older list belongs to another history. A version of 0 means that the list names none.
+        """
+        # The minimum: another list may have revealed the new history meanwhile.
+        if 0 < version < min(reached, self.reached(kind)):
+            self._restart(kind, version, f"at {version} after {reached}")
 
     def found(self, kind: Kind, body: Json, version: int) -> bool:
-        """An object stands in a list of that version; whether it is news."""
+        """Take in an object from a list of that version; return whether it is news."""
         key = key_of(body)
         known = self._objects.get(key)
         was = 0 if known is None or key in self._former else resource_version(known)
+        # The list is new enough to contain the known version, and contains an older one.
         if resource_version(body) < was <= version:
-            self._begin_anew(kind, version, f"{key} has its state before {was}")
+            self._restart(kind, version, f"{key} has its state before {was}")
         return self.put(body)
 
     def read(self, kind: Kind, body: Json, known: Json | None) -> bool:
-        """The answer to a question for one object, of which ``known`` was known as it was asked;
-        whether it is news."""
+        """Take in the answer to a read; return whether it is news.
+
+        ``known`` is the stored object at the time of the request.
+        """
         key, version = key_of(body), resource_version(body)
-        is_told = key in self._former or self._objects.get(key) is not known
-        if known is not None and not is_told and 0 < version < resource_version(known):
+        # A watch that changed the object meanwhile may be ahead of the answer.
+        has_changed = key in self._former or self._objects.get(key) is not known
+        if known is not None and not has_changed and 0 < version < resource_version(known):
             was = resource_version(known)
-            self._begin_anew(kind, version, f"{key} has its state before {was}")
+            self._restart(kind, version, f"{key} has its state before {was}")
         return self.put(body)
 
-    def _begin_anew(self, kind: Kind, version: int, sign: str) -> None:
-        """What is known of a kind is of a history that is over."""
+    def _restart(self, kind: Kind, version: int, sign: str) -> None:
+        """Start a new history of a kind: everything known of it is from a former one."""
         self._former |= self.keys(kind)
+        # Uids that were deleted may exist again after a restore.
         self._deleted = Lru(DELETED_MAX)
         self._reached[kind.kind] = version
         self._put_back(f"{kind.plural} {sign}")
 
     def keep(self, kind: Kind, present: set[Key], version: int) -> list[Key]:
-        """No others than these there were of a kind at a resourceVersion: the keys that vanished.
-        What is known to be newer stays: it was made while the list was under way."""
+        """Remove the objects that a list of that version lacks; return the keys that vanished.
+
+        Newer objects stay: they were created while the list was being read.
+        """
         gone = [
             key
             for key in self.keys(kind) - present
             if key in self._former or resource_version(self._objects[key]) <= version
         ]
-        told = []
+        vanished = []
         for key in gone:
             if not self._doubt(self._objects[key], gone=True):
                 self._bury(self._objects[key])
                 self._drop(key)
-                told.append(key)
-        return told
+                vanished.append(key)
+        return vanished
 
     def count(self, kind: Kind) -> int:
-        """How many there are."""
+        """Return the number of objects of a kind."""
         return len(self._by_kind.get(kind.kind, ()))
 
     def keys(self, kind: Kind) -> set[Key]:
-        """The keys of a kind."""
+        """Return the keys of a kind."""
         return set(self._by_kind.get(kind.kind, ()))
 
     def of_kind(self, kind: Kind) -> Iterator[Json]:
-        """The objects of a kind, by key."""
+        """Yield the objects of a kind, by key."""
         for key in sorted(self.keys(kind)):
             yield self._objects[key]

@@ -1,4 +1,4 @@
-"""``User`` objects as the core's values, in Kafka's numbers. Pure."""
+"""Conversion of ``User`` objects to the core's values, in Kafka's numbers. Pure."""
 
 from tidemark.wire.users import Acl
 from tidemark_operator.controller.users import UserInfo
@@ -47,12 +47,13 @@ _MECHANISMS = {
 
 
 def user_info(body: Json) -> UserInfo:
-    """A ``User``; raises ``InvalidResource``."""
+    """Return a ``User``; raises ``InvalidResource``."""
     user = parse_user(body)
     spec, meta = user.spec, user.metadata
     type_, ref = spec.authentication_type, spec.password_ref
     rules = spec.authorization.acls if spec.authorization else ()
     created = meta.creation_timestamp
+    # A certificate's principal is its distinguished name, as in Kafka's SSL principal.
     username = f"CN={meta.name}" if type_.is_certificate else meta.name
     return UserInfo(
         key=meta.key,
@@ -63,6 +64,7 @@ def user_info(body: Json) -> UserInfo:
         mechanism=int(_MECHANISMS.get(type_, 0)),
         password_ref=(ref.name, ref.key) if ref and type_.is_scram else None,
         certificate=type_ is AuthenticationType.TLS,
+        # Rules may overlap; brokers receive each ACL once, in the order of the manifest.
         acls=tuple(dict.fromkeys(acl for rule in rules for acl in _acls(rule))),
         quotas=user_quotas(spec.quotas, username),
         status=body.get("status") or {},

@@ -1,1 +1,1 @@
-"""Brokers as pods: which Kubernetes objects a Broker and its Cluster come to. Pure."""
+"""Kubernetes objects of brokers in pods, computed from a Broker and its Cluster. Pure."""

@@ -1,9 +1,9 @@
-"""The configuration of a broker in a pod, as the text of its file.
+"""Configuration file of a broker in a pod.
 
-A broker in a pod listens on all addresses of the pod, and tells others the name of its own Service.
-Where clients come by a port of its node, it tells the operator the address of that, which it is
-given with the environment: nobody else has to know on which node a pod is, and none restarts when
-the operator makes of it what clients are told.
+A broker in a pod listens on all addresses of the pod, and announces the name of its own Service. If
+clients use a port of its node, the broker reports the node's address, from its environment, to the
+operator. No other part then has to know a pod's node, and no pod restarts when the operator changes
+the addresses that clients receive.
 """
 
 import hashlib
@@ -18,32 +18,34 @@ CONFIG_FOLDER = "/etc/tidemark/broker"
 CERTIFICATE_FOLDER = "/etc/tidemark/certificate"
 LISTENERS_FOLDER = "/etc/tidemark/listeners"
 DATA_FOLDER = "/var/lib/tidemark"
-#: Variables of the broker's environment: the InternalIP of its node; what it advertises.
+#: Environment variables of the broker: the InternalIP of its node; its advertised listeners.
 NODE_ADDRESS, ADVERTISED = "NODE_ADDRESS", "TIDEMARK_ADVERTISED_LISTENERS"
 _ENDS_LINE = frozenset("\r\n")
 
 
 def listener_folder(listener: PodListener) -> str:
-    """Where a listener's certificate is mounted."""
+    """Return the folder with a listener's certificate."""
     return f"{LISTENERS_FOLDER}/{listener.name.lower()}"
 
 
 def entries(pod: BrokerPod, broker: PodBroker) -> dict[str, str]:
-    """Keys and values. What the operator sets goes before what the manifest says."""
+    """Return the configuration; the operator's keys take precedence over the manifest's."""
     folders = {
         f"listener.name.{listener.name.lower()}.tidemark.tls.directory": listener_folder(listener)
         for listener in pod.listeners
         if listener.tls_secret_ref is not None
     }
     rack = {} if broker.rack is None else {"broker.rack": broker.rack}
-    told = {} if knows_node(pod) else {"advertised.listeners": advertised(pod, broker)}
+    # With a node's address in it, the value comes from the environment instead.
+    fixed = {} if knows_node(pod) else {"advertised.listeners": advertised(pod, broker)}
     return {
         **pod.config,
         **folders,
         **rack,
-        **told,
+        **fixed,
         "node.id": str(broker.node_id),
         "log.dir": f"{DATA_FOLDER}/log",
+        # All addresses: the pod's own is not known before it starts.
         "listeners": ",".join(f"{name}://0.0.0.0:{port}" for name, port in _ports(pod).items()),
         "listener.security.protocol.map": ",".join(
             f"{listener.name}:{listener.protocol}" for listener in pod.listeners
@@ -61,13 +63,12 @@ def _ports(pod: BrokerPod) -> dict[str, int]:
 
 
 def knows_node(pod: BrokerPod) -> bool:
-    """Whether the process is told by its environment what it advertises, as the address of its node
-    is part of that."""
+    """Return whether the advertised listeners contain the node's address, from the environment."""
     return bool(_on_nodes(pod))
 
 
 def advertised(pod: BrokerPod, broker: PodBroker) -> str:
-    """``advertised.listeners``; the variable :data:`NODE_ADDRESS` in it is Kubernetes' to fill."""
+    """Return ``advertised.listeners``; Kubernetes replaces :data:`NODE_ADDRESS` in it."""
     on_nodes = _on_nodes(pod)
     hosts = {
         name: f"[$({NODE_ADDRESS})]" if name in on_nodes else broker.host for name in _ports(pod)
@@ -77,15 +78,18 @@ def advertised(pod: BrokerPod, broker: PodBroker) -> str:
 
 def _on_nodes(pod: BrokerPod) -> frozenset[str]:
     return frozenset(
-        each.name
-        for each in pod.listeners
-        if each.external is not None and each.external.type is ExternalType.NODE_PORT
+        listener.name
+        for listener in pod.listeners
+        if listener.external is not None and listener.external.type is ExternalType.NODE_PORT
     )
 
 
 def text(pod: BrokerPod, broker: PodBroker) -> str:
-    """The file, the same for the same configuration. ``InvalidResource`` where a value would begin
-    a line of its own: admission refuses it, and this is what holds without it."""
+    """Return the content of the file; it is the same for the same configuration.
+
+    Raises ``InvalidResource`` if a value contains a line end and could add a key. Admission rejects
+    that too; this check also protects clusters without the admission policy.
+    """
     found = sorted(entries(pod, broker).items())
     for key, value in found:
         if not _ENDS_LINE.isdisjoint(key + value):
@@ -94,5 +98,5 @@ def text(pod: BrokerPod, broker: PodBroker) -> str:
 
 
 def digest(content: str) -> str:
-    """Stands in the pod's annotations: another configuration is another pod."""
+    """Return the digest for the pod's annotations: another configuration means another pod."""
     return hashlib.sha256(content.encode()).hexdigest()[:16]

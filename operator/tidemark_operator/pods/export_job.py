@@ -1,10 +1,9 @@
-"""The Job of one run of an ``Export``: one pod, which the Pod Security Standard ``restricted`` lets
-in, tried once.
+"""Job of one run of an ``Export``: one pod that the Pod Security Standard ``restricted`` admits.
 
-Whether and when there is another one is the operator's to decide, here as where there is no
-Kubernetes to do it: a Job that began itself again would do so with what it was told at first. The
-pod's last words are its termination message; while it runs it is asked on the port of its page. It
-is given no token of the API server.
+The Job is tried once. The operator decides about another run, as in environments without
+Kubernetes: a Job that restarted itself would do so with its first order. The pod's final report is
+its termination message; a running job is queried on the port of its page. The pod gets no token of
+the API server.
 """
 
 import dataclasses
@@ -29,15 +28,15 @@ PAGE_PORT = 8080
 LAST_WORDS = "/dev/termination-log"
 SECRETS_FOLDER = "/var/run/tidemark"
 PROGRAM = "tidemark_pipeline.jobs.export_job"
-#: A batch that is under way is given up: what takes time is that Spark ends.
+#: An unfinished batch is abandoned: this is the time that Spark needs to end.
 GRACE_S = 45
-#: Spark's own files: what is shuffled and spilled, and fetched jars.
+#: Spark's own files: shuffle data, spilled data, and fetched jars.
 TMP = "tmp"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRunIdentity:
-    """Whose Job it is, and which of its runs'."""
+    """Identity of a run: its Export and its number."""
 
     name: str
     namespace: str
@@ -47,17 +46,17 @@ class ExportRunIdentity:
 
     @property
     def key(self) -> str:
-        """Of the Export, ``namespace/name``."""
+        """Key of the Export, ``namespace/name``."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def job(self) -> str:
-        """The Job's name."""
+        """Name of the Job."""
         return f"{self.name}-{self.number}"
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of the Job and its pod."""
+        """Labels of the Job and its pod."""
         return {
             **export_selector(self.cluster),
             "app.kubernetes.io/component": "export",
@@ -70,16 +69,17 @@ class ExportRunIdentity:
 
 
 def export_selector(cluster: str) -> dict[str, str]:
-    """Labels of the pods of all exports of a cluster."""
+    """Return the labels of the pods of all exports of a cluster."""
     return {"app.kubernetes.io/name": "tidemark-export", "app.kubernetes.io/instance": cluster}
 
 
 def export_job(run: ExportRunIdentity, wanted: JobWanted) -> Json:
-    """As it is created."""
+    """Return the Job to create."""
     job = ExportJob.model_validate(dict(wanted.job))
     metadata = {"name": run.job, "namespace": run.namespace, "labels": run.labels}
     template = {
         "metadata": {
+            # The operator's labels take precedence: they select the pod.
             "labels": {**job.pod_labels, **run.labels},
             "annotations": dict(job.pod_annotations),
         },
@@ -89,20 +89,22 @@ def export_job(run: ExportRunIdentity, wanted: JobWanted) -> Json:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {**metadata, "ownerReferences": [owner("Export", run.name, run.uid)]},
+        # No retry by Kubernetes, see above.
         "spec": {"backoffLimit": 0, "template": template},
     }
 
 
 def _pod(job: ExportJob, wanted: JobWanted) -> Json:
-    paths = {each: f"{SECRETS_FOLDER}/{each.secret}/{each.key}" for each in wanted.files}
-    secrets = sorted({each.secret for each in wanted.files})
+    # Secrets that the job reads as files are mounted, one volume for each Secret.
+    paths = {file: f"{SECRETS_FOLDER}/{file.secret}/{file.key}" for file in wanted.files}
+    secrets = sorted({file.secret for file in wanted.files})
     found: dict[str, Any] = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         # See the template of a broker's pod.
         "shareProcessNamespace": True,
-        "imagePullSecrets": [{"name": each.name} for each in job.image_pull_secrets],
+        "imagePullSecrets": [{"name": ref.name} for ref in job.image_pull_secrets],
         "terminationGracePeriodSeconds": GRACE_S,
         "securityContext": {
             "runAsNonRoot": True,
@@ -131,10 +133,11 @@ def _pod(job: ExportJob, wanted: JobWanted) -> Json:
             ),
         ],
     }
+    # Optional fields are left out when empty: a null is not the same as a default.
     where: dict[str, Any] = {
         "serviceAccountName": job.service_account_name,
         "nodeSelector": dict(job.node_selector),
-        "tolerations": [each.dump() for each in job.tolerations],
+        "tolerations": [toleration.dump() for toleration in job.tolerations],
         "affinity": job.affinity,
         "priorityClassName": job.priority_class_name,
     }
@@ -154,10 +157,10 @@ def _container(
             {"name": ORDER_VARIABLE, "value": _literal(wanted.ordered(paths).to_json())},
             *(
                 {
-                    "name": each.variable,
-                    "valueFrom": {"secretKeyRef": {"name": each.secret, "key": each.key}},
+                    "name": variable.variable,
+                    "valueFrom": {"secretKeyRef": {"name": variable.secret, "key": variable.key}},
                 }
-                for each in wanted.variables
+                for variable in wanted.variables
             ),
         ],
         "ports": [{"name": "metrics", "containerPort": PAGE_PORT, "protocol": "TCP"}],
@@ -167,7 +170,7 @@ def _container(
             "capabilities": {"drop": ["ALL"]},
         },
         "terminationMessagePath": LAST_WORDS,
-        # What a process that was killed has logged last, where it has left no report.
+        # The last log lines of a killed process, which has left no report.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": job.resources.dump() if job.resources is not None else {},
         "volumeMounts": [
@@ -193,7 +196,7 @@ def _container(
 
 
 def _literal(json_text: str) -> str:
-    """The kubelet makes something of $ in a variable's value."""
+    """Escape ``$``, because the kubelet expands it in a variable's value."""
     return json_text.replace("$", r"\u0024")
 
 

@@ -1,9 +1,8 @@
-"""The Services that lead to brokers from outside the Kubernetes cluster: one for each broker and
-external listener, one for each such listener that leads to any of them; and what the API server
-says of where they lead from.
+"""External Services of brokers, and the addresses that they provide.
 
-A Service carries a digest of what is wanted of it, or a field that is left out later could not be
-told from one that an API server has added.
+There is one Service for each broker and external listener, and one for each such listener that
+leads to any broker. A Service carries a digest of its desired state. Without it, a field that is
+later left out could not be told apart from one that an API server has added.
 """
 
 import dataclasses
@@ -38,7 +37,7 @@ from tidemark_operator.resources.names import (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A Service as it is applied, and what of it clients are told otherwise."""
+    """Desired Service, with the settings that determine the address for clients."""
 
     manifest: Json
     external: ExternalListener
@@ -46,12 +45,12 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """Of the Service."""
+        """Name of the Service."""
         return str(self.manifest["metadata"]["name"])
 
 
 def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, Wanted]:
-    """Of one broker, by listener."""
+    """Return the Services of one broker, by listener."""
     found = {}
     for listener, external in _external(pod):
         own = external.of_broker(broker.node_id)
@@ -63,6 +62,7 @@ def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, Wanted]:
             spec=_spec(listener, external, own, broker.selector),
             annotations=own.annotations,
         )
+        # Set after creation: the bootstrap Services have no such field.
         if external.external_traffic_policy is not None:
             manifest["spec"]["externalTrafficPolicy"] = str(external.external_traffic_policy)
         found[listener.name] = _wanted(manifest, external, own)
@@ -72,9 +72,9 @@ def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, Wanted]:
 def bootstrap_services(
     name: str, namespace: str, uid: str, pods: Iterable[BrokerPod]
 ) -> dict[str, Wanted]:
-    """Of all brokers of a Cluster, by listener; where brokers differ, as the last one says."""
+    """Return the bootstrap Services of a Cluster, by listener; the last broker's settings apply."""
     found = {}
-    for listener, external in (each for pod in pods for each in _external(pod)):
+    for listener, external in (pair for pod in pods for pair in _external(pod)):
         own = external.of_bootstrap()
         manifest = _service(
             f"{name}-{listener.name.lower()}-bootstrap",
@@ -89,18 +89,20 @@ def bootstrap_services(
 
 
 def selector_of(cluster: str, broker: str) -> str:
-    """By which the Services of a broker's listeners are found; "": those that lead to any."""
+    """Return the selector of a broker's Services, "" for those that lead to any broker."""
     whose_ = f"{BROKER_LABEL}={broker}" if broker else f"!{BROKER_LABEL}"
     return f"{selector_of_cluster(cluster)},{whose_}"
 
 
 def selector_of_cluster(cluster: str) -> str:
-    """By which all of them are found."""
+    """Return the selector of all external Services of a cluster."""
     return f"{CLUSTER_LABEL}={cluster},{LISTENER_LABEL}"
 
 
 def _external(pod: BrokerPod) -> list[tuple[PodListener, ExternalListener]]:
-    return [(each, each.external) for each in pod.listeners if each.external is not None]
+    return [
+        (listener, listener.external) for listener in pod.listeners if listener.external is not None
+    ]
 
 
 def _spec(
@@ -115,6 +117,7 @@ def _spec(
         "targetPort": port_name(listener),
         "protocol": "TCP",
     }
+    # Unset fields are left out, so that the API server's choice stays.
     if own.node_port is not None:
         port["nodePort"] = own.node_port
     spec: Json = {"type": str(external.type), "selector": dict(selector), "ports": [port]}
@@ -159,33 +162,36 @@ def _wanted(
     return Wanted(manifest=manifest, external=external, own=own)
 
 
-# ---------------------------------------------------------------- what is there
+# ---------------------------------------------------------------- present Services
 
 
 def is_of(live: Json, uid: str) -> bool:
-    """Whether a Service was made for the object of this uid."""
+    """Return whether a Service was made for the object of this uid."""
     return uid in owners((live,))
 
 
 def owners(services: Iterable[Json]) -> frozenset[str]:
-    """The uids of those for whom Services were made."""
+    """Return the uids of the Services' owners."""
     return frozenset(
         str(reference["uid"])
-        for each in services
-        for reference in each["metadata"].get("ownerReferences") or ()
+        for service in services
+        for reference in service["metadata"].get("ownerReferences") or ()
     )
 
 
 def is_as_wanted(live: Json, manifest: Json) -> bool:
-    """Whether a Service need not be written: it was applied like this, and nobody has changed it
-    since. One more label in a selector has it lead to nobody."""
+    """Return whether a Service has its desired state.
+
+    It was applied like this, and was not changed since. A selector is compared exactly: one more
+    label would make it select nothing.
+    """
     meta, spec = manifest["metadata"], manifest["spec"]
     is_aimed = live["spec"].get("selector") == spec["selector"]
     return is_aimed and _covers(live["metadata"], meta) and _covers(live["spec"], spec)
 
 
 def _covers(live: object, wanted: object) -> bool:
-    """Everything that is wanted is there; what an API server adds counts for nothing."""
+    """Return whether everything desired is there; fields that an API server adds are ignored."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
             name in live and _covers(live[name], value) for name, value in wanted.items()
@@ -200,10 +206,11 @@ def _covers(live: object, wanted: object) -> bool:
 
 
 def way_in(wanted: Wanted, live: Json) -> WayIn:
-    """Where a Service as the API server has it leads from."""
+    """Return the address that a Service provides, or why it provides none yet."""
     own, external = wanted.own, wanted.external
     if external.type is ExternalType.NODE_PORT:
         port = own.port or _node_port(live)
+        # The API server or the load balancer assigns the address some time after the creation.
         if not port:
             return WayIn(problem=f"Service {wanted.name} has no nodePort yet")
         by_external_ip = external.node_address is NodeAddress.EXTERNAL_IP and not own.host
@@ -218,31 +225,31 @@ def way_in(wanted: Wanted, live: Json) -> WayIn:
 
 
 def _port(live: Json) -> int:
-    return next((int(each["port"]) for each in live["spec"].get("ports") or ()), 0)
+    return next((int(port["port"]) for port in live["spec"].get("ports") or ()), 0)
 
 
 def _node_port(live: Json) -> int:
-    return next((int(each.get("nodePort") or 0) for each in live["spec"].get("ports") or ()), 0)
+    return next((int(port.get("nodePort") or 0) for port in live["spec"].get("ports") or ()), 0)
 
 
 def _ingress(live: Json) -> str:
-    """The first one's name, or address: a certificate has the name, if there is one."""
+    """Return the first ingress's name, or else its address: a certificate contains the name."""
     balancer = (live.get("status") or {}).get("loadBalancer") or {}
-    for each in balancer.get("ingress") or ():
-        host = each.get("hostname") or each.get("ip")
+    for ingress in balancer.get("ingress") or ():
+        host = ingress.get("hostname") or ingress.get("ip")
         if host:
             return str(host)
     return ""
 
 
 def external_ips(nodes: Iterable[Json]) -> dict[str, str]:
-    """By each InternalIP of a Node its ExternalIP; where it has none, that InternalIP."""
+    """Return each Node's ExternalIP by its InternalIPs; without one, the InternalIP itself."""
     found: dict[str, str] = {}
     for node in nodes:
         addresses = (node.get("status") or {}).get("addresses") or ()
         by_type: dict[str, list[str]] = {}
-        for each in addresses:
-            by_type.setdefault(str(each["type"]), []).append(str(each["address"]))
+        for address in addresses:
+            by_type.setdefault(str(address["type"]), []).append(str(address["address"]))
         outside = by_type.get("ExternalIP") or [""]
         found |= {inside: outside[0] or inside for inside in by_type.get("InternalIP", ())}
     return found

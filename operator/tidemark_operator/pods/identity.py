@@ -1,7 +1,7 @@
-"""Whose pod it is: names and labels that the objects of a broker have in common.
+"""Names and labels that the objects of a broker in a pod share.
 
-Labels are Kubernetes' recommended ones. Those that select pods never change: a StatefulSet's
-selector cannot.
+Labels are Kubernetes' recommended ones. Labels that select pods never change, because a
+StatefulSet's selector cannot.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ from tidemark_operator.resources.names import (
 #: Part of a manifest, as JSON.
 Json = dict[str, Any]
 
-#: Under which server-side apply knows the operator's own fields.
+#: Field manager of the operator's own fields in server-side apply.
 MANAGER = "tidemark-operator-pods"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PodBroker:
-    """A Broker with ``workload: Pod``. ``controllers``: the operators' addresses, with commas."""
+    """A Broker in a pod. ``controllers``: the operators' addresses, comma-separated."""
 
     name: str
     namespace: str
@@ -42,32 +42,32 @@ class PodBroker:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of each object that is kept for it."""
+        """Labels of every object that is kept for it."""
         return {**cluster_labels(self.cluster), BROKER_LABEL: self.name}
 
     @property
     def host(self) -> str:
-        """Under which clients and other brokers reach it: its own Service."""
+        """Host name of its own Service, for clients and other brokers."""
         return f"{self.name}.{self.namespace}.svc"
 
     @property
     def claim(self) -> str:
-        """The claim of its volume."""
+        """Name of its volume's claim."""
         return f"data-{self.name}-0"
 
     @property
     def certificate(self) -> str:
-        """The Secret with its certificate, which the operator keeps."""
+        """Name of the Secret with its certificate, which the operator manages."""
         return f"{self.name}-tls"
 
     @property
     def owner(self) -> Json:
-        """So that what is kept for it goes when it has gone, drained."""
+        """Owner reference of dependent objects, which are deleted after the drained Broker."""
         return owner("Broker", self.name, self.uid)
 
 
 def identity_of(broker: Broker, controllers: str) -> PodBroker:
-    """Of a Broker as the API server has it."""
+    """Return the identity of a Broker from the API server."""
     return PodBroker(
         name=broker.metadata.name,
         namespace=broker.metadata.namespace,
@@ -80,7 +80,7 @@ def identity_of(broker: Broker, controllers: str) -> PodBroker:
 
 
 def owner(kind: str, name: str, uid: str) -> Json:
-    """An entry of ``ownerReferences``."""
+    """Return an entry of ``ownerReferences``."""
     return {
         "apiVersion": API_VERSION,
         "kind": kind,
@@ -91,12 +91,12 @@ def owner(kind: str, name: str, uid: str) -> Json:
 
 
 def cluster_selector(cluster: str) -> dict[str, str]:
-    """Labels of the pods of all brokers of a cluster."""
+    """Return the labels of the pods of all brokers of a cluster."""
     return {"app.kubernetes.io/name": "tidemark-broker", "app.kubernetes.io/instance": cluster}
 
 
 def cluster_labels(cluster: str) -> dict[str, str]:
-    """Of what is kept for the brokers of a cluster."""
+    """Return the labels of objects that are kept for the brokers of a cluster."""
     return {
         **cluster_selector(cluster),
         "app.kubernetes.io/component": "broker",

@@ -1,5 +1,7 @@
-"""The Broker objects that the operator makes for a Cluster's ``spec.brokers``, and how it knows
-them again: by their labels. They have no owner: a Cluster that is made again finds its brokers."""
+"""Broker objects that the operator creates for a Cluster's ``spec.brokers``.
+
+They are recognized by their labels and have no owner: a recreated Cluster finds its brokers.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +18,13 @@ from tidemark_operator.resources.names import (
 
 
 def is_made(body: Mapping[str, Any], cluster: str) -> bool:
-    """Whether the operator has made this Broker for a Cluster of that name."""
+    """Return whether the operator has created this Broker for a Cluster of that name."""
     labels = body["metadata"].get("labels") or {}
     return labels.get(MANAGED_BY_LABEL) == OPERATOR and labels.get(CLUSTER_LABEL) == cluster
 
 
 def broker_manifest(placed: Placed, template: Json, cluster: str, namespace: str) -> Json:
-    """A Broker as it is applied; ``template`` as it stands in the Cluster."""
+    """Return the Broker to apply; ``template`` is the Cluster's."""
     return {
         "apiVersion": API_VERSION,
         "kind": "Broker",
@@ -44,9 +46,12 @@ def broker_manifest(placed: Placed, template: Json, cluster: str, namespace: str
 
 
 def is_as_wanted(body: Mapping[str, Any], manifest: Json) -> bool:
-    """Whether a Broker need not be written; what others have set beside (a drain) is theirs."""
+    """Return whether a Broker has its desired state; other fields (a drain) belong to other
+    writers.
+    """
     annotations = body["metadata"].get("annotations") or {}
     is_leaving = SCALING_DOWN_ANNOTATION in annotations
+    # A drain of a scale-down has our annotation; one without it is a person's decision.
     return is_leaving == bool(manifest["metadata"]["annotations"]) and all(
         body["spec"].get(name) == value for name, value in manifest["spec"].items()
     )

@@ -1,16 +1,15 @@
-"""The objects that the operator keeps for a Broker in a pod, and for all of a Cluster.
+"""Objects that the operator keeps for a Broker in a pod, and for all brokers of a Cluster.
 
-For a Broker: a StatefulSet of one, the claim of its volume, a headless Service of its name, and its
-configuration. For all: a Service to begin with, and the budget that lets one of them be evicted at
-a time.
+For a Broker: a StatefulSet with one replica, the claim of its volume, a headless Service of its
+name, and its configuration. For a Cluster: a bootstrap Service, and the disruption budget that
+allows the eviction of one broker at a time.
 
-The claim is an object of its own and not a template of the StatefulSet, which could never change
-again: a volume grows by its claim. It belongs to nobody, so it stays, with all data, whatever is
-deleted.
+The claim is an object of its own and not a template of the StatefulSet, which could never change: a
+volume grows by its claim. It has no owner, so it stays, with all data, whatever is deleted.
 
-Pods are replaced as soon as the template changes (``RollingUpdate``; ``Parallel``, lest a pod that
-never became ready stand in the way of the one that would). Whoever writes the template decides when
-that may be (:mod:`tidemark_operator.controller.restarts`).
+Pods are replaced as soon as the template changes (``RollingUpdate``). With ``Parallel``, a pod that
+never became ready does not block its replacement. The writer of the template decides when that may
+be (:mod:`tidemark_operator.controller.restarts`).
 """
 
 import dataclasses
@@ -30,7 +29,7 @@ from tidemark_operator.resources.broker_pod import BrokerPod
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerObjects:
-    """What a Broker in a pod comes to, as it is applied."""
+    """Desired objects of a Broker in a pod."""
 
     claim: Json
     service: Json
@@ -39,7 +38,7 @@ class BrokerObjects:
 
 
 def broker_objects(pod: BrokerPod, broker: PodBroker) -> BrokerObjects:
-    """The wanted objects of one Broker."""
+    """Return the desired objects of one Broker."""
     return BrokerObjects(
         claim=_claim(pod, broker),
         service=_service(pod, broker),
@@ -87,7 +86,7 @@ def _service(pod: BrokerPod, broker: PodBroker) -> Json:
     made["metadata"]["labels"] = {**broker.labels, "tidemark.dev/metrics": "broker"}
     made["spec"] = {
         "clusterIP": "None",
-        # Other brokers fetch before clients may come.
+        # Other brokers fetch from it before it is ready for clients.
         "publishNotReadyAddresses": True,
         "selector": broker.selector,
         "ports": _ports(ports_of(pod)),
@@ -108,6 +107,7 @@ def _stateful_set(pod: BrokerPod, broker: PodBroker) -> Json:
         "spec": {
             "serviceName": broker.name,
             "replicas": 1,
+            # Parallel: a pod that never became ready must not block its replacement.
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
             "selector": {"matchLabels": broker.selector},
@@ -118,7 +118,7 @@ def _stateful_set(pod: BrokerPod, broker: PodBroker) -> Json:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterObjects:
-    """What the brokers in pods of one Cluster have in common, as it is applied."""
+    """Desired objects that the brokers in pods of one Cluster share."""
 
     bootstrap: Json
     budget: Json
@@ -127,9 +127,11 @@ class ClusterObjects:
 def cluster_objects(
     name: str, namespace: str, uid: str, pods: Iterable[BrokerPod]
 ) -> ClusterObjects:
-    """The wanted objects of a Cluster with these brokers; a Service has one port for each
-    listener, the last one's."""
-    ports = {port_name(each): each.port for pod in pods for each in pod.listeners}
+    """Return the desired objects of a Cluster with these brokers.
+
+    The Service has one port for each listener name; the last broker's number applies.
+    """
+    ports = {port_name(listener): listener.port for pod in pods for listener in pod.listeners}
     return ClusterObjects(
         bootstrap={
             **_common("v1", "Service", f"{name}-bootstrap", name, namespace, uid),

@@ -1,31 +1,29 @@
-"""The pod of a broker: a template of its StatefulSet that the Pod Security Standard ``restricted``
-lets in.
-"""
+"""Pod template of a broker, which the Pod Security Standard ``restricted`` admits."""
 
 from tidemark_operator.pods import configuration
 from tidemark_operator.pods.identity import Json, PodBroker, cluster_selector
 from tidemark_operator.resources.broker_pod import BrokerPod, PodListener
 from tidemark_operator.resources.names import CONFIG_DIGEST_ANNOTATION
 
-#: Of the image's user.
+#: User id of the image's user.
 USER_ID = 65532
 CONTAINER = "broker"
-#: A Secret is for the user's group only.
+#: Secrets are readable for the user's group only.
 SECRET_MODE = 0o440
-#: Logs of a crash are read through first, for up to an hour. The next broker's restart waits until
-#: this one is ready, so it is looked at often.
+#: After a crash the broker first reads its logs, for up to an hour. The next broker's restart waits
+#: until this one is ready, so it is probed often.
 STARTUP_PERIOD_S = 2
 STARTUP_TRIES = 1800
 READINESS_PERIOD_S = 2
 
 
 def port_name(listener: PodListener) -> str:
-    """Of a listener's port in pod and Service; at most 15 characters."""
+    """Return the name of a listener's port in pod and Service, at most 15 characters."""
     return f"l-{listener.name.lower()}"
 
 
 def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
-    """``spec.template`` of the StatefulSet."""
+    """Return ``spec.template`` of the StatefulSet."""
     content = configuration.text(pod, broker)
     return {
         "metadata": {
@@ -36,12 +34,12 @@ def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
             },
         },
         "spec": {
-            # A broker knows nothing of Kubernetes.
+            # A broker does not use the Kubernetes API.
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            # As process 1 it would not be ended by a signal that comes before it has a handler.
+            # Process 1 would ignore a signal that arrives before it has a handler.
             "shareProcessNamespace": True,
-            "imagePullSecrets": [{"name": each.name} for each in pod.image_pull_secrets],
+            "imagePullSecrets": [{"name": ref.name} for ref in pod.image_pull_secrets],
             "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
             "securityContext": {
                 "runAsNonRoot": True,
@@ -59,6 +57,7 @@ def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
 
 
 def _container(pod: BrokerPod, broker: PodBroker) -> Json:
+    # Any client listener shows readiness; the first by name keeps the template stable.
     first = min(pod.listeners, key=lambda listener: listener.name)
     pull = {"imagePullPolicy": str(pod.image_pull_policy)} if pod.image_pull_policy else {}
     healthy = {"httpGet": {"path": "/healthz", "port": "metrics"}}
@@ -82,14 +81,14 @@ def _container(pod: BrokerPod, broker: PodBroker) -> Json:
             "periodSeconds": STARTUP_PERIOD_S,
             "failureThreshold": STARTUP_TRIES,
         },
-        # Whether the loop turns; a controller that is away is no reason to restart.
+        # Checks the event loop only: an unreachable controller is no reason to restart.
         "livenessProbe": {
             **healthy,
             "periodSeconds": 10,
             "timeoutSeconds": 5,
             "failureThreshold": 6,
         },
-        # It listens to clients once it knows the cluster.
+        # The broker listens to clients once it knows the cluster.
         "readinessProbe": {
             "tcpSocket": {"port": port_name(first)},
             "periodSeconds": READINESS_PERIOD_S,
@@ -109,17 +108,19 @@ def _container(pod: BrokerPod, broker: PodBroker) -> Json:
 
 
 def _environment(pod: BrokerPod, broker: PodBroker) -> Json:
-    """Only where it is needed: a pod that is the same is not replaced. The order counts, a variable
-    stands for what was before it."""
+    """Return the environment, only if needed: an unchanged pod must not be replaced.
+
+    The order counts: a variable can refer to earlier ones.
+    """
     if not configuration.knows_node(pod):
         return {}
     address = {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.hostIP"}}}
-    told = {"name": configuration.ADVERTISED, "value": configuration.advertised(pod, broker)}
-    return {"env": [{"name": configuration.NODE_ADDRESS, **address}, told]}
+    listeners = {"name": configuration.ADVERTISED, "value": configuration.advertised(pod, broker)}
+    return {"env": [{"name": configuration.NODE_ADDRESS, **address}, listeners]}
 
 
 def ports_of(pod: BrokerPod) -> dict[str, int]:
-    """Names and numbers."""
+    """Return the numbers of all ports by name."""
     return {
         **{port_name(listener): listener.port for listener in pod.listeners},
         "replication": pod.replication_port,
@@ -140,7 +141,7 @@ def _volumes(pod: BrokerPod, broker: PodBroker) -> list[Json]:
         {"name": "data", "persistentVolumeClaim": {"claimName": broker.claim}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         {"name": "config", "configMap": {"name": broker.name}},
-        # The operator makes it for the Broker of this name; the pod waits for it.
+        # The operator creates it for the Broker of this name; the pod waits for it.
         _secret("certificate", broker.certificate),
         *(
             _secret(port_name(listener), listener.tls_secret_ref.name)
@@ -155,14 +156,17 @@ def _secret(name: str, secret: str) -> Json:
 
 
 def _where(pod: BrokerPod, broker: PodBroker) -> Json:
-    """On which nodes it may run. A rack goes before the manifest's own selector of the same
-    label: replicas are spread by what the Broker says."""
+    """Return the pod's placement.
+
+    A rack takes precedence over the manifest's node selector: replicas are spread by the Broker's
+    rack.
+    """
     selector = dict(pod.node_selector)
     if pod.rack_topology_key is not None and broker.rack is not None:
         selector[pod.rack_topology_key] = broker.rack
     found: Json = {
         "nodeSelector": selector,
-        "tolerations": [each.dump() for each in pod.tolerations],
+        "tolerations": [toleration.dump() for toleration in pod.tolerations],
         "affinity": _apart(broker) if pod.affinity is None else pod.affinity,
     }
     if pod.priority_class_name is not None:
@@ -171,8 +175,10 @@ def _where(pod: BrokerPod, broker: PodBroker) -> Json:
 
 
 def _apart(broker: PodBroker) -> Json:
-    """Brokers of a cluster keep off each other's nodes, and then zones, if they can: one that
-    cannot start would serve nobody better."""
+    """Return the default affinity: brokers avoid each other's nodes, and then zones.
+
+    It is a preference only: a broker that cannot start would serve no client.
+    """
     selector = {"matchLabels": cluster_selector(broker.cluster)}
     return {
         "podAntiAffinity": {

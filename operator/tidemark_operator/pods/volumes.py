@@ -1,8 +1,7 @@
-"""What the claim of a broker's volume says of itself: whose it is, whether it is as wanted, and why
-no volume comes.
+"""State of a broker's volume claim: its owner, its desired state, the reason for a missing volume.
 
-A claim has no owner, so that it stays. A Broker that is made again under its name finds it by its
-labels; one without them is somebody else's, and a broker would write into a stranger's volume.
+A claim has no owner, so that it stays. A Broker that is recreated under its name finds it by its
+labels. A claim without them belongs to another owner, whose volume a broker must not write to.
 """
 
 import re
@@ -14,7 +13,7 @@ _NO_CLASS = re.compile(r'storageclass\.storage\.k8s\.io "[^"]*" not found')
 
 
 def foreign(live: Json, wanted: Json) -> str:
-    """Why a claim that is there is not a Broker's; "": it is."""
+    """Return why an existing claim is not the Broker's, "" if it is."""
     labels = live["metadata"].get("labels") or {}
     own = {name: wanted["metadata"]["labels"][name] for name in (CLUSTER_LABEL, BROKER_LABEL)}
     if own.items() <= labels.items():
@@ -28,7 +27,7 @@ def foreign(live: Json, wanted: Json) -> str:
 
 
 def is_as_wanted(live: Json, wanted: Json) -> bool:
-    """Whether a claim need not be written."""
+    """Return whether a claim has its desired state."""
     there, spec = live["spec"], wanted["spec"]
     labels, class_name = live["metadata"].get("labels") or {}, spec.get("storageClassName")
     return (
@@ -39,19 +38,21 @@ def is_as_wanted(live: Json, wanted: Json) -> bool:
 
 
 def is_pending(live: Json) -> bool:
-    """Whether no volume has been found for it yet."""
+    """Return whether the claim has no volume yet."""
     return (live.get("status") or {}).get("phase") == "Pending"
 
 
-def why_pending(live: Json, said: str) -> str:
-    """Of a claim without a volume what a person has to see to; "": that is not known, and it may
-    come by itself. ``said``: the last warning of its Events."""
+def why_pending(live: Json, warning: str) -> str:
+    """Return why a claim has no volume, "" if that is unknown and may resolve itself.
+
+    ``warning``: the last warning of its Events.
+    """
     name, class_name = live["metadata"]["name"], live["spec"].get("storageClassName")
     if class_name is None:
         return (
             f"claim {name} has no StorageClass, and there is no default "
             "StorageClass. Make one the default"
         )
-    if _NO_CLASS.search(said):
+    if _NO_CLASS.search(warning):
         return f"claim {name}: StorageClass {class_name} does not exist. Create it"
-    return f"claim {name}, of StorageClass {class_name}: {said}" if said else ""
+    return f"claim {name}, of StorageClass {class_name}: {warning}" if warning else ""

@@ -1,1 +1,1 @@
-"""Level-based reconcilers: look at what is, compare with what should be, do one step."""
+"""Level-based reconcilers: compare the actual with the desired state, and do one step."""

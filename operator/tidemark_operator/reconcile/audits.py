@@ -1,9 +1,9 @@
-"""What audits have found in the tier, read now and then, and the Topics that it concerns woken.
+"""Periodic read of audit results in the tier; affected Topics are reconciled.
 
-An audit may run anywhere, by whoever has keys of the store, and leaves a record there
-(:mod:`tidemark.tier.audit_record`). It changes once in weeks, and may be some MiB with thousands of
-topics: once a minute is soon enough. A Topic is also woken when nothing was written but time has
-passed, since an audit that found nothing counts only so long.
+An audit runs anywhere, with the keys of the store, and leaves a record there
+(:mod:`tidemark.tier.audit_record`). The record changes once in weeks, and may be some MiB with
+thousands of topics, so reading it once a minute is enough. A Topic is also reconciled when only
+time has passed, because a clean audit counts for a limited time.
 """
 
 import dataclasses
@@ -19,18 +19,19 @@ AUDIT_CHECK_S = 60.0
 
 
 class AuditReader:
-    """Of one term."""
+    """Reader of one term."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._due_s = 0.0
 
     async def look(self) -> None:
-        """Once a minute at most; what the store does not say now stays as it was known."""
+        """Read the audit record once a minute at most; without an answer the last result stays."""
         state = self._services.state
         if not state.cluster.remote_storage or time.monotonic() < self._due_s:
             return
         self._due_s = time.monotonic() + AUDIT_CHECK_S
+        # None: the store did not answer.
         found = await remote_storage.last_audits(state.cluster.remote_storage)
         if found is not None:
             state.cluster = dataclasses.replace(state.cluster, audits=found)
@@ -41,6 +42,6 @@ class AuditReader:
         for text, topic in state.topics.items():
             if topic.paused or topic.deletion_ms is not None or not state.rows_of(topic.id):
                 continue
-            told = remote_integrity(state, topic, topic.tiering_status, now_ms=now_ms)
-            if has_changed(topic.status, told):
+            current = remote_integrity(state, topic, topic.tiering_status, now_ms=now_ms)
+            if has_changed(topic.status, current):
                 self._services.queue.add(TOPIC.key(text))

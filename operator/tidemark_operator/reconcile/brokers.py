@@ -1,5 +1,8 @@
-"""One Broker: its finalizer, its pod and what leads to it from outside if it has them, its status,
-and its removal once nothing depends on it."""
+"""Reconciler of Brokers.
+
+It adds the finalizer, keeps the pod and the external Services of a Broker that has them, writes the
+status, and removes the Broker once nothing depends on it.
+"""
 
 import dataclasses
 import logging
@@ -40,28 +43,31 @@ class BrokerReconciler:
         self._external = ExternalServices(services)
 
     async def reconcile(self, key: Key) -> float | None:
-        """One step; when to look again, in seconds."""
+        """Do one step; return the seconds until the next, None to wait for a change."""
         services = self._services
         body = services.objects.get(key)
+        # Deleted: drop what is remembered.
         if body is None:
             self._pods.forget(key.name)
             self._external.forget(key)
             return None
         if cluster_of(body) != services.cluster_key.name:
             return await elsewhere(services, BROKER, key, body)
+        # The state knows one Broker per node id; another object with the id waits.
         node_id, generation = int(body["spec"]["nodeId"]), int(body["metadata"]["generation"])
         broker = services.state.brokers.get(node_id)
         if broker is None or broker.key != key.namespaced_name:
             return await self._taken(key, body, broker)
         if broker.deleting:
             return await self._remove(key, body, broker)
+        # Nothing exists outside before the finalizer, and no pod before its certificate.
         if not broker.deletion_held:
             await services.client.hold(BROKER, body, BROKER_FINALIZER)
         try:
             await services.certificates.leaf(broker.node_id, key.name, body)
         except Overtaken:
             raise
-        except (BadCertificate, KeptByAnother) as error:  # its status is told all the same
+        except (BadCertificate, KeptByAnother) as error:  # the status is still written
             logger.warning("no certificate for broker %d: %s", broker.node_id, error)
             await self._write(key, broker.node_id, generation)
             return LOOK_AGAIN_S
@@ -71,12 +77,13 @@ class BrokerReconciler:
         return _sooner(external_s, pod_s, status_s)
 
     async def _taken(self, key: Key, body: Json, other: BrokerInfo | None) -> float | None:
-        """Another Broker has this node id; when it goes, this one is looked at again."""
+        """Report that another Broker has this node id; retried until that one is deleted."""
         if body["metadata"].get("deletionTimestamp"):
             await self._services.client.release(BROKER, body, BROKER_FINALIZER)
             return None
         if other is None:
-            broker_info(body, fenced=True)  # raises what is wrong with it, if that is why
+            # No Broker has it in the state: either this one is invalid, or the other was deleted.
+            broker_info(body, fenced=True)  # raises InvalidResource
             self._reflector.changed(body)
             return 0.0
         text = f"nodeId {other.node_id} belongs to Broker {other.key}. Delete one of the two"
@@ -85,18 +92,23 @@ class BrokerReconciler:
         return LOOK_AGAIN_S
 
     async def _remove(self, key: Key, body: Json, broker: BrokerInfo) -> float | None:
-        """Deleted: its replicas move first. Where none of them can, a broker that was stopped goes
-        all the same if others have what it had, and leaves placeholders."""
+        """Remove a deleted Broker after its replicas have moved.
+
+        If no replica can move, a stopped broker is removed once others have its records; the
+        removal leaves placeholders.
+        """
         services, node_id = self._services, broker.node_id
+        # The state may lack replicas that only the brokers' reports show.
         if not services.first_reports.are_in:
             return LOOK_AGAIN_S
         if BROKER_FINALIZER not in finalizers_of(body):
             return None
         given_up: list[RowKey] | None = None
+        # The glance is cheap; the decision checks again in the draft.
         if draining.may_go(Draft(services.state), broker):
             given_up = await services.committer.decide(lambda draft: _removed(draft, node_id))
         if given_up is None:
-            pod_s = await self._pods.keep(body)  # it serves until it may go
+            pod_s = await self._pods.keep(body)  # the broker serves until it may be removed
             external_s = await self._external.keep_broker(body)
             status_s = await self._write(key, node_id, broker.generation)
             return _sooner(external_s, pod_s, status_s)
@@ -105,8 +117,10 @@ class BrokerReconciler:
         return None
 
     async def _write(self, key: Key, node_id: int, generation: int) -> float | None:
-        """Write the status if it differs, for the generation that was looked at: the spec may be
-        newer by now. When to look again."""
+        """Write the status if it differs; return the seconds until the next step.
+
+        The observed generation is the one that was reconciled: the spec may be newer by now.
+        """
         services, now_ms = self._services, wall_ms()
         present = services.state.brokers.get(node_id)
         if present is None:
@@ -117,8 +131,9 @@ class BrokerReconciler:
             BROKER, key, broker.status, status, now_ms=now_ms
         )
         if written:
-            self._tell(broker, status)
+            self._notify(broker, status)
         state = services.state
+        # A drain progresses without any change of this object.
         if broker.leaving and (
             state.replica_count(node_id) or rebuilding.only_reported(state, node_id)
         ):
@@ -127,23 +142,24 @@ class BrokerReconciler:
             return figures_interval_ms(status) / 1000
         return None
 
-    def _tell(self, broker: BrokerInfo, status: Json) -> None:
-        """One Event when a drain is over, or nothing of it can go on."""
-        former, present = (find(each, "Draining") or {} for each in (broker.status, status))
+    def _notify(self, broker: BrokerInfo, status: Json) -> None:
+        """Emit one Event when a drain has finished, or cannot continue."""
+        former, present = (find(body, "Draining") or {} for body in (broker.status, status))
         reason = str(present.get("reason", ""))
-        if reason in _TOLD and reason != former.get("reason"):
+        if reason in _EVENT_REASONS and reason != former.get("reason"):
             kind = normal if reason == Reason.DRAINED else warning
             text = str(present.get("message", ""))
             self._services.events.emit(kind("Broker", broker.key, reason, text))
 
 
 def _sooner(*delays_s: float | None) -> float | None:
-    return min((each for each in delays_s if each is not None), default=None)
+    return min((delay_s for delay_s in delays_s if delay_s is not None), default=None)
 
 
 def _removed(draft: Draft, node_id: int) -> list[RowKey] | None:
-    """Take a Broker out of all partitions, if it may still go by what was decided meanwhile; those
-    of which others have not enough."""
+    """Remove a Broker from all partitions, if it may still go; return the partitions that lose
+    records.
+    """
     broker = draft.broker(node_id)
     if broker is None or not draining.may_go(draft, broker):
         return None
@@ -152,4 +168,4 @@ def _removed(draft: Draft, node_id: int) -> list[RowKey] | None:
     return given_up
 
 
-_TOLD = (Reason.DRAINED, Reason.REPLICAS_CANNOT_MOVE, Reason.REPLICAS_IN_USE)
+_EVENT_REASONS = (Reason.DRAINED, Reason.REPLICAS_CANNOT_MOVE, Reason.REPLICAS_IN_USE)

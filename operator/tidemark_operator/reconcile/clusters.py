@@ -1,5 +1,7 @@
-"""The Cluster: its configuration, its remote storage, its brokers, its status. And the Clusters
-that are not controlled by this operator, which are told so."""
+"""Reconciler of the Cluster: configuration, remote storage, brokers, status.
+
+Other Clusters of the namespace get a condition that explains why they are not controlled.
+"""
 
 import asyncio
 import dataclasses
@@ -30,18 +32,21 @@ logger = logging.getLogger(__name__)
 
 FIRST_LOOK_S = 3.0
 STORAGE_RETRY_S = 5.0
-#: The last Topic or Broker that goes wakes the Cluster; this is for what was missed.
+#: The last Topic or Broker to be deleted wakes the Cluster; this is for a missed event.
 LEAVING_CHECK_S = 5.0
-#: A Secret is not watched: a key that was changed is noticed within this time.
+#: Secrets are not watched: a changed key is noticed within this time.
 STORAGE_CHECK_S = 15.0
-#: What a sweep has left is shown within this time.
+#: The result of a sweep is shown within this time.
 SWEEP_CHECK_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RemoteStorageState:
-    """What was found out about the remote storage: the JSON for the brokers ("" while none is
-    accepted) and why it cannot be used now ("" when it can, or none is configured)."""
+    """State of the remote storage.
+
+    ``remote_storage``: the JSON for the brokers, "" while none is accepted. ``problem``: why it
+    cannot be used now, "" if it can, or if none is configured.
+    """
 
     remote_storage: str = ""
     problem: str = ""
@@ -59,7 +64,7 @@ class ClusterReconciler:
 
     @property
     def _known(self) -> RemoteStorageState:
-        """What the core's state holds of the storage."""
+        """State of the storage that the controller works with."""
         cluster = self._services.state.cluster
         return RemoteStorageState(cluster.remote_storage, cluster.storage_problem)
 
@@ -70,11 +75,12 @@ class ClusterReconciler:
         )
 
     async def reconcile(self, key: Key) -> float | None:
-        """One step; when to look again, in seconds."""
+        """Do one step; return the seconds until the next, None to wait for a change."""
         services = self._services
         body = services.objects.get(key)
         if body is None:
             return None
+        # One controller per namespace: a second Cluster is only reported.
         if key != services.cluster_key:
             text = (
                 f"this operator manages Cluster {services.cluster_key.name} of "
@@ -87,24 +93,29 @@ class ClusterReconciler:
             await write_conditions(services, CLUSTER, key, body, conditions)
             return None
         generation = int(body["metadata"]["generation"])
+        # A Cluster that is being deleted waits for its Topics and Brokers.
         if is_leaving(body):
             return await self._leave(key, generation)
-        cluster_info(body, remote_storage="", storage_problem="")  # raises what is wrong with it
+        # Raises InvalidResource, before anything is done for the object.
+        cluster_info(body, remote_storage="", storage_problem="")
         if not services.state.cluster.deletion_held:
             await services.client.hold(CLUSTER, body, CLUSTER_FINALIZER)
+        # Storage first: brokers and topics depend on it.
         await self._storage(key, body)
         if not self._known.problem:
             await self._look_at_sweep()
             await self._audits.look()
         await self._settle_unserved()
+        # Then brokers, then what the API server refused, then the status that shows all of it.
         brokers_s = await self._made_brokers.keep(key, body)
         refused_s = refused_creations.take_refusals(services)
         later_s = await self._write(key, generation)
         configured = bool(body["spec"].get("remoteStorage"))
         check_s = STORAGE_CHECK_S if configured else None
         retry_s = STORAGE_RETRY_S if self._known.problem else None
+        # The most urgent of all checks decides when to look again.
         delays_s = (brokers_s, later_s, check_s, retry_s, refused_s)
-        return min((each for each in delays_s if each is not None), default=None)
+        return min((delay_s for delay_s in delays_s if delay_s is not None), default=None)
 
     async def _settle_unserved(self) -> None:
         """Rebuild topics without a Topic object: no other reconciler does."""
@@ -113,11 +124,13 @@ class ClusterReconciler:
             await services.committer.decide(rebuilding.settle_unserved, urgent=False)
 
     async def _leave(self, key: Key, generation: int) -> float | None:
-        """Say for what the Cluster waits; the term ends when it is for nothing, and what is left
-        is removed between terms (:mod:`tidemark_operator.term.cluster_teardown`)."""
+        """Report what a deleted Cluster waits for, and end the term when it waits for nothing.
+
+        The remains are removed between terms (:mod:`tidemark_operator.term.cluster_teardown`).
+        """
         objects = self._services.objects
         for kind in (TOPIC, BROKER):
-            if any(cluster_of(each) == key.name for each in objects.of_kind(kind)):
+            if any(cluster_of(body) == key.name for body in objects.of_kind(kind)):
                 if kind is BROKER:
                     await self._made_brokers.remove(key)
                 await self._write(key, generation)
@@ -127,13 +140,16 @@ class ClusterReconciler:
     # ------------------------------------------------------------ storage
 
     async def check_first(self) -> None:
-        """Before the first broker is told anything: the accepted storage with its credentials, or
-        why it is not known yet. A store that does not answer holds the take-over up only
-        briefly."""
+        """Find the accepted storage with its credentials, before a broker receives anything.
+
+        The state then has the storage, or the reason why it is not known yet. A store that does not
+        answer delays the takeover only briefly.
+        """
         services = self._services
         body = services.objects.get(services.cluster_key)
         if body is None or not body["spec"].get("remoteStorage"):
             return
+        # Brokers must not take a store that is not known yet for no store.
         self._know(RemoteStorageState("", "the remote store has not responded yet"))
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
@@ -156,8 +172,10 @@ class ClusterReconciler:
             )
 
     async def _resolve_accepted(self, body: Json) -> None:
-        """What was accepted before is given to the brokers whether the store answers or not: they
-        check its identity themselves, and "unavailable" is not "none"."""
+        """Give the brokers the storage that was accepted before, whether or not the store answers.
+
+        They check its identity themselves, and "unavailable" does not mean "none".
+        """
         services, spec = self._services, body["spec"]["remoteStorage"]
         former = (body.get("status") or {}).get("acceptedStorage")
         if former and not moved(former, location_of(spec) or {}):
@@ -167,7 +185,7 @@ class ClusterReconciler:
             self._know(RemoteStorageState(text, self._known.problem))
 
     async def _look_at_sweep(self) -> None:
-        """What the last sweep has left, once a minute at most."""
+        """Read what the last sweep has left, once a minute at most."""
         state = self._services.state
         if not state.cluster.remote_storage or time.monotonic() < self._sweep_due_s:
             return
@@ -178,6 +196,7 @@ class ClusterReconciler:
 
     async def _storage(self, key: Key, body: Json) -> None:
         before = self._known
+        # Persist an acceptance before any broker uses the storage.
         found, accepted = await self._check(key, body)
         if accepted is not None:
             await self._record(key, accepted)
@@ -186,6 +205,7 @@ class ClusterReconciler:
         services = self._services
         self._know(found)
         self._report(key, found, is_new=accepted is not None)
+        # Brokers receive the storage with the topics that depend on it.
         services.engine.publish()
         for topic_key in services.objects.keys(TOPIC):
             services.queue.add(topic_key)
@@ -193,22 +213,27 @@ class ClusterReconciler:
     async def _check(
         self, key: Key, body: Json
     ) -> tuple[RemoteStorageState, remote_storage.Accepted | None]:
-        """What may be used now; with it what has to be recorded first, if that is new."""
+        """Return the present state of the storage, and an acceptance that has to be recorded
+        first.
+        """
         services, spec = self._services, body["spec"].get("remoteStorage")
         status = body.get("status") or {}
         place, former = location_of(spec), status.get("acceptedStorage")
         in_use = bool(status.get("tieredTopics"))
+        # Removed: allowed only while no topic has data in the tier.
         if place is None or spec is None:
             if former and in_use:
                 return self._kept(
                     f"remoteStorage was removed, but {self._tiered()} need it. Restore it"
                 ), None
             return RemoteStorageState(), None
+        # Moved: the same. Data in the old place would be lost to readers.
         why = "" if not former else moved(former, place)
         if why and in_use:
             return self._kept(
                 f"{why}, but {self._tiered()} have data in the tier. Restore the previous value"
             ), None
+        # A new place has no identity yet; a known one must answer with its own.
         expected = "" if why or not former else str(status.get("storeId") or "")
         text = ""
         try:
@@ -225,6 +250,7 @@ class ClusterReconciler:
                 ),
             )
         except remote_storage.RemoteStorageProblem as problem:
+            # A known store stays with the brokers while it is unreachable.
             usable = text if former and not why else self._known.remote_storage
             return RemoteStorageState(usable, str(problem)), None
         new = former != place or status.get("storeId") != accepted.store_id
@@ -234,14 +260,14 @@ class ClusterReconciler:
         return RemoteStorageState(self._known.remote_storage, problem)
 
     def _tiered(self) -> str:
-        """The topics that have data in the tier, by name, a few of them."""
+        """Return the names of topics with data in the tier, at most five."""
         topics = self._services.state.topics.values()
         names = sorted(topic.name for topic in topics if topic.tiering.ever_tiered)
         shown = ", ".join(names[:5]) or "topics"
         return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
 
     async def _record(self, key: Key, accepted: remote_storage.Accepted) -> None:
-        """Location and store id stand in the status before a broker is given the storage."""
+        """Record location and store id in the status, before a broker receives the storage."""
         held = self._services.objects.get(key)
         status = dict((held or {}).get("status") or {})
         status["acceptedStorage"] = accepted.location
@@ -249,7 +275,7 @@ class ClusterReconciler:
         await self._services.statuses.write(CLUSTER, key, status)
 
     def _report(self, key: Key, now: RemoteStorageState, *, is_new: bool) -> None:
-        """One Event when the storage is accepted, when it fails, and when it is back."""
+        """Emit an Event when the storage is accepted, when it fails, and when it works again."""
         text, events = key.namespaced_name, self._services.events
         if now.problem:
             self._failing = True
@@ -264,10 +290,11 @@ class ClusterReconciler:
     # ------------------------------------------------------------ status
 
     async def _write(self, key: Key, generation: int) -> float | None:
-        """``generation``: the one whose storage was looked at; the spec may be newer by now."""
+        """Write the status with the generation whose storage was checked; the spec may be newer."""
         services, now_ms = self._services, wall_ms()
         former = services.state.cluster.status
         status = cluster_status(services.state, generation=generation, now_ms=now_ms).status
+        # Orphans that were adopted or deleted leave the list with this write.
         forgotten = left_behind.settle(services.state).events
         written = await services.statuses.write_if_due(CLUSTER, key, former, status, now_ms=now_ms)
         if written:

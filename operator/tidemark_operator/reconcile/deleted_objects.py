@@ -35,9 +35,10 @@ async def report_deleted(services: TermServices, key: Key) -> None:
     """Write Ready=False, reason Deleted (of a RecordDeletion Succeeded=False, Abandoned), if only
     finalizers of others hold the object. Raises ``KubeError``."""
     body = services.objects.get(key)
-    # A Cluster is released between terms: term.burial reports it.
+    # A Cluster is released between terms: term.cluster_teardown reports it.
     if body is None or key.kind == CLUSTER.kind or not is_released(body):
         return
+    # An object of another Cluster is that Cluster's operator's.
     spec: Json = body["spec"]
     if "clusterRef" in spec and spec["clusterRef"]["name"] != services.cluster_key.name:
         return

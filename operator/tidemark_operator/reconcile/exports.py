@@ -1,4 +1,4 @@
-"""One Export: what is wanted, what there is of its job, one step, its status."""
+"""Reconciler of Exports: compare the order with the job, do one step, write the status."""
 
 import dataclasses
 import logging
@@ -50,7 +50,7 @@ from tidemark_operator.users.user_secret import USER_SECRETS
 
 logger = logging.getLogger(__name__)
 
-#: What keeps a run from beginning is looked at again.
+#: Retry interval of a problem that keeps a run from starting.
 PROBLEM_S = 15.0
 #: A job whose Secret is no longer offered is ended within this time.
 SECRETS_S = 60.0
@@ -60,7 +60,11 @@ NO_IMAGE = "the image of the job is not set. Set spec.job.image, or exports.imag
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Checked:
-    """``named``: the Secrets and the User of an Export; ``until_s``: monotonic seconds."""
+    """Result of a check of Secrets.
+
+    ``named``: Secrets and User of the Export. ``until_s``: end of its validity, in monotonic
+    seconds.
+    """
 
     named: tuple[object, object]
     until_s: float
@@ -75,27 +79,31 @@ class ExportReconciler:
         self._checked: dict[str, _Checked] = {}
 
     async def reconcile(self, key: Key) -> float | None:
-        """One step; when to look again, in seconds."""
+        """Do one step; return the seconds until the next, None to wait for a change."""
         services = self._services
         body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._checked.pop(key.namespaced_name, None)
             await services.jobs.forget(key.namespaced_name)
-            if body is not None:  # others hold it, and its job would be collected with it only
+            if body is not None:  # another finalizer holds it, which delays garbage collection
                 await self._stop(export_info(body)[0])
             return None
+        # Desired state: an order, or the problem that prevents one.
         export, wrong = export_info(body)
         found = wrong or await self._wanted(export, body)
         wanted = found if isinstance(found, JobWanted) else None
+        # Actual state: the job of the present run, and its last report.
         job = await self._look(export)
         export = exports.recovered(export, job.report)
         services.state.exports.saw(export, job)
+        # A problem that only prevents a new run must not disturb the present one.
         problem = found if isinstance(found, Problem) and _blocks(found, export, job) else None
         return await self._do(key, export, job, problem, wanted)
 
     async def _wanted(self, export: ExportInfo, body: Json) -> JobWanted | Problem:
-        """What a job is to be told now, or why none can be begun."""
+        """Return the order of a job as of now, or the problem that prevents it."""
         services, state = self._services, self._services.state
+        # Each check in order of how basic it is; the first problem is reported.
         topic = state.topics.get(export.topic_key)
         if topic is None and services.objects.get(TOPIC.key(export.topic_key)) is not None:
             text = "this version of the operator cannot read the Topic. See its conditions"
@@ -104,6 +112,7 @@ class ExportReconciler:
             return _no_topic(export, going=topic is not None)
         if export.topic_id and export.topic_id != id_text(topic.id):
             return _replaced(export)
+        # Two jobs in one table would commit against each other.
         holder = state.exports.holder(export)
         if holder is not None:
             return _taken(*holder)
@@ -142,21 +151,28 @@ class ExportReconciler:
         return problem
 
     async def _look_at_secrets(self, spec: ExportSpec, cluster: Cluster) -> Problem | None:
-        """Check that the job may have its Secrets: those that the Export names are offered to
-        Exports, the tier's keys to the Cluster, and a User's Secret is the operator's own."""
+        """Check that the job may use its Secrets.
+
+        Secrets that the Export names are offered to Exports, the tier's keys to the Cluster, and a
+        User's Secret is the operator's own.
+        """
         services = self._services
         api, namespace = services.client.api, services.cluster_key.namespace
+        # Each group of Secrets has its own owner, who offers it.
         needed = [(name, OfferedTo.EXPORT) for name in sorted(secret_names(spec))]
         tier = secret_names(cluster.spec.remote_storage)
         needed += [(name, OfferedTo.CLUSTER) for name in sorted(tier)]
         try:
             for name, to in needed:
                 await offered_secret(api, namespace, name, to)
+            # A User's Secret is recognized by its labels, not by an offer.
             if spec.source is not None and spec.source.user_ref is not None:
                 user = spec.source.user_ref.name
                 if await SecretKeeper(api, namespace, USER_SECRETS).read(user) is None:
                     text = f"User {user} has no Secret yet. See its conditions"
                     return Problem(reason=Reason.SOURCE_UNUSABLE, message=text, waits=True)
+        # A missing Secret may be a short gap in a rotation, so only a withdrawn offer stops the
+        # job.
         except SecretMissing as error:
             return Problem(reason=Reason.SECRET_NOT_OFFERED, message=str(error))
         except (SecretNotOffered, KeptByAnother) as error:
@@ -166,11 +182,11 @@ class ExportReconciler:
     def _surroundings(self, topic: TopicInfo) -> Surroundings:
         services = self._services
         cluster = services.objects.get(services.cluster_key)
-        assert cluster is not None  # without it there is no term
+        assert cluster is not None  # a term has a Cluster
         return Surroundings(
             topic=topic,
             cluster=parse_cluster(Cluster.known_part(cluster)),
-            brokers=tuple(each.listeners for each in services.state.live_brokers()),
+            brokers=tuple(broker.listeners for broker in services.state.live_brokers()),
             user=self._user,
         )
 
@@ -210,18 +226,21 @@ class ExportReconciler:
         match step:
             case Begin() if wanted is not None:
                 begun = self._named(exports.applied(export, step, now_ms=now_ms))
-                # Before there is a job: it is never made under a number that nobody remembers.
+                # Persist the run before its job exists, so no job has an unknown number.
                 await self._write(key, begun, dataclasses.replace(view, job=_STARTING))
                 return await self._launch(key, begun, wanted)
             case Launch() if wanted is not None:
                 return await self._launch(key, export, wanted)
+            # The status keeps the run until the job has really ended.
             case Stop():
                 await self._stop(export)
                 await self._write(key, export, view)
                 return SOON_S
+            # Ended: the next reconciliation decides about the next run.
             case End():
                 await self._end(key, export, view, step)
                 return 0.0
+            # Nothing to do: with or without a job, wait for the time or the problem.
             case Rest(until_ms) if export.run is None or not export.run.under_way:
                 await self._write(key, export, dataclasses.replace(view, next_ms=until_ms))
                 return _wait_s(until_ms, now_ms, problem)
@@ -231,13 +250,14 @@ class ExportReconciler:
         return PROBLEM_S
 
     def _named(self, export: ExportInfo) -> ExportInfo:
-        """With the id of the topic that it exports from now on."""
+        """Return the export with the id of the topic that it exports from now on."""
         topic = self._services.state.topics[export.topic_key]
         return dataclasses.replace(export, topic_id=id_text(topic.id))
 
     async def _launch(self, key: Key, export: ExportInfo, wanted: JobWanted) -> float:
         assert export.run is not None
         try:
+            # A refused job leaves the run without one; it is tried again.
             await self._services.jobs.start(self._identity(export, export.run), wanted)
         except JobRefused as error:
             text = f"the job cannot be created: {error.said}"
@@ -252,6 +272,7 @@ class ExportReconciler:
             await self._services.jobs.stop(self._identity(export, export.run))
 
     async def _end(self, key: Key, export: ExportInfo, view: ExportView, step: End) -> None:
+        # The status of an ended run shows when the next one starts.
         now_ms = wall_ms()
         ended = exports.recovered(exports.applied(export, step, now_ms=now_ms), None)
         after = exports.next_step(ended, ABSENT, view.problem, "", now_ms=now_ms)
@@ -271,7 +292,7 @@ class ExportReconciler:
         services, now_ms = self._services, wall_ms()
         body = services.objects.get(key)
         if body is None or str(body["metadata"]["uid"]) != export.uid:
-            return  # gone, or made again under its name
+            return  # deleted, or recreated under its name
         export = dataclasses.replace(export, status=body.get("status") or {})
         result = export_status(services.state, export, view, now_ms=now_ms)
         former = find(export.status, "Ready") or {}
@@ -283,9 +304,9 @@ class ExportReconciler:
     def _report(
         self, export: ExportInfo, view: ExportView, former_reason: str, now_ms: int
     ) -> None:
-        """An Event when the story of Ready is another one."""
+        """Emit an Event when the reason of Ready changes."""
         ready = export_conditions(export, view, now_ms=now_ms)[0]
-        # Of runs that fail each has an Event of its own, and each has to start.
+        # Failed runs have an Event of their own, and every run has to start.
         if ready.reason not in (former_reason, Reason.JOB_FAILED, Reason.JOB_STARTING):
             event = normal if ready.status == TRUE else warning
             self._services.events.emit(event(EXPORT.kind, export.key, ready.reason, ready.message))
@@ -295,7 +316,9 @@ _STARTING = JobSeen(phase=JobPhase.STARTING)
 
 
 def _blocks(problem: Problem, export: ExportInfo, job: JobSeen) -> bool:
-    """What only keeps a run from beginning says nothing of one that is under way."""
+    """Return whether the problem applies; one that only prevents new runs does not affect the
+    present.
+    """
     begun = export.run is not None and export.run.under_way and job.phase is not JobPhase.ABSENT
     return problem.stops or not begun
 

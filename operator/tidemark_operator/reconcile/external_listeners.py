@@ -1,8 +1,8 @@
-"""Keeps the Services that lead to brokers from outside, and learns from them where from.
+"""External Services of brokers, and the addresses that clients reach them by.
 
-A Service that is as wanted costs no write. One that a listener needs no more is deleted: as long as
-it is there, whoever it let in comes in. What the API server refuses is told in the status of whose
-Service it is, and stops nothing else.
+A Service in its desired state costs no write. A Service that no listener needs any more is deleted:
+as long as it exists, it lets clients in. A refusal by the API server goes into the status of the
+Service's owner, and stops nothing else.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.broker import parse_broker
 from tidemark_operator.resources.names import BROKER_LABEL
 
-#: While an address is waited for.
+#: Interval in seconds while an address is missing.
 LOOK_AGAIN_S = 3.0
-#: What somebody else has changed is set back, and another address told, within this time.
+#: Foreign changes are reverted, and new addresses published, within this time.
 CHECK_S = 60.0
-#: What the API server refuses waits for a person.
+#: Retry interval after a refusal, which needs a person.
 REFUSED_S = 15.0
-#: Nodes are many, and their addresses stay.
+#: There may be many Nodes, and their addresses rarely change.
 NODES_CHECK_S = 600.0
 
-#: How the API server refuses another loadBalancerClass.
+#: The API server's refusal of another loadBalancerClass.
 _NEVER_CHANGES = "may not change once set"
 
 _NODES_FORBIDDEN = (
@@ -44,21 +44,26 @@ _NODES_FORBIDDEN = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Looked:
-    """What was wanted when Services were last looked at, and until when that need not be done again
-    (monotonic seconds)."""
+    """Services at the last look.
+
+    ``wanted``: the desired Services. ``until_s``: end of the look's validity, in monotonic seconds.
+    """
 
     wanted: Mapping[str, Wanted]
     until_s: float
 
 
 class ExternalServices:
-    """Of one term; one for Brokers, one for the Cluster. ``clock``: monotonic seconds."""
+    """Services of one term; one instance for Brokers, one for the Cluster.
+
+    ``clock`` returns monotonic seconds.
+    """
 
     def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
         self._services = services
         self._clock = clock
         self._looked: dict[Key, _Looked] = {}
-        #: Those that were given some in this term, or may have been.
+        #: Owners that received a Service in this term, or may have.
         self._given: set[Key] = set()
         self._nodes_at_s = -math.inf
         self._owners_then: frozenset[str] | None = None
@@ -69,37 +74,38 @@ class ExternalServices:
     # ------------------------------------------------------------ of a Broker
 
     async def keep_broker(self, body: Json) -> float | None:
-        """See to the Services of one Broker; when to look again, in seconds."""
+        """Keep the Services of one Broker; return the seconds until the next look."""
         state, broker = self._services.state, parse_broker(body)
         node_id, pod = broker.spec.node_id, broker.spec.pod
         if pod is None:
             return None
         wanted = external_services.broker_services(pod, identity_of(broker, ""))
-        told, before = self._told(node_id), state.ways_in.brokers.get(node_id)
+        published, before = self._published(node_id), state.ways_in.brokers.get(node_id)
         ways, later_s = await self._keep(body, wanted, broker.metadata.name, before)
         state.ways_in.brokers[node_id] = ways
         nodes_s = await self._look_at_nodes(node_id)
-        if self._told(node_id) != told:
+        # Brokers receive new states only if an address that they announce changed.
+        if self._published(node_id) != published:
             self._services.engine.publish()
         if ways != (before or {}):
-            self._services.queue.add(self._services.cluster_key)  # its status says so, too
-        return min((each for each in (later_s, nodes_s) if each is not None), default=None)
+            self._services.queue.add(self._services.cluster_key)  # its status has the addresses
+        return min((delay_s for delay_s in (later_s, nodes_s) if delay_s is not None), default=None)
 
-    def _told(self, node_id: int) -> tuple[Endpoint, ...]:
-        """What others are told of a broker's listeners."""
+    def _published(self, node_id: int) -> tuple[Endpoint, ...]:
+        """Return the endpoints of a broker that clients receive."""
         state = self._services.state
         broker = state.brokers.get(node_id)
         return () if broker is None else external_listeners.endpoints(state, broker)
 
     def forget(self, key: Key) -> None:
-        """The object is gone, and its Services with it."""
+        """Drop what is remembered of a deleted object, whose Services were deleted with it."""
         self._looked.pop(key, None)
         self._given.discard(key)
 
     # ------------------------------------------------------------ of the Cluster
 
     async def keep_bootstraps(self, body: Json, wanted: Mapping[str, Wanted]) -> float | None:
-        """See to the Services that lead to any broker; when to look again, in seconds."""
+        """Keep the Services that lead to any broker; return the seconds until the next look."""
         state = self._services.state
         found, later_s = await self._keep(body, wanted, "", state.ways_in.bootstraps)
         state.ways_in.bootstraps = found
@@ -114,37 +120,46 @@ class ExternalServices:
         broker: str,
         before: Mapping[str, WayIn] | None,
     ) -> tuple[Mapping[str, WayIn], float | None]:
-        """Where they lead from, and when to look again; without a call where that is known.
-        ``broker``: whose they are; "": of all."""
+        """Return the addresses by listener, and the seconds until the next look.
+
+        Makes no call while the last look is valid. ``broker`` is the owner's name, "" for the
+        Cluster.
+        """
+        # Without listeners, Services of an earlier spec or controller may still have to be deleted.
         key, uid, now_s = key_of(body), str(body["metadata"]["uid"]), self._clock()
         looked = self._looked.get(key)
         if wanted:
             self._given.add(key)
         elif looked is None and not await self._may_have(key, uid):
-            return {}, None  # there never were any
+            return {}, None
+        # The last look is valid for the same desired Services.
         if looked is not None and before is not None and looked.wanted == wanted:
             if not wanted:
                 return before, None
             if now_s < looked.until_s:
                 return before, looked.until_s - now_s
+        # Unchanged Services only wait for addresses: one shared list is enough.
         waits = looked is not None and looked.wanted == wanted
         live = await self._live(key.namespace, broker, shared=waits)
         found = await self._look(key, uid, wanted, live)
         problems = [way for way in found.values() if way.problem is not None]
+        # A person may have fixed the cause, so nothing is remembered.
         if any(way.refused for way in problems):
-            self._looked.pop(key, None)  # somebody may have done something about it
+            self._looked.pop(key, None)
             return found, REFUSED_S
         pause_s = LOOK_AGAIN_S if problems else CHECK_S
         self._looked[key] = _Looked(wanted, now_s + pause_s)
         return found, pause_s if wanted else None
 
     async def _may_have(self, key: Key, uid: str) -> bool:
-        """Whether there may be some: of this term's making, or of a former one's."""
+        """Return whether the owner may have Services, from this term or a former one."""
         return key in self._given or uid in await self._owners(key.namespace)
 
     async def _owners(self, namespace: str) -> frozenset[str]:
-        """The uids of those that had such Services when the term began, by one list for all: a
-        former controller may have been gone before it deleted what nobody needs any more."""
+        """Return the uids of objects that had Services when the term began, from one list for all.
+
+        A former controller may have ended before it deleted Services that no listener needs.
+        """
         async with self._turn:
             if self._owners_then is None:
                 self._owners_then = external_services.owners(
@@ -153,8 +168,12 @@ class ExternalServices:
             return self._owners_then
 
     async def _live(self, namespace: str, broker: str, *, shared: bool) -> dict[str, Json]:
-        """Those of one broker by name, or those of all; ``shared``: of a list that is a few seconds
-        old at most. Hundreds of brokers wait for load balancers at once."""
+        """Return the Services of one broker, or those of the Cluster, by name.
+
+        ``shared``: from a list that is a few seconds old at most. Hundreds of brokers may wait for
+        load balancers at the same time.
+        """
+        # Waiting Brokers share one list of all Services.
         if shared:
             async with self._turn:
                 if self._clock() >= self._listed_until_s:
@@ -165,10 +184,11 @@ class ExternalServices:
             name = self._services.cluster_key.name
             selector = external_services.selector_of(name, broker)
             listed = await self._list(namespace, selector)
+        # The shared list contains the Services of all brokers.
         return {
-            str(each["metadata"]["name"]): each
-            for each in listed
-            if each["metadata"]["labels"].get(BROKER_LABEL, "") == broker
+            str(service["metadata"]["name"]): service
+            for service in listed
+            if service["metadata"]["labels"].get(BROKER_LABEL, "") == broker
         }
 
     @property
@@ -182,12 +202,14 @@ class ExternalServices:
         self, key: Key, uid: str, wanted: Mapping[str, Wanted], live: Mapping[str, Json]
     ) -> dict[str, WayIn]:
         found = {}
-        for listener, each in wanted.items():
+        # Apply each desired Service; a refusal of one must not stop the others.
+        for listener, service in wanted.items():
             try:
-                found[listener] = await self._applied(each, live.get(each.name), uid)
+                found[listener] = await self._applied(service, live.get(service.name), uid)
             except REFUSALS as error:
-                found[listener] = _refused(each, live.get(each.name), uid, error)
-        for name in live.keys() - {each.name for each in wanted.values()}:
+                found[listener] = _refused(service, live.get(service.name), uid, error)
+        # Delete what no listener needs any more.
+        for name in live.keys() - {service.name for service in wanted.values()}:
             if external_services.is_of(live[name], uid):
                 await self._delete(key.namespace, live[name])
         return found
@@ -196,6 +218,7 @@ class ExternalServices:
         ours = live is not None and external_services.is_of(live, uid)
         if live is not None and ours and external_services.is_as_wanted(live, wanted.manifest):
             return external_services.way_in(wanted, live)
+        # The name may belong to an object without our labels, which the list does not show.
         if not ours:
             found = await self._services.named(SERVICE, wanted.name)
             if found is not None and not is_ours(found, wanted.manifest):
@@ -213,7 +236,9 @@ class ExternalServices:
         )
 
     async def _delete(self, namespace: str, live: Json) -> None:
-        """Of exactly this one; whoever has made another meanwhile has it looked at again."""
+        """Delete exactly this Service; if it was replaced meanwhile, the next look finds the
+        new one.
+        """
         meta = live["metadata"]
         try:
             await self._services.client.api.delete(
@@ -225,14 +250,16 @@ class ExternalServices:
     # ------------------------------------------------------------ Nodes
 
     async def _look_at_nodes(self, node_id: int) -> float | None:
-        """Nodes are listed where their ExternalIPs are asked for, sooner where one is not known."""
+        """List the Nodes if their ExternalIPs are needed, sooner while one is unknown."""
         state = self._services.state
+        # Most listeners need no Node, and the right to list them is optional.
         if not any(way.by_external_ip for way in state.ways_in.brokers[node_id].values()):
             return None
         async with self._turn:
             pause_s, age_s = self._nodes_pause_s(node_id), self._clock() - self._nodes_at_s
             if age_s < pause_s:
                 return pause_s - age_s
+            # One broker lists for all: the lock makes the others wait for its result.
             self._nodes_at_s = self._clock()
             before = (state.ways_in.external_ips, state.ways_in.nodes_problem)
             try:
@@ -254,7 +281,7 @@ class ExternalServices:
 
 
 def _refused(wanted: Wanted, live: Json | None, uid: str, error: KubeError) -> WayIn:
-    """A change that is refused takes nobody's way away: ours leads where it led."""
+    """Return the problem of a refused change; our own Service keeps its former address."""
     text = f"Service {wanted.name}: {error.said}"
     if _NEVER_CHANGES in error.said:
         text += f". To have it created again: kubectl delete service {wanted.name}"

@@ -1,9 +1,9 @@
-"""What keeps failing for an object is told where people look: in its conditions, and as an Event.
+"""Lasting failures of an object, shown in its conditions and as an Event.
 
-A try that fails is no news: conflicts and busy servers are everyday, and the next try mends them.
-What has failed a few times in a row waits for a person, who does not look into the log. It is told
-once for each reason; the next status that the object's own reconciler writes takes it back. A
-server that does not answer is left in peace: nothing can be written there.
+A failed try is no news: conflicts and busy servers are normal, and the next try succeeds. A failure
+that repeats a few times in a row waits for a person, who does not read the log. It is reported once
+per reason; the next status that the object's own reconciler writes removes it. Nothing is reported
+while the API server does not answer: nothing could be written.
 """
 
 import logging
@@ -21,7 +21,7 @@ from tidemark_operator.slices.committer import DecisionFailed
 
 logger = logging.getLogger(__name__)
 
-#: Tries in a row that fail before anybody is told; another writer is given longer.
+#: Failed tries in a row before a report; a conflict with another writer is given longer.
 TRIES = 3
 CONFLICTS = 8
 
@@ -29,7 +29,7 @@ CONTENDED = Reason.CONTENDED
 
 
 def reason_of(error: Exception) -> str:
-    """Under which reason a failure is told; "": it is not."""
+    """Return the reason under which a failure is reported, "" if it is not."""
     match error:
         case Unavailable():
             return ""
@@ -47,7 +47,7 @@ def reason_of(error: Exception) -> str:
 
 
 def sentence_of(error: Exception) -> str:
-    """What is the matter, and what helps."""
+    """Return the cause of a failure and what to do."""
     if isinstance(error, KubeError) and error.by_policy:
         return f"an admission policy rejects a write of the operator: {error}. {REFUSED_REMEDY}"
     match reason_of(error):
@@ -68,24 +68,24 @@ def sentence_of(error: Exception) -> str:
 
 
 class Failures:
-    """Of one term; bounded by the number of objects that fail."""
+    """Failures of one term, bounded by the number of objects that fail."""
 
     def __init__(self, services: TermServices) -> None:
         self._services = services
-        self._told: dict[Key, set[str]] = {}
+        self._reported: dict[Key, set[str]] = {}
         #: Reasons with an Event, also while the condition cannot be written.
         self._emitted: dict[Key, set[str]] = {}
 
     def over(self, key: Key) -> None:
-        """It went well, or the object is gone."""
-        self._told.pop(key, None)
+        """Drop the failures of an object that was reconciled or deleted."""
+        self._reported.pop(key, None)
         self._emitted.pop(key, None)
 
     async def tell(self, key: Key, error: Exception) -> None:
-        """A try has failed: say so, if it is time."""
+        """Report a failed try, if it has repeated often enough."""
         reason, tries = reason_of(error), self._services.queue.failures(key)
         least = CONFLICTS if reason == CONTENDED else TRIES
-        if not reason or tries < least or reason in self._told.get(key, ()):
+        if not reason or tries < least or reason in self._reported.get(key, ()):
             return
         body = self._services.objects.get(key)
         if body is None:
@@ -98,7 +98,7 @@ class Failures:
         # A condition that could not be written is written after the next failed try.
         try:
             await self._write(key, body, reason, text)
-            self._told.setdefault(key, set()).add(reason)
+            self._reported.setdefault(key, set()).add(reason)
         except KubeError as refused:
             logger.warning("%s: its conditions could not be written either: %s", key, refused)
 
@@ -116,7 +116,8 @@ class Failures:
             generation=generation,
             now_ms=wall_ms(),
         )
-        kept = [each for each in former.get("conditions") or () if each.get("type") != "Stalled"]
+        conditions_before = former.get("conditions") or ()
+        kept = [entry for entry in conditions_before if entry.get("type") != "Stalled"]
         conditions = stalled_first([*kept, *stalled])
         status = {**former, "observedGeneration": generation, "conditions": conditions}
         await self._services.statuses.write(BY_KIND[key.kind], key, status)

@@ -1,37 +1,37 @@
-"""The first moment of a term: until brokers have said what they were told, nothing is decided.
+"""Start of a term: no decision before brokers have reported the states they received.
 
-Slices that a take-over finds may be older than what brokers were told, and the first broker that
-comes may be the one that knows least. So while reports are missing no partition's row is written,
-whoever asks for it (:class:`~tidemark_operator.slices.committer.Committer` holds such decisions
-back: sessions that end, ISR changes, elections, new processes, removals), no snapshot is sent, and
-nothing is made or moved. Leaders go on leading meanwhile, with the ISR that is stored.
+The slices that a takeover finds may be older than what brokers received, and the first broker to
+register may know least. While reports are missing, no partition's row is written for any request:
+:class:`~tidemark_operator.slices.committer.Committer` holds such decisions back (ended sessions,
+ISR changes, elections, new processes, removals). No snapshot is sent, and nothing is created or
+moved. Leaders continue to lead meanwhile, with the stored ISR.
 
-Waited for is every broker that counts as live, until it has reported or its session is over; and
-whoever else comes before these are in, until it has reported. Which of the others are alive though
-the slices say that they are not, nobody can know: they have :data:`OTHERS_TURNS` to come, all but
-the last of which may have been before the term, while brokers looked for a controller here. All of
-it ends a while after the last session could have. Where nobody reaches this controller at all, what
-people ask of it goes on after :meth:`FirstReports.give_up`, until somebody does.
+Every broker that counts as live is awaited until it reports or its session ends. A broker that
+registers before their reports are complete is awaited until it reports. Other brokers may be alive
+although the slices say otherwise. They have :data:`OTHERS_TURNS` to register. All but the last of
+the turns may have passed before the term, while brokers looked for a controller here. The wait
+ends at the latest a while after the last session could have. If no broker reaches this controller
+at all, requests of people are served after :meth:`FirstReports.give_up`, until a broker arrives.
 """
 
 import asyncio
 from collections.abc import Collection, Iterable
 
-#: Turns of a second each in which whoever is alive comes by itself: a broker that looks for the
-#: controller pauses for 3 s, and loses 3 s at an address at which nobody is.
+#: Turns of a second each in which a live broker registers by itself. A broker that looks for the
+#: controller pauses for 3 s, and loses 3 s at an address where no operator listens.
 OTHERS_TURNS = 7
-#: So many of them are of the term, whatever was before: some may have had a controller until then.
+#: This many of them are in the term itself: some brokers may have had a controller until then.
 LAST_TURNS = 2
-#: Whoever comes has at least so many turns to say what it was told.
+#: Turns that a broker has at least to report what it received.
 BOUND_TURNS = 15
 
 
 class FirstReports:
-    """Of one term; belongs to the main loop. Open until somebody is expected."""
+    """Expected reports of one term, owned by the main loop. Complete until a broker is expected."""
 
     def __init__(self) -> None:
         self._awaited: set[int] = set()
-        #: They may come; nobody waits for them for longer than for others.
+        #: Brokers that may register; the wait for them is limited.
         self._possible: set[int] = set()
         self._reported: set[int] = set()
         self._turns = self._turns_before = 0
@@ -50,14 +50,19 @@ class FirstReports:
         looking: Collection[int] = (),
         turns_before: int = 0,
     ) -> None:
-        """The term begins. ``live`` by the slices; ``others``: who may be alive all the same;
-        ``bound``: turns after the first of them has come that are enough for all. ``looking``: who
-        has looked for a controller here before the term, for so many turns in all: of the others
-        these are known to be alive."""
+        """Expect the reports of a new term.
+
+        ``live``: live brokers by the slices. ``others``: brokers that may be alive as well.
+        ``bound``: turns after the first report that are enough for all. ``looking``: brokers that
+        looked for a controller here before the term, for ``turns_before`` turns in all; of the
+        others these are known to be alive.
+        """
         others = frozenset(others)
+        # A broker that looked for a controller is alive, whatever the slices say.
         self._awaited.update(live, others.intersection(looking))
         self._possible.update(others)
         self._turns_before = min(turns_before, OTHERS_TURNS - LAST_TURNS)
+        # A report to a former term does not count for this one.
         self._reported -= self._awaited
         self._bound = bound
         self._settle()
@@ -65,44 +70,44 @@ class FirstReports:
     # ------------------------------------------------------------ what happens
 
     def knocked(self, node_id: int) -> None:
-        """A broker has come: what it was told is waited for, if anything is."""
+        """Note that a broker has arrived; its report is awaited, unless reports are complete."""
         self._reach()
         if not self.are_in and node_id not in self._reported:
             self._awaited.add(node_id)
             self._settle()
 
     def presented(self, node_id: int) -> None:
-        """A broker has said what it was told, or cannot."""
+        """Note that a broker has reported, or has nothing to report."""
         self._reported.add(node_id)
         self._awaited.discard(node_id)
         self._possible.discard(node_id)
         self._reach()
 
     def over(self, node_ids: Iterable[int]) -> None:
-        """The sessions of these have ended: they are dead, or not to be reached."""
+        """Note that sessions have ended: these brokers are dead or unreachable."""
         ended = self._awaited.intersection(node_ids)
         self._awaited -= ended
         self._possible |= ended
         self._settle()
 
     def look_again(self, known: Collection[int]) -> None:
-        """Brokers may have been removed."""
+        """Drop brokers that were removed."""
         self._awaited.intersection_update(known)
         self._possible.intersection_update(known)
         self._settle()
 
     def turn(self) -> None:
-        """A second has passed."""
+        """Count a turn, which is one second."""
         self._turns += 1
         self._settle()
 
     def give_up(self) -> None:
-        """Nobody has reached this controller for so long that people are served without."""
+        """Serve people without brokers: no broker has reached this controller for too long."""
         self._is_given_up = True
         self._settle()
 
     def end(self) -> None:
-        """The term is over: nobody waits any more."""
+        """End the wait: the term is over."""
         self._is_ended = True
         self._settle()
 
@@ -114,6 +119,7 @@ class FirstReports:
     # ------------------------------------------------------------ what follows
 
     def _settle(self) -> None:
+        # Silent brokers get their turns before the reports count as complete.
         may_come = bool(self._possible) and self._turns + self._turns_before < OTHERS_TURNS
         if (self._awaited or may_come) and not (self._is_ended or self._is_long_enough):
             self._in.clear()
@@ -128,9 +134,9 @@ class FirstReports:
 
     @property
     def are_in(self) -> bool:
-        """Whether nobody is waited for."""
+        """Whether no report is awaited."""
         return self._in.is_set()
 
     async def wait(self) -> None:
-        """Until nobody is waited for."""
+        """Wait until no report is awaited."""
         await self._in.wait()

@@ -1,4 +1,4 @@
-"""What belongs to a Cluster that this operator does not control: said in a condition, once."""
+"""Conditions of objects that belong to a Cluster which this operator does not control."""
 
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
@@ -9,7 +9,7 @@ from tidemark_operator.reconcile.services import TermServices
 
 
 async def elsewhere(services: TermServices, kind: Kind, key: Key, body: Json) -> float | None:
-    """Write Ready=False with the reason; nothing else happens until the Cluster is there."""
+    """Write Ready=False with the reason; the Cluster's creation triggers the next step."""
     name = cluster_of(body)
     exists = services.objects.get(Key(CLUSTER.kind, key.namespace, name)) is not None
     # clusterRef is immutable, so only a missing Cluster can resolve itself.
@@ -40,8 +40,10 @@ async def write_conditions(
     *,
     once: bool = True,
 ) -> None:
-    """Write a status that consists of conditions, if it differs from the present one; ``once``:
-    another operator may say something else."""
+    """Write a status that consists of conditions, if it differs from the present one.
+
+    ``once``: another operator may write different conditions to the object.
+    """
     now_ms = wall_ms()
     former: Json = body.get("status") or {}
     generation = int(body["metadata"]["generation"])
@@ -51,6 +53,7 @@ async def write_conditions(
         "conditions": render(conditions, former, generation=generation, now_ms=now_ms),
     }
     # Operators of other namespaces may write the same status: overwriting it would alternate.
+    # Two operators that wrote alternately would never stop.
     if once:
         uid = str(body["metadata"]["uid"])
         await services.statuses.write_once(kind, key, former, status, uid=uid, now_ms=now_ms)

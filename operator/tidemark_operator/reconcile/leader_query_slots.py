@@ -1,7 +1,7 @@
-"""Turns at asking a leader: a few callers at once, so that one that hangs holds up few of them.
+"""Limit of parallel queries per leader, so that a leader that hangs blocks few workers.
 
-A caller that is not let in does not wait: its key is noted and comes again as soon as somebody is
-done. So workers stay free for everything else, and a leader that answers is never short of work.
+A caller without a slot does not wait: its key is queued again as soon as a slot is free. Workers
+therefore stay free for other objects, and a leader that answers never lacks work.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ AT_ONCE = 8
 
 
 class LeaderTurns:
-    """Of one term. ``wake``: a key may try again. Bounded by the number of keys."""
+    """Slots of one term, bounded by the number of keys. ``wake`` queues a key again."""
 
     def __init__(self, wake: Callable[[Key], None]) -> None:
         self._wake = wake
@@ -24,7 +24,9 @@ class LeaderTurns:
 
     @contextlib.contextmanager
     def turn(self, node_id: int, key: Key) -> Iterator[None]:
-        """Ask a leader; raises :class:`EngineUnavailable` where others do."""
+        """Take a slot for a query to a leader; raises :class:`EngineUnavailable` without a free
+        one.
+        """
         waiting = self._waiting.setdefault(node_id, {})
         if self._asking[node_id] >= AT_ONCE:
             waiting[key] = None
@@ -37,6 +39,7 @@ class LeaderTurns:
             yield
         finally:
             self._asking[node_id] -= 1
+            # One waiting key per freed slot, in order of arrival.
             if waiting:
                 first = next(iter(waiting))
                 del waiting[first]

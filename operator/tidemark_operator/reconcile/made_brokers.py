@@ -1,5 +1,7 @@
-"""Makes, drains and removes the Brokers of a Cluster's ``spec.brokers``, and keeps what all brokers
-in pods have in common."""
+"""Creation, drain and removal of the Brokers of a Cluster's ``spec.brokers``.
+
+It also keeps the objects that all brokers in pods share.
+"""
 
 import time
 
@@ -30,18 +32,18 @@ from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.broker_pod import BrokerPod
 
-#: While brokers are made or leave.
+#: Interval in seconds while brokers are created or leave.
 LOOK_AGAIN_S = 3.0
-#: What somebody else has changed is set back within this time.
+#: Foreign changes are reverted within this time.
 CHECK_S = 60.0
-#: What the API server refuses waits for a person.
+#: Retry interval after a refusal, which needs a person.
 REFUSED_S = 15.0
-#: Of a hundred brokers with one template all are refused for the same.
+#: A hundred brokers with one template are refused for the same reason.
 REFUSED_SHOWN = 3
 
 
 class MadeBrokers:
-    """Of one term."""
+    """Brokers of one term."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -51,8 +53,11 @@ class MadeBrokers:
         self._external = ExternalServices(services)
 
     async def keep(self, key: Key, body: Json) -> float | None:
-        """One step of a Cluster that stays; when to look again, in seconds. What the API server
-        refuses is told in the Cluster's status, and is no reason to leave out the rest."""
+        """Do one step of a Cluster that stays; return the seconds until the next.
+
+        A refusal by the API server goes into the Cluster's status, and does not stop the other
+        steps.
+        """
         former, self._refused = self._services.state.brokers_problem, []
         later_s = await self._scale(key, body["spec"].get("brokers"))
         has_pods = await self._keep_common(body)
@@ -60,6 +65,7 @@ class MadeBrokers:
         problem = "; ".join(self._refused[:REFUSED_SHOWN])
         self._services.state.brokers_problem = problem
         if problem:
+            # A problem is news once, and shown until it is over.
             if problem != former:
                 event = warning(CLUSTER.kind, key.namespaced_name, Reason.BROKERS_REFUSED, problem)
                 self._services.events.emit(event)
@@ -68,8 +74,10 @@ class MadeBrokers:
         return min((s for s in (later_s, common_s, outside_s) if s is not None), default=None)
 
     async def remove(self, key: Key) -> None:
-        """The Cluster goes, and no Topic needs brokers any more: neither do those stay that were
-        made for it."""
+        """Delete the Brokers that were created for a Cluster that is being deleted.
+
+        No Topic needs brokers any more.
+        """
         for body in self._brokers(key):
             if is_made(body, key.name) and not body["metadata"].get("deletionTimestamp"):
                 await self._delete(body)
@@ -79,9 +87,10 @@ class MadeBrokers:
     async def _scale(self, key: Key, wanted: Json | None) -> float | None:
         if wanted is None:
             return None
-        bodies = {key_of(each).name: each for each in self._brokers(key)}
-        members = [self._member(each, key.name) for each in bodies.values()]
+        bodies = {key_of(body).name: body for body in self._brokers(key)}
+        members = [self._member(body, key.name) for body in bodies.values()]
         found = scaling.scale(int(wanted["replicas"]), wanted.get("racks") or (), members)
+        # Additions and changes first: a replacement serves before its predecessor is deleted.
         for placed in found.wanted:
             await self._write(key, bodies.get(placed.name), placed, wanted["template"])
         for name in found.removed:
@@ -92,6 +101,7 @@ class MadeBrokers:
         services, spec = self._services, body["spec"]
         node_id, key = int(spec["nodeId"]), key_of(body)
         known = services.state.brokers.get(node_id)
+        # Drained counts only by complete knowledge: the slices may lack replicas.
         is_drained = (
             known is not None
             and known.key == key.namespaced_name
@@ -117,31 +127,35 @@ class MadeBrokers:
         if written is None:
             return
         services.objects.put(written)
-        # What is known already is no news when the watch brings it.
+        # The store has it now, so its watch event will not queue it.
         services.queue.add(BROKER.key(f"{key.namespace}/{placed.name}"))
         if body is None:
-            self._tell(key, "BrokerMade", f"Broker {placed.name}, node id {placed.node_id}")
+            self._emit(key, "BrokerMade", f"Broker {placed.name}, node id {placed.node_id}")
 
     async def _delete(self, body: Json) -> None:
         services, key = self._services, key_of(body)
         await services.client.delete(BROKER, key, uid=str(body["metadata"]["uid"]))
         services.queue.add(key)
-        self._tell(services.cluster_key, "BrokerRemoved", f"Broker {key.name} is not needed")
+        self._emit(services.cluster_key, "BrokerRemoved", f"Broker {key.name} is not needed")
 
-    def _tell(self, key: Key, reason: str, text: str) -> None:
+    def _emit(self, key: Key, reason: str, text: str) -> None:
         self._services.events.emit(normal(CLUSTER.kind, key.namespaced_name, reason, text))
 
-    # ------------------------------------------------------------ what they have in common
+    # ------------------------------------------------------------ shared objects
 
     async def _keep_common(self, body: Json) -> bool:
-        """Service and budget, if there are brokers in pods; whether there are any."""
+        """Keep the Service and the disruption budget for brokers in pods; return whether there
+        are any.
+        """
         key, pods = key_of(body), self._pods(body)
         if not pods:
             return False
         wanted = cluster_objects(key.name, key.namespace, str(body["metadata"]["uid"]), pods)
         now_s = time.monotonic()
+        # Without a change, foreign edits are checked for now and then.
         if wanted == self._common and now_s < self._common_until_s:
             return True
+        # Only success is remembered: a refused object is tried in the next step.
         self._common = None
         service = await self._bootstrap(wanted.bootstrap)
         if await self._apply(DISRUPTION_BUDGET, wanted.budget) is not None and service is not None:
@@ -149,8 +163,11 @@ class MadeBrokers:
         return True
 
     async def _bootstrap(self, wanted: Json) -> Json | None:
-        """The Service to begin with; what somebody has changed in ours is set back. None: it is
-        somebody else's, or refused, and is told."""
+        """Keep the bootstrap Service, reverting foreign changes.
+
+        Returns None if the name belongs to another owner, or if the API server refused; both are
+        reported.
+        """
         name = wanted["metadata"]["name"]
         try:
             live = await self._services.named(SERVICE, name)
@@ -163,19 +180,21 @@ class MadeBrokers:
         return await self._apply(SERVICE, wanted, force=live is not None)
 
     async def _keep_external(self, body: Json) -> float | None:
-        """The Services by which clients from outside begin; when to look again."""
+        """Keep the bootstrap Services for external clients; return the seconds until the next
+        look.
+        """
         key, uid = key_of(body), str(body["metadata"]["uid"])
         wanted = bootstrap_services(key.name, key.namespace, uid, self._pods(body))
         return await self._external.keep_bootstraps(body, wanted)
 
     def _pods(self, body: Json) -> list[BrokerPod]:
-        """Of all brokers in pods."""
-        bodies = [each for each in self._brokers(key_of(body)) if each["spec"].get("pod")]
-        read = [parse_broker(Broker.known_part(each)).spec.pod for each in bodies]
+        """Return the pod settings of all brokers in pods."""
+        bodies = [body for body in self._brokers(key_of(body)) if body["spec"].get("pod")]
+        read = [parse_broker(Broker.known_part(broker)).spec.pod for broker in bodies]
         return [pod for pod in read if pod is not None]
 
     async def _apply(self, kind: Kind, body: Json, *, force: bool = False) -> Json | None:
-        """None: it was refused, and is told."""
+        """Apply an object; None if it was refused, which is reported."""
         meta = body["metadata"]
         try:
             return await self._services.client.api.apply(
@@ -186,6 +205,5 @@ class MadeBrokers:
             return None
 
     def _brokers(self, key: Key) -> list[Json]:
-        return [
-            each for each in self._services.objects.of_kind(BROKER) if cluster_of(each) == key.name
-        ]
+        brokers = self._services.objects.of_kind(BROKER)
+        return [body for body in brokers if cluster_of(body) == key.name]

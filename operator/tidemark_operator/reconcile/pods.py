@@ -1,11 +1,10 @@
-"""Keeps the pods of Brokers with ``workload: Pod``: applies what they come to, one restart at a
-time.
+"""Pods of Brokers with ``workload: Pod``: apply their objects, one restart at a time.
 
-What makes no other pod is applied at once. What does waits for the broker's turn
-(:mod:`~tidemark_operator.controller.restarts`), configuration and all, so that a pod that restarts
-by itself meanwhile is the same one; whether it does is asked of the API server by an apply that
-writes nothing. Pods are never touched: their StatefulSet replaces them. One Broker is looked at at
-a time, or two of them could see that nobody restarts.
+A change that does not replace the pod is applied at once. A change that does waits for the broker's
+turn (:mod:`~tidemark_operator.controller.restarts`), including its configuration, so that a pod
+that restarts by itself meanwhile is unchanged. A dry-run apply shows whether the API server would
+replace the pod. Pods are never touched: their StatefulSet replaces them. One Broker is handled at a
+time, otherwise two of them could both see that no other restarts.
 """
 
 import asyncio
@@ -45,11 +44,11 @@ from tidemark_operator.reconcile.volumes import VolumeKeeper
 from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.references import secret_names
 
-#: While a pod is being made, or waits for its turn.
+#: Interval in seconds while a pod is being created, or waits for its turn.
 LOOK_AGAIN_S = 3.0
-#: What somebody else has changed is set back within this time.
+#: Foreign changes are reverted within this time.
 CHECK_S = 60.0
-#: What the API server refuses waits for a person.
+#: Retry interval after a refusal, which needs a person.
 REFUSED_S = 15.0
 _RENAME = "Delete it, or create this Broker under another name"
 
@@ -58,15 +57,17 @@ NO_ADDRESSES = "the operator's address for brokers is unknown. Start it with --c
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Looked:
-    """What was wanted when a Broker's objects were last looked at, all of them, and until when that
-    need not be done again (monotonic seconds)."""
+    """Objects of a Broker at the last look.
+
+    ``until_s``: end of the look's validity, in monotonic seconds.
+    """
 
     objects: BrokerObjects
     until_s: float
 
 
 class PodKeeper:
-    """Of one term. ``clock``: monotonic seconds."""
+    """Pods of one term. ``clock`` returns monotonic seconds."""
 
     def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
         self._services = services
@@ -74,15 +75,15 @@ class PodKeeper:
         self._volumes = VolumeKeeper(services)
         self._turn = asyncio.Lock()
         self._looked: dict[str, _Looked] = {}
-        #: Of brokers whose pods were replaced, the broker epoch until then: one that has it still
-        #: has not come back, however ready its pod is, and however alive it seems.
+        #: Broker epochs of brokers whose pods were replaced, from before. A broker that still has
+        #: this epoch is not back, even if its pod is ready and the broker seems alive.
         self._replaced: dict[str, int] = {}
-        #: The namespace's StatefulSets by name, as last listed, for all whose pods are being made.
+        #: The namespace's StatefulSets by name, as last listed, shared by all waiting Brokers.
         self._listed: dict[str, Json] = {}
         self._listed_until_s = 0.0
 
     async def keep(self, body: Json) -> float | None:
-        """See to one Broker's pod; when to look again, in seconds."""
+        """Keep one Broker's pod; return the seconds until the next look."""
         if not body["spec"].get("pod"):
             return None
         broker = parse_broker(body)
@@ -90,15 +91,18 @@ class PodKeeper:
         if pod is None:
             return None
         services, name = self._services, broker.metadata.name
+        # Pods could not reach any operator, so none is created.
         if not services.controller_addresses:
             services.state.pods[node_id] = PodState(name=f"{name}-0", missing=NO_ADDRESSES)
             return None
         wanted = broker_objects(pod, identity_of(broker, services.controller_addresses))
         found = self._waits(name, node_id, wanted)
+        # One Broker at a time: the decision about a restart and the restart belong together.
         if found is None:
             async with self._turn:
                 found = await self._look(broker, wanted)
         services.state.pods[node_id] = found
+        # What waits is looked at soon, what is refused after a while, what is well now and then.
         if found.hold is not None or found.restarting:
             return LOOK_AGAIN_S
         if found.refused or found.volume:
@@ -107,15 +111,18 @@ class PodKeeper:
         return self._looked[name].until_s - self._clock()
 
     def _last(self, name: str, node_id: int, wanted: BrokerObjects) -> PodState | None:
-        """What the last look found, while that holds."""
+        """Return the result of the last look, while it is valid."""
         looked = self._looked.get(name)
         if looked is None or looked.objects != wanted or self._clock() >= looked.until_s:
             return None
         return self._services.state.pods.get(node_id)
 
     def _waits(self, name: str, node_id: int, wanted: BrokerObjects) -> PodState | None:
-        """How it stands, if that is known without a call: all is well, or another turn is not over.
-        Brokers that wait are many, and come every few seconds. None: look."""
+        """Return the pod's state if it is known without a call; None to look.
+
+        That is so if all is well, or if another broker's turn is not over. Many Brokers may wait,
+        and each is checked every few seconds.
+        """
         last = self._last(name, node_id, wanted)
         if last is None or last.restarting:
             return None
@@ -125,13 +132,15 @@ class PodKeeper:
         return None if held is None else dataclasses.replace(last, hold=held)
 
     def forget(self, name: str) -> None:
-        """The Broker is gone."""
+        """Drop what is remembered of a deleted Broker."""
         self._looked.pop(name, None)
         self._replaced.pop(name, None)
 
     async def _look(self, broker: Broker, wanted: BrokerObjects) -> PodState:
-        """Apply what may be; what came of it. Of a pod that was being made before only that is
-        asked, with one list for all of them."""
+        """Apply the Broker's objects as far as allowed, and return the resulting state.
+
+        For a pod that was being created, only its progress is read, with one list for all Brokers.
+        """
         name = broker.metadata.name
         last = self._last(name, broker.spec.node_id, wanted)
         if last is not None and last.restarting:
@@ -140,6 +149,7 @@ class PodKeeper:
             live = self._listed.get(name)
             if live is not None and (last.why or not is_unmade(live)):
                 return dataclasses.replace(last, restarting=not is_complete(live))
+        # The result is valid only if no exception ends this look.
         self._looked.pop(name, None)
         found = await self._applied(broker, wanted)
         pause_s = REFUSED_S if found.volume or found.why else CHECK_S
@@ -153,7 +163,7 @@ class PodKeeper:
             for secret in sorted(secret_names(broker.spec.pod)):
                 await self._offered(secret)
             live = await self._services.named(STATEFUL_SET, broker.metadata.name)
-            # What was there under these names, and is not ours, is not taken over.
+            # Objects that have the names but are not ours are not taken over.
             theirs = await self._theirs(live, wanted)
             if theirs:
                 return dataclasses.replace(seen, refused=theirs)
@@ -174,26 +184,31 @@ class PodKeeper:
     ) -> PodState:
         services, name, node_id = self._services, broker.metadata.name, broker.spec.node_id
         ours = live is not None
+        # The Service changes no pod.
         await self._apply(SERVICE, wanted.service, force=True)
         changes = False
+        # A dry run shows what the API server would make of the StatefulSet.
         if live is not None:
             new = await self._apply(STATEFUL_SET, wanted.stateful_set, force=True, dry_run=True)
             changes = replaces_pod(live, new)
+        # A replacement waits for its turn, by a fresh list of all StatefulSets.
         if changes:
             await self._list()
             held = self._hold(node_id, self._starting(node_id))
             if held is not None:
                 return dataclasses.replace(seen, hold=held)
+        # The configuration goes with the pod that uses it.
         await self._apply(CONFIG_MAP, wanted.config_map, force=ours)
-        if changes and not services.leads():  # it has had its time to be lost
+        if changes and not services.leads():  # the calls took time, in which the Lease may be lost
             return dataclasses.replace(seen, hold=Hold(unreached=True))
+        # Remember the epoch before the write: the new process may register at once.
         before = self._replaced.get(name)
         if changes:
             self._replaced[name] = self._epoch(node_id)
         try:
             self._listed_until_s = 0.0
             written = await self._apply(STATEFUL_SET, wanted.stateful_set, force=ours)
-        except REFUSALS:  # nothing was written, so nobody has to come back
+        except REFUSALS:  # nothing was written, so no broker has to come back
             if before is None:
                 self._replaced.pop(name, None)
             else:
@@ -208,19 +223,22 @@ class PodKeeper:
         return dataclasses.replace(seen, restarting=True, why=why)
 
     async def _why(self, pod: str, stateful_set: Json) -> str:
-        """Why there is no pod, or none that is ready, as far as Events say."""
+        """Return why there is no pod, or none that is ready, as far as Events show."""
         services = self._services
         api, namespace = services.client.api, services.cluster_key.namespace
         if is_unmade(stateful_set):
             name = stateful_set["metadata"]["name"]
-            said = await last_warning(api, namespace, STATEFUL_SET, name)
-            return said and f"is not created: {said}"
-        said = await why_stuck(api, namespace, pod)
-        return said and f"is not ready: {said}"
+            text = await last_warning(api, namespace, STATEFUL_SET, name)
+            return text and f"is not created: {text}"
+        text = await why_stuck(api, namespace, pod)
+        return text and f"is not ready: {text}"
 
     async def _theirs(self, live: Json | None, wanted: BrokerObjects) -> str:
-        """Whose the objects of these names are, if not this Broker's. An apply without force would
-        join an object whose fields do not contradict, and have it deleted with the Broker."""
+        """Return the owner of objects with these names, if it is not this Broker; "" otherwise.
+
+        An apply without force would join an object with compatible fields, and the object would
+        then be deleted with the Broker.
+        """
         if live is not None:
             if is_ours(live, wanted.stateful_set):
                 return ""
@@ -232,14 +250,18 @@ class PodKeeper:
         service = await self._services.named(SERVICE, name)
         if service is not None and not is_ours(service, wanted.service):
             return f"Service {name} belongs to {whose(service)}. {_RENAME}"
+        # A ConfigMap cannot be read by this account, so the field managers of a dry run decide.
         others = other_managers(
             await self._apply(CONFIG_MAP, wanted.config_map, force=False, dry_run=True)
         )
         return f"ConfigMap {name} belongs to {', '.join(others)}. {_RENAME}" if others else ""
 
     def _hold(self, node_id: int, starting: Iterable[int]) -> Hold | None:
-        """``starting``: other brokers whose pods are on their way. A new operator has yet to hear
-        of all; one whose Lease has ended may be followed by one that restarts another broker."""
+        """Return why a restart has to wait, None if it need not.
+
+        ``starting``: other brokers whose pods are not ready. A new operator does not know all of
+        them yet, and another operator may restart a broker once the Lease has ended.
+        """
         services = self._services
         if not (services.leads() and services.first_reports.are_in):
             return Hold(unreached=True)
@@ -247,7 +269,9 @@ class PodKeeper:
         return restarts.hold(services.state, node_id, others, set(starting))
 
     def _starting(self, node_id: int) -> Iterable[int]:
-        """By the StatefulSets that were just listed, of whatever labels."""
+        """Yield other brokers whose pods are starting, by the StatefulSets that were just
+        listed.
+        """
         for name, other in self._pod_brokers().items():
             live = self._listed.get(name)
             if other == node_id or live is None:
@@ -256,7 +280,7 @@ class PodKeeper:
                 yield other
 
     def _seen_starting(self, node_id: int) -> Iterable[int]:
-        """By what was seen of each of them last."""
+        """Yield other brokers whose pods are starting, by the last look at each of them."""
         for name, other in self._pod_brokers().items():
             if other != node_id:
                 seen = self._services.state.pods.get(other)
@@ -274,7 +298,7 @@ class PodKeeper:
         return NO_EPOCH if broker is None else broker.broker_epoch
 
     def _pod_brokers(self) -> dict[str, int]:
-        """Name -> node id of each Broker in a pod."""
+        """Return node ids by name of the Brokers in pods."""
         services, name = self._services, self._services.cluster_key.name
         return {
             key_of(body).name: int(body["spec"]["nodeId"])
@@ -285,7 +309,7 @@ class PodKeeper:
     async def _list(self) -> None:
         services = self._services
         found = await services.client.api.list_all(STATEFUL_SET, services.cluster_key.namespace)
-        self._listed = {str(each["metadata"]["name"]): each for each in found}
+        self._listed = {str(body["metadata"]["name"]): body for body in found}
         self._listed_until_s = self._clock() + LOOK_AGAIN_S
 
     async def _apply(self, kind: Kind, body: Json, *, force: bool, dry_run: bool = False) -> Json:

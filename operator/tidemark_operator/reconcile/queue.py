@@ -1,10 +1,10 @@
-"""The one queue of keys to reconcile.
+"""Work queue of keys to reconcile.
 
-A key stands in it once however often it is added, is worked on by one worker at a time, and comes
-again if it was added meanwhile. It is bounded by the number of objects, so overload slows it down
-and never stops it (invariant 25). Failures wait with exponential backoff; keys can be added for
-later. What brings something under way to its end goes ahead of what has yet to begin, or thousands
-of new objects would all be begun before the first of them is done. The clock is passed in.
+A key is in the queue once, however often it is added. One worker handles it at a time, and it is
+queued again if it was added meanwhile. The queue is bounded by the number of objects, so overload
+slows it down and never stops it (invariant 25). Failures back off exponentially, and keys can be
+added with a delay. Keys that complete something go ahead of keys that start something; otherwise
+thousands of new objects would all be started before the first is done. The clock is a parameter.
 """
 
 import asyncio
@@ -16,13 +16,15 @@ from tidemark.backoff import Backoff
 from tidemark_operator.kube.kinds import Key
 
 RETRY = Backoff(first_s=0.2, most_s=30.0)
-#: Of so many keys one is the oldest, whatever goes ahead.
+#: One of this many keys is the oldest, so that those that go ahead never starve the others.
 OLDEST_EVERY = 4
 
 
 class KeyQueue:
-    """First in, first out, of those that go ahead and of the others. Not locked: owned by the main
-    loop."""
+    """First in, first out, within the keys that go ahead and within the others.
+
+    Not locked: owned by the main loop.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -30,18 +32,19 @@ class KeyQueue:
         self._ahead: dict[Key, float] = {}
         self._taken = 0
         self._running: dict[Key, float] = {}
-        #: To come again, and whether it goes ahead then.
+        #: Running keys to queue again, and whether they go ahead then.
         self._again: dict[Key, bool] = {}
         self._later: list[tuple[float, Key]] = []
         self._due: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._wake = asyncio.Event()
-        #: Of the workers that have nothing to do one waits for the next key, the others for their
-        #: turn: a key, or a later time, wakes one of them and not all.
+        #: One idle worker waits for the next key, the others for their turn: a key, or a delay that
+        #: ends, wakes one worker and not all.
         self._turn = asyncio.Lock()
 
     def add(self, key: Key, *, ahead: bool = False) -> None:
         """Reconcile ``key`` soon; ``ahead``: before those that have not begun."""
+        # A running key may have read the former state: it runs again.
         if key in self._running:
             self._again[key] = ahead or self._again.get(key, False)
         elif key in self._ahead or (key in self._ready and not ahead):
@@ -54,15 +57,16 @@ class KeyQueue:
             self._wake.set()
 
     def add_later(self, key: Key, delay_s: float) -> None:
-        """Reconcile ``key`` after a while; of several the earliest counts."""
+        """Reconcile ``key`` after a delay; the earliest of several counts."""
         due_s = self._clock() + delay_s
+        # A later entry for the same key would change nothing.
         if due_s < self._due.get(key, float("inf")):
             self._due[key] = due_s
             heapq.heappush(self._later, (due_s, key))
             self._wake.set()
 
     async def get(self) -> Key:
-        """The next key; it is being worked on until ``done`` or ``failed``."""
+        """Return the next key; it is running until ``done`` or ``failed``."""
         async with self._turn:
             while True:
                 self._promote()
@@ -82,25 +86,26 @@ class KeyQueue:
         return key
 
     def done(self, key: Key) -> None:
-        """``key`` was reconciled."""
+        """Note that ``key`` was reconciled."""
         self._failures.pop(key, None)
         self._finish(key)
 
     def failed(
         self, key: Key, *, at_least_s: float = 0.0, at_most_s: float = RETRY.most_s
     ) -> float:
-        """``key`` failed: it comes again; the delay in seconds."""
+        """Queue a failed ``key`` again; return the delay in seconds."""
         failures = self._failures.get(key, 0) + 1
         self._failures[key] = failures
         pause_s = min(at_most_s, RETRY.pause_s(failures, jitter=random.random()))
         delay_s = max(at_least_s, pause_s)
+        # The retry covers additions during the failed run.
         self._again.pop(key, None)
         self._finish(key)
         self.add_later(key, delay_s)
         return delay_s
 
     def failures(self, key: Key) -> int:
-        """How often in a row a key has failed."""
+        """Return how often in a row a key has failed."""
         return self._failures.get(key, 0)
 
     def _finish(self, key: Key) -> None:
@@ -113,6 +118,7 @@ class KeyQueue:
         now_s = self._clock()
         while self._later and self._later[0][0] <= now_s:
             due_s, key = heapq.heappop(self._later)
+            # An entry whose time was replaced by an earlier one is void.
             if self._due.get(key) == due_s:
                 del self._due[key]
                 self.add(key)
@@ -129,16 +135,16 @@ class KeyQueue:
 
     @property
     def depth(self) -> int:
-        """Keys that wait for a worker now (not those put off)."""
+        """Number of keys that wait for a worker now, without delayed ones."""
         return len(self._ready) + len(self._ahead)
 
     @property
     def running(self) -> int:
-        """Keys that are being worked on."""
+        """Number of running keys."""
         return len(self._running)
 
     def head_age_s(self) -> float:
-        """How long the oldest key has been waiting or worked on, in seconds."""
+        """Return the age of the oldest waiting or running key, in seconds."""
         oldest = min(
             next(iter(self._ready.values()), self._clock()),
             next(iter(self._ahead.values()), self._clock()),

@@ -1,4 +1,7 @@
-"""One RecordDeletion: resolve, freeze in a status write, delete, wait for the low watermarks."""
+"""Reconciler of RecordDeletions.
+
+Its steps: resolve, freeze in a status write, delete, await the low watermarks.
+"""
 
 import asyncio
 import dataclasses
@@ -35,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 LOOK_AGAIN_S = 2.0
-ASK_TIMEOUT_MS = 20_000
+QUERY_TIMEOUT_MS = 20_000
 LEADERS_AT_ONCE = 32
 
 
@@ -47,12 +50,13 @@ class RecordDeletionReconciler:
         self._turns = LeaderTurns(services.queue.add)
 
     async def reconcile(self, key: Key) -> float | None:
-        """One step; when to look again, in seconds."""
+        """Do one step; return the seconds until the next, None to wait for a change."""
         services = self._services
         body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None
         view = deletion_info(body)
+        # A finished request only waits for the end of its retention.
         if view.finished_ms is not None:
             return await self._expire(key, body, view)
         view = deletion.observe(services.state, view)
@@ -71,25 +75,29 @@ class RecordDeletionReconciler:
     # ------------------------------------------------------------ resolve and freeze
 
     async def _resolve(self, key: Key, view: DeletionInfo, step: Resolve) -> float:
-        """Ask the leaders, then freeze what they said before anything is deleted."""
+        """Query the leaders, then freeze the resolved offsets before anything is deleted."""
         by_leader: dict[int, list[PointQuery]] = {}
         for query in step.queries:
             by_leader.setdefault(query.node_id, []).append(query)
+        # Leaders in parallel, one request each.
         answers, problem = await _all_at_once(
             self._points(key, node_id, step.topic_id, queries)
             for node_id, queries in sorted(by_leader.items())
         )
+        # A partial result is not frozen: a retry resolves all partitions again.
         if problem:
             await self._write(key, view, Waiting(reason=Reason.RESOLVING, message=problem))
             return LOOK_AGAIN_S
         state = self._services.state
         frozen = deletion_offsets.freeze(state, view, step, answers, now_ms=wall_ms())
+        # Nothing to delete, or not resolvable yet.
         if isinstance(frozen, Finished):
             await self._finish(key, view, frozen)
             return 0.0
         if isinstance(frozen, Waiting):
             await self._write(key, view, frozen)
             return LOOK_AGAIN_S
+        # The frozen offsets are stored; only the next step deletes.
         await self._write(key, frozen, step)
         return 0.0
 
@@ -102,12 +110,14 @@ class RecordDeletionReconciler:
     # ------------------------------------------------------------ delete
 
     async def _delete(self, key: Key, view: DeletionInfo, step: Delete) -> float:
+        # The status shows that the deletion has started before the first record is deleted.
         if not _says_so(view):
             await self._write(key, view, step)
         answers, problem = await _all_at_once(
-            self._carry_out(key, view, command.node_id) for command in step.commands
+            self._delete_on(key, view, command.node_id) for command in step.commands
         )
         current = deletion.record(view, answers)
+        # A withdrawn or paused request gets no further status.
         if not self._is_wanted(key, current):
             return 0.0
         after = deletion.next_step(self._services.state, current, now_ms=wall_ms())
@@ -119,17 +129,19 @@ class RecordDeletionReconciler:
         await self._write(key, current, after)
         return LOOK_AGAIN_S
 
-    async def _carry_out(
+    async def _delete_on(
         self, key: Key, view: DeletionInfo, node_id: int
     ) -> Mapping[int, DeletionAnswer]:
-        """What one broker is to delete by now: while the status was written, or others were asked,
-        another leader may have been elected, and the request withdrawn. Raises
-        :class:`EngineUnavailable`."""
+        """Delete what one broker has to delete by now. Raises :class:`EngineUnavailable`.
+
+        While the status was written, or other brokers were queried, another leader may have been
+        elected, and the request may have been withdrawn.
+        """
         command = self._command_for(key, view, node_id)
         if command is None:
             return {}
         with self._turns.turn(node_id, key):
-            return await self._services.engine.delete_records(command, ASK_TIMEOUT_MS)
+            return await self._services.engine.delete_records(command, QUERY_TIMEOUT_MS)
 
     def _command_for(self, key: Key, view: DeletionInfo, node_id: int) -> DeleteCommand | None:
         if not self._is_wanted(key, view):
@@ -137,7 +149,7 @@ class RecordDeletionReconciler:
         return deletion.command_for(self._services.state, view, node_id, now_ms=wall_ms())
 
     def _is_wanted(self, key: Key, view: DeletionInfo) -> bool:
-        """Is it still the same object, and nobody has withdrawn it, or asked for a pause?"""
+        """Return whether the object is the same, and neither withdrawn nor paused."""
         body = self._services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             return False
@@ -161,6 +173,7 @@ class RecordDeletionReconciler:
         if left_ms > 0:
             return left_ms / 1000
         uid = str(body["metadata"]["uid"])
+        # The operator's own deletion needs no check of the kind's definition.
         self._services.objects.believe(uid)
         await self._services.client.api.delete(RECORD_DELETION, key.namespace, key.name, uid=uid)
         return None
@@ -169,7 +182,7 @@ class RecordDeletionReconciler:
         services, now_ms = self._services, wall_ms()
         held = services.objects.get(key)
         if held is None or held["metadata"]["uid"] != str(view.uid):
-            return  # gone, or made again under its name: that one asks for something else
+            return  # deleted or recreated under its name: that object has another request
         view = dataclasses.replace(view, status=held.get("status") or {})
         result = deletion_status(services.state, view, step, now_ms=now_ms)
         if await services.statuses.write_if_due(
@@ -179,8 +192,10 @@ class RecordDeletionReconciler:
 
 
 def _says_so(view: DeletionInfo) -> bool:
-    """Does the status say already that it is being deleted? Then it is written once a round, with
-    what the round has brought."""
+    """Return whether the status shows the deletion in progress.
+
+    Then it is written once per round, with the round's result.
+    """
     succeeded = find(view.status, "Succeeded")
     return succeeded is not None and succeeded.get("reason") == Reason.DELETING
 
@@ -188,8 +203,10 @@ def _says_so(view: DeletionInfo) -> bool:
 async def _all_at_once(
     calls: Iterable[Coroutine[None, None, Mapping[int, R]]],
 ) -> tuple[dict[int, R], str]:
-    """What the leaders answered, by partition, and why one of them did not: one that is slow or
-    away holds up no other."""
+    """Return the leaders' answers by partition, and the problem of one that failed.
+
+    A slow or absent leader delays no other.
+    """
     gate = asyncio.Semaphore(LEADERS_AT_ONCE)
     answers: dict[int, R] = {}
     problems: list[str] = []
@@ -201,6 +218,7 @@ async def _all_at_once(
             except EngineUnavailable as error:
                 problems.append(str(error))
 
+    # No task raises: one failure must not cancel the queries to other leaders.
     async with asyncio.TaskGroup() as group:
         for call in calls:
             group.create_task(limited(call))

@@ -1,5 +1,4 @@
-"""The core's state follows what the API server holds: Topics, Brokers and the Cluster of this
-term."""
+"""Reflector: copies Topics, Brokers and the Cluster of this term from the store into the state."""
 
 import dataclasses
 import logging
@@ -17,21 +16,21 @@ logger = logging.getLogger(__name__)
 
 
 class Sessions(Protocol):
-    """The brokers' sessions, as far as the objects concern them."""
+    """Sessions of brokers, as far as objects concern them."""
 
     def close_session(self, broker_id: int) -> None:
-        """The broker's object is gone."""
+        """Close the session of a broker whose object is deleted."""
 
 
 class Reflector:
-    """The store's listener of one term."""
+    """Listener of the store for one term."""
 
     def __init__(self, services: Services, sessions: Sessions) -> None:
         self._services = services
         self._sessions = sessions
 
     def changed(self, body: Json) -> None:
-        """An object as the API server has it now."""
+        """Update the state from a new or changed object."""
         key, cluster_key = key_of(body), self._services.cluster_key
         try:
             if key == cluster_key:
@@ -48,7 +47,7 @@ class Reflector:
             logger.warning("%s cannot be read by this version: %s", key, error)
 
     def gone(self, key: Key) -> None:
-        """An object is gone. Rows and registrations of others are untouched by that."""
+        """Update the state after a deletion; rows and other registrations stay unchanged."""
         services, name = self._services, key.namespaced_name
         services.statuses.forget(key)
         if key.kind == TOPIC.kind:
@@ -61,18 +60,21 @@ class Reflector:
         if key.kind == USER.kind:
             self._user_gone(key)
         if key.kind == EXPORT.kind:
-            self._wake_exports(services.state.exports.drop(name))  # one may have its table now
+            self._wake_exports(services.state.exports.drop(name))  # the table may be free now
         if key.kind == BROKER.kind or (key.kind == TOPIC.kind and services.state.cluster.deleting):
-            services.queue.add(services.cluster_key)  # it waited for this one, or makes another
+            services.queue.add(services.cluster_key)  # it waits for this object, or replaces it
 
     def catch_up(self) -> None:
-        """What came while the take-over was under way is in the store, but not in the state: let
-        the state know all of it, and reconcile everything."""
+        """Load the store into the state and reconcile everything.
+
+        Objects that arrived during the takeover are in the store but not in the state.
+        """
         services = self._services
         for kind in WATCHED:
             for body in list(services.objects.of_kind(kind)):
                 self.changed(body)
                 services.queue.add(key_of(body))
+        # Objects that were deleted during the takeover are still in the state.
         known = [TOPIC.key(name) for name in services.state.topics]
         known += [BROKER.key(broker.key) for broker in services.state.brokers.values()]
         known += [USER.key(name) for name in services.state.users.known()]
@@ -83,8 +85,10 @@ class Reflector:
     # ------------------------------------------------------------ by kind
 
     def _topic_changed(self, body: Json) -> None:
-        """The configuration with which a Topic was paused holds from the moment that the pause is
-        seen, before its status says so."""
+        """Update a Topic; a pause keeps the former configuration from the moment it is seen.
+
+        The Topic's status shows that configuration only later.
+        """
         state = self._services.state
         topic = topic_info(body, dict(state.cluster.config))
         former = state.topics.get(topic.key)
@@ -99,7 +103,7 @@ class Reflector:
             self._services.queue.add(EXPORT.key(name))
 
     def _topic_gone(self, name: str) -> None:
-        """Others that claim the same name are looked at again."""
+        """Drop a Topic; other Topics that claim the same name are reconciled."""
         state = self._services.state
         topic = state.topics.get(name)
         state.drop_topic(name)
@@ -113,12 +117,13 @@ class Reflector:
             self._services.queue.add(TOPIC.key(claim.key))
 
     def _broker_changed(self, body: Json) -> None:
-        """The registration is the state's own; the object says the rest."""
+        """Update a Broker from its object; the registration belongs to the state."""
         state = self._services.state
         broker = broker_info(body, fenced=True)
         former = state.brokers.get(broker.node_id)
         if former is None:
             state.put_broker(broker)
+        # The object lags behind the registration, whose fields are therefore kept.
         elif former.key == broker.key:
             state.put_broker(
                 dataclasses.replace(
@@ -135,8 +140,10 @@ class Reflector:
             )
 
     def _broker_gone(self, node_id: int) -> None:
-        """Where partitions still name it, nobody is told to lead them by a list in which it is
-        not."""
+        """Drop a Broker and let others lead its partitions.
+
+        No broker may receive a partition whose leader is missing from the list of brokers.
+        """
         services = self._services
         self._sessions.close_session(node_id)
         services.state.drop_broker(node_id)
@@ -151,13 +158,13 @@ class Reflector:
         )
 
     def _user_gone(self, key: Key) -> None:
-        """Whoever is being deleted may do nothing more, whatever else holds the object."""
+        """Withdraw a User's rights as soon as it is being deleted, whatever finalizers hold it."""
         self._services.state.users.drop(key.namespaced_name)
         self._services.client_certificates.forget(key.name)
         self._services.engine.publish_users()
 
     def _cluster_changed(self, body: Json) -> None:
-        """What was found out about the storage stays; topics follow the new defaults."""
+        """Update the Cluster; the state of the storage stays, and topics follow new defaults."""
         services, former = self._services, self._services.state.cluster
         services.client.api.own.follow(body)
         services.state.cluster = dataclasses.replace(
@@ -170,6 +177,7 @@ class Reflector:
             swept=former.swept,
             audits=former.audits,
         )
+        # Each recipient is notified only of changes that concern it.
         present = services.state.cluster
         if former.told_with_users != present.told_with_users:
             services.engine.publish_users()

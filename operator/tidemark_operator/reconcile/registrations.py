@@ -1,4 +1,4 @@
-"""A registration counts only once it stands in the Broker's status."""
+"""Storage of registrations: a registration counts once it is in the Broker's status."""
 
 import dataclasses
 
@@ -16,11 +16,14 @@ TRIES = 4
 
 
 async def write_broker(services: Services, drafted: BrokerInfo) -> bool:
-    """Persist a registration before it counts. Flags (fenced, shutting down) are not: they can
-    be told from the slices, and the Broker's own reconciliation writes them. Nothing comes
-    between the API server's answer and the state: another status write would tell the former
-    registration."""
+    """Persist a registration before it counts; return whether it is stored.
+
+    Flags (fenced, shutting down) are not persisted: they follow from the slices, and the Broker's
+    own reconciliation writes them. Nothing runs between the API server's answer and the update of
+    the state. Otherwise another status write would write the former registration.
+    """
     known = services.state.brokers.get(drafted.node_id)
+    # Only flags changed: nothing to persist.
     if known is not None and _identity(known) == _identity(drafted):
         apply_broker(services.state, _with_status(drafted, known))
         return True
@@ -31,10 +34,11 @@ async def write_broker(services: Services, drafted: BrokerInfo) -> bool:
             return False
         stored = _known(held)
         if stored.broker_epoch > drafted.broker_epoch:
-            return False  # a later one stands there
+            return False  # a later registration is stored
         fresh = _with_status(drafted, stored)
-        told = dataclasses.replace(fresh, generation=_observed(fresh))
-        status = broker_status(services.state, told, now_ms=wall_ms()).status
+        # A registration does not reconcile the spec, so the observed generation stays.
+        observed = dataclasses.replace(fresh, generation=_observed(fresh))
+        status = broker_status(services.state, observed, now_ms=wall_ms()).status
         try:
             written = await services.statuses.write(BROKER, key, status)
         except Conflict:
@@ -47,12 +51,12 @@ async def write_broker(services: Services, drafted: BrokerInfo) -> bool:
 
 
 def _known(body: Json) -> BrokerInfo:
-    """A broker comes back, whatever a newer version has written into its spec."""
+    """Return the Broker of an object; unknown fields of a newer version must not stop a broker."""
     return broker_info(Broker.known_part(body), fenced=True)
 
 
 def _observed(broker: BrokerInfo) -> int:
-    """The generation that was reconciled last: a registration looks at no spec."""
+    """Return the generation that was reconciled last."""
     observed = broker.status.get("observedGeneration")
     return observed if isinstance(observed, int) else broker.generation
 
@@ -68,7 +72,7 @@ def _identity(broker: BrokerInfo) -> tuple[object, ...]:
 
 
 def _with_status(drafted: BrokerInfo, stored: BrokerInfo) -> BrokerInfo:
-    """The drafted registration over what the object says about everything else."""
+    """Return the drafted registration with all other fields of the object."""
     return dataclasses.replace(
         drafted,
         key=stored.key,

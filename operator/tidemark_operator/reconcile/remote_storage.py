@@ -1,10 +1,10 @@
-"""The Cluster's remote storage: from the manifest to what brokers are given.
+"""Remote storage of the Cluster, from the manifest to the JSON for the brokers.
 
-Accepting a storage means: the credentials are readable, the buckets exist (missing ones are made
-for a store that was never used), and the store's identity object is ours; then the location and the
-store's id are written into the Cluster's status. From then on another identity, or none, means
-unavailable, and another location is refused while topics have data in the old one. Credentials
-reach brokers over the control connection only and are written nowhere.
+A storage is accepted if the credentials are readable, the buckets exist, and the store's identity
+object is ours. Missing buckets are created for a store that was never used. Then location and store
+id are written into the Cluster's status. From then on another identity, or none, means unavailable.
+Another location is refused while topics have data in the old one. Credentials reach brokers over
+the control connection only and are written nowhere.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ class RemoteStorageProblem(Exception):
 
 
 _ACCESS_DENIED = Reason.STORE_ACCESS_DENIED
-#: Reasons of what is no S3, or not there; all others are answers of one, or of a folder.
+#: Reasons that do not come from an S3 service or a folder.
 _NO_ANSWERS_OF_S3 = frozenset({Reason.STORE_UNREACHABLE, Reason.STORE_NOT_S3, Reason.STORE_ERROR})
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A storage that may be used: what brokers are given, what the status records."""
+    """An accepted storage: the JSON for the brokers, and the fields that the status records."""
 
     text: str
     location: Json
@@ -58,7 +58,7 @@ class Accepted:
 
 
 def asks_to_create(spec: Mapping[str, Any]) -> bool:
-    """Whether the manifest asks for buckets that are missing."""
+    """Return whether the manifest requests the creation of missing buckets."""
     return any(bool(section.get("createBuckets")) for section in spec.values() if section)
 
 
@@ -69,8 +69,10 @@ def credentials_secret(spec: Mapping[str, Any]) -> str:
 
 
 async def resolve(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> str:
-    """The JSON for the brokers, with the Secret's credentials. Raises
-    :class:`RemoteStorageProblem`."""
+    """Return the JSON for the brokers, with the Secret's credentials.
+
+    Raises :class:`RemoteStorageProblem`.
+    """
     ((kind, fields),) = (location_of(spec) or {}).items()
     names = credential_names(spec)
     keys = await _credentials(api, namespace, spec[kind], names) if names else {}
@@ -89,9 +91,12 @@ async def _credentials(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """On which a storage is accepted: whose it must be (``store_id`` "": nobody's yet), whether
-    what is missing is made, which hosts may be where credentials are handed out, and the name of
-    the Secret with the keys, "" for none."""
+    """Terms on which a storage is accepted.
+
+    ``store_id``: required identity, "" for a store without one. ``create``: create what is missing.
+    ``allowed_endpoints``: hosts that are allowed although they may hand out credentials.
+    ``credentials_secret``: name of the Secret with the keys, "" for none.
+    """
 
     cluster_id: str
     store_id: str
@@ -101,10 +106,13 @@ class Terms:
 
 
 async def accept(text: str, location: Json, terms: Terms) -> Accepted:
-    """Reach the store and check, or make, its identity; in a thread, within a time limit. Raises
-    :class:`RemoteStorageProblem`."""
+    """Reach the store and check, or create, its identity, in a thread with a timeout.
+
+    Raises :class:`RemoteStorageProblem`.
+    """
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
+            # Clients of stores block, and a black-holed address must not block the main loop.
             store_id = await asyncio.to_thread(_check, text, terms)
     except TimeoutError as error:
         raise RemoteStorageProblem(
@@ -118,8 +126,10 @@ async def accept(text: str, location: Json, terms: Terms) -> Accepted:
 
 
 async def last_sweep(text: str) -> str | None:
-    """What the last sweep of an accepted storage has left, in words; "" for nothing, None where
-    nobody has said it, or the store does not answer."""
+    """Return what the last sweep of an accepted storage has left, as text.
+
+    "" for nothing, None without a sweep or if the store does not answer.
+    """
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             return await asyncio.to_thread(_last_sweep, text)
@@ -132,6 +142,7 @@ def _last_sweep(text: str) -> str | None:
     left = SweepLease(open_store(from_json(text)), "", wall_ms).left()
     if left is None:
         return None
+    # Each kind of remains, as far as there are any.
     found = []
     if left.orphans or left.uploads:
         objects, uploads = count(left.orphans, "object"), count(left.uploads, "unfinished upload")
@@ -145,8 +156,7 @@ def _last_sweep(text: str) -> str | None:
 
 
 async def last_audits(text: str) -> Audits | None:
-    """What audits have found in the tier of an accepted storage; None where the store does not
-    answer."""
+    """Return the results of audits in an accepted storage, None if the store does not answer."""
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             record = await asyncio.to_thread(_last_audits, text)
@@ -163,8 +173,10 @@ def _last_audits(text: str) -> AuditRecord:
 
 
 async def is_deleted(text: str, topic_id: uuid.UUID) -> bool:
-    """Whether an accepted storage has the tombstone of a topic. Raises
-    :class:`RemoteStorageProblem`."""
+    """Return whether an accepted storage has the tombstone of a topic.
+
+    Raises :class:`RemoteStorageProblem`.
+    """
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             return await asyncio.to_thread(_is_deleted, text, topic_id)
@@ -177,9 +189,11 @@ def _is_deleted(text: str, topic_id: uuid.UUID) -> bool:
 
 
 def _shown(error: StoreUnavailable, terms: Terms) -> str:
-    """What a status says. Of an address that was never accepted it must not tell an open port from
-    a closed one, nor what is behind it: who may write a manifest may not look around in our
-    network."""
+    """Return the text of a store's error for a status.
+
+    About an address that was never accepted, it must not distinguish an open port from a closed
+    one, nor reveal what is behind it. Authors of manifests must not be able to scan our network.
+    """
     if error.reason == _ACCESS_DENIED and terms.credentials_secret:
         return f"{error} (the credentials are in Secret {terms.credentials_secret})"
     if terms.store_id or error.reason not in _NO_ANSWERS_OF_S3:
@@ -193,18 +207,19 @@ def _shown(error: StoreUnavailable, terms: Terms) -> str:
 
 def _check(text: str, terms: Terms) -> str:
     config = from_json(text)
+    # Addresses first: nothing may be sent to a metadata service.
     for endpoint in config.endpoints():
         _check_endpoint(endpoint, terms.allowed_endpoints)
     ensure_place(config, create=terms.create, in_use=bool(terms.store_id))
     store = open_store(config)
     if not terms.store_id:
-        # Before anything is written. Brokers probe the store again before they use it.
+        # Checked before anything is written. Brokers probe the store again before they use it.
         check_conditional_writes(store, now_ms=wall_ms())
     return ensure_identity(store, terms.cluster_id, terms.store_id)
 
 
 def _check_endpoint(endpoint: Endpoint, allowed: frozenset[str]) -> None:
-    """A manifest must not reach what hands out the machine's own credentials."""
+    """Reject an address that hands out the machine's own credentials."""
     if endpoint.host in allowed:
         return
     if any(hands_out_credentials(address) for address in endpoint.addresses()):

@@ -1,8 +1,8 @@
-"""Asking brokers how far their replicas' logs reach, while an election or an Event waits for it.
+"""Queries to brokers for the ends of their replicas' logs, for elections and Events.
 
-Called after every commit and once a second: a question that was not answered, or whose answer is
-void by now, is asked again. An answer is memory; what follows from it is decided and stored as
-everything else.
+It runs after every commit and once a second. A query without an answer, or with an answer that is
+void by now, is repeated. Answers are kept in memory; the resulting election is decided and stored
+like any other.
 """
 
 import logging
@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 class LogQuestions:
-    """The questions of one term; one at a time to each broker."""
+    """Queries of one term, one at a time to each broker."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._logs = ReplicaLogs()
 
     def ask(self) -> None:
-        """Ask every connected broker what is wanted of it."""
+        """Query every connected broker for the log ends that are needed."""
         services = self._services
         for node_id in services.state.brokers:
             if services.engine.connected(node_id) and self._logs.unanswered(
@@ -32,7 +32,7 @@ class LogQuestions:
                 services.background.spawn(("replica logs", node_id), self._question(node_id))
 
     def forget_gone(self) -> None:
-        """What was asked of partitions that are no more."""
+        """Drop what was queried about partitions that do not exist any more."""
         self._logs.forget_gone(self._services.state)
 
     async def _question(self, node_id: int) -> None:
@@ -46,6 +46,7 @@ class LogQuestions:
         answered, events = self._logs.take(services.state, node_id, response)
         for event in events:
             services.events.emit(event)
+        # Elections that waited for these answers.
         waiting = [key for key in answered if key in services.state.awaiting_logs]
         if not waiting:
             return

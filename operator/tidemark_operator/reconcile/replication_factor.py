@@ -1,10 +1,10 @@
 """Updates of a Topic's manifest that follow changes made by Kafka clients.
 
-A move to another number of replicas (AlterPartitionReassignments) is committed before the manifest
-follows it, and whoever carries it out may die in between, or not be answered; the client need not
-ask again. A factor that Kafka's clients alone hold was never written by anybody else, so where it
-differs from what is placed, a move has made it differ, and it follows. What a person has written is
-theirs, and the partitions follow it (:mod:`resizing`).
+A change of the replication factor by AlterPartitionReassignments is committed before the manifest
+follows it. The controller may stop in between, or get no answer, and the client need not repeat the
+request. If only Kafka's clients own the factor, no other writer has set it. A difference to the
+placed replicas then comes from a reassignment, and the manifest follows. A factor that a person has
+set is not changed, and the partitions follow it (:mod:`resizing`).
 
 The same holds for a number of partitions that only Kafka clients set and that a restored backup has
 reduced.
@@ -25,15 +25,17 @@ _PARTITIONS = "partitions"
 
 
 def with_factor(body: Json, replication_factor: int) -> Json:
-    """What is to be applied for another number of replicas."""
+    """Return the patch to apply for another replication factor."""
     patch = patch_of(body)
     patch["spec"][_FACTOR] = replication_factor
     return patch
 
 
 async def follow(services: Services, topic: TopicInfo) -> bool:
-    """Write the number of replicas that all partitions have, if the manifest's is Kafka's clients'
-    own; whether it was written. Raises ``KubeError``."""
+    """Write the replication factor of all partitions, if only Kafka clients own the manifest's.
+
+    Returns whether it was written. Raises ``KubeError``.
+    """
     placed = reassignment.common_factor(services.state.rows_of(topic.id).values())
     if placed is None or placed == topic.replication_factor:
         return False
@@ -52,6 +54,7 @@ async def follow_partitions(services: Services, topic: TopicInfo) -> bool:
 async def _write(services: Services, topic: TopicInfo, field: str, value: int) -> bool:
     """Write a number that only Kafka clients own; return whether it was written."""
     key = TOPIC.key(topic.key)
+    # The store drops managed fields, so the object is read from the API.
     body = await services.client.api.get(TOPIC, key.namespace, key.name)
     is_clients = field in held(body).get("spec", {}) and holder(body, ("spec", field)) is None
     if not is_clients or body["metadata"]["uid"] != str(topic.uid):

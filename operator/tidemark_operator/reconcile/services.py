@@ -1,4 +1,4 @@
-"""What the reconcilers of one controller term work with: a record, made anew for every term."""
+"""Collaborators of the reconcilers of one controller term; created for every term."""
 
 import dataclasses
 import uuid
@@ -26,9 +26,12 @@ from tidemark_operator.slices.committer import Committer
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TermServices:
-    """Whatever the engine. ``cluster_key`` names the Cluster that this operator controls; ``state``
-    is the picture that the engine keeps, with what the API server holds, ``disablements`` what
-    brokers have acknowledged; ``leads``: whether the Lease is held still."""
+    """Services of a term with any engine.
+
+    ``cluster_key``: the Cluster that this operator controls. ``state``: the engine's view, with the
+    objects of the API server. ``disablements``: what brokers have acknowledged. ``leads``: whether
+    the Lease is still held.
+    """
 
     cluster_key: Key
     state: ControllerState
@@ -52,9 +55,11 @@ class TermServices:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Services(TermServices):
-    """With our own brokers: ``state`` is changed by commits, ``deletions`` by what brokers answer.
-    ``jobs``: what runs those of Exports. ``export_image``, ``allowed_endpoints``,
-    ``controller_addresses``: see the settings."""
+    """Services of a term with Tidemark's own brokers.
+
+    Commits change ``state``, answers of brokers change ``deletions``. ``jobs`` runs those of
+    Exports. ``export_image``, ``allowed_endpoints``, ``controller_addresses``: see the settings.
+    """
 
     engine: OwnEngine
     committer: Committer
@@ -68,7 +73,7 @@ class Services(TermServices):
     first_reports: FirstReports = dataclasses.field(default_factory=FirstReports)
 
     async def named(self, kind: Kind, name: str) -> Json | None:
-        """The object of that name, of a kind that may be listed and not got."""
+        """Return the object of that name, of a kind that the account may list but not get."""
         found = await self.client.api.list_all(kind, self.cluster_key.namespace, name=name)
         return found[0] if found else None
 
@@ -80,11 +85,12 @@ class Services(TermServices):
                 self.queue.add(TOPIC.key(key))
 
     def wake_rebuilt(self, node_id: int) -> None:
-        """A broker has said what it has: whatever may have waited for that is looked at again."""
+        """Queue the objects that may have waited for a broker's report."""
         state = self.state
         self.wake_rebuilding()
         if state.cluster.rebuilding is not None:
             return
+        # Topics that wait for a name which this broker's replicas explain.
         for topic_id in {topic_id for topic_id, _ in state.held.keys_on(node_id)}:
             if state.topic_by_id(topic_id) is None:
                 for topic in state.topics_named(state.held.name(topic_id)):

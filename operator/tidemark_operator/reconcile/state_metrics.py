@@ -1,6 +1,8 @@
-"""What is measured of the state whenever the page is asked for: with thousands of objects that
-would be more than all else that is done at rest, so most of it is counted as it changes. A
-placeholder counts as missing."""
+"""Metrics that are computed from the state when the page is read.
+
+With thousands of objects a full count would be the most expensive work of an idle operator, so most
+figures are counted as they change. A placeholder counts as missing.
+"""
 
 import datetime as dt
 from collections import Counter
@@ -17,8 +19,8 @@ from tidemark_operator.controller.model import NO_LEADER
 from tidemark_operator.kube.kinds import WATCHED
 from tidemark_operator.reconcile.services import TermServices
 
-#: What a condition says when it is not as it should be, and where it counts then; Reconciling and
-#: Registered tell of nothing that Ready does not.
+#: Conditions that are not as they should be, and the metric that counts them. Reconciling and
+#: Registered add nothing to Ready.
 _WRONG = {
     ("Ready", "False"): operator_table.NOT_READY,
     ("Succeeded", "False"): operator_table.NOT_READY,
@@ -31,7 +33,7 @@ _WRONG = {
 
 
 def measure(services: TermServices) -> None:
-    """Take every figure that the state tells; the API server is not asked."""
+    """Set all figures from the state, without a call to the API server."""
     state, queue = services.state, services.queue
     registered = [broker for broker in state.brokers.values() if broker.registered]
     live = sum(broker.live for broker in registered)
@@ -43,8 +45,9 @@ def measure(services: TermServices) -> None:
         operator_table.OFFLINE: state.leader_count(NO_LEADER),
         operator_table.UNDER_REPLICATED: state.short_of_replicas(),
         operator_table.PLACEHOLDERS: sum(row.placeholders for row in waiting if row is not None),
-        operator_table.REMOTE_BYTES: sum(each.remote_bytes for each in state.reports.values()),
+        operator_table.REMOTE_BYTES: sum(report.remote_bytes for report in state.reports.values()),
     }
+    # A registered broker is either live or fenced.
     brokers: Values = {("live",): live, ("fenced",): len(registered) - live}
     services.metrics.measured.take(
         {
@@ -62,13 +65,18 @@ def _tiering(services: TermServices) -> dict[Metric, Values]:
     disabling = (state.topics[key] for key in state.disabling)
     waiting = sum(len(pending(state, topic, services.disablements)) for topic in disabling)
     return {
-        operator_table.TOPICS: {(state_name(each),): state.tierings[each] for each in TieringState},
+        operator_table.TOPICS: {
+            (state_name(tiering),): state.tierings[tiering] for tiering in TieringState
+        },
         operator_table.PENDING_DISABLEMENTS: {(): waiting},
     }
 
 
 def _conditions(services: TermServices) -> dict[Metric, Values]:
-    """By reason; what nobody has is not shown as 0, for there are a hundred of them."""
+    """Count wrong conditions by reason; reasons without an object are left out.
+
+    There are about a hundred reasons.
+    """
     wrong: dict[Metric, Counter[tuple[str, ...]]] = {row: Counter() for row in _WRONG.values()}
     for (kind, type_, status, reason), number in services.objects.tally.conditions.items():
         row = _WRONG.get((type_, status))
@@ -89,9 +97,10 @@ def _exports(services: TermServices) -> dict[Metric, Values]:
     for export, job in services.state.exports.all():
         states[state_of(export, job)] += 1
         lag += (job.report and job.report.lag) or 0
+        # Only continuous exports have a lag in time; a scheduled one is idle between runs.
         if export.schedule is None and not export.suspended:
-            told_ms = (job.report and job.report.current_ms) or export.current_ms or now_ms
-            stale_ms = max(stale_ms, now_ms - told_ms)
+            current_ms = (job.report and job.report.current_ms) or export.current_ms or now_ms
+            stale_ms = max(stale_ms, now_ms - current_ms)
     (label,) = operator_table.EXPORTS.labels
     return {
         operator_table.EXPORTS: {(name,): states[name] for name in label.values},

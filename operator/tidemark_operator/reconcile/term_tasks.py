@@ -1,4 +1,4 @@
-"""What every term does beside its reconcilers, whatever the engine."""
+"""Tasks of every term other than its reconcilers, with any engine."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 async def relist(services: TermServices, every_s: float) -> None:
-    """List everything again now and then: what a watch missed is found here."""
+    """List everything again at intervals, to find what a watch has missed."""
     while True:
         await asyncio.sleep(every_s)
         for kind in WATCHED:
@@ -26,11 +26,11 @@ async def relist(services: TermServices, every_s: float) -> None:
 
 
 def telling(failed: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The exception that ended the tasks of a term: one that tells more than "the term has
-    ended"."""
+    """Return the most informative exception of those that ended the tasks of a term."""
     leaves: list[BaseException] = []
     for error in failed.exceptions:
         leaves.extend([telling(error)] if isinstance(error, BaseExceptionGroup) else [error])
+    # A fault comes before a reason, and a reason before the mere end of the term.
     unexpected = [error for error in leaves if not isinstance(error, TermEnded)]
     reasons = [error for error in leaves if type(error) is not TermEnded]
     return (unexpected or reasons or leaves)[0]

@@ -1,4 +1,4 @@
-"""One Topic: decide, commit, write the status, tell the brokers. In that order, always."""
+"""Reconciler of Topics: decide, commit, write the status, notify the brokers, in this order."""
 
 import logging
 
@@ -43,7 +43,7 @@ from tidemark_operator.resources.names import TOPIC_FINALIZER
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
-#: While it is not certain yet that the slices hold what brokers were told.
+#: Interval in seconds while reports of the states that brokers received are missing.
 FIRST_REPORTS_S = 0.3
 
 DELETED_IN_TIER = (
@@ -51,8 +51,8 @@ DELETED_IN_TIER = (
     "annotation to create a new topic"
 )
 
-#: What a broker is told of a topic beside its rows, and how many rows count: the very message, so
-#: that nothing can be sent whose change is not seen.
+#: State of a topic that brokers receive in addition to its rows, and how many rows count. It is the
+#: message itself, so that no change of it can be missed.
 Published = tuple[int, TopicState]
 
 
@@ -70,10 +70,11 @@ class TopicReconciler:
         }
 
     async def reconcile(self, key: Key) -> float | None:
-        """One step; when to look again, in seconds."""
+        """Do one step; return the seconds until the next, None to wait for a change."""
         services = self._services
         body = services.objects.get(key)
         text = key.namespaced_name
+        # Deleted: drop what is remembered.
         if body is None:
             self._published.pop(text, None)
             self._outages.forget(text)
@@ -82,31 +83,41 @@ class TopicReconciler:
             return None
         if text not in services.state.topics:
             if cluster_of(body) == services.cluster_key.name:
-                topic_info(body, {})  # raises what is wrong with it: the state could not take it in
+                topic_info(body, {})  # raises why the state could not take it in
             return await elsewhere(services, TOPIC, key, body)
+        # The finalizer is added before anything exists outside.
         if not await self._hold(body, services.state.topics[text]):
             return None
+        # Nothing is decided before the slices are known to hold what brokers received.
         if not services.first_reports.are_in:
             return FIRST_REPORTS_S
+        # Decide, and commit the decision.
         in_tier = await self._look_in_tier(text)
         decision, topic = await self._decide(text)
+        # The object may have been deleted or recreated during the commit.
         present = services.state.topics.get(text)
         if decision is None or topic is None or present is None or present.uid != topic.uid:
             return None
+        # A deletion ends with the release of the object; before, its status shows the progress.
         if decision.deletion is not None and await self._delete(key, topic, decision.deletion):
             return None
+        # Manifest and partitions: one of them follows the other.
         if await self._follow(key, present, decision):
             return None
+        # The status is written before brokers receive a change, except for new partitions.
         if (later_s := await self._put_off(text, decision)) > 0:
             return later_s
         delay_s = await self._write(key, topic, decision)
         self._publish(text)
         self._disable(text)
+        # Without an answer of the tier, look again even if nothing else is due.
         return delay_s if in_tier else LOOK_AGAIN_S
 
     async def _look_in_tier(self, text: str) -> bool:
-        """Before a Topic begins with what the tier has: was that deleted? False: it does not
-        say."""
+        """Check that a Topic which continues from the tier was not deleted there.
+
+        Returns False if the tier does not answer.
+        """
         state = self._services.state
         topic = state.topics.get(text)
         topic_id = None if topic is None else topic_restore.doubtful(topic)
@@ -123,19 +134,26 @@ class TopicReconciler:
         return True
 
     async def _decide(self, text: str) -> tuple[TopicDecision | None, TopicInfo | None]:
-        """The next step, stored, and the Topic that it is about: that may have been edited
-        since. Mostly there is none, and nothing to wait for."""
+        """Commit the next step; return it with the Topic that it concerns, as read in the draft.
+
+        In most cases there is no step, and no commit to wait for.
+        """
         services, now_ms = self._services, wall_ms()
 
-        def both(draft: Draft) -> tuple[TopicDecision | None, TopicInfo | None]:
+        def decide_in(draft: Draft) -> tuple[TopicDecision | None, TopicInfo | None]:
             decided = decide(draft, text, services.disablements, services.deletions, now_ms=now_ms)
             return decided, draft.state.topics.get(text)
 
-        seen = services.committer.glance(both)
-        return seen if seen is not None else await services.committer.decide(both, urgent=False)
+        # A glance costs nothing if the state already matches the manifest.
+        seen = services.committer.glance(decide_in)
+        if seen is not None:
+            return seen
+        return await services.committer.decide(decide_in, urgent=False)
 
     async def _hold(self, body: Json, topic: TopicInfo) -> bool:
-        """Our finalizer stands before anything exists outside; False: nothing is left to do."""
+        """Add our finalizer before anything exists outside; return False if nothing is left to
+        do.
+        """
         if body["metadata"].get("deletionTimestamp"):
             return TOPIC_FINALIZER in finalizers_of(body)
         if not topic.paused:
@@ -143,10 +161,14 @@ class TopicReconciler:
         return True
 
     async def _follow(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> bool:
-        """Where partitions have another number of replicas than the manifest says: has the manifest
-        followed a move of Kafka's clients? Else they follow the manifest. Of a number of partitions
-        that is too small it is asked once."""
+        """Make manifest and partitions agree; return whether the manifest was changed.
+
+        With another replication factor, the manifest follows a reassignment by Kafka's clients.
+        Otherwise the partitions follow the manifest. A number of partitions that is too small is
+        checked once.
+        """
         resizing = self._services.state.resizing
+        # More partitions than the manifest has: a restored manifest may follow them.
         if topic.partitions >= self._services.state.partitions_of(topic):
             self._beyond_spec.discard(topic.key)
         elif topic.key not in self._beyond_spec:
@@ -154,6 +176,7 @@ class TopicReconciler:
             if await replication_factor.follow_partitions(self._services, topic):
                 self._services.queue.add(key)
                 return True
+        # The replication factor: nothing to change, or the partitions already follow.
         if decision.resizing is None or topic.id in resizing:
             if decision.resizing is None:
                 resizing.discard(topic.id)
@@ -165,20 +188,26 @@ class TopicReconciler:
         return False
 
     async def _put_off(self, text: str, decision: TopicDecision) -> float:
-        """How long the first status of new partitions waits for their brokers, which are told of
-        them once the placement is on record; 0.0: it is written now, as is any other."""
+        """Return the seconds for which the first status of new partitions waits for their brokers.
+
+        Brokers receive the partitions once the placement is persisted. 0.0: write the status now,
+        as in all other cases.
+        """
         services, now_ms = self._services, wall_ms()
         topic = services.state.topics[text]
         if not says_nothing_yet(services.state, topic, decision):
             self._first_statuses.forget(text)
             return 0.0
-        if topic.partitions_placed < topic.partitions and not await self._put_on_record(text):
+        if topic.partitions_placed < topic.partitions and not await self._persist_placement(text):
             return 0.0
         self._publish(text)
         return self._first_statuses.put_off_ms(text, now_ms=now_ms) / 1000
 
-    async def _put_on_record(self, text: str) -> bool:
-        """False: too little is to be done to share that write, or there is no room."""
+    async def _persist_placement(self, text: str) -> bool:
+        """Persist the placement in a slice; return False if a status write does it as well.
+
+        Under low load the slice write would not be shared, and a full slice has no room.
+        """
         committer = self._services.committer
         if not committer.is_busy:
             return False
@@ -189,6 +218,7 @@ class TopicReconciler:
 
     async def _write(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> float | None:
         services, now_ms = self._services, wall_ms()
+        # A deletion that will be over in a moment needs no status.
         if (quiet_s := _quiet_s(topic, decision, now_ms)) > 0:
             return quiet_s
         result = topic_status(services.state, topic, decision, services.disablements, now_ms=now_ms)
@@ -205,14 +235,15 @@ class TopicReconciler:
             for event in (*decision.events, *news):
                 services.events.emit(event)
             if decision.adopted is not None:
-                services.queue.add(services.cluster_key)  # its leftBehind names it no more
+                services.queue.add(services.cluster_key)  # remove it from leftBehind
+        # Only figures differ: they are written when their interval is over.
         elif topic.status != result.status:
             later_s = figures_interval_ms(result.status) / 1000
             return later_s if recheck_s is None else min(recheck_s, later_s)
         return recheck_s
 
     def _publish(self, text: str) -> None:
-        """Tell the brokers a Topic whose placement, configuration or tiering was just stored."""
+        """Send the brokers a Topic whose placement, configuration or tiering was just stored."""
         topic = self._services.state.topics.get(text)
         if topic is None:
             return
@@ -236,6 +267,7 @@ class TopicReconciler:
         topic = services.state.topics.get(text)
         if topic is None or topic.paused:
             return
+        # One request per broker and epoch at a time; the key of the task prevents duplicates.
         requests = disablement.requests(services.state, topic, services.disablements)
         for node_id, request in requests.items():
             if services.engine.connected(node_id):
@@ -255,6 +287,7 @@ class TopicReconciler:
         still_at_work = any(
             result.error_code == int(ErrorCode.request_timed_out) for result in response.replicas
         )
+        # Progress is shown at once; a broker that is still working is queried again soon.
         if news:
             services.queue.add(TOPIC.key(text))
         if still_at_work:
@@ -263,8 +296,9 @@ class TopicReconciler:
     # ------------------------------------------------------------ deleting
 
     async def _delete(self, key: Key, topic: TopicInfo, step: DeletionStep) -> bool:
-        """Carry a deletion on; False when its status is to say how far it is."""
+        """Continue a deletion; return False if its status should show the progress."""
         services = self._services
+        # A broker empties the tier in the background; its answer queues the Topic again.
         if step.remote is not None:
             node_id, request = step.remote
             services.background.spawn(
@@ -272,6 +306,7 @@ class TopicReconciler:
             )
         if not step.release:
             return False
+        # The Cluster's status has to know an orphan before its Topic disappears.
         if step.orphan is not None and not await self._record_orphan(step.orphan):
             services.queue.add_later(key, LOOK_AGAIN_S)
             return True
@@ -281,6 +316,7 @@ class TopicReconciler:
             services.events.emit(
                 normal("Topic", topic.key, reason, f"{topic.name}: {step.message}")
             )
+            # Everything of the topic is deleted: release the object last.
             await services.client.release(TOPIC, body, TOPIC_FINALIZER)
             services.disablements.forget(topic.id)
             self._published.pop(topic.key, None)
@@ -296,13 +332,16 @@ class TopicReconciler:
             services.queue.add_later(TOPIC.key(text), LOOK_AGAIN_S)
             return
         services.deletions.take_remote(request.topic_id, node_id, response)
+        # Not finished within the timeout: continue soon. Other errors back off.
         delays_s = {int(ErrorCode.none): 0.0, int(ErrorCode.request_timed_out): 1.0}
         delay_s = delays_s.get(response.error_code, LOOK_AGAIN_S)
         services.queue.add_later(TOPIC.key(text), delay_s)
 
     async def _record_orphan(self, orphan: OrphanedTopic) -> bool:
-        """What is left behind stands in the Cluster's status before the Topic goes; False: others
-        have filled the list meanwhile."""
+        """Record an orphan in the Cluster's status before its Topic is released.
+
+        Returns False if other topics have filled the list meanwhile.
+        """
         services = self._services
         cluster = services.state.cluster
         left = left_behind.added(cluster, orphan)

@@ -1,8 +1,8 @@
-"""What a User's clients need, in a Secret under its name; and what brokers are given for it.
+"""Credentials of a User's clients in a Secret of its name, and their form for brokers.
 
-The Secret stands before a broker hears of what it holds. A password that was accepted once stays in
-force, in that Secret, until another one can be read: a Secret that somebody takes away locks
-nobody out, deleting the User does.
+The Secret exists before brokers receive its content. An accepted password stays valid, in that
+Secret, until another can be read. Removal of a referenced Secret therefore locks no client out;
+deletion of the User does.
 """
 
 import asyncio
@@ -41,17 +41,21 @@ from tidemark_operator.users.user_secret import (
     read_password,
 )
 
-#: Each takes some milliseconds of a core, and there may be thousands after a take-over.
+#: Each derivation takes some milliseconds of a core; a takeover may need thousands.
 DERIVATIONS = 2
 
 
-#: The API server lets the operator's account not at Secrets: which there are is not known.
+#: The API server denies the operator access to Secrets, so existing ones are not known.
 SECRET_REFUSED = Reason.SECRET_REFUSED
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How a user proves who it is: its Secret ("": none), its credentials, what is wrong."""
+    """Credentials of a user.
+
+    ``secret``: name of the Secret, "" for none. ``scram``: credentials for brokers. ``problem``:
+    what is wrong.
+    """
 
     secret: str = ""
     scram: tuple[ScramCredential, ...] = ()
@@ -59,7 +63,7 @@ class Proof:
 
 
 class UserSecrets:
-    """Of one term."""
+    """Secrets of one term."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -68,9 +72,13 @@ class UserSecrets:
         self._derivations = asyncio.Semaphore(DERIVATIONS)
 
     async def provide(self, user: UserInfo, name: str, body: Json) -> Proof:
-        """Make and keep the Secret ``name`` of a User (``body``). Raises :class:`KeptByAnother`
-        where somebody else writes it at this moment, ``KubeError``."""
+        """Create and update the Secret ``name`` of a User (``body``).
+
+        Raises :class:`KeptByAnother` if another writer changes it at the same time, and
+        ``KubeError``.
+        """
         try:
+            # A leaf of a user without a certificate must not hold up the rotation.
             if not user.certificate:
                 self._services.client_certificates.forget(name)
             if user.certificate:
@@ -78,6 +86,7 @@ class UserSecrets:
             if user.mechanism:
                 return await self._password(user, name, body)
             await self._remove(name)
+        # A missing right concerns all Users, and is reported with the remedy.
         except (Forbidden, Invalid) as error:
             text = (
                 "the operator's account lacks permissions for Secrets (HTTP "
@@ -93,25 +102,29 @@ class UserSecrets:
         own, taken = await self._own(user, name)
         if taken is not None:
             return Proof(problem=taken)
-        wanted, problem = await self._wanted(user)
+        given, problem = await self._given(user)
+        # The present password stays in force while no other is given.
         try:
             present = None if own is None else read_password(own.data)
         except passwords.BadPassword as error:
-            if not wanted:
+            if not given:
                 text = f"{error}. Correct it, or delete the Secret to generate another password"
                 return Proof(problem=UserProblem(Reason.PASSWORD_UNUSABLE, text))
             present = None
         if problem is not None and present is None:
             return Proof(problem=problem)
         kept = KeptPassword(
-            wanted or (passwords.make() if present is None else present.password),
+            given or (passwords.make() if present is None else present.password),
             secrets.token_bytes(SALT_KEY_BYTES) if present is None else present.salt_key,
         )
+        # The Secret first: clients must be able to read a password before brokers require it.
         await self._write(name, password_data(user.username, kept), own, body)
         return Proof(name, (await self._credential(user, kept),), problem)
 
-    async def _wanted(self, user: UserInfo) -> tuple[str, UserProblem | None]:
-        """The password that somebody else keeps; "" where nobody does, or it cannot be used."""
+    async def _given(self, user: UserInfo) -> tuple[str, UserProblem | None]:
+        """Return the password from the Secret that the User names; "" without one, or with a
+        problem.
+        """
         if user.password_ref is None:
             return "", None
         try:
@@ -121,13 +134,17 @@ class UserSecrets:
             return "", UserProblem(Reason.PASSWORD_UNUSABLE, str(error))
 
     async def _credential(self, user: UserInfo, kept: KeptPassword) -> ScramCredential:
-        """As it was told before where the password is the same: the salt says so."""
+        """Return the credential for brokers; the former one if the password is the same.
+
+        The salt depends on the password, so an equal salt shows that.
+        """
         mechanism = Mechanism(user.mechanism)
         salt = salt_of(kept.salt_key, kept.password, mechanism)
         former = self._services.state.users.get(user.key)
         for known in former.scram if former else ():
             if (known.mechanism, known.iterations, known.salt) == (mechanism, ITERATIONS, salt):
                 return known
+        # Derivation is expensive by design: few at a time, outside the main loop.
         async with self._derivations:
             return await asyncio.to_thread(credential, kept.password, salt, mechanism)
 
@@ -138,6 +155,7 @@ class UserSecrets:
         if taken is not None:
             return Proof(problem=taken)
         present = None if own is None else read_certificate(own.data)
+        # An overtaken rotation is retried by the queue; other problems go into the status.
         try:
             leaf, trusted = await self._services.client_certificates.leaf(name, present)
         except Overtaken:
@@ -154,7 +172,8 @@ class UserSecrets:
 
         A Secret that was made for a User of another uid is adopted: both were restored from a
         backup, or the Secret got its labels back. The Secret of a User whose deletion was seen is
-        deleted: its password may be the reason for the deletion."""
+        deleted: its password may be the reason for the deletion.
+        """
         try:
             kept = await self._keeper.read(name)
         except KeptByAnother as error:
@@ -165,14 +184,19 @@ class UserSecrets:
         return kept, None
 
     def _is_left(self, kept: Kept) -> bool:
-        """Return whether the User of a Secret was deleted after the Secret was written. A newer
-        Secret was restored."""
+        """Return whether the User of a Secret was deleted after the Secret was written.
+
+        A newer Secret was restored.
+        """
         deleted = self._services.objects.deleted_at(kept.owner)
         return bool(kept.owner) and int(kept.version) < deleted
 
     async def forget(self, name: str) -> None:
-        """Delete the Secret of a deleted User. Raises ``KubeError``, and :class:`KeptByAnother` if
-        another writer changes it at the same time."""
+        """Delete the Secret of a deleted User.
+
+        Raises ``KubeError``, and :class:`KeptByAnother` if another writer changes it at the same
+        time.
+        """
         try:
             kept = await self._keeper.read(name)
         except KeptByAnother:
@@ -188,7 +212,7 @@ class UserSecrets:
             await self._keeper.write(name, data, former, owner)
 
     async def _remove(self, name: str) -> None:
-        """A user that proves itself by what somebody else issued has no Secret of ours."""
+        """Delete our Secret of a user whose credentials another system issues."""
         try:
             kept = await self._keeper.read(name)
         except KeptByAnother:

@@ -1,4 +1,4 @@
-"""One User: its Secret, then the brokers, then its status."""
+"""Reconciler of Users: its Secret, then the brokers, then its status."""
 
 import logging
 
@@ -21,13 +21,13 @@ from tidemark_operator.resources.metadata import InvalidResource
 
 logger = logging.getLogger(__name__)
 
-#: Secrets are not watched: a password that somebody else keeps is read again within this time, and
-#: a Secret of ours that was removed, or a certificate that is due, is made good within the other.
+#: Secrets are not watched. A referenced password is read again within the first interval. An own
+#: Secret that was removed, or a certificate that is due, is renewed within the second.
 PASSWORD_CHECK_S = 60.0
 SECRET_CHECK_S = 600.0
 PROBLEM_RETRY_S = 10.0
 CONTENDED_RETRY_S = 0.5
-#: How long brokers may take before the status says so: of a User that was usable, and of others.
+#: Time for brokers to acknowledge before the status shows the delay: of a usable User, of others.
 PATIENCE_S = 60.0
 FIRST_PATIENCE_S = 2.0
 
@@ -38,25 +38,26 @@ class UserReconciler:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._secrets = UserSecrets(services)
-        #: Users for which brokers have been waited for once.
+        #: Users whose first wait for brokers is over.
         self._waited: set[Key] = set()
 
     async def reconcile(self, key: Key) -> float | None:
-        """One step; when to look again, in seconds."""
+        """Do one step; return the seconds until the next, None to wait for a change."""
         services = self._services
         body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._waited.discard(key)
-            # Again: it may have been seen once more on its way out.
+            # Again: a late event may have brought it back.
             self._services.client_certificates.forget(key.name)
             if body is None:
                 try:
                     await self._secrets.forget(key.name)
                 except KeptByAnother:
                     return CONTENDED_RETRY_S
-            return None  # brokers were told when the news came
+            return None  # the reflector has already notified the brokers
         if cluster_of(body) != services.cluster_key.name:
             return await elsewhere(services, USER, key, body)
+        # An invalid User may do nothing, whatever it could do before.
         try:
             user = user_info(body)
         except InvalidResource:
@@ -67,13 +68,14 @@ class UserReconciler:
         except KeptByAnother as error:
             logger.info("%s: %s", key, error)
             return CONTENDED_RETRY_S
+        # The User may have been changed while its Secret was written.
         if not self._is_still(key, user):
             return 0.0
         if proof.problem is None or proof.scram:
-            self._tell(user, proof.scram)
+            self._publish(user, proof.scram)
         elif self._services.state.users.get(user.key) or proof.problem.reason != SECRET_REFUSED:
-            self._tell(user, self._former(user))
-        # Else nothing is known of what was accepted: until it is, brokers keep what they were told.
+            self._publish(user, self._former(user))
+        # Otherwise no accepted credential is known yet: brokers keep what they have.
         return await self._write(key, user, proof)
 
     async def _provide(self, user: UserInfo, key: Key, body: Json) -> Proof:
@@ -81,31 +83,32 @@ class UserReconciler:
             return await self._secrets.provide(user, key.name, body)
         except (KubeError, KeptByAnother):
             raise
-        except Exception:  # a fault of ours in one User must not keep all others from brokers
-            self._tell(user, self._former(user))
+        except Exception:  # a fault in one User must not keep all others from brokers
+            self._publish(user, self._former(user))
             raise
 
     def _is_still(self, key: Key, user: UserInfo) -> bool:
-        """Is it the same object, and nobody has asked for its deletion or for something else?"""
+        """Return whether the object is the same, neither deleted nor changed."""
         body = self._services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             return False
         meta = body["metadata"]
         return (str(meta["uid"]), int(meta["generation"])) == (user.uid, user.generation)
 
-    def _tell(self, user: UserInfo, scram: tuple[ScramCredential, ...]) -> None:
-        """A user with a problem is told all the same: what it may do, and by what it could prove
-        itself before."""
+    def _publish(self, user: UserInfo, scram: tuple[ScramCredential, ...]) -> None:
+        """Send a user to the brokers; one with a problem keeps its rights and former
+        credentials.
+        """
         users = self._services.state.users
         was_complete = users.complete
         if users.put(user, user.state(scram)) or users.complete != was_complete:
             self._services.engine.publish_users()
 
     def _former(self, user: UserInfo) -> tuple[ScramCredential, ...]:
-        """What brokers were told, of the kind that it is to have."""
-        told = self._services.state.users.get(user.key)
-        of_all = () if told is None else told.scram
-        return tuple(each for each in of_all if each.mechanism == user.mechanism)
+        """Return the credentials that brokers have, of the mechanism that the user should have."""
+        published = self._services.state.users.get(user.key)
+        credentials = () if published is None else published.scram
+        return tuple(known for known in credentials if known.mechanism == user.mechanism)
 
     def _forget(self, key: Key) -> None:
         self._services.state.users.drop(key.namespaced_name)
@@ -117,6 +120,7 @@ class UserReconciler:
     async def _write(self, key: Key, user: UserInfo, proof: Proof) -> float | None:
         services, now_ms = self._services, wall_ms()
         users = services.state.users
+        # Brokers usually acknowledge within moments: the status waits for them, once.
         behind = services.engine.users_behind(users.changed_at(user.key))
         is_well = proof.problem is None
         if behind and is_well and (pause_s := self._patience_s(key, user)):
@@ -142,7 +146,9 @@ class UserReconciler:
         return SECRET_CHECK_S if user.password_ref is None else PASSWORD_CHECK_S
 
     def _patience_s(self, key: Key, user: UserInfo) -> float:
-        """How long nothing is said of brokers that have not acknowledged it yet, the first time."""
+        """Return the seconds until a missing acknowledgement is reported, 0 after the first
+        wait.
+        """
         if key in self._waited:
             return 0.0
         self._waited.add(key)
@@ -151,7 +157,7 @@ class UserReconciler:
         return PATIENCE_S if ready and ready.get("status") == TRUE else FIRST_PATIENCE_S
 
     def _report(self, user: UserInfo, view: UserView, former_reason: str) -> None:
-        """An Event when the story of Ready is another one."""
+        """Emit an Event when the reason of Ready changes."""
         ready = user_conditions(self._services.state, user, view)[0]
         if ready.reason != former_reason:
             event = normal if ready.status == TRUE else warning

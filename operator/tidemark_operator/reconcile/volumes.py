@@ -1,7 +1,7 @@
-"""Keeps the claim of a broker's volume: it grows, and it is told why no volume comes.
+"""Claim of a broker's volume: its growth, and the reason for a missing volume.
 
-A pod goes on with the volume that it has, whatever is refused of another size. What is wrong with
-a claim nobody but its Events say: a StorageClass may not be read from within a namespace.
+A pod continues with its volume if another size is refused. Only Events explain the problem of a
+claim: StorageClasses cannot be read from within a namespace.
 """
 
 import dataclasses
@@ -16,18 +16,18 @@ from tidemark_operator.reconcile.services import Services
 
 
 class VolumeKeeper:
-    """Of one term."""
+    """Claims of one term."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def foreign(self, wanted: Json) -> str:
-        """Why a claim of the name is not the Broker's; "": it is, or there is none."""
+        """Return why a claim of the name is not the Broker's; "" if it is, or if there is none."""
         live = await self._services.named(VOLUME_CLAIM, wanted["metadata"]["name"])
         return "" if live is None else volumes.foreign(live, wanted)
 
     async def keep(self, wanted: Json, seen: PodState) -> PodState:
-        """The claim is as wanted, or it is told why not."""
+        """Apply the claim; return the pod's state with the claim's problem, if any."""
         name = wanted["metadata"]["name"]
         try:
             live = await self._services.named(VOLUME_CLAIM, name)
@@ -38,10 +38,10 @@ class VolumeKeeper:
         if not volumes.is_pending(live):
             return seen
         services = self._services
-        said = await last_warning(
+        event = await last_warning(
             services.client.api, services.cluster_key.namespace, VOLUME_CLAIM, name
         )
-        why = volumes.why_pending(live, said)
+        why = volumes.why_pending(live, event)
         return dataclasses.replace(seen, why=why and f"waits for its volume: {why}")
 
     async def _apply(self, wanted: Json) -> Json:

@@ -1,4 +1,4 @@
-"""The workers of the queue: one key at a time each, and none of them ever ends by a failure."""
+"""Workers of the queue: one key at a time each; no failure ends a worker."""
 
 import logging
 import time
@@ -16,23 +16,23 @@ from tidemark_operator.slices.committer import DecisionFailed
 
 logger = logging.getLogger(__name__)
 
-#: An object that others changed meanwhile is looked at as soon as any that is changed, however
-#: often that was so: who changes it in a row is not to wait for the last change.
+#: Longest backoff after a conflict with news. An object that others change frequently is reconciled
+#: as soon as any changed object, not only after the last change.
 CHANGED_S = 1.0
 
-#: Looks at a key; when to look again, in seconds (None: when something changes).
+#: Reconciles a key; returns the seconds until the next step (None: when something changes).
 Reconcile = Callable[[Key], Awaitable[float | None]]
 
 
 class LastPass:
-    """When something was last reconciled (monotonic seconds); /healthz judges by it."""
+    """Time of the last reconciliation (monotonic seconds), for /healthz."""
 
     def __init__(self) -> None:
         self.at_s = time.monotonic()
 
 
 class Workers:
-    """What the workers of one term share."""
+    """Shared part of the workers of one term."""
 
     def __init__(
         self, services: TermServices, reconcilers: Mapping[str, Reconcile], last_pass: LastPass
@@ -43,7 +43,7 @@ class Workers:
         self._failures = Failures(services)
 
     async def work(self) -> None:
-        """One worker: serves the queue until the term ends."""
+        """Serve the queue until the term ends."""
         services = self._services
         while True:
             key = await services.queue.get()
@@ -58,14 +58,15 @@ class Workers:
                 services.metrics.last_pass.set_to_current_time()
 
     async def _one(self, key: Key) -> str:
-        """Reconcile one key; what fails comes again, and never ends the worker."""
+        """Reconcile one key; return the outcome for the metrics. A failed key is queued again."""
         queue, began_at = self._services.queue, self._version(key)
-        if self._services.objects.has_vanished(key):  # with its definition: it is kept
+        if self._services.objects.has_vanished(key):  # deleted with its definition: unchanged
             queue.done(key)
             return "done"
         try:
             delay_s = await self._reconcilers[key.kind](key)
             await report_deleted(self._services, key)
+        # Another writer was faster: read the object and try again, soon if it has changed.
         except Conflict as error:
             logger.debug("%s: %s", key, error)
             self._services.metrics.conflicts.labels(key.kind).inc()
@@ -73,10 +74,12 @@ class Workers:
             queue.failed(key, at_most_s=CHANGED_S if is_news else RETRY.most_s)
             await self._failures.tell(key, error)
             return "retry"
+        # The end of the term ends all workers; the key is no failure.
         except TermEnded:
             queue.done(key)
             raise
         except (KubeError, InvalidResource, DecisionFailed) as error:
+            # The CRD's rule rejects a stale epoch: another controller leads.
             if isinstance(error, Invalid) and "STALE_CONTROLLER_EPOCH" in error.message:
                 raise ControllerFenced(error.message) from error
             at_least_s = error.retry_after_s if isinstance(error, Unavailable) else 0.0
@@ -84,7 +87,7 @@ class Workers:
             logger.warning("%s: retry in %.1f s: %s", key, delay_s, error)
             await self._failures.tell(key, error)
             return "error"
-        except Exception as error:  # a fault of ours in one object must not stop the others
+        except Exception as error:  # a fault in one object must not stop the others
             delay_s = queue.failed(key, at_least_s=1.0)
             logger.exception("%s: failed, retry in %.1f s", key, delay_s)
             await self._failures.tell(key, error)
@@ -100,7 +103,7 @@ class Workers:
         return 0 if body is None else resource_version(body)
 
     async def _refresh(self, key: Key) -> bool:
-        """Whether what is read is news: the watch may have been quicker."""
+        """Read the object again; return whether it is news, which a faster watch prevents."""
         try:
             return await self._services.client.refresh(key)
         except KubeError as error:

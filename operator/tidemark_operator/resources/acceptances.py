@@ -1,4 +1,4 @@
-"""What a person has accepted by annotation, as statuses keep it."""
+"""Losses that a person has accepted by annotation, as statuses record them."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ from pydantic import Field
 from tidemark_operator.resources.schema import ApiModel
 from tidemark_operator.resources.times import Time
 
-#: Records that a status keeps; the oldest go first.
+#: Records in a status; the oldest are dropped first.
 ACCEPTED_MAX = 16
 
 

@@ -1,8 +1,8 @@
-"""Access control lists (KIP-11) as a ``User`` declares them, in the words of Kafka's tools.
+"""Access control lists (KIP-11) as a ``User`` declares them, in the terms of Kafka's tools.
 
-Which operations a type of resource knows is Kafka's ``AclEntry.supportedOperations``; the others
-are refused when the manifest is applied: an ACL that can never match looks like protection and is
-none.
+Kafka's ``AclEntry.supportedOperations`` defines the operations of each type of resource. Other
+operations are rejected when the manifest is applied: an ACL that can never match looks like
+protection and is none.
 """
 
 import enum
@@ -14,7 +14,7 @@ from pydantic import Field
 from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.schema import Kube, Rule, SpecModel
 
-#: Of one User; each names at least one operation.
+#: Per User; each ACL names at least one operation.
 ACLS_MAX = 100
 
 
@@ -28,7 +28,7 @@ class ResourceType(enum.StrEnum):
 
 
 class PatternType(enum.StrEnum):
-    """How an ACL matches a resource name (Kafka's PatternType, KIP-290)."""
+    """Match of an ACL with a resource name (Kafka's PatternType, KIP-290)."""
 
     LITERAL = "Literal"
     PREFIXED = "Prefixed"
@@ -51,14 +51,14 @@ class Operation(enum.StrEnum):
 
 
 class Permission(enum.StrEnum):
-    """Kafka's AclPermissionType."""
+    """Permission type of an ACL (Kafka's AclPermissionType)."""
 
     ALLOW = "Allow"
     DENY = "Deny"
 
 
 _CONFIGS = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
-#: Beside All, which every type knows.
+#: In addition to All, which every type supports.
 OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
     ResourceType.TOPIC: (
         Operation.READ,
@@ -94,6 +94,8 @@ class AclResource(SpecModel):
         ),
         Rule(
             rule=(
+                # Kafka has a literal '*' as its only wildcard; with Prefixed it would be a plain
+                # character.
                 "!has(self.patternType) || self.patternType == 'Literal' || "
                 "(self.type != 'Cluster' && (!has(self.name) || self.name != '*'))"
             ),
@@ -138,6 +140,7 @@ class AclRule(SpecModel):
     rules: ClassVar[tuple[Rule, ...]] = tuple(
         Rule(
             rule=(
+                # Kafka accepts such an ACL without an error, and never applies it.
                 f"self.resource.type != '{type_}' || "
                 f"self.operations.all(o, o == 'All' || o in {cel_list(operations)})"
             ),
@@ -163,6 +166,7 @@ class AclRule(SpecModel):
         ),
         Kube(
             Rule(
+                # Compared as text with the client's address, so only the canonical form can match.
                 rule="self == '*' || (isIP(self) && ip.isCanonical(self))",
                 message="host is '*' or one IP address in canonical form, such as "
                 "10.0.0.7 or fd00::7. Host names and networks are not "

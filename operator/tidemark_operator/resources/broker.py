@@ -1,7 +1,7 @@
 """``Broker``: one broker, as a Node is one machine.
 
-The object is what lets a process with that node id register; the operator never invents one. Of
-Apache Kafka (``Cluster.spec.engine``) it is what shows a broker that is there.
+The object permits a process with that node id to register; the operator never invents one. With
+Apache Kafka (``Cluster.spec.engine``) it mirrors an existing broker.
 """
 
 from collections.abc import Mapping
@@ -37,6 +37,7 @@ class BrokerSpec(SpecModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            # A node id is part of every row of its replicas.
             rule="self.nodeId == oldSelf.nodeId",
             message="nodeId is immutable. Delete this Broker and create one with the other id.",
             field_path=".nodeId",
@@ -57,6 +58,7 @@ class BrokerSpec(SpecModel):
             "the broker and set its rack in Apache Kafka.",
         ),
         Rule(
+            # Transition rules must hold for an unchanged object, so status writes still pass.
             rule="self.workload != 'Observed' || self == oldSelf",
             message="the spec of a Broker with workload Observed is read-only. Change "
             "the broker in Apache Kafka.",
@@ -121,6 +123,7 @@ class BrokerStatus(ApiModel):
     broker_epoch: Annotated[
         int | None,
         Field(ge=0, description="Broker epoch of the latest registration."),
+        # The epoch fences former registrations of the broker.
         Kube(Rule(rule="self >= oldSelf", message="brokerEpoch never goes back"), format="int64"),
     ] = None
     incarnation_id: Annotated[
@@ -160,7 +163,7 @@ class BrokerStatus(ApiModel):
     conditions: Conditions = ()
 
 
-#: Of its pod's labels one is the name of its StatefulSet with a hash behind it.
+#: The pod's label with the name of its StatefulSet also has a hash, and 63 characters at most.
 POD_NAME_MAX = 52
 
 
@@ -169,6 +172,7 @@ class Broker(Resource):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            # The name becomes that of a StatefulSet, a Service and a claim.
             rule=(
                 "self.spec.workload != 'Pod' || "
                 f"self.metadata.name.matches('^[a-z]([-a-z0-9]{{0,{POD_NAME_MAX - 2}}}[a-z0-9])?$')"

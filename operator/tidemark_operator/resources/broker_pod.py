@@ -1,8 +1,7 @@
-"""What a broker's pod is made of: of one ``Broker`` with ``workload: Pod``, and as the template of
-all that a ``Cluster`` has made.
+"""Template of a broker's pod, for a ``Broker`` with ``workload: Pod`` and for a ``Cluster``.
 
-Names and defaults are Kubernetes' where it has one. What the operator decides itself (names, ports
-of its own, the configuration's first keys, the security context) has no field here.
+Names and defaults are Kubernetes' where it has one. The operator's own decisions (names, its ports,
+the first keys of the configuration, the security context) have no field here.
 """
 
 import enum
@@ -24,7 +23,7 @@ from tidemark_operator.resources.schema import (
     SpecModel,
 )
 
-#: Keys that the operator gives to a pod's broker itself.
+#: Keys of the broker's configuration that the operator sets itself.
 OWN_KEYS = (
     "node.id",
     "cluster.id",
@@ -39,22 +38,22 @@ OWN_KEYS = (
     "metrics.host",
     "metrics.port",
 )
-#: An annotation that loosens a container, as a field of the pod would.
+#: Prefix of annotations that loosen a container like a field of the pod would.
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 REPLICATION_PORT = 9094
 METRICS_PORT = 8080
-#: More than a controlled shutdown waits for (``controlled.shutdown.max.ms``, 15 s), with the time
-#: that the store and the files are given after it.
+#: More than a controlled shutdown waits for (``controlled.shutdown.max.ms``, 15 s), plus the time
+#: for the store and the files after it.
 GRACE_S = 60
 
 _REPLICATION = f"self.?replicationPort.orValue({REPLICATION_PORT})"
 _METRICS = f"self.?metricsPort.orValue({METRICS_PORT})"
 _PRESERVED = {"x-kubernetes-preserve-unknown-fields": True}
-#: The value of a label, and the name of one with its prefix.
+#: Value of a label; names with their prefix have a limit of their own.
 LabelValue = Annotated[str, Field(max_length=63)]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=32)]
 Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)]
-#: As ``500m`` or ``2Gi``: any of Kubernetes' quantities, which the API server checks.
+#: A quantity of Kubernetes such as ``500m`` or ``2Gi``, which the API server checks.
 Amount = Annotated[
     str,
     BeforeValidator(text_of_number),
@@ -133,6 +132,7 @@ class PodStorage(SpecModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule=(
+                # An invalid quantity is reported by the field's own rule, not as a shrunk volume.
                 "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0 || "
                 "!isQuantity(string(self.size))"
             ),
@@ -182,6 +182,7 @@ class BrokerPod(SpecModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            # A port rule needs the defaults too, since unset fields have no value in CEL.
             rule=(
                 f"!self.listeners.exists(l, l.port == {_REPLICATION} || l.port == {_METRICS}) && "
                 f"{_REPLICATION} != {_METRICS}"
@@ -233,6 +234,7 @@ class BrokerPod(SpecModel):
                 ),
             ),
             Rule(
+                # A line end in a value would add a key to the broker's configuration file.
                 rule=r"self.all(k, k.matches('^[a-z][A-Za-z0-9._-]{0,127}$') && "
                 r"!self[k].matches('[\\r\\n]'))",
                 message="a key has only characters of a configuration name, and a "
@@ -276,6 +278,7 @@ class BrokerPod(SpecModel):
         Annotations,
         Kube(
             Rule(
+                # Such an annotation could switch off what the security context enforces.
                 rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
                 message="the operator sets the security context of the pod. Remove the "
                 "AppArmor annotation.",

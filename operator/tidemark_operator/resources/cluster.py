@@ -1,8 +1,8 @@
-"""``Cluster``: what is cluster-wide and dynamic, and who controls it.
+"""``Cluster``: cluster-wide dynamic configuration, and the present controller.
 
-The controller epoch is raised by compare-and-set in this status at each take-over (the Lease only
-elects); what the operator has accepted as remote storage stands here too, so that a change that
-would amount to losing the tier can be seen as one.
+Each takeover raises the controller epoch in this status by compare-and-set (the Lease only elects).
+The accepted remote storage is in the status as well, so that a change which would amount to losing
+the tier is recognized.
 """
 
 import enum
@@ -41,11 +41,11 @@ from tidemark_operator.resources.schema import (
 from tidemark_operator.resources.times import Time
 from tidemark_operator.resources.topic import DisablePolicy, TieringState
 
-#: Brokers that one Cluster makes.
+#: Number of brokers that one Cluster creates.
 POD_BROKERS_MAX = 256
-#: Consumer groups with a configuration of their own.
+#: Number of consumer groups with a configuration of their own.
 GROUPS_MAX = 128
-#: Topics that a Cluster's status lists as left behind.
+#: Number of orphaned topics in a Cluster's status.
 LEFT_BEHIND_MAX = 1024
 STRAY_TOPICS_MAX = 64
 #: Amazon S3, "Bucket naming rules".
@@ -54,6 +54,7 @@ Bucket = Annotated[
     Field(min_length=3, max_length=63, pattern="^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"),
     Kube(
         Rule(
+            # The API server cannot express this in the pattern, because RE2 has no lookahead.
             rule="!self.contains('..')",
             message="a bucket name must not contain two consecutive dots",
         )
@@ -74,6 +75,7 @@ Url = Annotated[
     str,
     Field(
         max_length=1024,
+        # No path, query or user: credentials belong into the Secret.
         pattern=r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)"
         r"(:[0-9]{1,5})?/?$",
     ),
@@ -148,7 +150,7 @@ class AuthorizationType(enum.StrEnum):
     SIMPLE = "simple"
 
 
-#: Kafka's ``super.users`` without ``User:``.
+#: An entry of Kafka's ``super.users`` without ``User:``.
 SuperUser = Annotated[
     str,
     Field(min_length=1, max_length=256),
@@ -290,6 +292,8 @@ class ControllerStatus(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            # Fences at the API server: of two controllers with one epoch, only one identity can
+            # write.
             rule=(
                 "self.epoch > oldSelf.epoch || "
                 "(self.epoch == oldSelf.epoch && self.identity == oldSelf.identity)"
@@ -390,6 +394,7 @@ class ClusterStatus(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            # A removed field could be set again to another value, and would fence nothing.
             rule=(
                 "(!has(oldSelf.controller) || has(self.controller)) && "
                 "(!has(oldSelf.slices) || has(self.slices)) && "
@@ -473,7 +478,10 @@ _OLD_S3 = "oldSelf.spec.remoteStorage.s3"
 
 
 def _same(field: str) -> str:
-    """CEL: an optional field of s3 is as it was. (Comparing optionals exceeds the cost budget.)"""
+    """Return CEL: an optional field of s3 is unchanged.
+
+    Comparing optionals exceeds the cost budget.
+    """
     new, old = f"{_NEW_S3}.{field}", f"{_OLD_S3}.{field}"
     return f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
 
@@ -492,6 +500,8 @@ class Cluster(Resource):
     """A Tidemark cluster."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        # The name is the prefix of Services, Secrets and PartitionSlices, with limits of 63
+        # characters.
         Rule(
             rule="self.metadata.name.size() <= 48",
             message="the name of a Cluster has at most 48 characters",
@@ -508,6 +518,7 @@ class Cluster(Resource):
             ),
         ),
         Rule(
+            # Data in the tier would become unreadable.
             rule=f"has(self.spec.remoteStorage) || {_NO_TIERED_TOPICS}",
             message=(
                 "remoteStorage cannot be removed while topics have data in it. "

@@ -1,8 +1,8 @@
-"""Conditions: observations about an object, as Kubernetes' API conventions want them.
+"""Conditions of an object, by Kubernetes' API conventions.
 
-An atomic list: a map-list would double the price of every status write, and the operator is the
-only writer. ``pending`` is the default that the schema itself gives a new object's status (as the
-Gateway API does), so that a tool that waits never sees an object without its main condition.
+They are an atomic list: a map-list would double the cost of every status write, and the operator is
+the only writer. ``pending`` is the default status of a new object in the schema (as in the Gateway
+API), so that a tool that waits never sees an object without its main condition.
 """
 
 import enum
@@ -42,7 +42,7 @@ Conditions = Annotated[tuple[Condition, ...], Field(max_length=16), Kube(**ATOMI
 
 
 def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | None:
-    """The condition of a type, if it is there."""
+    """Return the condition of a type, None if it is missing."""
     return next((condition for condition in conditions if condition.type == type_), None)
 
 
@@ -57,6 +57,7 @@ def pending(type_: str) -> dict[str, object]:
         "status": "Unknown",
         "reason": Reason.PENDING.value,
         "message": "waiting for the operator",
+        # A constant time: the schema's default cannot depend on the object.
         "lastTransitionTime": "1970-01-01T00:00:00Z",
     }
     unseen = {} if type_ == READY else {"observedGeneration": 0}

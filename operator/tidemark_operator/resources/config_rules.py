@@ -1,11 +1,11 @@
-"""CEL rules for maps of Kafka's keys to values, made from the library's table.
+"""CEL rules for maps of Kafka's keys to values, generated from the library's table.
 
 Values are int-or-string (people write ``retention.ms: 604800000`` without quotes), so every rule
-looks at ``string(self[k])``. Keys of one type share a rule; its message names the first offender.
-A number of 19 digits is compared as text, because CEL's ``int()`` raises above int64.
+uses ``string(self[k])``. Keys of one type share a rule; its message names the first offender. A
+number of 19 digits is compared as text, because CEL's ``int()`` raises above int64.
 
-A key that is not served is refused where it is new or has another value than before. An object
-that had it when it was admitted may be written on: whoever has it must be able to change the rest.
+A key that is not supported is rejected if it is new or has another value than before. An object
+that already has it can still be updated: its other fields must remain changeable.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,8 +28,10 @@ from tidemark_operator.resources.schema import Kube, Rule
 
 
 def config_rules(keys: Mapping[str, ConfigKey]) -> tuple[Rule, ...]:
-    """All rules of a configuration map: keys with a field, unknown keys, keys that are not served,
-    then each type's values."""
+    """Return all rules of a configuration map.
+
+    In this order: keys with a field, unknown keys, unsupported keys, each type's values.
+    """
     rules = [_unknown_rule(keys), _not_served_rule(keys)]
     fields = field_names(keys)
     if fields:
@@ -55,11 +57,16 @@ def _unknown_rule(names: Iterable[str]) -> Rule:
 
 
 def _not_served_rule(keys: Mapping[str, ConfigKey]) -> Rule:
-    """``oldSelf`` is an optional here: the rule runs on create, too. A message cannot look at it,
-    so that it may name a key that was there before in place of the new one."""
+    """Return the rule that rejects unsupported keys, except unchanged ones.
+
+    ``oldSelf`` is an optional here, because the rule runs on create as well. A message cannot use
+    it, so it may name a key that was there before.
+    """
     refused = not_served(keys)
+    # A few keys are accepted with the one value that is served.
     accepted = ", ".join(cel_list((name, key.only)) for name, key in refused.items() if key.only)
     offends = f"k in {cel_list(refused)} && !([k, string(self[k])] in [{accepted}])"
+    # An unchanged entry stays valid, so that the rest of the object can be updated.
     is_as_before = (
         "oldSelf.hasValue() && k in oldSelf.value() && "
         "string(oldSelf.value()[k]) == string(self[k])"
@@ -77,7 +84,7 @@ def _not_served_rule(keys: Mapping[str, ConfigKey]) -> Rule:
 
 
 def _field_rule(fields: Mapping[str, str]) -> Rule:
-    """Refuses the keys that have fields of their own, and says which field."""
+    """Return the rule that rejects keys with a field of their own, and names the field."""
     names = cel_list(fields)
     offender = f"self.filter(k, k in {names})[0]"
     return Rule(
@@ -91,6 +98,7 @@ def _field_rule(fields: Mapping[str, str]) -> Rule:
 
 
 def _type_rule(type_: ValueType, names: list[str]) -> Rule:
+    # A single key has a simpler rule, and a message with its name.
     if len(names) == 1:
         name = cel_text(names[0])
         return Rule(
@@ -109,9 +117,10 @@ def _type_rule(type_: ValueType, names: list[str]) -> Rule:
 
 
 def _accepts(type_: ValueType, text: str) -> str:
-    """The CEL expression, in brackets, that says what ``accepts`` of the type says."""
+    """Return the CEL expression, in brackets, that is equivalent to the type's ``accepts``."""
     if not isinstance(type_, Number):
         return f"({text}.matches({cel_text(f'^{type_.regex}$')}))"
+    # int() would fail above int64, and fail the whole rule with it.
     if type_.maximum >= INT64_MAX:
         return (
             f"({text}.matches('^-?[0-9]{{1,18}}$') && int({text}) >= {type_.minimum} || "
@@ -122,24 +131,24 @@ def _accepts(type_: ValueType, text: str) -> str:
 
 
 def cel_text(text: str) -> str:
-    """A CEL string literal."""
+    """Return a CEL string literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def cel_list(texts: Iterable[str]) -> str:
-    """A CEL list of string literals."""
+    """Return a CEL list of string literals."""
     return f"[{', '.join(cel_text(text) for text in texts)}]"
 
 
 def cel_map(entries: Mapping[str, str]) -> str:
-    """A CEL map of strings to strings."""
+    """Return a CEL map of strings to strings."""
     return (
         f"{{{', '.join(f'{cel_text(name)}: {cel_text(text)}' for name, text in entries.items())}}}"
     )
 
 
-#: A value of a configuration key: a text; a bare whole number is taken as its text.
+#: Value of a configuration key as text; an unquoted whole number becomes its text.
 ConfigValue = Annotated[
     str,
     Field(max_length=1024),

@@ -2,9 +2,9 @@
 
     python -m tidemark_operator.resources.crdgen [--check] FOLDER
 
-pydantic writes the JSON schema; here it becomes a *structural* schema as the API server wants it:
-references inlined, ``X or null`` made ``X``, titles and Python defaults dropped, constraints of
-nested unions merged. The result depends on the models only, byte for byte.
+pydantic's JSON schema becomes a *structural* schema as the API server requires it: references are
+inlined, ``X or null`` becomes ``X``, titles and Python defaults are dropped, constraints of nested
+unions are merged. The result depends on the models only, byte for byte.
 """
 
 import sys
@@ -21,16 +21,17 @@ from tidemark_operator.resources.schema import VALIDATIONS, Column, ResourceKind
 Schema = dict[str, Any]
 
 _HEADER = "# Generated from the models by tidemark_operator.resources.crdgen. Do not edit.\n"
-#: Keys of pydantic's schema that a structural schema does not have.
+#: Keys of pydantic's schema that do not exist in a structural schema.
 _DROPPED = frozenset({"$defs", "title", "additionalProperties", "default", "const"})
 _ORDER = ("description", "type", "format", "enum", "required", "properties", "items")
 
 
 def structural_schema(kind: ResourceKind) -> Schema:
-    """The ``openAPIV3Schema`` of a kind."""
+    """Return the ``openAPIV3Schema`` of a kind."""
     raw = kind.model.model_json_schema(by_alias=True, mode="validation")
     schema = _structural(raw, raw.get("$defs", {}))
     properties = schema["properties"]
+    # The API server defines these fields itself and rejects any other schema for them.
     properties["apiVersion"] = {"type": "string"}
     properties["kind"] = {"type": "string"}
     properties["metadata"] = {"type": "object"}
@@ -53,7 +54,9 @@ def _structural(raw: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Sc
 
 
 def _property(raw: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
-    """A property keeps a default only where it was meant for the API server: the status."""
+    """Return a property's schema; only the status keeps its default, which is for the API
+    server.
+    """
     schema = _structural(raw, definitions)
     if isinstance(raw.get("default"), dict):
         schema["default"] = raw["default"]
@@ -61,13 +64,16 @@ def _property(raw: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Sche
 
 
 def _resolved(raw: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
-    """One node without ``$ref`` and ``anyOf``: what they stand for, overlaid by what stands beside
-    them; CEL rules of both are kept."""
+    """Return a node without ``$ref`` and ``anyOf``.
+
+    Keys beside a reference override those of its target; CEL rules of both are kept.
+    """
     beside = {key: value for key, value in raw.items() if key not in ("$ref", "anyOf")}
     if "$ref" in raw:
         target = definitions[raw["$ref"].rpartition("/")[2]]
         return _overlaid(_resolved(target, definitions), beside)
     if "anyOf" in raw:
+        # The null branch is how pydantic expresses an optional field.
         branches = [branch for branch in raw["anyOf"] if branch.get("type") != "null"]
         if len(branches) != 1:
             raise ValueError(f"a union of {len(branches)} types has no structural schema: {raw}")
@@ -85,6 +91,7 @@ def _overlaid(inner: Schema, outer: Schema) -> Schema:
 
 def _ordered(schema: Schema) -> Schema:
     first = {key: schema[key] for key in _ORDER if key in schema}
+    # A fixed order keeps generated files stable.
     rest = {key: schema[key] for key in sorted(schema) if key not in first}
     if "description" in first:
         first["description"] = " ".join(first["description"].split())
@@ -92,11 +99,12 @@ def _ordered(schema: Schema) -> Schema:
 
 
 def custom_resource_definition(kind: ResourceKind) -> Schema:
-    """The whole CustomResourceDefinition of a kind."""
+    """Return the CustomResourceDefinition of a kind."""
     version: Schema = {
         "name": VERSION,
         "served": True,
         "storage": True,
+        # With the subresource, a status write cannot change the spec, and the other way round.
         **({"subresources": {"status": {}}} if kind.has_status else {}),
         "additionalPrinterColumns": [_column(column) for column in kind.columns],
         "schema": {"openAPIV3Schema": structural_schema(kind)},
@@ -109,6 +117,7 @@ def custom_resource_definition(kind: ResourceKind) -> Schema:
         **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
         "categories": [kind.category],
     }
+    # All kinds are namespaced: one operator manages one namespace.
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -130,20 +139,20 @@ def _column(column: Column) -> Schema:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists indented under their key, no anchors."""
+    """YAML with lists indented under their key, and without anchors."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Repeat what occurs twice: an anchor would depend on object identity."""
+        """Repeat equal parts: an anchor would depend on object identity."""
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        """Indent lists as kubectl's users expect them."""
+        """Indent lists, as kubectl's users expect."""
         del indentless
         super().increase_indent(flow, indentless=False)
 
 
 def render(kind: ResourceKind) -> str:
-    """The text of the CRD's file."""
+    """Return the content of the CRD's file."""
     body = yaml.dump(
         custom_resource_definition(kind),
         Dumper=_Dumper,
@@ -155,17 +164,17 @@ def render(kind: ResourceKind) -> str:
 
 
 def file_name(kind: ResourceKind) -> str:
-    """``tidemark.dev_topics.yaml``."""
+    """Return the file's name, such as ``tidemark.dev_topics.yaml``."""
     return f"{GROUP}_{kind.plural}.yaml"
 
 
 def render_all() -> dict[str, str]:
-    """File name -> text, for all kinds."""
+    """Return the contents of all kinds' files by name."""
     return {file_name(kind): render(kind) for kind in KINDS}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; exit status 1 when ``--check`` finds a difference."""
+    """Run the command; the exit status is 1 if ``--check`` finds a difference."""
     return command(
         lambda folder: {folder / name: text for name, text in render_all().items()},
         "make crds",

@@ -1,7 +1,7 @@
-"""Durations: ``72h``, ``1h30m``, ``500ms``.
+"""Durations such as ``72h``, ``1h30m`` and ``500ms``.
 
-Go's notation, which is also what CEL's ``duration()`` reads: units h, m, s and ms, in this order,
-each at most once, whole numbers. There are no days: write ``168h``.
+Go's notation, which CEL's ``duration()`` reads as well. Units are h, m, s and ms, in this order,
+each at most once, with whole numbers. There are no days: write ``168h``.
 """
 
 import re
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 
 from tidemark_operator.resources.schema import Kube, Rule
 
-#: The digits allowed per unit keep any such duration below CEL's limit of 290 years.
+#: The limits of digits keep every duration below CEL's limit of 290 years.
 PATTERN = "^([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$"
 _MESSAGE = (
     "must be a duration such as 168h, 1h30m or 500ms (units h, m, s, ms; days are not supported)"
@@ -20,13 +20,14 @@ _UNIT_MS = (3_600_000, 60_000, 1_000, 1)
 
 
 def cel_is_duration(text: str) -> str:
-    """CEL: the text (an expression) is such a duration."""
+    """Return CEL: the text (an expression) is such a duration."""
     return f"({text} != '' && {text}.matches('{PATTERN}'))"
 
 
 def duration_ms(text: str) -> int:
-    """The whole milliseconds that a duration stands for; raises ValueError."""
+    """Return the milliseconds of a duration; raises ValueError."""
     match = re.fullmatch(PATTERN, text)
+    # Every part of the pattern is optional, so it also matches an empty text.
     if match is None or not text:
         raise ValueError(f"{text!r} {_MESSAGE}")
     digits = (re.sub("[a-z]", "", part) if part else "0" for part in match.groups())
@@ -38,7 +39,7 @@ def _check(text: str) -> str:
     return text
 
 
-#: The text of a duration.
+#: Text of a duration.
 Duration = Annotated[
     str,
     AfterValidator(_check),

@@ -1,7 +1,7 @@
-"""``Cluster.spec.engine``: what keeps the topics, our own brokers or an existing Apache Kafka.
+"""``Cluster.spec.engine``: the store of the topics, Tidemark's brokers or an existing Apache Kafka.
 
-Of Apache Kafka a Cluster says only how it is reached and who the operator is to it; what its
-brokers are and do is theirs.
+For Apache Kafka a Cluster contains only its address and the operator's credentials. Its brokers and
+their configuration are managed elsewhere.
 """
 
 import enum
@@ -15,7 +15,7 @@ from tidemark_operator.resources.quantities import Quantity
 from tidemark_operator.resources.references import SecretRef
 from tidemark_operator.resources.schema import Rule, SpecModel
 
-#: Keys of ``Cluster.spec.config`` that the operator itself obeys, whatever the engine.
+#: Keys of ``Cluster.spec.config`` that the operator itself uses, with any engine.
 OWN_KEYS = (DISABLE_POLICY, UNDER_REPLICATED_CREATION)
 _ADDRESS = r"([^\s:,\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
 
@@ -129,9 +129,10 @@ def _not_on_kafka(field: str, why: str) -> Rule:
     )
 
 
-#: Of a Cluster's spec.
+#: Rules of a Cluster's spec.
 ENGINE_RULES = (
     Rule(
+        # The other engine has none of the data, so a change would lose every topic.
         rule=f"{_on_kafka('self')} == {_on_kafka('oldSelf')}",
         message="engine is immutable. Create another Cluster in its own namespace, and "
         "its Topics there.",
@@ -143,6 +144,7 @@ ENGINE_RULES = (
     _not_on_kafka("groups", "set it in that cluster with kafka-configs.sh"),
     Rule(
         rule=(
+            # Other keys would be ignored by Kafka's brokers, which must not look like success.
             f"!{_on_kafka('self')} || !has(self.config) || "
             f"self.config.all(k, k in {cel_list(sorted(OWN_KEYS))})"
         ),

@@ -1,8 +1,8 @@
-"""``Export``: a topic's records in a lakehouse table, for as long as the object is there.
+"""``Export``: a topic's records in a lakehouse table, as long as the object exists.
 
-The operator runs a Spark job for it: all the time (``continuous``), or at times (``schedule``, as
-of a CronJob that forbids concurrency). Fields are the words of ``tidemark spark export``. What
-makes the table another one never changes; deleting the object ends the job and leaves the table.
+The operator runs a Spark job for it: all the time (``continuous``), or on a ``schedule``, like a
+CronJob that forbids concurrency. The fields use the terms of ``tidemark spark export``. Fields that
+identify the table are immutable. Deletion of the object ends the job and leaves the table.
 """
 
 import enum
@@ -35,9 +35,9 @@ from tidemark_operator.resources.schema import (
 )
 from tidemark_operator.resources.times import Time
 
-#: A CronJob's limit: a Job's name has eleven characters more, and is a label of its pods.
+#: A CronJob's limit: a Job's name is eleven characters longer, and is a label of its pods.
 NAME_MAX = 52
-#: Of the source's options (docs/reference/spark.md) those that the operator does not set itself.
+#: Options of the source (docs/reference/spark.md) that the operator does not set itself.
 OPTIONS = (
     "kafka.security.protocol",
     "kafka.sasl.mechanism",
@@ -57,9 +57,9 @@ _FIXED = (
     *("format", "name", "warehouse", "mode", "partition", "keyBuckets", "properties"),
     "deadLetters",
 )
-#: Of the registry's options (docs/reference/schemas.md) those that are neither secret nor files.
+#: Options of the registry (docs/reference/schemas.md) that are neither secret nor files.
 REGISTRY_OPTIONS = ("subject", "key-subject", "unknown", "user", "timeout", "patience")
-#: Of a catalog's properties those that are no secret's place in a manifest.
+#: Properties of a catalog whose values must not be in a manifest.
 _SECRET = "(password|secret|secret-access-key|session-token)$"
 _SECRETS = ("token", "credential")
 
@@ -104,7 +104,7 @@ class ValueFormat(enum.StrEnum):
 
 
 class Evolution(enum.StrEnum):
-    """How to handle schema fields without a column in the table."""
+    """Handling of schema fields without a column in the table."""
 
     REFUSE = "refuse"
     GROW = "grow"
@@ -163,10 +163,11 @@ class SchemaRegistry(SpecModel):
 
 
 class ExportSchema(SpecModel):
-    """How record values become columns. Unset: each row contains the raw record."""
+    """Mapping of record values to columns. Unset: each row contains the raw record."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            # Exactly one source of the schema, which depends on the format.
             rule="self.format == 'json' ? has(self.fields) && !has(self.definition) && "
             "!has(self.file) && !has(self.registry) : !has(self.fields) && "
             "[has(self.definition), has(self.file), has(self.registry)].exists_one(one, one)",
@@ -243,6 +244,7 @@ class ExportTable(SpecModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         *map(_never, _FIXED),
         Rule(
+            # Rows of the raw record and parsed columns cannot be in one table.
             rule="has(self.schema) == has(oldSelf.schema) && "
             "(!has(self.schema) || self.schema.format == oldSelf.schema.format)",
             message="table.schema cannot be added or removed, and its format is "
@@ -260,6 +262,7 @@ class ExportTable(SpecModel):
             field_path=".deadLetters",
         ),
         Rule(
+            # Only the hadoop catalog is a folder of its own; other catalogs know their location.
             rule="has(self.warehouse) || (has(self.catalog) && ('catalog-impl' in self.catalog || "
             "('type' in self.catalog && self.catalog['type'] != 'hadoop')))",
             message="the location of the tables is missing. Set warehouse, or set "
@@ -293,6 +296,7 @@ class ExportTable(SpecModel):
                 message="warehouse cannot be a catalog property. Set table.warehouse instead.",
             ),
             Rule(
+                # Manifests are in Git and readable by more accounts than Secrets.
                 rule=f"!self.exists(k, k in {cel_list(_SECRETS)} || k.matches('{_SECRET}'))",
                 message="a credential must not be in the manifest. Put it into a "
                 "Secret and use table.catalogSecrets.",
@@ -343,7 +347,7 @@ class ExportTable(SpecModel):
 
 
 class ReadTier(enum.StrEnum):
-    """Where records are read from: remote is the tier, local is the brokers, auto is both."""
+    """Source of the records: remote is the tier, local is the brokers, auto is both."""
 
     AUTO = "auto"
     REMOTE = "remote"
@@ -351,7 +355,7 @@ class ReadTier(enum.StrEnum):
 
 
 class ExportSource(SpecModel):
-    """How the job reads the topic."""
+    """Access of the job to the topic."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -359,6 +363,7 @@ class ExportSource(SpecModel):
             message="listener and bootstrap cannot be combined. Set one of them.",
         ),
         Rule(
+            # PLAINTEXT has no authentication, so the credentials would have no effect.
             rule="!has(self.userRef) || (has(self.options) && "
             "'kafka.security.protocol' in self.options && "
             "self.options['kafka.security.protocol'] != 'PLAINTEXT')",
@@ -437,6 +442,8 @@ class Continuous(SpecModel):
         ),
         Kube(
             Rule(
+                # The pattern first: duration() fails on an invalid text, and would hide its own
+                # message.
                 rule="!self.matches('^([0-9]+(h|m|s|ms))+$') || duration(self) >= duration('1s')",
                 message="interval must be at least 1s",
             )
@@ -458,6 +465,7 @@ class ExportSpec(SpecModel):
             field_path=".timeZone",
         ),
         Rule(
+            # Deletion goes through the brokers.
             rule="!has(self.deleteAfterCommit) || !self.deleteAfterCommit || !has(self.source) || "
             "!has(self.source.tier) || self.source.tier != 'remote'",
             message="deleteAfterCommit requires brokers and cannot be combined with "

@@ -1,7 +1,7 @@
-"""What the pod of an export's job is made of, and what Spark is told beyond the table.
+"""Pod of an export's job, and Spark's settings beyond the table.
 
-As of a broker's pod, what the operator decides itself (names, the security context, the page's
-port) has no field here. A local operator runs the job as a process and obeys of this ``cores``,
+As for a broker's pod, the operator's own decisions (names, the security context, the page's port)
+have no field here. A local operator runs the job as a process, and applies only ``cores``,
 ``conf``, ``confSecrets`` and ``jars``.
 """
 
@@ -22,7 +22,7 @@ from tidemark_operator.resources.export_policy import CODE_ENDS, CODE_PREFIXES
 from tidemark_operator.resources.references import SecretKeyRef, SecretRef
 from tidemark_operator.resources.schema import ATOMIC, Kube, ObjectName, Rule, SpecModel
 
-#: Keys of Spark's that are the job's own.
+#: Keys of Spark's configuration that the job sets itself.
 OWN_CONF = (
     "spark.master",
     "spark.app.name",
@@ -31,13 +31,13 @@ OWN_CONF = (
     "spark.local.dir",
     "spark.jars",
 )
-#: Folders of the image, and of what the operator mounts.
+#: Folders of the image, and of the operator's mounts.
 OWN_FOLDERS = ("/tmp", "/app", "/opt/java", "/etc", "/dev", "/proc", "/sys", "/usr")
 CORES_MAX = 64
 
 
 def _code(key: str) -> str:
-    """CEL: whether a key loads code."""
+    """Return CEL: whether a key loads code."""
     return (
         f"{cel_list(CODE_PREFIXES)}.exists(p, {key}.startsWith(p)) || "
         f"{cel_list(CODE_ENDS)}.exists(p, {key}.endsWith(p))"
@@ -72,6 +72,7 @@ class JobVolume(SpecModel):
         Field(min_length=2, max_length=512, pattern="^/[^:]*$"),
         Kube(
             Rule(
+                # A mount there would replace programs or Secrets of the image.
                 rule=f"!{cel_list(OWN_FOLDERS)}.exists(f, self == f || self.startsWith(f + '/'))"
                 " && !self.split('/').exists(part, part == '.' || part == '..')",
                 message="mountPath must not be in the image's own directories: "
@@ -126,6 +127,7 @@ class ExportJob(SpecModel):
                 message="a Spark configuration key starts with spark.",
             ),
             Rule(
+                # The catalog of the table is named lake, and spec.table configures it.
                 rule=f"!self.exists(k, k in {cel_list(OWN_CONF)} || "
                 "k.startsWith('spark.sql.catalog.lake'))",
                 message="a key is set by the operator. Remove it.",

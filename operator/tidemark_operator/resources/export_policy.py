@@ -78,6 +78,7 @@ Place = Annotated[
     Field(min_length=1, max_length=1024, pattern=r"^(/|[A-Za-z][A-Za-z0-9+.-]*:)\S*$"),
     Kube(
         Rule(
+            # A folder named .. would leave the allowed location.
             rule="!self.split('/').exists(part, part == '.' || part == '..')",
             message="a location must not contain a folder named . or ..",
         )

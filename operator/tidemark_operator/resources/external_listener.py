@@ -1,8 +1,8 @@
-"""How a listener of a broker's pod is reached from outside the Kubernetes cluster.
+"""External access to a listener of a broker's pod, through Services.
 
-By Services: one leads to each broker, for a client has to reach the very broker that leads a
-partition, and one to any of them, to begin with. What clients are told beside that (a name of one's
-own, the port of a proxy) stands here, too; of one broker more precisely in ``brokers``.
+One Service leads to each broker, because a client has to reach the leader of a partition. Another
+one leads to any broker, for the bootstrap. Advertised addresses that differ (a DNS name, the port
+of a proxy) are configured here too, for one broker in ``brokers``.
 """
 
 import enum
@@ -23,8 +23,8 @@ _NO_PORT = Kube(
         message="host must not contain a port. Set the field port instead.",
     )
 )
-#: A name, or an address (IPv6 without brackets). Whatever a client would take for more is kept out:
-#: it becomes part of what all clients are told.
+#: A name, or an address (IPv6 without brackets). Other characters are rejected, because the value
+#: becomes part of the addresses that all clients receive.
 Host = Annotated[str, Field(min_length=1, max_length=253, pattern="^[A-Za-z0-9.:_-]+$"), _NO_PORT]
 HostTemplate = Annotated[
     str,
@@ -113,11 +113,13 @@ class ExternalListener(SpecModel):
             "with type LoadBalancer",
         ),
         Rule(
+            # A port alone would belong to a host that the operator chooses.
             rule="!has(self.port) || has(self.host)",
             message="port requires host. Set both, or set port of individual brokers.",
             field_path=".port",
         ),
         Rule(
+            # Clients must reach each broker at an address of its own.
             rule=(
                 f"!has(self.host) || self.host.contains('{NODE_ID}') || "
                 "(self.type == 'NodePort' && !has(self.port))"
@@ -171,8 +173,8 @@ class ExternalListener(SpecModel):
     ] = ()
 
     def of_broker(self, node_id: int) -> ExternalBroker:
-        """What holds for one broker: its own settings before those of all."""
-        found = next((each for each in self.brokers if each.node_id == node_id), None)
+        """Return the settings for one broker; its own take precedence over those of all."""
+        found = next((entry for entry in self.brokers if entry.node_id == node_id), None)
         own = found or ExternalBroker(node_id=node_id)
         host = self.host and self.host.replace(NODE_ID, str(node_id))
         return own.model_copy(
@@ -184,6 +186,6 @@ class ExternalListener(SpecModel):
         )
 
     def of_bootstrap(self) -> ExternalBootstrap:
-        """What holds for the Service that leads to any broker."""
+        """Return the settings of the Service that leads to any broker."""
         own = self.bootstrap or ExternalBootstrap()
         return own.model_copy(update={"annotations": {**self.annotations, **own.annotations}})

@@ -1,4 +1,4 @@
-"""The few fields of ``metadata`` that reconcilers read; everything else is passed over."""
+"""Fields of ``metadata`` that reconcilers read; all others are ignored."""
 
 import copy
 import uuid
@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from tidemark_operator.resources.schema import ApiModel
 
-#: As pydantic calls it.
+#: pydantic's error type for an unknown field.
 _UNKNOWN_FIELD = "extra_forbidden"
 
 
@@ -44,12 +44,12 @@ class ObjectMeta(ApiModel):
 
     @property
     def key(self) -> str:
-        """``namespace/name``, by which queues and caches know the object."""
+        """``namespace/name``, by which queues and caches identify the object."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def is_deleting(self) -> bool:
-        """A delete was asked for; finalizers hold the object."""
+        """Whether the deletion was requested; finalizers hold the object."""
         return self.deletion_timestamp is not None
 
 
@@ -62,7 +62,7 @@ class Resource(ApiModel):
 
     @classmethod
     def parse(cls, obj: Mapping[str, Any]) -> Self:
-        """Read an object as the API serves it; raises InvalidResource with the field's path."""
+        """Return an object from the API server; raises InvalidResource with the field's path."""
         try:
             return cls.model_validate(obj)
         except ValidationError as error:
@@ -71,13 +71,16 @@ class Resource(ApiModel):
 
     @classmethod
     def known_part(cls, obj: dict[str, Any]) -> dict[str, Any]:
-        """The object without what a newer definition has in its spec, and this version does not
-        know; the object itself where there is nothing of the kind. Whoever takes over from a newer
-        version, as after a rollback, has to go on with the rest."""
+        """Return the object without the spec fields of a newer definition that this version lacks.
+
+        Returns the object itself if there are none. After a rollback, an older version has to
+        continue with the known fields.
+        """
         try:
             cls.model_validate(obj)
         except ValidationError as error:
             unknown = [item["loc"] for item in error.errors() if item["type"] == _UNKNOWN_FIELD]
+            # The store shares its objects, so they are never changed in place.
             known = copy.deepcopy(obj)
             for path in unknown:
                 _drop(known, path)
@@ -86,7 +89,7 @@ class Resource(ApiModel):
 
 
 def _drop(part: Any, path: Sequence[int | str]) -> None:
-    """A path that names more than keys and indexes leads nowhere: what is there stays."""
+    """Delete the field at a path; a path that leads nowhere changes nothing."""
     for step in path[:-1]:
         try:
             part = part[step]

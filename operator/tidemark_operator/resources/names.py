@@ -1,7 +1,7 @@
-"""Names that stand in the API: group, annotations, labels, finalizers, limits.
+"""Names in the API: group, annotations, labels, finalizers, limits.
 
-One place for them, because a manifest in somebody's Git repository repeats each of these strings:
-renaming one is a breaking change of the API.
+They are in one place, because manifests in users' Git repositories repeat these strings: a renamed
+one is a breaking change of the API.
 """
 
 import enum
@@ -9,7 +9,7 @@ import enum
 GROUP = "tidemark.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
-#: The name of each kind in the paths of the API server.
+#: Name of each kind in the paths of the API server.
 PLURALS = {
     "Cluster": "clusters",
     "Broker": "brokers",
@@ -20,15 +20,15 @@ PLURALS = {
     "PartitionSlice": "partitionslices",
 }
 
-#: ``"true"`` stops reconciling an object; what exists outside stays as it is.
+#: ``"true"`` stops reconciling an object; everything outside stays as it is.
 PAUSED_ANNOTATION = f"{GROUP}/paused"
-#: On a Cluster: another text than before has its certificate authority renewed.
+#: On a Cluster: a changed value starts a rotation of its certificate authority.
 RENEWAL_ANNOTATION = f"{GROUP}/renew-certificates"
-#: On a Cluster: ``"true"`` keeps brokers from sweeping the tier, as
-#: ``tidemark.remote.sweep.enable: "false"`` does, whatever its configuration says.
+#: On a Cluster: ``"true"`` stops brokers from sweeping the tier, like
+#: ``tidemark.remote.sweep.enable: "false"``, with any configuration.
 SWEEP_PAUSED_ANNOTATION = f"{GROUP}/sweep-paused"
 
-#: The same for the authority of its clients.
+#: The same for the authority of the Cluster's clients.
 CLIENTS_RENEWAL_ANNOTATION = f"{GROUP}/renew-clients-certificates"
 
 #: On a Secret, by its owner: the kinds of objects that may name it, separated by commas
@@ -40,24 +40,24 @@ USER_UID_ANNOTATION = f"{GROUP}/user-uid"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 OPERATOR = "tidemark-operator"
 
-#: On a Topic: the brokers of partitions that are yet to be placed (see :mod:`assignments`).
+#: On a Topic: brokers of partitions that are not placed yet (see :mod:`assignments`).
 ASSIGNMENT_ANNOTATION = f"{GROUP}/replica-assignment"
-#: On a Topic that brokers keep their own state in: ``"true"``.
+#: On a Topic with state of the brokers themselves: ``"true"``.
 INTERNAL_LABEL = f"{GROUP}/internal"
 
-#: The Cluster that an object written by the operator belongs to.
+#: Cluster of an object that the operator has written.
 CLUSTER_LABEL = f"{GROUP}/cluster"
 
-#: The Broker whose pod it is.
+#: Broker of a pod.
 BROKER_LABEL = f"{GROUP}/broker"
-#: On a Job and its pods: the Export, and which of its runs it is.
+#: On a Job and its pods: the Export, and the number of the run.
 EXPORT_LABEL = f"{GROUP}/export"
 RUN_LABEL = f"{GROUP}/run"
-#: On a Service that leads to a listener from outside: the listener.
+#: On a Service for external clients: the listener.
 LISTENER_LABEL = f"{GROUP}/listener"
-#: On a broker's pod, and such a Service: changes with what is wanted of it.
+#: On a broker's pod and its external Services: changes with the desired state.
 CONFIG_DIGEST_ANNOTATION = f"{GROUP}/config-digest"
-#: On a Broker: it is drained because its Cluster is to have fewer.
+#: On a Broker: its drain belongs to a scale-down of its Cluster.
 SCALING_DOWN_ANNOTATION = f"{GROUP}/scaling-down"
 
 CLUSTER_FINALIZER = f"{GROUP}/cluster"
@@ -69,7 +69,7 @@ SLICE_FINALIZER = f"{GROUP}/partition-slice"
 CATEGORY = "tidemark"
 INTERNAL_CATEGORY = "tidemark-internal"
 
-#: Number of PartitionSlices of a Cluster; copied to its status when it is made and fixed from then
+#: Number of PartitionSlices of a Cluster; copied to its status at its creation, and fixed from then
 #: on.
 SLICES_DEFAULT = 64
 
@@ -88,5 +88,5 @@ class Workload(enum.StrEnum):
 
 
 def slice_name(cluster: str, index: int) -> str:
-    """The object name of slice ``index`` (from 0) of a cluster: ``demo-07``."""
+    """Return the object name of slice ``index`` (from 0) of a cluster, such as ``demo-07``."""
     return f"{cluster}-{index:02d}"

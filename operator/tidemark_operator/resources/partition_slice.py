@@ -38,6 +38,7 @@ class PartitionSlice(Resource):
         ),
         Rule(
             rule=(
+                # A delayed write of the same controller must not undo a later one.
                 "self.controllerEpoch > oldSelf.controllerEpoch || self.commit >= oldSelf.commit"
             ),
             message="commit never goes back within a controller epoch",

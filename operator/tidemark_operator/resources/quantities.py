@@ -1,7 +1,8 @@
-"""Quantities of bytes: ``10Gi``, ``500M``, ``1048576``.
+"""Quantities of bytes such as ``10Gi``, ``500M`` and ``1048576``.
 
-The subset of Kubernetes' quantities that is a whole number of bytes; fractions and exponents are
-refused, so that ``size`` in a manifest and Kafka's ``local.retention.bytes`` are the same number.
+They are the subset of Kubernetes' quantities that are a whole number of bytes. Fractions and
+exponents are rejected, so that ``size`` in a manifest and Kafka's ``local.retention.bytes`` are the
+same number.
 """
 
 import re
@@ -30,15 +31,17 @@ _FACTORS = {
 
 
 def cel_is_quantity(text: str) -> str:
-    """CEL: the text (an expression) is such a quantity and fits 64 bits. (``isInteger()`` will not
-    do: it is false for 100Ti, which the API server keeps as a decimal. What is above 64 bits comes
-    out as the largest integer, which none of these texts stands for otherwise.)"""
+    """Return CEL: the text (an expression) is such a quantity and fits 64 bits.
+
+    ``isInteger()`` is no alternative: it is false for 100Ti, which the API server stores as a
+    decimal. A larger quantity becomes the largest integer, which no other valid text represents.
+    """
     fits = f"quantity({text}).compareTo(quantity('{INT64_MAX}')) < 0"
     return f"({text}.matches('{PATTERN}') && {fits})"
 
 
 def quantity_bytes(text: str) -> int:
-    """The number of bytes that a quantity stands for; raises ValueError."""
+    """Return the number of bytes of a quantity; raises ValueError."""
     match = re.fullmatch(r"([0-9]{1,18})([A-Za-z]{0,2})", text)
     if match is None or match[2] not in _FACTORS:
         raise ValueError(f"{text!r} {_MESSAGE}")
@@ -54,11 +57,12 @@ def _check(text: str) -> str:
 
 
 def text_of_number(value: object) -> object:
-    """Whole numbers written without quotes become their text; anything else is left to pydantic."""
+    """Return the text of a whole number without quotes; pydantic checks all other values."""
+    # bool is a subclass of int, and `true` is not a number.
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-#: The text of a quantity; a manifest may also give a bare number.
+#: Text of a quantity; a manifest may also contain a bare number.
 Quantity = Annotated[
     str,
     BeforeValidator(text_of_number),

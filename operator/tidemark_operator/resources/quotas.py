@@ -1,8 +1,8 @@
-"""Client quotas in manifests: those of a User, and a Cluster's for whoever has none of their own
-(KIP-13, KIP-55, KIP-124, KIP-599).
+"""Client quotas in manifests: those of a User, and a Cluster's defaults (KIP-13, KIP-55, KIP-124,
+KIP-599).
 
-Of one kind the most precise holds: of the user with the client id, of the user, of every user, then
-of the client id, whoever uses it.
+The most specific quota of a kind applies: of the user with the client id, of the user, of every
+user, and then of the client id with any user.
 """
 
 from typing import Annotated, ClassVar
@@ -11,9 +11,9 @@ from pydantic import Field
 
 from tidemark_operator.resources.schema import Kube, Rule, SpecModel
 
-#: The client id that stands for each one without a quota of its own.
+#: Client id that stands for each one without a quota of its own.
 EVERY_OTHER = "*"
-#: Client ids of one list.
+#: Number of client ids in one list.
 CLIENTS_MAX = 64
 
 _Rate = Annotated[int, Field(ge=1), Kube(format="int64")]

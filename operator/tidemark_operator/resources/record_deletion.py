@@ -1,7 +1,7 @@
 """``RecordDeletion``: delete the records below an offset or a time, once, like a Job (KIP-107).
 
-The spec never changes. What it means is resolved once and frozen in ``status.resolved`` before
-anything is deleted, so that a re-apply, a restart or a topic made again never deletes more.
+The spec is immutable. Its offsets are resolved once and frozen in ``status.resolved`` before
+anything is deleted, so that a re-apply, a restart or a recreated topic never deletes more.
 """
 
 from collections.abc import Mapping
@@ -131,6 +131,7 @@ class RecordDeletionSpec(SpecModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            # The frozen offsets belong to this spec, so it never changes.
             rule=IMMUTABLE,
             message="the spec is immutable, because a RecordDeletion runs once. Create "
             "another one.",
@@ -188,6 +189,7 @@ class RecordDeletionSpec(SpecModel):
     ] = None
 
     @model_validator(mode="after")
+    # pydantic repeats the rule for objects that the API server did not check.
     def _one_scope(self) -> Self:
         if (self.all is None) == (self.partitions is None):
             raise ValueError("exactly one of all and partitions is required")

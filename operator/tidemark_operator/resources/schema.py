@@ -1,8 +1,9 @@
-"""What pydantic has no words for: CEL rules, list types, int-or-string, printer columns.
+"""Parts of CRDs that pydantic cannot express: CEL rules, list types, int-or-string, printer
+columns.
 
-The models are the one source of the CRDs, so every rule that the API server keeps is declared on
-the class or the field that it concerns. pydantic's own JSON schema carries them as
-``x-kubernetes-*`` keys; ``crdgen`` only inlines and orders what comes out.
+The models are the one source of the CRDs, so every rule that the API server enforces is declared on
+its class or field. pydantic's JSON schema contains them as ``x-kubernetes-*`` keys; ``crdgen`` only
+inlines and orders the result.
 """
 
 import dataclasses
@@ -21,12 +22,13 @@ VALIDATIONS = "x-kubernetes-validations"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One CEL rule. A rule that names ``oldSelf`` is a transition rule: the API server runs it on
-    updates only, and it must hold for an unchanged object.
+    """CEL rule.
 
-    ``message_expression`` computes the message and may fail over to ``message``; ``field_path`` is
-    relative to the place of the rule (``.spec.tiering``); ``reason`` is FieldValueInvalid unless
-    set. With ``optional_old_self`` the rule runs on create as well, and ``oldSelf`` is an optional.
+    A rule that names ``oldSelf`` is a transition rule: the API server runs it on updates only, and
+    it must hold for an unchanged object. ``message_expression`` computes the message; ``message``
+    is the fallback. ``field_path`` is relative to the place of the rule (``.spec.tiering``).
+    ``reason`` is FieldValueInvalid unless set. With ``optional_old_self`` the rule runs on create
+    as well, and ``oldSelf`` is an optional.
     """
 
     rule: str
@@ -37,7 +39,7 @@ class Rule:
     optional_old_self: bool | None = None
 
     def as_schema(self) -> dict[str, str | bool]:
-        """The rule as ``x-kubernetes-validations`` wants it."""
+        """Return the rule as an entry of ``x-kubernetes-validations``."""
         entries = {
             "rule": self.rule,
             "message": self.message,
@@ -68,13 +70,13 @@ class Kube:
 
 
 def with_rules(schema: JsonSchemaValue, rules: tuple[Rule, ...]) -> JsonSchemaValue:
-    """The schema with the rules appended to those that it has."""
+    """Return the schema with the rules appended to its own."""
     if rules:
         schema[VALIDATIONS] = [*schema.get(VALIDATIONS, []), *(rule.as_schema() for rule in rules)]
     return schema
 
 
-#: A list that is replaced as a whole: a map-list makes every status write dearer.
+#: A list that is replaced as a whole: a map-list makes every status write more expensive.
 ATOMIC: Mapping[str, object] = {"x-kubernetes-list-type": "atomic"}
 
 
@@ -108,7 +110,7 @@ class SpecModel(ApiModel):
 Int32 = Annotated[int, Field(le=INT32_MAX), Kube(format="int32")]
 Int64 = Annotated[int, Kube(format="int64")]
 Count = Annotated[int, Field(ge=0), Kube(format="int64")]
-#: A failure zone. It stands in a line of a broker's configuration: no control characters.
+#: A failure zone, which is a line of a broker's configuration: no control characters.
 Rack = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 #: Kafka's text of a topic id: base64url without padding.
 TopicIdText = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
@@ -156,7 +158,7 @@ class Column:
 
 
 def condition_column(condition: str, *, name: str | None = None, priority: int = 0) -> Column:
-    """The column that shows the status of a condition."""
+    """Return the column with the status of a condition."""
     return Column(
         name=name or condition,
         type="string",

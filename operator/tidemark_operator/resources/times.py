@@ -12,12 +12,12 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 def ms_of_time(time: datetime.datetime) -> int:
-    """A time with a zone as milliseconds since the epoch, fractions dropped."""
+    """Return a time with a zone as milliseconds since the epoch, fractions dropped."""
     return (time - _EPOCH) // _MILLISECOND
 
 
 def time_text(time: datetime.datetime) -> str:
-    """``2026-11-21T10:00:00Z``, with milliseconds only where there are some."""
+    """Return ``2026-11-21T10:00:00Z``, with milliseconds only if there are any."""
     utc = time.astimezone(datetime.UTC)
     whole = utc.strftime("%Y-%m-%dT%H:%M:%S")
     millis = utc.microsecond // 1000
@@ -30,9 +30,9 @@ def _since_the_epoch(time: datetime.datetime) -> datetime.datetime:
     return time
 
 
-#: A time in a manifest or a status; must name its zone.
+#: A time in a manifest or a status, with its zone.
 Time = Annotated[AwareDatetime, PlainSerializer(time_text, when_used="json")]
-#: The time of a record. Below zero Kafka's timestamps have other meanings (-1 is the log's end).
+#: Timestamp of a record. Kafka's negative timestamps have other meanings (-1: the log's end).
 RecordTime = Annotated[
     Time,
     AfterValidator(_since_the_epoch),

@@ -1,9 +1,9 @@
-"""``Topic``: one topic as its manifest describes it, and how far the operator is.
+"""``Topic``: one topic by its manifest, and its observed state.
 
-Rules that the API server itself keeps: partitions that exist only grow, name and cluster are
-fixed, no tiering with compaction, local retention within total retention, nothing under
-``spec.tiering`` changes while Disabling (KIP-950), the tiering state machine and its epoch never go
-backwards (invariants 7 and 22).
+The API server itself enforces several rules. Existing partitions only grow, and name and cluster
+are immutable. There is no tiering with compaction, and local retention is within total retention.
+Nothing under ``spec.tiering`` changes while Disabling (KIP-950). The tiering state machine and its
+epoch never go backwards (invariants 7 and 22).
 """
 
 import enum
@@ -101,12 +101,12 @@ class Tiering(SpecModel):
 
     @property
     def local_time(self) -> str | None:
-        """``localRetention.time`` where it is set."""
+        """``localRetention.time``, None if unset."""
         return self.local_retention.time if self.local_retention else None
 
     @property
     def local_size(self) -> str | None:
-        """``localRetention.size`` where it is set."""
+        """``localRetention.size``, None if unset."""
         return self.local_retention.size if self.local_retention else None
 
 
@@ -161,12 +161,12 @@ class TopicSpec(SpecModel):
 
     @property
     def tiering_enabled(self) -> bool:
-        """Tiering is asked for."""
+        """Whether the spec enables tiering."""
         return self.tiering is not None and self.tiering.enabled
 
     @property
     def is_orphaned_on_delete(self) -> bool:
-        """The topic outlives its object."""
+        """Whether the topic outlives its object."""
         return self.deletion_policy is DeletionPolicy.ORPHAN
 
 

@@ -1,7 +1,8 @@
-"""The Kafka configuration that a Topic amounts to: its config, its typed fields, the defaults.
+"""Kafka configuration of a Topic, from its config, its typed fields and the defaults.
 
-Three layers, the later winning: the Cluster's defaults for topics, ``spec.config``, the typed
-fields under ``spec.tiering``. Keys and values are Kafka's, so the result can go to a broker as is.
+There are three layers, and the later ones win: the Cluster's defaults for topics, ``spec.config``,
+the typed fields under ``spec.tiering``. Keys and values are Kafka's, so a broker can use the result
+unchanged.
 """
 
 from collections.abc import Mapping
@@ -13,12 +14,12 @@ from tidemark_operator.resources.durations import duration_ms
 from tidemark_operator.resources.quantities import quantity_bytes
 from tidemark_operator.resources.topic import TopicSpec
 
-#: The keys that have fields.
+#: Keys with a field of their own.
 TYPED = frozenset(name for name, key in TOPIC.items() if key.field)
 
 
 def kafka_config(spec: TopicSpec, defaults: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The topic's whole configuration by Kafka's keys; only what somebody set."""
+    """Return the topic's configuration by Kafka's keys, without Kafka's own defaults."""
     return dict(sorted({**(defaults or {}), **(spec.config or {}), **_typed(spec)}.items()))
 
 
@@ -34,12 +35,15 @@ def _typed(spec: TopicSpec) -> dict[str, str]:
 
 
 def spec_of_kafka_config(config: Mapping[str, str], tiering: Tiering) -> dict[str, Any]:
-    """The other way round: ``config`` and ``tiering`` of a spec that amounts to this configuration
-    of a topic with that tiering. Keys that are no topic's any more are left out."""
+    """Return ``config`` and ``tiering`` of a spec with this configuration and tiering state.
+
+    Keys that topics do not have any more are left out.
+    """
     plain = {name: value for name, value in config.items() if name in TOPIC and name not in TYPED}
     block: dict[str, Any] = {"enabled": tiering.copies}
     if tiering.policy_holds:
         block["disablePolicy"] = tiering.disable_policy.name.capitalize()
+    # -1 and -2 mean no limit of its own, which the field expresses by its absence.
     local = {
         field: config[key] + unit
         for key, field, unit in (
@@ -54,10 +58,13 @@ def spec_of_kafka_config(config: Mapping[str, str], tiering: Tiering) -> dict[st
 
 
 def retention_problem(config: Mapping[str, str]) -> str | None:
-    """Local retention above total retention in a whole configuration: what CEL cannot see is a
-    total that comes from the Cluster's defaults or from Kafka's. None when all is well."""
+    """Return why local retention exceeds total retention, None if it does not.
+
+    CEL cannot see a total that comes from the Cluster's defaults or from Kafka's.
+    """
     for key in ("retention.ms", "retention.bytes"):
         total = int(config.get(key, TOPIC[key].default or ""))
+        # -2: the local retention follows the total one.
         local = int(config.get(f"local.{key}", -2))
         if total >= 0 and local > total:
             return (
@@ -75,5 +82,5 @@ COMPACTED = (
 
 
 def is_compacted(config: Mapping[str, str]) -> bool:
-    """Whether a whole configuration asks for compaction."""
+    """Return whether a configuration enables compaction."""
     return "compact" in config.get("cleanup.policy", "")

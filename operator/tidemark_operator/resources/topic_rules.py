@@ -1,8 +1,8 @@
-"""CEL rules of ``Topic``, by the place where they stand in its schema.
+"""CEL rules of ``Topic``, by their place in its schema.
 
-Rules that name ``oldSelf`` are transition rules. Those at the root see ``oldSelf.status``, which an
-update of the main resource carries along, and hold for an unchanged object: otherwise they would
-block the removal of a finalizer.
+Rules that name ``oldSelf`` are transition rules. Those at the root use ``oldSelf.status``, which an
+update of the main resource contains. They hold for an unchanged object: otherwise they would block
+the removal of a finalizer.
 """
 
 from tidemark.logfiles.names import COORDINATORS_TOPICS
@@ -14,7 +14,7 @@ from tidemark_operator.resources.schema import Rule
 
 
 def _is_compacted(topic: str) -> str:
-    """CEL: the spec of ``topic`` (an expression) asks for compaction."""
+    """Return CEL: the spec of ``topic`` (an expression) enables compaction."""
     config = f"{topic}.config"
     return (
         f"(has({config}) && 'cleanup.policy' in {config} && "
@@ -25,6 +25,7 @@ def _is_compacted(topic: str) -> str:
 _NAME = "(has({0}.spec.topicName) ? {0}.spec.topicName : {0}.metadata.name)"
 
 TOPIC_RULES = (
+    # KIP-950: brokers already work on the disablement that the status shows.
     Rule(
         rule=(
             "!has(oldSelf.status) || !has(oldSelf.status.tiering) || "
@@ -40,6 +41,7 @@ TOPIC_RULES = (
         field_path=".spec.tiering",
         reason="FieldValueForbidden",
     ),
+    # Kafka cannot rename a topic.
     Rule(
         rule=f"{_NAME.format('self')} == {_NAME.format('oldSelf')}",
         message=(
@@ -83,6 +85,7 @@ TOPIC_RULES = (
         field_path=".spec.topicName",
     ),
     Rule(
+        # Kafka does not compact tiered topics (KIP-405): data in the tier would stay uncompacted.
         rule=(
             "!has(oldSelf.status) || !has(oldSelf.status.tiering) || "
             "(oldSelf.status.tiering.state == 'Disabled' && "
@@ -134,6 +137,8 @@ SPEC_RULES = (
         field_path=".config",
     ),
     Rule(
+        # Kafka stores the state of groups and transactions by key: without compaction it grows for
+        # ever.
         rule=(
             f"!has(self.topicName) || !(self.topicName in {cel_list(sorted(COORDINATORS_TOPICS))})"
             " || ((!has(self.tiering) || !self.tiering.enabled) && has(self.config) && "
@@ -154,6 +159,7 @@ SPEC_RULES = (
         field_path=".tiering",
     ),
     Rule(
+        # Only if both values are valid: their own rules report invalid ones.
         rule=(
             f"!({_has_local('time', 'retention.ms')}) || "
             f"!{cel_is_duration(_LOCAL_TIME)} || "
@@ -209,6 +215,7 @@ TIERING_STATUS_RULES = (
         field_path=".state",
     ),
     Rule(
+        # Brokers acknowledge by epoch, so an answer to an earlier disablement must not count.
         rule=(
             "self.state != 'Disabling' || oldSelf.state == 'Disabling' || self.epoch > "
             "oldSelf.epoch"

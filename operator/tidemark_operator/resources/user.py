@@ -1,8 +1,8 @@
-"""``User``: who may use a cluster, how it proves who it is, and what it may do.
+"""``User``: a user of a cluster, its credentials, and its permissions.
 
-The user's name is the object's. Kafka's clients know it by its principal (``status.username``):
-the name itself, or the subject ``CN=<name>`` of a certificate, as Kafka's default principal builder
-has it (``DefaultKafkaPrincipalBuilder``).
+The user's name is the object's. Kafka's clients know it by its principal (``status.username``): the
+name itself, or the subject ``CN=<name>`` of a certificate, as with Kafka's default principal
+builder (``DefaultKafkaPrincipalBuilder``).
 """
 
 import enum
@@ -36,7 +36,7 @@ COMMON_NAME_MAX = 64
 
 
 class AuthenticationType(enum.StrEnum):
-    """How a user authenticates."""
+    """Authentication method of a user."""
 
     SCRAM_SHA_512 = "scram-sha-512"
     SCRAM_SHA_256 = "scram-sha-256"
@@ -46,12 +46,12 @@ class AuthenticationType(enum.StrEnum):
 
     @property
     def is_scram(self) -> bool:
-        """By a password (RFC 5802)."""
+        """Whether the user has a password (RFC 5802)."""
         return self in (AuthenticationType.SCRAM_SHA_512, AuthenticationType.SCRAM_SHA_256)
 
     @property
     def is_certificate(self) -> bool:
-        """By a certificate, whoever issued it."""
+        """Whether the user has a certificate, of any issuer."""
         return self in (AuthenticationType.TLS, AuthenticationType.TLS_EXTERNAL)
 
 
@@ -68,7 +68,7 @@ class Password(SpecModel):
 
 
 class Authentication(SpecModel):
-    """How the user authenticates."""
+    """Credentials of the user."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -110,13 +110,13 @@ class UserSpec(SpecModel):
 
     @property
     def authentication_type(self) -> AuthenticationType:
-        """As it is, also where it is unset."""
+        """Authentication type, with the default for an unset one."""
         given = self.authentication.type if self.authentication else None
         return given or AuthenticationType.SCRAM_SHA_512
 
     @property
     def password_ref(self) -> SecretKeyRef | None:
-        """Where somebody else keeps the password; None: the operator makes it."""
+        """Secret key with an existing password; None: the operator generates the password."""
         password = self.authentication.password if self.authentication else None
         return password.value_from.secret_key_ref if password else None
 
@@ -148,6 +148,7 @@ class User(Resource):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            # Secrets of brokers and authorities have these names, and must never be replaced.
             rule="!self.metadata.name.endsWith('-ca') && !self.metadata.name.endsWith('-tls')",
             message="names that end with -ca or -tls are reserved for Secrets of the "
             "operator, and a User's Secret has the User's name. Use another "

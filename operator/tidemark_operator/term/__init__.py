@@ -1,1 +1,1 @@
-"""One term of leadership: taking over, what runs while it lasts, what brokers ask meanwhile."""
+"""One term of leadership: takeover, tasks of the term, answers to brokers."""

@@ -1,5 +1,8 @@
-"""What brokers report of themselves: figures and errors, kept in memory, and who is to look at
-them."""
+"""Status reports of brokers: figures and errors, kept in memory.
+
+A report wakes the reconcilers of the objects whose status shows it: at once for errors, later for
+figures.
+"""
 
 import uuid
 
@@ -11,12 +14,13 @@ from tidemark_operator.controller.model import BrokerHealth, RowKey, TopicInfo
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.reconcile.services import Services
 
+#: Delay of a status write that only changes figures, in seconds.
 FIGURES_S = 30.0
 FIGURES_DISABLING_S = 1.0
 
 
 def take_report(services: Services, request: control.BrokerStatusRequest) -> None:
-    """Take in what a registered broker says."""
+    """Record the status report of a registered broker."""
     _take_health(services, request)
     _take_failed(services, request)
     for report in request.partitions:
@@ -39,9 +43,11 @@ def _take_health(services: Services, request: control.BrokerStatusRequest) -> No
     )
     former = state.health.get(request.broker_id)
     state.health[request.broker_id] = health
+    # Events and statuses come from the difference to the last report, so it is replaced first.
     if former is None or former.set_aside != health.set_aside:
         _set_aside_changed(services, request.broker_id, former, health)
     key = BROKER.key(state.brokers[request.broker_id].key)
+    # An error is shown at once; figures change constantly and are batched.
     if former is None or _errors(former) != _errors(health):
         queue.add(key)
         queue.add(services.cluster_key)
@@ -52,7 +58,8 @@ def _take_health(services: Services, request: control.BrokerStatusRequest) -> No
 def _set_aside_changed(
     services: Services, node_id: int, former: BrokerHealth | None, health: BrokerHealth
 ) -> None:
-    """Emit one Event for each Topic with a replica that the broker copies completely."""
+    """Emit one Event for each Topic with a replica that the broker copies again completely."""
+    # A broker repeats the list in every report; only new entries are news.
     known = frozenset(() if former is None else former.set_aside)
     by_topic: dict[uuid.UUID, list[tuple[int, str]]] = {}
     for (topic_id, partition), message in health.set_aside:
@@ -72,17 +79,19 @@ def _set_aside_changed(
 
 
 def _take_failed(services: Services, request: control.BrokerStatusRequest) -> None:
-    """Replicas whose storage refuses, or works again: who leads them is decided at once."""
+    """Record which replicas' storage fails or works again, and elect their leaders accordingly."""
     state, node_id = services.state, request.broker_id
     named = {
         (topic.topic_id, partition)
         for topic in request.failed_replicas
         for partition in topic.partitions
     }
+    # The common case: no replica fails and none failed before.
     if not named and not state.failed_on(node_id):
         return
     news = state.put_failed(node_id, state.keys_on(node_id).intersection(named))
     if news:
+        # Election is a decision of its own: the report is answered without waiting for the commit.
         services.background.spawn(
             ("storage", node_id, news), _storage_changed(services, node_id, news)
         )
@@ -101,6 +110,7 @@ def _take_partition(services: Services, report: control.PartitionStatus) -> None
     state = services.state
     row = state.row((report.topic_id, report.partition))
     topic = state.topic_by_id(report.topic_id)
+    # A former leader's report is about an older epoch than the row.
     if row is None or topic is None or report.leader_epoch < row.leader_epoch:
         return
     former = state.reports.get(row.key)
@@ -108,6 +118,7 @@ def _take_partition(services: Services, report: control.PartitionStatus) -> None
     disabling = topic.tiering.is_disabling
     if disabling:
         _note_remaining(services, topic, report)
+    # Trouble wakes the Topic at once; a disablement shows its progress every second.
     key = TOPIC.key(topic.key)
     if former is None or _trouble(former) != _trouble(report):
         services.queue.add(key)
@@ -126,7 +137,7 @@ def _note_remaining(services: Services, topic: TopicInfo, report: control.Partit
 
 
 def _trouble(report: control.PartitionStatus) -> tuple[str, bool, bool]:
-    """What of a report must be shown at once: also that there is something in the tier now."""
+    """Return the part of a report that is shown at once: errors, and that the tier is in use."""
     return report.error_reason, report.offline, report.remote_segments > 0
 
 

@@ -1,7 +1,7 @@
-"""What brokers ask, answered by the controller of the present term.
+"""Answers of the present term's controller to requests of brokers.
 
-Every answer that stands for a decision is given after the decision is stored. Without a term, or
-when the term ends meanwhile, the answer is NOT_CONTROLLER and the broker tries again elsewhere.
+An answer that stands for a decision is sent after the decision is stored. Without a term, or if the
+term ends meanwhile, the answer is NOT_CONTROLLER and the broker tries another operator.
 """
 
 import asyncio
@@ -42,15 +42,15 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 ERRORS_LOGGED_MAX = 3
-#: Longer than brokers need to come back, and shorter than they wait for an answer.
+#: Longer than brokers need to reconnect, and shorter than they wait for an answer.
 FIRST_REPORTS_S = 8.0
-#: Where too much is under way the end of a session is decided this much later.
+#: Retry delay in seconds for the end of a session while too many tasks are running.
 FENCED_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedTerm:
-    """What brokers' requests need of a term; ``end`` ends it."""
+    """Parts of a term that brokers' requests need; ``end`` ends the term."""
 
     services: Services
     brokers: OwnBrokers
@@ -60,12 +60,12 @@ class RequestedTerm:
     session_timeout_s: float
     end: Callable[[TermEnded], None]
     replica_states: ReplicaStates = field(default_factory=ReplicaStates)
-    #: Brokers that know this controller's epoch, as their registration was answered with it.
+    #: Brokers that know this controller's epoch, from the answer to their registration.
     admitted: set[int] = field(default_factory=set)
 
     @property
     def session_timeout_ms(self) -> int:
-        """As the protocol has it."""
+        """Session timeout as the protocol has it, in milliseconds."""
         return round(self.session_timeout_s * 1000)
 
 
@@ -75,36 +75,41 @@ class BrokerRequests(ControlHandler, EngineListener):
     def __init__(self) -> None:
         self._term: RequestedTerm | None = None
         self._expired: list[tuple[int, int]] = []
-        #: Registrations whose session has ended, until they are decided about or come again.
+        #: Registrations with an ended session, until it is decided or the broker returns.
         self._over: set[tuple[int, int]] = set()
-        #: What each broker's last heartbeat with news said.
-        self._said: dict[int, control.BrokerHeartbeatRequest] = {}
+        #: The last heartbeat with news of each broker.
+        self._last_beats: dict[int, control.BrokerHeartbeatRequest] = {}
 
     def begin(self, term: RequestedTerm) -> None:
-        """A term begins."""
+        """Answer requests for this term."""
         self._term = term
 
     def end(self) -> None:
-        """The term is over."""
+        """Answer NOT_CONTROLLER from now on, and forget the term's sessions."""
         self._term = None
         self._expired.clear()
         self._over.clear()
-        self._said.clear()
+        self._last_beats.clear()
 
     # ------------------------------------------------------------ requests
 
     async def register(
         self, request: control.BrokerRegistrationRequest, *, session_alive: bool, connected: bool
     ) -> control.BrokerRegistrationResponse:
-        """Registration: slices, then the Broker's status, then the session, then the answer."""
+        """Register a broker.
+
+        The order is fixed: slices, then the Broker's status, then the session, then the answer.
+        """
         term = self._term
         refusal = _as(control.BrokerRegistrationResponse, not_controller(request))
         if term is None:
             return refusal
         state = term.services.state
+        # The broker has obeyed a later controller, so decisions of this term could be stale.
         if epochs.is_ahead(state, request):
             term.end(EpochTooLow(request.highest_controller_epoch))
             return refusal
+        # Refuse what the present state forbids, before the slower checks.
         found = state.brokers.get(request.broker_id)
         is_refused = registration.refusal(
             state,
@@ -113,13 +118,14 @@ class BrokerRequests(ControlHandler, EngineListener):
             session_alive=session_alive,
             connected=connected,
         )
+        # Election needs to know the states that brokers received from former controllers.
         if is_refused is None and not await self._may_decide(term, request):
             return dataclasses.replace(refusal, wants_states=request.has_states)
         if _is_duplicate(is_refused) and not self._overhear(term, request):
             return dataclasses.replace(refusal, wants_states=request.has_states)
 
         def register(draft: Draft) -> control.BrokerRegistrationResponse:
-            # Whoever was admitted while this one waited is alive, unless it had its directory.
+            # A broker that was admitted meanwhile is alive, unless this one has its directory.
             admitted = _epoch(draft.broker(request.broker_id)) != _epoch(found)
             return registration.register(
                 draft,
@@ -129,6 +135,8 @@ class BrokerRequests(ControlHandler, EngineListener):
                 session_timeout_ms=term.session_timeout_ms,
             )
 
+        # The refusal may have changed while this waited, so the decision checks it again in the
+        # draft.
         response = await term.services.committer.try_decide(
             register,
             f"the registration of broker {request.broker_id}",
@@ -138,6 +146,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         if response.error_code:
             logger.info("broker %d rejected: %s", request.broker_id, response.error_message)
             return response
+        # Open the session last: from here on the broker counts as alive.
         broker = state.brokers.get(request.broker_id)
         fenced = broker is None or not broker.live
         term.admitted.add(request.broker_id)
@@ -148,7 +157,7 @@ class BrokerRequests(ControlHandler, EngineListener):
     async def replica_states(
         self, request: control.ReplicaStatesRequest
     ) -> control.ReplicaStatesResponse:
-        """What a broker says of its replicas, until it registers."""
+        """Collect the pages in which a broker describes its replicas before it registers."""
         term = self._term
         if term is None or request.broker_id not in term.services.state.brokers:
             return _as(control.ReplicaStatesResponse, not_controller(request))
@@ -157,46 +166,57 @@ class BrokerRequests(ControlHandler, EngineListener):
     async def _may_decide(
         self, term: RequestedTerm, request: control.BrokerRegistrationRequest
     ) -> bool:
-        """Whether what this broker was told is known; and, as a new process changes rows, what all
-        others were told who are live."""
+        """Return whether the states that this broker received are known.
+
+        A new process changes rows. Its registration therefore also waits for the reports of all
+        other live brokers.
+        """
         services, node_id = term.services, request.broker_id
         services.first_reports.knocked(node_id)
         if request.has_states and not self._hear(term, request):
+            # Without the states the answer requests them, and the broker registers again.
             return False
         services.first_reports.presented(node_id)
+        # The same process again changes no row, so it need not wait for the others.
         if services.state.brokers[node_id].incarnation_id == request.incarnation_id:
             return True
         await _first_reports(services)
         return term is self._term and services.first_reports.are_in
 
     def _hear(self, term: RequestedTerm, request: control.BrokerRegistrationRequest) -> bool:
-        """Take in what a broker has said of its replicas; False: it has to say it first. Where that
-        is more than the slices hold the term ends before anything is decided."""
+        """Take over the states that a broker has received; False if it has to send them first.
+
+        If they exceed the slices, the term ends before anything is decided.
+        """
         services, node_id = term.services, request.broker_id
-        told = term.replica_states.whole(node_id, request.incarnation_id)
-        if told is None:
+        states = term.replica_states.whole(node_id, request.incarnation_id)
+        if states is None:
             return False
-        services.state.take_held(node_id, told)
+        services.state.take_held(node_id, states)
         if self._is_behind(term, services.state.held, request):
             return False
         services.wake_rebuilt(node_id)
         return True
 
     def _overhear(self, term: RequestedTerm, request: control.BrokerRegistrationRequest) -> bool:
-        """The same of a process that is not admitted while its former one may be alive. Nothing is
-        kept of it; but whatever shows that the slices are old shows it now, and not only once
-        others were elected."""
+        """Check the states of a process that is not admitted while its former one may be alive.
+
+        They are not kept. But if they show that the slices are old, this has to be known before
+        other replicas are elected.
+        """
         if not request.has_states:
             return True
         services, node_id = term.services, request.broker_id
         is_same = services.state.brokers[node_id].directory_id == request.directory_id
+        # Only the same log directory can stand for the broker that is expected.
         if is_same:
             services.first_reports.knocked(node_id)
-        told = term.replica_states.whole(node_id, request.incarnation_id)
-        if told is None:
+        states = term.replica_states.whole(node_id, request.incarnation_id)
+        if states is None:
             return False
         held = HeldStates()
-        held.take(node_id, told)
+        held.take(node_id, states)
+        # The states are checked, and dropped: this process may never be admitted.
         if self._is_behind(term, held, request):
             return False
         if is_same:
@@ -210,23 +230,28 @@ class BrokerRequests(ControlHandler, EngineListener):
         request: control.BrokerRegistrationRequest,
     ) -> bool:
         state, node_id = term.services.state, request.broker_id
+        # A term that rebuilds rows already knows that the slices are behind.
         is_known = state.cluster.rebuilding is not None and state.cluster.rebuilding.behind
         is_admitted = node_id in term.admitted
         knows_more = not (is_known or is_admitted) and epochs.knows_more(state, request)
         if not knows_more and not rebuilding.reveals(state, held, node_id, is_admitted=is_admitted):
             return False
         term.end(SlicesBehind(f"broker {node_id} has newer states than the PartitionSlices"))
-        self._term = None  # nothing that has begun meanwhile goes on
+        self._term = None  # decisions that have begun meanwhile see that the term has ended
         return True
 
     async def alter_partition(
         self, request: control.AlterPartitionRequest
     ) -> control.AlterPartitionResponse:
-        """ISR changes, answered after the commit; put off while reports are missing, and answered
-        so before whoever asks gives up its session: it asks again."""
+        """Change ISRs, and answer after the commit.
+
+        While reports are missing, the change is put off. The answer arrives before the broker's
+        session would expire, and the broker repeats the request.
+        """
         refusal = _as(control.AlterPartitionResponse, not_controller(request))
         if self._term is not None:
             await _first_reports(self._term.services)
+        # The term may have ended during the wait.
         term = self._term
         if term is None:
             return refusal
@@ -241,7 +266,7 @@ class BrokerRequests(ControlHandler, EngineListener):
     async def broker_status(
         self, request: control.BrokerStatusRequest
     ) -> control.BrokerStatusResponse:
-        """A report: figures and errors."""
+        """Record a broker's report of figures and errors."""
         term = self._term
         if term is None:
             return _as(control.BrokerStatusResponse, not_controller(request))
@@ -254,7 +279,8 @@ class BrokerRequests(ControlHandler, EngineListener):
     async def allocate_producer_ids(
         self, request: control.AllocateProducerIdsRequest
     ) -> control.AllocateProducerIdsResponse:
-        """A block of producer ids."""
+        """Allocate a block of producer ids."""
+        # A broker may report higher producer ids than the Cluster's status has, after a restore.
         if self._term is not None:
             await _first_reports(self._term.services)
         if self._term is None:
@@ -264,7 +290,7 @@ class BrokerRequests(ControlHandler, EngineListener):
     async def change_topics(
         self, request: topics.ChangeTopicsRequest
     ) -> topics.ChangeTopicsResponse:
-        """What a client asked of topics."""
+        """Change topics on behalf of a client."""
         if self._term is None:
             return _as(topics.ChangeTopicsResponse, not_controller(request))
         return await self._term.changer.change(request)
@@ -272,9 +298,10 @@ class BrokerRequests(ControlHandler, EngineListener):
     # ------------------------------------------------------------ connections and sessions
 
     def on_attached(self, channel: Channel) -> None:
-        """A broker's command connection: the full snapshot begins it."""
+        """Accept a broker's command connection; a full snapshot follows."""
         term = self._term
         broker = None if term is None else term.services.state.brokers.get(channel.broker_id)
+        # A connection of a former registration: the broker has to register first.
         if term is None or broker is None or broker.broker_epoch != channel.broker_epoch:
             channel.close_threadsafe()
             return
@@ -282,32 +309,38 @@ class BrokerRequests(ControlHandler, EngineListener):
         term.brokers.attach(channel)
 
     def on_beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
-        """A heartbeat with news, decided beside the intake. Who is heard of again before the end of
-        its session was decided about is not dead."""
+        """Decide a heartbeat with news, outside the intake.
+
+        A broker whose heartbeat arrives before the end of its session is decided is alive.
+        """
         term = self._term
         if term is None:
             return
+        # A stalled main loop does not prove that the broker works, so its session still ends.
         if not beat.loop_stalled:
             self._over.discard((broker_id, broker_epoch))
         if beat.certificates:
             term.services.certificates.used[broker_id] = beat.certificates
         request = _beat_request(term, broker_id, broker_epoch, beat)
-        self._said[broker_id] = request
+        self._last_beats[broker_id] = request
         self._follow(term, request)
 
     def _follow(self, term: RequestedTerm, request: control.BrokerHeartbeatRequest) -> None:
-        """What says the same is decided once at a time, however it is said."""
-        deciding = self._decide_beat(term, request, self._said.get(request.broker_id))
+        """Decide a heartbeat; equal ones are decided once at a time, from whatever source."""
+        deciding = self._decide_beat(term, request, self._last_beats.get(request.broker_id))
         term.services.background.spawn(("beat", request), deciding)
 
     async def _decide_beat(
         self,
         term: RequestedTerm,
         request: control.BrokerHeartbeatRequest,
-        said: control.BrokerHeartbeatRequest | None,
+        last: control.BrokerHeartbeatRequest | None,
     ) -> None:
-        """The next heartbeats say nothing new, so this is decided whatever it takes, until one says
-        something else than the last one had ``said``."""
+        """Decide a heartbeat, with retries until a heartbeat with other news than ``last`` arrives.
+
+        Later heartbeats do not repeat the news, so it must not be lost.
+        """
+        # A shutdown moves leaders, which needs the states that brokers have received.
         if request.want_shut_down:
             await term.services.first_reports.wait()
         await term.services.committer.until_decided(
@@ -315,11 +348,11 @@ class BrokerRequests(ControlHandler, EngineListener):
                 draft, request, session_timeout_ms=term.session_timeout_ms
             ),
             f"a heartbeat of broker {request.broker_id}",
-            holds=lambda: self._said.get(request.broker_id) in (said, request),
+            holds=lambda: self._last_beats.get(request.broker_id) in (last, request),
         )
 
     def on_expired(self, broker_id: int, broker_epoch: int) -> None:
-        """A session ran out; all of one moment are fenced together."""
+        """Fence the brokers whose sessions expire in the same turn of the loop together."""
         if self._term is None:
             return
         if not self._expired:
@@ -333,35 +366,43 @@ class BrokerRequests(ControlHandler, EngineListener):
         if term is None:
             return
         brokers = term.services.state.brokers
-        gone = frozenset(
+        # A broker that has registered since has another epoch.
+        ended = frozenset(
             (broker_id, epoch)
             for broker_id, epoch in expired
             if broker_id in brokers and brokers[broker_id].broker_epoch == epoch
         )
-        self._over -= gone.symmetric_difference(expired)  # others have registered since, or nobody
-        if gone:
-            term.services.first_reports.over(broker_id for broker_id, _ in gone)
-            if not term.services.background.spawn(("fence", gone), self._fence(term, gone)):
-                self._expired += gone
+        self._over -= ended.symmetric_difference(expired)
+        if ended:
+            term.services.first_reports.over(broker_id for broker_id, _ in ended)
+            # Too many background tasks: keep the sessions for the next try.
+            if not term.services.background.spawn(("fence", ended), self._fence(term, ended)):
+                self._expired += ended
                 asyncio.get_running_loop().call_later(FENCED_AGAIN_S, self._fence_expired)
 
-    async def _fence(self, term: RequestedTerm, gone: frozenset[tuple[int, int]]) -> None:
-        """Once it is certain that the slices hold what brokers were told; of these registrations
-        that have not come again until then."""
+    async def _fence(self, term: RequestedTerm, ended: frozenset[tuple[int, int]]) -> None:
+        """Fence these registrations, except those that return until all reports are known.
+
+        Fencing elects leaders, so it waits until the slices are known to hold what brokers
+        received.
+        """
         await term.services.first_reports.wait()
-        what = f"the end of the sessions of brokers {sorted(node for node, _ in gone)}"
+        subject = f"the end of the sessions of brokers {sorted(node for node, _ in ended)}"
         decided = await term.services.committer.until_decided(
-            lambda draft: self._leave_dead(draft, gone if term is self._term else frozenset()), what
+            lambda draft: self._leave_dead(draft, ended if term is self._term else frozenset()),
+            subject,
         )
         self._over -= decided or frozenset()
 
     def _leave_dead(
-        self, draft: Draft, gone: frozenset[tuple[int, int]]
+        self, draft: Draft, ended: frozenset[tuple[int, int]]
     ) -> frozenset[tuple[int, int]]:
-        """Fence those that have not come again; all about whom that is decided now."""
-        over = gone & self._over
+        """Fence the brokers that have not returned; return all registrations that are now
+        decided.
+        """
+        over = ended & self._over
         brokers = ((node, epoch, draft.broker(node)) for node, epoch in over)
-        dead = [node for node, epoch, each in brokers if each and each.broker_epoch == epoch]
+        dead = [node for node, epoch, info in brokers if info and info.broker_epoch == epoch]
         elections.fence(draft, dead, reason="it has stopped, or does not respond")
         return over
 
@@ -373,7 +414,10 @@ class BrokerRequests(ControlHandler, EngineListener):
         request: control.PartitionStatesRequest,
         response: control.PartitionStatesResponse,
     ) -> None:
-        """A broker applied states: removals are confirmed, a full snapshot lets it be unfenced."""
+        """Record that a broker applied states.
+
+        Removals are confirmed, and a full snapshot lets the broker be unfenced.
+        """
         term = self._term
         if term is None:
             return
@@ -382,6 +426,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         news.update(services.deletions.take(services.state, node_id, request, response))
         for topic_id in news:
             services.wake_topic(topic_id, ahead=True)
+        # A bad volume fails every partition: a few lines tell the cause.
         for error in response.errors[:ERRORS_LOGGED_MAX]:
             logger.warning(
                 "broker %d, partition %s-%d: error %d: %s",
@@ -392,6 +437,7 @@ class BrokerRequests(ControlHandler, EngineListener):
                 error.message,
             )
         broker = services.state.brokers.get(node_id)
+        # The broker that has applied the snapshot may serve: decided like a heartbeat that says so.
         if request.full and broker is not None:
             beat = Beat(
                 snapshot_controller_epoch=request.controller_epoch,
@@ -400,7 +446,7 @@ class BrokerRequests(ControlHandler, EngineListener):
             self._follow(term, _beat_request(term, node_id, response.broker_epoch, beat))
 
     def on_users(self, node_id: int) -> None:
-        """A broker knows the users: those that waited for the last one are looked at again."""
+        """Reconcile the Users that waited until the last broker knows the users."""
         term = self._term
         if term is None:
             return
@@ -410,7 +456,7 @@ class BrokerRequests(ControlHandler, EngineListener):
                 term.services.queue.add(USER.key(key))
 
     def on_stale(self, node_id: int) -> None:
-        """A broker has seen a higher controller epoch than ours."""
+        """End the term: a broker has seen a higher controller epoch."""
         if self._term is not None:
             self._term.end(ControllerFenced(f"broker {node_id} has seen a higher controller epoch"))
 
@@ -420,7 +466,7 @@ def _is_duplicate(refused: tuple[ErrorCode, str] | None) -> bool:
 
 
 async def _first_reports(services: Services) -> None:
-    """Until every live broker has said what it was told, or for as long as may be waited."""
+    """Wait until every live broker has reported the states it received, or until the time limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FIRST_REPORTS_S):
             await services.first_reports.wait()
@@ -433,7 +479,7 @@ def _epoch(broker: BrokerInfo | None) -> int:
 def _beat_request(
     term: RequestedTerm, broker_id: int, broker_epoch: int, beat: Beat
 ) -> control.BrokerHeartbeatRequest:
-    """As far as it is decided about."""
+    """Return the fields of a heartbeat on which decisions depend."""
     present = term.services.state.controller_epoch
     return control.BrokerHeartbeatRequest(
         broker_id=broker_id,

@@ -1,9 +1,9 @@
-"""The last of a Cluster that is deleted: its PartitionSlices, then the finalizers that waited.
+"""Teardown of a deleted Cluster: its PartitionSlices, then the finalizers that waited.
 
-Done between terms, by whoever leads and finds a Cluster that is being deleted without a Topic or a
-Broker: nothing is decided any more, so no controller epoch is needed. Each step may have been done
-before, by an operator that did not get further. The Cluster's finalizer goes last: while it stands,
-somebody comes back for the rest.
+The leader does this between terms, once a Cluster that is being deleted has no Topic and no Broker.
+Nothing is decided any more, so no controller epoch is needed. Any step may have been done before,
+by an operator that stopped. The Cluster's finalizer is removed last: while it is there, the next
+operator continues the teardown.
 """
 
 import asyncio
@@ -33,19 +33,24 @@ PARALLEL = 16
 
 
 async def bury(api: KubeApi, namespace: str, name: str) -> bool:
-    """Remove what is left of a Cluster if nothing is to be done for it any more; False when it
-    goes on, or Topics and Brokers still need a controller."""
+    """Remove the remains of a Cluster that is being deleted and needs no controller.
+
+    Returns False if the Cluster continues, or if Topics and Brokers still need a controller.
+    """
     body = await api.get(CLUSTER, namespace, name)
     if not is_leaving(body) or await _needed(api, namespace, name):
         return False
+    # An uninstalled chart deletes the definition; that is no decision about the cluster.
     if await look_at_definition(api, CLUSTER, namespace) is not Definition.SERVED:
         logger.warning(
             "Cluster %s/%s is kept, because its definition is being deleted", namespace, name
         )
         return False
+    # Slices first: without the Cluster's finalizer no operator would look for them.
     await _remove_slices(api, namespace, body)
     if CLUSTER_FINALIZER in finalizers_of(body):
         body = await remove_finalizer(api, CLUSTER, body, CLUSTER_FINALIZER)
+    # Other finalizers remain: the status says whose.
     if finalizers_of(body):
         await _report(api, body)
     logger.info("Cluster %s/%s is completely deleted", namespace, name)
@@ -63,15 +68,16 @@ async def _report(api: KubeApi, body: Json) -> None:
 
 
 async def _needed(api: KubeApi, namespace: str, name: str) -> bool:
-    """Read afresh: a Topic that was made a moment ago counts."""
+    """Return whether a Topic or Broker of the Cluster exists, read from the API, not the cache."""
     for kind in (TOPIC, BROKER):
-        if any(cluster_of(each) == name for each in await api.list_all(kind, namespace)):
+        bodies = await api.list_all(kind, namespace)
+        if any(cluster_of(body) == name for body in bodies):
             return True
     return False
 
 
 async def _remove_slices(api: KubeApi, namespace: str, cluster: Json) -> None:
-    """Those of this cluster; what an earlier one of the name has left stays."""
+    """Remove this cluster's slices; those of an earlier cluster with the name stay."""
     found = await list_slices(api, namespace, str(cluster["metadata"]["name"]))
     own = cluster_id_of(cluster)
     parallel = asyncio.Semaphore(PARALLEL)
@@ -91,5 +97,5 @@ async def _remove_slice(api: KubeApi, namespace: str, body: Json) -> None:
         await api.delete(PARTITION_SLICE, namespace, str(meta["name"]), uid=str(meta["uid"]))
         if SLICE_FINALIZER in finalizers_of(body):
             await remove_finalizer(api, PARTITION_SLICE, body, SLICE_FINALIZER)
-    except (NotFound, Conflict):  # gone, or another of that name: the list said otherwise
+    except (NotFound, Conflict):  # deleted or replaced since the list was read
         logger.info("PartitionSlice %s is already deleted", meta["name"])

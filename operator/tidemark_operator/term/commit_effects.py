@@ -1,4 +1,4 @@
-"""What follows from a commit: brokers are told, what it concerns is reconciled, people are told."""
+"""Effects of a commit: states for brokers, work for reconcilers, Events for people."""
 
 import uuid
 
@@ -25,7 +25,7 @@ class CommitEffects(CommitListener):
         self._changed_topics: set[uuid.UUID] = set()
 
     def landing(self, state: ControllerState, write: SliceWrite) -> None:
-        """A slice's write took effect (called before the state advances)."""
+        """Apply a slice's write to the engine; called before the state advances."""
         self._services.engine.landing(state, write)
         self._changed_topics.update(row.topic_id for row in write.rows)
         self._changed_topics.update(topic_id for topic_id, _ in write.removed)
@@ -37,21 +37,24 @@ class CommitEffects(CommitListener):
         return await write_broker(self._services, drafted)
 
     def committed(self, committed: Committed) -> None:
-        """A group is stored."""
+        """Notify brokers and reconcilers of a stored group of decisions."""
         services = self._services
         services.metrics.commits.inc()
         services.metrics.decisions.inc(committed.decisions)
         for event in committed.events:
             services.events.emit(event)
+        # A group without writes decided that nothing changes.
         if not committed.slices and not committed.brokers:
             return
         services.metrics.commit_seconds.observe(committed.seconds)
+        # All slices of the group are applied, so each broker receives one request.
         services.engine.flush()
         if services.state.cluster.rebuilding is not None:
             services.queue.add(services.cluster_key)
         changed, self._changed_topics = self._changed_topics, set()
         for topic_id in changed:
             services.wake_topic(topic_id)
+        # Counts of replicas and leaders changed on any broker; they are written with a delay.
         for broker in services.state.brokers.values():
             services.queue.add_later(BROKER.key(broker.key), BROKER_FIGURES_S)
         for node_id in committed.brokers:
@@ -63,6 +66,7 @@ class CommitEffects(CommitListener):
         broker = services.state.brokers.get(node_id)
         if broker is None:
             return
+        # The listener answers heartbeats itself, so it needs the broker's new state.
         self._server.set_state(
             node_id,
             broker.broker_epoch,
@@ -71,6 +75,8 @@ class CommitEffects(CommitListener):
         )
         services.queue.add(BROKER.key(broker.key))
         services.queue.add(services.cluster_key)
+        # Topics that wait for this broker: for logs, for placement, for deletion or for
+        # disablement.
         for topic_id in {topic_id for topic_id, _ in services.state.awaiting_logs}:
             services.wake_topic(topic_id)
         for topic in services.state.topics.values():

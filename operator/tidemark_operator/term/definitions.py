@@ -2,8 +2,8 @@
 
 The deletion of a CustomResourceDefinition (``kubectl delete crd``, an uninstalled chart) makes
 Kubernetes delete all objects of the kind. These deletions are no decisions about topics, users or
-brokers, so the operator does not carry them out: the store keeps the objects unchanged, and the
-cluster continues. A deletion counts once the API server has shown that the kind is served
+brokers, so the operator ignores them: the store retains the objects unchanged, and the cluster
+continues. A deletion counts once the API server has shown that the kind is served
 (:mod:`tidemark_operator.kube.definitions`).
 """
 
@@ -20,16 +20,17 @@ from tidemark_operator.objects.store import ObjectStore
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 3.0
-#: Kinds whose objects are kept while it is not known whether the kind stays. A deleted User loses
-#: its access.
+#: Kinds whose objects are retained while it is not known whether the kind stays. A deleted User
+#: loses its access.
 _WITH_DATA = (TOPIC.kind, BROKER.kind, CLUSTER.kind)
 
 
 class DefinitionWatch:
     """Checks deletions in doubt, whether or not this operator leads.
 
-    ``deliver``: called with an object whose deletion counts, and whether it is gone. ``changed``:
-    called when other definitions than before are being deleted."""
+    ``deliver`` is called with an object whose deletion counts, and whether it is deleted.
+    ``changed`` is called when the set of definitions that are being deleted changes.
+    """
 
     def __init__(
         self,
@@ -43,13 +44,14 @@ class DefinitionWatch:
         self._deliver = deliver
         self._changed = changed
         self._wake = asyncio.Event()
-        #: Plurals with the group, of definitions that are being deleted or are gone.
+        #: Plurals with the group, of definitions that are being deleted or do not exist.
         self.leaving: frozenset[str] = frozenset()
 
     async def run(self, api: KubeApi) -> None:
         """Check deletions until cancelled."""
         self._objects.doubted = self._wake.set
         while True:
+            # Sleep until a deletion is in doubt; while one is, look again at intervals.
             pause_s = LOOK_AGAIN_S if self.leaving or self._objects.in_doubt() else None
             try:
                 async with asyncio.timeout(pause_s):
@@ -64,6 +66,7 @@ class DefinitionWatch:
         for kind in BY_KIND.values():
             name = f"{kind.plural}.{kind.group}"
             # Only an object that disappeared, or a known deletion, is worth a request.
+            # The definition is only read when it matters.
             if kind.kind not in self._objects.in_doubt() and name not in self.leaving:
                 continue
             try:
@@ -73,16 +76,19 @@ class DefinitionWatch:
                     "unknown whether the definition of %s is being deleted: %s", name, error
                 )
                 # Without an answer the last known state holds.
+                # An unanswered request changes nothing: what was being deleted is still assumed to
+                # be.
                 leaving |= {name} & self.leaving
                 continue
             if found is Definition.LEAVING:
                 leaving.add(name)
                 self._objects.vanish(kind.kind)
             else:
-                self._carry_out(kind, found)
-        self._tell(frozenset(leaving))
+                self._accept(kind, found)
+        self._notify(frozenset(leaving))
 
-    def _carry_out(self, kind: Kind, found: Definition) -> None:
+    def _accept(self, kind: Kind, found: Definition) -> None:
+        # An account of an older chart may not read definitions. Data is retained until it may.
         if found is Definition.UNKNOWN and kind.kind in _WITH_DATA:
             logger.warning(
                 "a %s is being deleted, but the operator's account may not "
@@ -95,7 +101,7 @@ class DefinitionWatch:
         for key, gone in self._objects.release(kind.kind):
             self._deliver(key, gone)
 
-    def _tell(self, leaving: frozenset[str]) -> None:
+    def _notify(self, leaving: frozenset[str]) -> None:
         if leaving == self.leaving:
             return
         for name in sorted(leaving - self.leaving):

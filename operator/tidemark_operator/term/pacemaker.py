@@ -1,4 +1,4 @@
-"""What a term does now and then, though nothing has happened: once a second, or more seldom."""
+"""Periodic decisions of a term: once a second, or every few seconds."""
 
 import asyncio
 import dataclasses
@@ -29,18 +29,20 @@ from tidemark_operator.resources.names import CLIENTS_RENEWAL_ANNOTATION, RENEWA
 logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
+#: Placeholders that are filled in one turn.
 FILL_LIMIT = 100
+#: Turns between two collections of tombstones.
 COLLECT_TURNS = 5
-#: A second: leaders of a broker with 1,000 partitions are back within a minute of its replicas.
+#: Per second: leaders of a broker with 1,000 partitions are back a minute after its replicas.
 BALANCE_LIMIT = 20
 CERTIFICATE_TURNS = 5
 LEAF_TURNS = 600
-#: After so many turns without any broker it is told: longer than a session.
+#: Turns without a reachable broker after which the Cluster reports it: longer than a session.
 UNREACHED_TURNS = 10
 
 
 class Pacemaker:
-    """The clock of one term."""
+    """Clock of one term."""
 
     def __init__(
         self, services: Services, questions: LogQuestions, *, leads: Callable[[], bool]
@@ -51,7 +53,7 @@ class Pacemaker:
         self._comebacks = Comebacks()
 
     async def run(self) -> None:
-        """Tick until the Lease runs out: raises ``TermEnded``."""
+        """Tick until the Lease runs out; then raise ``TermEnded``."""
         turns = 0
         while True:
             await asyncio.sleep(TICK_S)
@@ -62,11 +64,14 @@ class Pacemaker:
 
     async def _turn(self, number: int) -> None:
         state = self._services.state
+        # Brokers that do not acknowledge in time show up in the Topics' conditions.
         for topic_id in state.acknowledgements.tick(now_ms=wall_ms()):
             self._services.wake_topic(topic_id)
         self._notice_silence(number)
         for event in self._comebacks.look(state.brokers.values(), now_s=number):
             self._services.events.emit(event)
+        # Brokers of a rebuilt cluster had their time to report; the rebuilding stops waiting for
+        # them.
         if number >= OTHERS_TURNS and not state.had_time_to_report:
             state.had_time_to_report = True
             if state.cluster.rebuilding is not None:
@@ -76,16 +81,21 @@ class Pacemaker:
             self._questions.ask()
 
     def _are_first_reports_in(self, number: int) -> bool:
-        """Nothing moves before it is certain that the slices hold what brokers were told."""
+        """Return whether the slices are known to hold what brokers received; no decision before
+        that.
+        """
         reports = self._services.first_reports
         reports.look_again(self._services.state.brokers.keys())
         reports.turn()
+        # No broker has reported at all: waiting longer would only keep the cluster without
+        # decisions.
         if number >= UNREACHED_TURNS:
             reports.give_up()
         return reports.are_in
 
     async def _decide_all(self, number: int) -> None:
         state, deletions = self._services.state, self._services.deletions
+        # Availability first: leave failed storage, then place replicas, then move them.
         if any(state.failed()):
             await self._decide(elections.leave_failed)
         if state.with_placeholders and state.live_brokers():
@@ -96,10 +106,13 @@ class Pacemaker:
             await self._decide(replication_factor_changes.step)
         if state.moving:
             await self._decide(reassignment.finish)
+        # Every few seconds: tombstones, and memory of deleted topics.
         if number % COLLECT_TURNS == 0:
             if state.tombstoned_ids():
                 await self._decide(lambda draft: topic_deletion.collect(draft, deletions))
             self._forget_gone()
+        # Leaders return to their preferred replica slowly, and not to a broker that restarts
+        # repeatedly.
         if state.unbalanced:
             held_back = self._comebacks.held_back(now_s=number)
             await self._decide(
@@ -107,12 +120,14 @@ class Pacemaker:
                     draft, limit=BALANCE_LIMIT, held_back=held_back
                 )
             )
+        # Rotation has steps of minutes and hours.
         if number % CERTIFICATE_TURNS == 0:
             await self._renew_certificates(all_leaves=number % LEAF_TURNS == 0)
 
     def _notice_silence(self, number: int) -> None:
-        """Nobody is fenced by a controller that no broker has reached; but it is told."""
+        """Report a controller that no broker has reached; it fences no broker."""
         services, state = self._services, self._services.state
+        # Without a single acknowledged state the fault is probably on this side of the network.
         unreached = (
             number >= UNREACHED_TURNS
             and not state.acknowledgements.has_told_any
@@ -125,31 +140,37 @@ class Pacemaker:
                 services.queue.add(BROKER.key(broker.key))
 
     def _forget_gone(self) -> None:
-        """Nothing of a deleted topic stays in memory."""
+        """Drop the memory of deleted topics."""
         services = self._services
         services.deletions.forget_gone(services.state)
         services.disablements.forget_gone(services.state)
         self._questions.forget_gone()
 
     async def _renew_certificates(self, *, all_leaves: bool) -> None:
-        """The authority's next step; leaves are their Broker's reconciler's."""
+        """Take the next step of the authorities' rotation; a Broker's reconciler renews its
+        leaf.
+        """
         services, brokers = self._services, self._services.state.brokers.values()
         cluster = services.objects.get(services.cluster_key) or {"metadata": {}}
-        asked = cluster["metadata"].get("annotations") or {}
+        annotations = cluster["metadata"].get("annotations") or {}
         try:
             live = [broker.node_id for broker in services.state.live_brokers()]
-            stepped = await services.certificates.rotate(live, asked.get(RENEWAL_ANNOTATION, ""))
+            renewal = annotations.get(RENEWAL_ANNOTATION, "")
+            stepped = await services.certificates.rotate(live, renewal)
+            # A new authority changes every leaf; otherwise leaves are checked for their age now and
+            # then.
             for broker in brokers if stepped or all_leaves else ():
                 services.queue.add(BROKER.key(broker.key))
             if await services.client_certificates.rotate(
                 all_looked_at=services.state.users.complete,
-                renewal=asked.get(CLIENTS_RENEWAL_ANNOTATION, ""),
+                renewal=annotations.get(CLIENTS_RENEWAL_ANNOTATION, ""),
             ):
                 for key in services.objects.keys(USER):
                     services.queue.add(key)
+        # Errors that stay until a person acts go into a condition, others are retried silently.
         except (BadCertificate, Forbidden, PermissionError) as error:
             self._know(str(error))
-        except (Overtaken, KubeError, OSError) as error:  # it is asked again
+        except (Overtaken, KubeError, OSError) as error:  # the next turn tries again
             logger.warning("the certificate authority is unchanged: %s", error_text(error))
         except KeptByAnother as error:
             self._know(str(error))
@@ -157,7 +178,7 @@ class Pacemaker:
             self._know("")
 
     def _know(self, problem: str) -> None:
-        """What is wrong with an authority stands in the Cluster's conditions."""
+        """Show a problem with an authority in the Cluster's conditions."""
         services, state = self._services, self._services.state
         if problem == state.cluster.certificates_problem:
             return

@@ -1,8 +1,9 @@
-"""Producer ids, handed out to brokers in blocks of 1,000 (Kafka's ``ProducerIdControlManager``).
+"""Allocation of producer ids to brokers in blocks of 1,000 (Kafka's ``ProducerIdControlManager``).
 
-The first id that was never handed out stands in the Cluster's status. A block counts as given once
-a write under the resourceVersion last seen has moved that on, so none is given twice, whoever
-leads; where the API server does not say whether the write took place, the block is lost.
+The Cluster's status contains the first id that was never allocated. A block counts as allocated
+once a write under the last seen resourceVersion has advanced it. No block is therefore allocated
+twice, by any leader. If the API server does not answer whether the write took effect, the block is
+lost.
 """
 
 import asyncio
@@ -24,18 +25,20 @@ TRIES_MAX = 10
 
 
 class ProducerIdBlocks:
-    """Of one term."""
+    """Allocator of one term."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._lock = asyncio.Lock()
 
     async def allocate(self, broker_id: int) -> AllocateProducerIdsResponse:
-        """A block for that broker."""
+        """Return a block for the broker, or an error code."""
+        # Two requests at once would conflict with each other in the status.
         async with self._lock:
             for _ in range(TRIES_MAX):
                 try:
                     first = await self._try()
+                # Another field of the status changed: the cache is fresh again, so try again.
                 except Conflict:
                     continue
                 except KubeError as error:
@@ -53,9 +56,10 @@ class ProducerIdBlocks:
         )
 
     async def _try(self) -> int | None:
-        """The first id of a block that is given now; None where there is none any more."""
+        """Reserve a block and return its first id; None if no ids are left."""
         services, key = self._services, self._services.cluster_key
         status = dict((services.objects.get(key) or {}).get("status") or {})
+        # A restored status may be behind the ids that brokers have reported.
         first = max(int(status.get("nextProducerId", 0)), first_producer_id(services.state))
         if first > INT64_MAX - BLOCK_IDS:
             return None
@@ -63,6 +67,7 @@ class ProducerIdBlocks:
         try:
             await services.statuses.write(CLUSTER, key, status)
         except KubeError:
+            # The cached status no longer matches; without a fresh one every retry would conflict.
             await services.client.refresh(key)
             raise
         return first

@@ -1,7 +1,7 @@
-"""``ReplicaStates``: what a broker says of its replicas, page by page, before it is admitted.
+"""``ReplicaStates``: a broker's description of its replicas, in pages, before it is admitted.
 
-The pages of a broker are kept until it registers, which takes them; how much one may say is
-limited. A page that is not the next one has it begin again.
+The pages of a broker are kept until its registration takes them. Their total size is limited. A
+page out of order makes the broker restart with the first one.
 """
 
 import uuid
@@ -25,16 +25,17 @@ class _Pages:
 
 
 class ReplicaStates:
-    """Of one term, by broker."""
+    """Pages of one term, by broker."""
 
     def __init__(self) -> None:
         self._pages: dict[int, _Pages] = {}
 
     def take(self, request: ReplicaStatesRequest) -> ReplicaStatesResponse:
-        """The next page."""
+        """Add the next page; INVALID_REQUEST makes the broker restart with page 0."""
         if request.page == 0:
             self._pages[request.broker_id] = _Pages(request.incarnation_id)
         pages = self._pages.get(request.broker_id)
+        # Out of order, of another process, after the last page, or too much.
         if (
             pages is None
             or pages.incarnation_id != request.incarnation_id
@@ -44,13 +45,16 @@ class ReplicaStates:
             self._pages.pop(request.broker_id, None)
             return ReplicaStatesResponse(error_code=int(ErrorCode.invalid_request))
         pages.topics.extend(request.topics)
+        # A topic without partitions counts as well, so the limit also bounds empty topics.
         pages.replicas += sum(len(topic.partitions) + 1 for topic in request.topics)
         pages.next_page += 1
         pages.is_whole = request.is_last
         return ReplicaStatesResponse(error_code=int(ErrorCode.none))
 
     def whole(self, node_id: int, incarnation_id: uuid.UUID) -> list[TopicState] | None:
-        """All that this process of a broker has said since it registered last; None: not yet."""
+        """Return all states of this process of a broker, once; None until the last page has
+        arrived.
+        """
         pages = self._pages.get(node_id)
         if pages is None or not pages.is_whole or pages.incarnation_id != incarnation_id:
             return None

@@ -1,15 +1,18 @@
-"""Taking over is a write: the epoch first, then every slice, before anything is decided.
+"""Takeover of a Cluster: raise the epoch, then claim every slice, before anything is decided.
 
-Order: list all slices without a cache and see that they are this Cluster's, whole and understood;
-nothing is written before that, or a Cluster that cannot be controlled would be written to for ever.
-Then our finalizer, and the controller epoch in the Cluster's status, above that of every slice;
-list topics, brokers and the rest; write our epoch into every slice (made only for a Cluster that
-never had any), each as it was listed: what an older controller wrote meanwhile is a conflict, and
-taken in. From the last of these writes on, nothing that it sends can land.
+1. List all slices without a cache, and check that they are this Cluster's, complete and readable.
+   Nothing is written before that. Otherwise a Cluster that cannot be controlled would be written
+   to for ever.
+2. Add our finalizer, and raise the controller epoch in the Cluster's status above that of every
+   slice.
+3. List topics, brokers and the other kinds.
+4. Write our epoch into every slice, each under the resourceVersion that was listed. Slices are
+   created only for a Cluster that never had any. A write of an older controller in between is a
+   conflict, and its content is taken over. After the last write, no write of an older controller
+   can take effect.
 
-Slices that are gone are made again, and empty; that they were lost, or are older than what brokers
-were told, stands in the Cluster's status before that (:mod:`~tidemark_operator.controller.
-rebuilding`).
+Lost slices are created again, empty. Before that, the Cluster's status records that they were lost,
+or that they are older than what brokers received (:mod:`~tidemark_operator.controller.rebuilding`).
 """
 
 import dataclasses
@@ -61,13 +64,13 @@ logger = logging.getLogger(__name__)
 CLAIM_ROUNDS_MAX = 10
 #: More producer ids than any cluster hands out in a millisecond.
 PRODUCER_IDS_PER_MS = 1_000
-#: Above every commit: those of slices that are lost nobody knows.
+#: Above every commit: the commits of lost slices are not known.
 COMMIT_UNKNOWN = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """The start of a term; ``adopted``: what a person's annotation let it take over."""
+    """Start of a term; ``adopted`` is the acceptance by annotation that made it possible."""
 
     cluster_key: Key
     state: ControllerState
@@ -77,7 +80,7 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOver:
-    """Everything that a take-over needs; ``run`` does it."""
+    """Inputs of a takeover; ``run`` performs it."""
 
     api: KubeApi
     namespace: str
@@ -86,37 +89,46 @@ class TakeOver:
     objects: ObjectStore
 
     async def run(self, cluster: str, floor: int, *, behind: bool = False) -> TakenOver:
-        """Become the controller of a Cluster, under an epoch above ``floor``. ``behind``: a broker
-        was told more than the slices hold; so it was if it has obeyed a later controller than
-        status and slices know of."""
+        """Become the controller of a Cluster, under an epoch above ``floor``.
+
+        ``behind``: a broker received more than the slices hold. The same follows if a broker has
+        obeyed a later controller than status and slices know of.
+        """
+        # Read everything without a cache, and check it before the first write.
         body = await self.api.get(CLUSTER, self.namespace, cluster)
         found = await list_slices(self.api, self.namespace, cluster)
         claimed = whose(body, found)
         home = Home(self.namespace, cluster, claimed.cluster_id)
         store = SliceStore(self.api, home, leads=self.leads)
         store.begin(found, claimed.slices)
+        # Load under the stored epoch: a slice of a higher one means that another controller is
+        # ahead.
         state = ControllerState(
             controller_id=self.identity,
             controller_epoch=max(claimed.floor, stored_epoch(body)),
             cluster=_view(self.objects.believed(body), claimed),
         )
         load(state, store)
+        # Raise the epoch. From here on older controllers fail at the CRD's rule.
         behind = behind or floor > max(claimed.floor, stored_epoch(body))
         body = await self._claim_epoch(body, claimed, max(floor, claimed.floor), behind)
         epoch = state.controller_epoch = stored_epoch(body)
         logger.info("Cluster %s/%s: taking over, epoch %d", self.namespace, cluster, epoch)
         state.cluster = _view(self.objects.believed(body), claimed)
+        # Create what is missing; the status has recorded the loss before.
         if claimed.lost:
             logger.warning("PartitionSlices %s are lost and created again", ", ".join(claimed.lost))
         if claimed.creates or claimed.lost:
             await store.create_missing()
             load(state, store)
+        # Topics and brokers as they are now, then fence older writers in every slice.
         await self._list()
         absorb(state, self.objects, cluster)
         written = await claim(state, store)
         # The epoch before ours is the last one.
         state.found = epoch - 1, COMMIT_UNKNOWN if claimed.lost else written
         state.had_time_to_report = False
+        # With slices that are behind, every row is in doubt until its brokers have reported.
         if state.cluster.rebuilding is not None and state.cluster.rebuilding.behind:
             state.doubted.update(row.key for row in state.all_rows())
         if (body.get("status") or {}).get("slices") is None:
@@ -134,7 +146,7 @@ class TakeOver:
         return TakenOver(key_of(body), state, store, claimed.adopted)
 
     async def _claim_epoch(self, body: Json, claimed: SliceClaim, floor: int, behind: bool) -> Json:
-        """Nothing exists outside before our finalizer stands."""
+        """Add our finalizer, then raise the epoch: nothing exists outside before the finalizer."""
         meta = body["metadata"]
         if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
             await add_finalizer(self.api, CLUSTER, body, CLUSTER_FINALIZER)
@@ -155,17 +167,19 @@ class TakeOver:
             await take_list(self.api, self.objects, kind, self.namespace)
 
     async def _record_slices(self, body: Json, slices: int) -> Json:
-        """All slices exist now: from here on a missing one is a loss, not a beginning."""
+        """Record that all slices exist; from here on a missing slice is a loss, not a new
+        cluster.
+        """
         status = {**(body.get("status") or {}), "slices": slices}
         return await self.api.replace_status(CLUSTER, {**body, "status": status})
 
 
 def whose(body: Json, found: Mapping[str, Json]) -> SliceClaim:
-    """What the Cluster may go on with; raises ``SlicesUnusable``."""
+    """Return the claim under which the Cluster may continue; raises ``SlicesUnusable``."""
     name = str(body["metadata"]["name"])
     claimed = slice_claim.claim(
         claimant_of(body),
-        {each: found_slice(payload) for each, payload in found.items()},
+        {index: found_slice(payload) for index, payload in found.items()},
         name_of=lambda index: slice_name(name, index),
         default=SLICES_DEFAULT,
     )
@@ -175,10 +189,12 @@ def whose(body: Json, found: Mapping[str, Json]) -> SliceClaim:
 
 
 def _beginning(claimed: SliceClaim) -> dict[str, object]:
-    """What stands in the status from the first epoch on. Producer ids begin at the clock, which
-    those of no cluster outrun: an adopted one has handed out ids that are not known any more, and
-    a log that is restored from another's tier takes a producer with an id that it knows for that
-    one, whose records it has already."""
+    """Return the fields that the status has from the first epoch on.
+
+    Producer ids begin at the clock, which no cluster outruns. The ids that an adopted cluster has
+    handed out are not known. A log that is restored from another cluster's tier would take a
+    producer with a known id for a duplicate.
+    """
     now_ms = wall_ms()
     first: dict[str, object] = {
         "clusterId": claimed.cluster_id,
@@ -193,8 +209,11 @@ def _beginning(claimed: SliceClaim) -> dict[str, object]:
 
 
 def _noted(body: Json, claimed: SliceClaim, behind: bool) -> dict[str, object]:
-    """That rows are to be rebuilt, and which producer ids were handed out is not known any more. A
-    rebuilding that is not done begins again: what was accepted for it was about less."""
+    """Return the status fields that record a rebuilding, if rows have to be rebuilt.
+
+    Which producer ids were handed out is not known any more, so they restart at the clock. An
+    unfinished rebuilding restarts: what was accepted for it concerned fewer rows.
+    """
     if not (behind or claimed.lost):
         return {}
     known = rebuilding_of(body)
@@ -208,17 +227,18 @@ def _noted(body: Json, claimed: SliceClaim, behind: bool) -> dict[str, object]:
 
 
 def _view(body: Json, claimed: SliceClaim) -> ClusterInfo:
-    """The Cluster as the claim has it, which its status may not say yet."""
+    """Return the Cluster according to the claim, which its status may not show yet."""
     view = cluster_info(Cluster.known_part(body), remote_storage="", storage_problem="")
     return dataclasses.replace(view, cluster_id=claimed.cluster_id, slices=claimed.slices)
 
 
 def load(state: ControllerState, store: SliceStore) -> None:
-    """Read every slice into the state; one that is not understood stops the take-over."""
+    """Read every slice into the state; an unreadable slice stops the takeover."""
     for index, payload in store.payloads():
         try:
             load_slice(state, index, payload)
         except BadSlice as error:
+            # A newer controller may use a newer format: then this process is simply behind.
             if int(payload.get("controllerEpoch", 0)) > state.controller_epoch:
                 raise ControllerFenced(str(error)) from error
             raise SlicesUnusable(
@@ -230,9 +250,11 @@ def load(state: ControllerState, store: SliceStore) -> None:
 
 
 def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
-    """Let the state know the Topics and Brokers of the Cluster, and which Users there are. Fields
-    that this version does not know keep none of them out: a term that never knew of a Topic would
-    tell brokers nothing of its partitions."""
+    """Put the Topics and Brokers of the Cluster into the state, and expect its Users.
+
+    Fields that this version does not know exclude no object. A term without a Topic would send
+    brokers nothing about its partitions.
+    """
     config = dict(state.cluster.config)
     for body in objects.of_kind(BROKER):
         if cluster_of(body) == cluster:
@@ -243,6 +265,7 @@ def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
     for body in objects.of_kind(TOPIC):
         if cluster_of(body) != cluster:
             continue
+        # An unreadable Topic is not decided about, but its partitions stay in the slices.
         try:
             state.put_topic(topic_info(body, config))
         except InvalidResource as error:
@@ -250,31 +273,36 @@ def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
 
 
 def _absorb_broker(state: ControllerState, body: Json) -> None:
-    """The oldest Broker of a node id counts."""
+    """Put a Broker into the state; of several with one node id, the oldest counts."""
     body = Broker.known_part(body)
     node_id = int(body["spec"]["nodeId"])
     rows = [row for key in state.keys_on(node_id) if (row := state.row(key)) is not None]
     fenced = fenced_at_take_over(node_id, stored_fenced(parse_broker(body)), rows)
     broker = broker_info(body, fenced=fenced)
+    # The registration with the higher epoch is the later one; the name breaks ties.
     known = state.brokers.get(node_id)
     if known is None or (known.broker_epoch, broker.key) < (broker.broker_epoch, known.key):
         state.put_broker(broker)
 
 
 async def claim(state: ControllerState, store: SliceStore) -> int:
-    """Write our epoch into every slice; where another writer was quicker, what it wrote is taken
-    in and written again under our epoch. The last commit of those before us: ours go on from there,
-    and would pass for one that is missing, of which a broker was told."""
+    """Write our epoch into every slice, and return the last commit of earlier controllers.
+
+    After a conflict, the other writer's content is taken over and written again under our epoch.
+    Our commits continue above the returned one. Otherwise one of ours could pass for a missing
+    commit that a broker received.
+    """
     written = state.landed
     left = {write.index for write in take_over(state)}
     for _ in range(CLAIM_ROUNDS_MAX):
+        # The state now contains what the other writers wrote, so the write is encoded again.
         writes = [write for write in take_over(state) if write.index in left]
         outcomes = await store.write_all(state, writes)
         left = {index for index, took_effect in outcomes.items() if not took_effect}
         if not left:
             return written
         theirs = (payload for index, payload in store.payloads() if index in left)
-        commits = (int(each["commit"]) for each in theirs if not _is_ours(each, state))
+        commits = (int(payload["commit"]) for payload in theirs if not _is_ours(payload, state))
         written = max((written, *commits))
     raise SlicesUnusable(
         Reason.SLICES_CONTENDED,
@@ -284,5 +312,5 @@ async def claim(state: ControllerState, store: SliceStore) -> int:
 
 
 def _is_ours(payload: Json, state: ControllerState) -> bool:
-    """An earlier try, which came late."""
+    """Return whether this takeover wrote the payload: an earlier try that landed late."""
     return int(payload["controllerEpoch"]) == state.controller_epoch

@@ -1,8 +1,8 @@
-"""One term of leadership: from a finished take-over to its end.
+"""One term of leadership, from a finished takeover to its end.
 
-The term's tasks live in one group: the line of decisions, the workers of the queue, the pacemaker.
-The first of them that cannot go on ends them all; then command connections close and the listener
-answers NOT_CONTROLLER. Nothing of a term outlives it.
+The tasks of a term are in one group: the committer, the workers of the queue, the pacemaker. The
+first task that fails ends them all. Then command connections close and the listener answers
+NOT_CONTROLLER. Nothing of a term outlives it.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ WORKERS = 1024
 
 
 class Term:
-    """Runs one term; ``run`` ends by raising why."""
+    """Runs one term; ``run`` raises the reason for its end."""
 
     def __init__(
         self,
@@ -71,6 +71,7 @@ class Term:
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reflector = Reflector(services, server)
         self._clusters = ClusterReconciler(services)
+        # One reconciler for each watched kind, each with the memory of this term only.
         reconcilers: dict[str, Reconcile] = {
             TOPIC.kind: TopicReconciler(services).reconcile,
             BROKER.kind: BrokerReconciler(services, self._reflector).reconcile,
@@ -85,19 +86,23 @@ class Term:
         self._pacemaker = Pacemaker(services, questions, leads=leads)
 
     def end(self, why: TermEnded) -> None:
-        """End the term; the first reason counts. It hears of nothing more."""
+        """End the term; the first reason counts. No more news of objects is delivered."""
         if not self._ending.done():
             self._ending.set_exception(why)
             self.services.objects.listener = None
 
     async def run(self) -> None:
-        """Serve until the term ends. Raises the reason, alone, not as a group."""
+        """Serve until the term ends. Raises the reason alone, not as an exception group."""
         services = self.services
+        # News that arrives from here on is queued, so nothing falls between listing and watching.
         services.objects.listener = self._reflector
         services.client.api.own.on_refusal = reporter(services)
         try:
+            # A Cluster that this version cannot control ends the term before any request is
+            # answered.
             await self._clusters.check_first()
             self._begin()
+            # The group ends with its first failure; `telling` picks the reason among several.
             async with asyncio.TaskGroup() as group:
                 group.create_task(services.committer.run(self._effects), name="committer")
                 group.create_task(self._until_ended(), name="ending")
@@ -108,6 +113,7 @@ class Term:
         except BaseExceptionGroup as failed:
             raise telling(failed) from failed
         finally:
+            # Stop answering first, so that no decision follows the end of the engine.
             self._requests.end()
             services.first_reports.end()
             self._server.end_term()
@@ -116,6 +122,7 @@ class Term:
             services.objects.listener = None
 
     def _begin(self) -> None:
+        # Sessions of registered brokers start now: silence during the takeover is not their fault.
         services, session_timeout_s = self.services, self._settings.session_timeout_s
         known = [
             (broker.node_id, broker.broker_epoch, not broker.live)
@@ -133,6 +140,7 @@ class Term:
                 self.end,
             )
         )
+        # Brokers that looked for a controller here are alive, and the time they waited counts.
         looked = self._server.knocks.looked()
         if looked.last_s:
             logger.info(
@@ -145,7 +153,10 @@ class Term:
         self._reflector.catch_up()
 
     def _expect_reports(self, looked: Looked) -> None:
-        """Where the slices name nobody, they also name nobody wrongly."""
+        """Expect the first report of every broker that the slices may name.
+
+        Without rows, only live brokers are expected: empty slices cannot name a broker wrongly.
+        """
         state = self.services.state
         known = state.brokers.values() if any(state.encoded) else state.live_brokers()
         self.services.first_reports.expect(
@@ -160,7 +171,7 @@ class Term:
         await self._ending
 
     def deliver(self, key: Key, gone: bool) -> None:
-        """There is news of an object: it is reconciled."""
+        """Reconcile an object that has changed or is deleted."""
         services = self.services
         services.queue.add(key)
         if gone and key == services.cluster_key:

@@ -1,8 +1,8 @@
-"""One term of leadership after another: find the Cluster, take over, run the term, start again.
+"""Loop over terms of leadership: find the Cluster, take over, run the term, start again.
 
-Whatever ends a term (the Lease is lost, another controller fenced us, a broker has seen a higher
-epoch, the API server failed during the take-over) leads back here, with a pause that grows while it
-keeps happening. What stops a take-over for good stands in the Cluster's conditions.
+Every end of a term leads back here: the Lease is lost, another controller fenced us, a broker has
+seen a higher epoch, the API server failed during the takeover. The pause before the next takeover
+grows while terms stay short. A lasting obstacle to a takeover is shown in the Cluster's conditions.
 """
 
 import asyncio
@@ -72,13 +72,15 @@ RETAKE = Backoff(first_s=0.2, most_s=10.0)
 LOOK_FOR_CLUSTER_S = 10.0
 FOLLOW_AUTHORITY_S = 3.0
 BUSY_KEYS = 32
-#: Users whose certificates are looked for where the authority of clients is not there.
+#: Users whose certificates are read if the Secret of the clients' authority is missing.
 LEAVES_LOOKED_AT = 200
 
 
 class CertificatesUnusable(Exception):
-    """A takeover cannot get the authority, or a leaf for the control listener. ``is_of_process``:
-    another operator process may be able to."""
+    """A takeover cannot get the authority, or a leaf for the control listener.
+
+    ``is_of_process``: the fault is in this process, so another operator process may succeed.
+    """
 
     def __init__(self, message: str, *, is_of_process: bool = False) -> None:
         super().__init__(message)
@@ -86,8 +88,11 @@ class CertificatesUnusable(Exception):
 
 
 class TermLoop:
-    """Belongs to the main loop. The Lease's news come by ``won`` and ``lost``, those of kopf's
-    watches by ``arrived`` and ``drain``; the informers' follower."""
+    """Terms of this process, in the main loop.
+
+    The elector calls ``won`` and ``lost``, kopf's watches use ``arrived`` and ``drain``, the
+    informers use the methods of their follower.
+    """
 
     def __init__(
         self,
@@ -102,7 +107,7 @@ class TermLoop:
         jobs_of: Callable[[KubeApi], JobRunner],
         rewatch: Callable[[], None] = lambda: None,
     ) -> None:
-        """``rewatch``: have kopf's watches begin anew."""
+        """Prepare the loop; ``rewatch`` makes kopf's watches restart."""
         self._settings = settings
         self._identity = identity
         self._metrics = metrics
@@ -131,53 +136,55 @@ class TermLoop:
     # ------------------------------------------------------------ news
 
     def won(self) -> None:
-        """The Lease is ours."""
+        """Lead: the Lease is ours."""
         self._without_term_since_s = time.monotonic()
         self._leading.set()
         self._metrics.leader.set(1)
 
     def lost(self) -> None:
-        """The Lease is not ours any more."""
+        """End the term: the Lease is not ours any more."""
         self._leading.clear()
         self._metrics.leader.set(0)
         if self._term is not None:
             self._term.end(NotLeading("the Lease was lost"))
 
     def drain(self) -> None:
-        """Take in what the watches brought, in one go however much it is."""
+        """Take in everything that the watches brought, in one go."""
         while self.arrived:
             self.brought(*self.arrived.popleft())
         self._changed.set()
 
     def brought(self, body: Json, gone: bool) -> None:
-        """A watch has brought an object."""
+        """Take in an object from a watch."""
         self._echoes.heard(str(body.get("kind")))
         put = self._objects.remove if gone else self._objects.put
         self._take(body, lambda: put(body), gone=gone)
 
     def asking(self, kind: Kind) -> int:
-        """All objects of a kind are asked for: that a watch goes on from there is awaited."""
+        """Prepare for a list of all objects of a kind, and expect its watch to start.
+
+        Returns the version up to which the store knows the kind.
+        """
         self._echoes.wrote(kind.kind, self._echoes.begins())
         return self._objects.reached(kind)
 
     def listing(self, kind: Kind, version: int, known: int) -> None:
-        """They come."""
+        """Take in the start of a list."""
         self._objects.listing(kind, version, known)
 
     def found(self, kind: Kind, body: Json, version: int) -> None:
-        """An object stands in a list. That its watch lives it does not tell."""
+        """Take in an object from a list, which does not prove that the watch works."""
         self._take(body, lambda: self._objects.found(kind, body, version))
 
     def listed(self, kind: Kind, present: set[Key], version: int) -> None:
-        """These were all, and a watch tells what happens from then on: nothing from before that is
-        awaited of it."""
+        """Finish a list: objects that it lacks are deleted, and the watch has proved to work."""
         self._echoes.heard(kind.kind)
         for key in self._objects.keep(kind, present, version):
             if self._term is not None:
                 self._term.services.queue.add(key)
 
     def _take(self, body: Json, put: Callable[[], bool], *, gone: bool = False) -> None:
-        """One that nobody understands keeps no other from being taken in."""
+        """Take in one object; an unreadable one does not stop the others."""
         try:
             if put() and self._term is not None:
                 self._term.deliver(key_of(body), gone)
@@ -186,9 +193,11 @@ class TermLoop:
             logger.exception("a %s cannot be processed: %.200s", body.get("kind"), meta)
 
     def _put_back(self, sign: str) -> None:
-        """The API's data was put back to what it was: all that was decided since is in doubt. What
-        the watches tell is of a time that is over. Whoever does not lead need not mind: brokers
-        tell the one that does."""
+        """End the term after a restore of the API's data: every decision since is in doubt.
+
+        The watches report a past state, so they restart. Only a leader takes over with ``behind``.
+        An operator on standby need not: brokers report what they received to the next leader.
+        """
         logger.warning("the API server's data was restored: %s", sign)
         self._rewatch()
         if self._leading.is_set():
@@ -197,12 +206,12 @@ class TermLoop:
             self._term.end(SlicesBehind(f"the API server's data was restored: {sign}"))
 
     def measure(self) -> None:
-        """Bring the gauges up to date, as far as there is a term."""
+        """Update the gauges, if there is a term."""
         if self._term is not None:
             measure(self._term.services)
 
     def pulse(self) -> Pulse:
-        """What /healthz judges."""
+        """Return the figures that /healthz judges."""
         now_s = time.monotonic()
         without_term_s = None if self._term is not None else now_s - self._without_term_since_s
         return Pulse(
@@ -229,11 +238,13 @@ class TermLoop:
                 await self._leading.wait()
                 started_s = time.monotonic()
                 await self._try(api, server, events)
+                # A term that lasted was no failure, so the backoff restarts.
                 lasted = time.monotonic() - started_s > RETAKE.most_s
                 failures = 0 if lasted else failures + 1
                 await asyncio.sleep(RETAKE.pause_s(failures, jitter=0.5))
 
     async def _try(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
+        # Each kind of end: what the next takeover needs to know, and what /healthz may excuse.
         try:
             await self._one_term(api, server, events)
         except EpochTooLow as error:
@@ -261,6 +272,7 @@ class TermLoop:
                 self._excuse = ""
 
     async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
+        # A Cluster that is being deleted needs no term once nothing depends on it.
         cluster = await self._find_cluster(api)
         if await bury(api, self._settings.namespace, cluster):
             self._excuse = (
@@ -270,9 +282,11 @@ class TermLoop:
             return
         body = await api.get(CLUSTER, self._settings.namespace, cluster)
         api.own.follow(body)
+        # The engine decides which kind of term runs.
         if "kafka" in (body["spec"].get("engine") or {}):
             await self._kafka_term(api, events, body)
             return
+        # News of a restore that arrives during the takeover invalidates what it has read.
         began_s, behind = self._echoes.begins(), self._behind
         taken = await TakeOver(
             api=api,
@@ -284,16 +298,21 @@ class TermLoop:
         if self._behind and not behind:
             raise SlicesBehind("the API server's data was restored during the takeover")
         self._behind = False
-        self._echoes.wrote(CLUSTER.kind, began_s)  # the epoch: so a watch that never began is seen
+        # The new epoch has to arrive in the watch: this shows a watch that never started.
+        self._echoes.wrote(CLUSTER.kind, began_s)
         await keep_lease(api, self._settings.namespace, self._settings.lease_name)
-        of_this = (
+        # Certificates: the brokers' authority is required, a problem with the clients' only shown.
+        of_cluster = (
             self._keeper_of(api),
             taken.cluster_key.name,
             taken.state.cluster.cluster_id,
             utc_now,
         )
-        certificates, client_certificates = Certificates(*of_this), ClientCertificates(*of_this)
-        named = [each.key.rpartition("/")[2] for each in taken.state.brokers.values()]
+        certificates, client_certificates = (
+            Certificates(*of_cluster),
+            ClientCertificates(*of_cluster),
+        )
+        named = [broker.key.rpartition("/")[2] for broker in taken.state.brokers.values()]
         held = await _authorities(certificates, named)
         await self._follow_at_takeover(held)
         taken.state.strangers_key = held.strangers
@@ -301,6 +320,7 @@ class TermLoop:
             taken.state.cluster,
             certificates_problem=await _problem(client_certificates, self._leaves(api)),
         )
+        # The engine sends nothing before the first reports are known.
         first_reports = FirstReports()
         brokers = OwnBrokers(taken.state, self._requests, begin=first_reports.wait)
         if taken.adopted is not None:
@@ -322,7 +342,7 @@ class TermLoop:
         await self._run(self._term, taken.state.controller_epoch)
 
     async def _kafka_term(self, api: KubeApi, events: EventWriter, body: Json) -> None:
-        """The engine is an existing Apache Kafka: no slices, no sessions, no certificates."""
+        """Run a term with an existing Apache Kafka, without slices, sessions or certificates."""
         began_s, self._behind = self._echoes.begins(), False
         taken = await KafkaTakeOver(
             api=api,
@@ -331,6 +351,7 @@ class TermLoop:
             leads=self._leads,
             objects=self._objects,
         ).run(body)
+        # As for own brokers: the epoch has to arrive in the watch.
         self._echoes.wrote(CLUSTER.kind, began_s)
         await keep_lease(api, self._settings.namespace, self._settings.lease_name)
         self._queue = KeyQueue(time.monotonic)
@@ -352,12 +373,14 @@ class TermLoop:
 
     async def _run(self, term: Term | KafkaTerm, epoch: int) -> None:
         self._excuse = ""
+        # Definitions that were being deleted before this term show in its Cluster's conditions.
         if self._definitions.leaving:
             self._definitions_changed()
         self._metrics.controller_epoch.set(epoch)
         self._metrics.term.set(1)
         try:
             await term.run()
+        # Whatever ended it, /healthz and the metrics must not show a term any more.
         finally:
             self._term = None
             self._without_term_since_s = time.monotonic()
@@ -374,6 +397,7 @@ class TermLoop:
         client_certificates: ClientCertificates,
         first_reports: FirstReports,
     ) -> Services:
+        # Everything with memory is new for each term, except the store and the metrics.
         queue, client = self._queue, ObjectClient(api, self._objects, self._metrics, self._echoes)
         return Services(
             cluster_key=taken.cluster_key,
@@ -403,7 +427,7 @@ class TermLoop:
         )
 
     async def _leaves(self, api: KubeApi) -> AsyncIterator[tuple[str, KeyPair]]:
-        """Of some users: enough to know that there was an authority."""
+        """Yield the certificates of some users: enough to know that there was an authority."""
         keeper = SecretKeeper(api, self._settings.namespace, USER_SECRETS)
         for key in sorted(self._objects.keys(USER), key=str)[:LEAVES_LOOKED_AT]:
             with contextlib.suppress(KeptByAnother):
@@ -413,8 +437,10 @@ class TermLoop:
                     yield key.name, leaf
 
     async def follow_objects(self, api: KubeApi) -> None:
-        """Know the objects of which there are thousands, leading or not, until cancelled. That each
-        watch begins is awaited, also where nothing is ever written."""
+        """Watch the kinds with thousands of objects, leading or not, until cancelled.
+
+        Each watch is expected to start, even if nothing is ever written.
+        """
         async with asyncio.TaskGroup() as group:
             for kind in MANY:
                 self._echoes.wrote(kind.kind, self._echoes.begins())
@@ -422,7 +448,7 @@ class TermLoop:
                 group.create_task(informer.run(), name=f"informer of {kind.plural}")
 
     async def follow_definitions(self, api: KubeApi) -> None:
-        """Carry out deletions only while their kind stays, leading or not, until cancelled."""
+        """Check deletions against their definitions, leading or not, until cancelled."""
         await self._definitions.run(api)
 
     def _believe(self, key: Key, gone: bool) -> None:
@@ -431,17 +457,21 @@ class TermLoop:
         self._changed.set()
 
     def _definitions_changed(self) -> None:
-        """The Cluster's conditions name the definitions that are being deleted."""
+        """Show the definitions that are being deleted in the Cluster's conditions."""
         term = self._term
         if term is not None:
             term.services.state.leaving_definitions = self._definitions.leaving
             term.services.queue.add(term.services.cluster_key)
 
     async def follow_authority(self, api: KubeApi) -> None:
-        """Keep this process's own leaf as the authority is, leading or not, until cancelled."""
+        """Renew this process's own leaf under the present authority, leading or not, until
+        cancelled.
+        """
         while True:
             await asyncio.sleep(FOLLOW_AUTHORITY_S)
             try:
+                # Without a term there is no state to consult, so the authority is read from its
+                # Secret.
                 name = self._settings.cluster or await self._oldest_cluster(api)
                 kept = name and await self._keeper_of(api).read(authority_name(name))
                 if kept:
@@ -456,25 +486,25 @@ class TermLoop:
                 self._note_own_certificate("")
 
     def _note_own_certificate(self, problem: str) -> None:
-        """The Cluster's conditions contain why this process cannot renew its own certificate."""
+        """Show in the Cluster's conditions why this process cannot renew its own certificate."""
         term = self._term
         if term is not None and term.services.state.own_certificate_problem != problem:
             term.services.state.own_certificate_problem = problem
             term.services.queue.add(term.services.cluster_key)
 
     async def _follow_at_takeover(self, held: Authorities) -> None:
-        """No term begins before brokers can reach its control listener."""
+        """Renew the own leaf: no term begins before brokers can reach the control listener."""
         try:
             await self._follow(held)
         except OSError as error:
             raise CertificatesUnusable(
-                f"the operator's own certificate cannot be written: {error_text(error)}. See that "
-                f"the operator can write its temporary directory {tempfile.gettempdir()}",
+                f"the operator's own certificate cannot be written: {error_text(error)}. Check "
+                f"that the operator can write to its temporary directory {tempfile.gettempdir()}",
                 is_of_process=True,
             ) from error
 
     async def _follow(self, held: Authorities) -> None:
-        """See that this process's leaf is of that authority, and show when either ends."""
+        """Have this process's leaf issued by the authority, and export when either expires."""
         leaf = await asyncio.to_thread(self._own_leaf.follow, held)
         for name, pair in (("authority", held.issuing), ("controller", leaf)):
             ends = pair.parsed.not_valid_after_utc
@@ -485,16 +515,18 @@ class TermLoop:
         return str(min(found, key=_age)["metadata"]["name"]) if found else ""
 
     async def _find_cluster(self, api: KubeApi) -> str:
-        """The Cluster to control: the one that the settings name, else the oldest."""
+        """Return the Cluster to control: the one that the settings name, else the oldest."""
         while True:
             if not self._leads():
                 raise NotLeading("the Lease was lost before a Cluster was found")
+            # Cleared before the list: a Cluster that is created meanwhile sets it again.
             self._changed.clear()
             found = await self._clusters(api)
             name = self._settings.cluster
             named = [body for body in found or () if name in ("", body["metadata"]["name"])]
             if named:
                 return str(min(named, key=_age)["metadata"]["name"])
+            # The last Cluster is deleted, so the namespace may delete the Lease.
             if found == []:
                 await let_lease_go(api, self._settings.namespace, self._settings.lease_name)
             self._excuse = (
@@ -511,15 +543,17 @@ class TermLoop:
                     await self._changed.wait()
 
     async def _clusters(self, api: KubeApi) -> list[Json] | None:
-        """The Clusters of the namespace; None while the API server knows no such kind: the watches
-        tell when it does, as of a Cluster that is made."""
+        """Return the Clusters of the namespace, None while the API server knows no such kind.
+
+        The watches report when it does, like the creation of a Cluster.
+        """
         try:
             return await api.list_all(CLUSTER, self._settings.namespace)
         except NotFound:
             return None
 
     async def _say(self, api: KubeApi, reason: str, message: str) -> None:
-        """What stops a take-over stands in the Cluster's conditions."""
+        """Show the obstacle to a takeover in the Cluster's conditions."""
         with contextlib.suppress(KubeError, TermEnded):
             await self._write_stalled(api, reason, message)
 
@@ -534,6 +568,7 @@ class TermLoop:
             generation=generation,
             now_ms=wall_ms(),
         )
+        # An unchanged status is not written: this runs on every retry.
         if former.get("conditions") == conditions:
             return
         status = {**former, "observedGeneration": generation, "conditions": conditions}
@@ -555,7 +590,7 @@ def _age(body: Json) -> tuple[str, str]:
 async def _problem(
     certificates: ClientCertificates, leaves: AsyncIterable[tuple[str, KeyPair]]
 ) -> str:
-    """Why the authority of the clients cannot be used; it holds nobody up."""
+    """Return why the authority of the clients cannot be used; it does not stop the takeover."""
     try:
         await certificates.check(leaves)
     except (BadCertificate, KeptByAnother, OSError) as error:

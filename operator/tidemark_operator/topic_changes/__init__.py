@@ -1,1 +1,1 @@
-"""What Kafka clients change of topics, turned into ``Topic`` objects through the same admission."""
+"""Changes of topics by Kafka clients, applied as ``Topic`` objects through the same admission."""

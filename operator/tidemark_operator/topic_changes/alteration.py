@@ -1,6 +1,7 @@
-"""CreatePartitions, AlterConfigs and DeleteTopics: what they ask of a Topic that is there, or of
-the Cluster, as what Kafka's clients are to hold of the object from now on (:mod:`ownership`), or
-Kafka's refusal.
+"""CreatePartitions, AlterConfigs and DeleteTopics for a Topic, or for the Cluster's configuration.
+
+Each function returns the fields that Kafka's clients own from now on (:mod:`ownership`), as a patch
+to apply, or raises Kafka's error.
 """
 
 import dataclasses
@@ -43,15 +44,16 @@ from tidemark_operator.topic_changes.settings import (
 
 
 def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange) -> Json:
-    """What is to be applied for more partitions. ``change.assignments`` number the new ones from
-    0."""
+    """Return the patch for more partitions; ``change.assignments`` number the new ones from 0."""
     _check_present(topic)
     if topic.is_internal:
+        # A hash over the partitions finds the coordinator of each group or transactional id.
         text = (
             f"the number of partitions of {topic.name} is fixed, because it "
             "determines where each group or transactional id is stored"
         )
         raise refused(ErrorCode.invalid_partitions, text)
+    # Kafka reports an equal number and a lower one differently.
     present, wanted = _present(state, topic), change.partitions
     if wanted == present:
         raise refused(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
@@ -64,6 +66,7 @@ def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicCha
     check_count(wanted)
     patch = patch_of(body)
     patch["spec"]["partitions"] = wanted
+    # Without assignments, enough brokers must be there to place the new partitions.
     if change.assignments:
         _assign(state, topic, body, change, patch)
     else:
@@ -86,9 +89,12 @@ def _assign(
             f"{len(change.assignments)} assignment(s) were specified."
         )
         raise refused(ErrorCode.invalid_replica_assignment, text)
+    # Kafka numbers the new partitions from 0; the annotation has their final numbers.
     moved = tuple(
-        Assignment(partition=_present(state, topic) + each.partition, replicas=each.replicas)
-        for each in change.assignments
+        Assignment(
+            partition=_present(state, topic) + assignment.partition, replicas=assignment.replicas
+        )
+        for assignment in change.assignments
     )
     check_assignments(state, moved, topic.replication_factor)
     annotations = body["metadata"].get("annotations") or {}
@@ -98,10 +104,11 @@ def _assign(
 
 
 def configured(state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange) -> Json:
-    """What is to be applied for other settings."""
+    """Return the patch for other settings of a topic."""
     _check_present(topic)
     before = Described.of(body["spec"])
     after = changed(before, change.settings, is_whole=change.is_whole)
+    # A disablement must not be changed halfway (KIP-950): brokers already work on it.
     if topic.tiering.is_disabling and after.tiering != before.tiering:
         text = (
             f"TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: tiering of {topic.name} "
@@ -109,24 +116,29 @@ def configured(state: ControllerState, topic: TopicInfo, body: Json, change: Top
             "Disabled"
         )
         raise Refusal(DISABLEMENT_IN_PROGRESS, text)
+    # Check the topic as it would result, like the reconciler will read it.
     spec = {name: value for name, value in body["spec"].items() if name not in _DESCRIBED}
     check_configuration(state, known_as(state, {**body, "spec": spec | _as_spec(after)}))
     return _with_leaves(TOPIC, body, _as_spec(before), _as_spec(after))
 
 
 def cluster_configured(body: Json, change: TopicChange) -> Json | None:
-    """What is to be applied for other settings of all brokers: of the Cluster's ``spec.config``
-    what is dynamic in Kafka. None: it is as it should be."""
+    """Return the patch for dynamic settings of all brokers in the Cluster's ``spec.config``.
+
+    Returns None if nothing changes.
+    """
     before = {name: str(value) for name, value in (body["spec"].get("config") or {}).items()}
     static = "Cannot update these configs dynamically"
     check_names(change.settings, DYNAMIC, ErrorCode.invalid_request, static)
+    # A whole replacement resets dynamic keys only; static ones are not Kafka clients' to change.
     after: dict[str, str | None] = dict(before)
     if change.is_whole:
         after = {name: value for name, value in before.items() if name not in DYNAMIC}
-    after |= {each.name: new_value(before, each, DYNAMIC) for each in change.settings}
+    after |= {setting.name: new_value(before, setting, DYNAMIC) for setting in change.settings}
     kept = {name: value for name, value in after.items() if value is not None}
     given = {name: kept[name] for name in kept if kept[name] != before.get(name)}
-    for problem in problems(given, DYNAMIC):  # Kafka's code for what is about brokers
+    # Kafka answers INVALID_REQUEST for brokers' settings, not INVALID_CONFIG.
+    for problem in problems(given, DYNAMIC):
         raise refused(ErrorCode.invalid_request, problem)
     if kept == before:
         return None
@@ -134,16 +146,17 @@ def cluster_configured(body: Json, change: TopicChange) -> Json | None:
 
 
 def group_configured(body: Json, change: TopicChange) -> Json | None:
-    """What is to be applied for other settings of a consumer group. None: it is as it should be."""
+    """Return the patch for other settings of a consumer group; None if nothing changes."""
     name = change.name or ""
     groups = body["spec"].get("groups") or {}
     before = {key: str(value) for key, value in (groups.get(name) or {}).items()}
     check_names(change.settings, GROUP, ErrorCode.invalid_config, "Unknown group config name")
     after: dict[str, str | None] = {} if change.is_whole else dict(before)
-    after |= {each.name: new_value(before, each, GROUP) for each in change.settings}
+    after |= {setting.name: new_value(before, setting, GROUP) for setting in change.settings}
     kept = {key: value for key, value in after.items() if value is not None}
     for problem in problems(kept, GROUP):
         raise refused(ErrorCode.invalid_config, problem)
+    # Clients choose the names, and the Cluster object has to stay small.
     if kept and name not in groups and len(groups) >= GROUPS_MAX:
         text = f"{GROUPS_MAX} groups already have a configuration. Remove one that is not used"
         raise refused(ErrorCode.policy_violation, text)
@@ -165,8 +178,11 @@ def _as_spec(described: Described) -> Json:
 
 
 def check_deletion(topic: TopicInfo, body: Json) -> None:
-    """Whether Kafka's clients may delete a topic: not one that somebody else describes, who would
-    only make it again, nor one that brokers keep their own state in. Raises :class:`Refusal`."""
+    """Check that Kafka's clients may delete a topic. Raises :class:`Refusal`.
+
+    They may not delete a topic that another manager describes, who would create it again, nor one
+    with the brokers' own state.
+    """
     _check_present(topic)
     if topic.is_internal:
         text = f"{topic.name} is an internal topic. To delete it, delete Topic {topic.key}"
@@ -183,8 +199,10 @@ def check_deletion(topic: TopicInfo, body: Json) -> None:
 
 
 def check_configurable(name: str) -> None:
-    """Could a topic of that name have a configuration? As Kafka's ``ConfigurationControlManager``
-    asks before it looks for the topic. Raises :class:`Refusal`."""
+    """Check that a topic of that name could have a configuration. Raises :class:`Refusal`.
+
+    Kafka's ``ConfigurationControlManager`` checks this before it looks for the topic.
+    """
     if not name:
         raise refused(ErrorCode.invalid_request, "Default topic resources are not allowed.")
     check_legal(name)
@@ -196,12 +214,14 @@ def _check_present(topic: TopicInfo) -> None:
         raise refused(ErrorCode.unknown_topic_or_partition, text)
 
 
-# ---------------------------------------------------------------- what is to be applied
+# ---------------------------------------------------------------- patches
 
 
 def _with_leaves(kind: Kind, body: Json, before: Json, after: Json) -> Json:
-    """With the fields that differ. One that is to go, and stands in somebody else's manifest, stays
-    whatever is applied here."""
+    """Return the patch with the fields that differ. Raises :class:`Refusal`.
+
+    A removed field that another manager owns would stay whatever is applied here.
+    """
     patch = patch_of(body, kind)
     old, new = dict(_leaves(before)), dict(_leaves(after))
     for path, value in new.items():
@@ -231,7 +251,7 @@ def _set(fields: dict[str, Any], path: Path, value: object) -> None:
 
 
 def _remove(fields: dict[str, Any], path: Path) -> None:
-    """And the blocks that it leaves empty."""
+    """Remove a field, and the blocks that become empty."""
     head, *rest = path
     if not rest:
         fields.pop(head, None)

@@ -1,9 +1,9 @@
-"""Kafka clients' changes of topics, carried out: read the object, decide, apply it without force.
+"""Changes of topics by Kafka clients: read the object, decide, apply it without force.
 
 The decisions are in :mod:`creation` and :mod:`alteration`; the API server's admission has the last
-word. Two changes of one topic, or of two that cannot be told apart, wait for each other, so that
-what one client was told is what the next one finds. An answer means that the object is written:
-brokers hear of it from the reconciler.
+word. Two changes of one topic, or of two with colliding names, wait for each other, so that a
+change sees the result of the one before. An answer means that the object is written; the reconciler
+notifies the brokers.
 """
 
 import asyncio
@@ -40,38 +40,39 @@ from tidemark_operator.topic_changes import alteration, creation
 from tidemark_operator.topic_changes.object_names import object_name
 from tidemark_operator.topic_changes.refusal import Refusal, of_api_server, refused
 
-#: A status is written more often than an object is changed, and makes it another one, too.
+#: Statuses change often, and every write of one makes a concurrent change conflict.
 TRIES_MAX = 10
 _NOT_STORED = "the decision was not stored. Retry the request"
 _OVERTAKEN = "the topic was changed concurrently several times. Retry the request"
 _REPLACED = "the topic was deleted and created again under the same name"
 
 
-#: They change or delete the object of a topic.
+#: Changes that change or delete the object of a topic.
 _OF_AN_OBJECT = {
     ChangeKind.GROW, ChangeKind.DELETE, ChangeKind.CONFIGURE, ChangeKind.REASSIGN,
 }  # fmt: skip
 
 
 class TopicChanger:
-    """Of one term."""
+    """Changer of one term."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def change(self, request: ChangeTopicsRequest) -> ChangeTopicsResponse:
-        """Carry all of them out; each is answered for itself."""
+        """Apply all changes of a request; each has its own result."""
         if len(request.changes) > CHANGES_MAX:
             refusal = refused(ErrorCode.invalid_request, f"more than {CHANGES_MAX} changes")
             return _response([refusal.result()] * len(request.changes))
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._one(request, each)) for each in request.changes]
+            tasks = [group.create_task(self._one(request, change)) for change in request.changes]
         return _response([task.result() for task in tasks])
 
     async def _one(self, request: ChangeTopicsRequest, change: TopicChange) -> TopicChangeResult:
         topic = self._known(change)
         name = change.name if topic is None else topic.name
+        # Locks by collision key: `a.b` and `a_b` would collide as names of metrics.
         lock = self._locks.setdefault(collision_key(name or ""), asyncio.Lock())
         try:
             async with lock:
@@ -84,40 +85,48 @@ class TopicChanger:
             return of_api_server(error).result()
 
     async def _change(self, request: ChangeTopicsRequest, change: TopicChange) -> TopicChangeResult:
-        """A write is of the object that was read: one that is late, of an operator that stood still
-        or whose answer was not waited for, does not undo what was answered since (invariant 24)."""
+        """Apply a change with retries after conflicts.
+
+        Each write is for the object that was read. A late write, of an operator that was paused or
+        whose answer was not awaited, therefore cannot undo later changes (invariant 24).
+        """
         for _ in range(TRIES_MAX):
             try:
                 return await self._changed(request, change)
-            except FieldConflict:
+            except FieldConflict:  # another manager's field: a retry cannot help
                 raise
-            except NotFound:  # its object went a moment ago
+            except NotFound:  # the object was deleted a moment ago
                 if change.kind in _OF_AN_OBJECT:
                     raise _unknown(change) from None
                 raise
             except Conflict:
                 topic = self._known(change)
                 if topic is not None:
+                    # Read the object again: the next try works on its newest version.
                     await self._services.client.refresh(TOPIC.key(topic.key))
         raise refused(ErrorCode.not_controller, _OVERTAKEN)
 
     async def _changed(
         self, request: ChangeTopicsRequest, change: TopicChange
     ) -> TopicChangeResult:
+        # Changes that need no existing Topic object.
         if change.kind == ChangeKind.CREATE:
             return await self._create(request, change)
         if change.kind == ChangeKind.CONFIGURE_CLUSTER:
             return await self._configure_cluster(request, change, alteration.cluster_configured)
         if change.kind == ChangeKind.CONFIGURE_GROUP:
             return await self._configure_cluster(request, change, alteration.group_configured)
+        # Changes of replicas and leaders need the topic, but not its object.
         topic = self._found(change)
         if change.kind == ChangeKind.ELECT:
             return await self._elect(topic, change)
         if change.kind == ChangeKind.REASSIGN:
             return await self._reassign(request, topic, change)
         key = TOPIC.key(topic.key)
+        # Ownership of fields is only in the API server's version of the object.
         body = await self._services.client.api.get(TOPIC, key.namespace, key.name)
-        if uuid.UUID(body["metadata"]["uid"]) != topic.uid:  # it was made again a moment ago
+        # The name may belong to a recreated object; the state does not know it yet.
+        if uuid.UUID(body["metadata"]["uid"]) != topic.uid:
             if change.name is None:
                 raise refused(ErrorCode.unknown_topic_id, _REPLACED)
             raise refused(ErrorCode.not_controller, _REPLACED)
@@ -126,13 +135,13 @@ class TopicChanger:
             return await self._delete(request, topic, key, body)
         if change.kind == ChangeKind.GROW:
             patch = alteration.grown(state, topic, body, change)
-            what = f"{topic.partitions} partitions become {change.partitions}"
+            summary = f"{topic.partitions} partitions become {change.partitions}"
         elif change.kind == ChangeKind.CONFIGURE:
             patch = alteration.configured(state, topic, body, change)
-            what = _keys(change)
+            summary = _keys(change)
         else:
             raise refused(ErrorCode.invalid_request, f"{change.kind} is not a topic change")
-        written = await self._apply(request, TOPIC, patch, "ChangedByClient", what)
+        written = await self._apply(request, TOPIC, patch, "ChangedByClient", summary)
         return _done(topic.id, written)
 
     async def _configure_cluster(
@@ -181,12 +190,13 @@ class TopicChanger:
     async def _delete(
         self, request: ChangeTopicsRequest, topic: TopicInfo, key: Key, body: Json
     ) -> TopicChangeResult:
+        # Kafka's switch comes first, so that a client gets Kafka's answer.
         if not self._services.state.cluster.flag(DELETE_TOPICS, default=True):
             text = f"Topic deletion is disabled: {DELETE_TOPICS} is false in the Cluster"
             raise refused(ErrorCode.topic_deletion_disabled, text)
         alteration.check_deletion(topic, body)
         if not request.validate_only:
-            self._tell(request, key, "DeletedByClient", f"topic {topic.name}")
+            self._emit(request, key, "DeletedByClient", f"topic {topic.name}")
             await self._services.client.delete(TOPIC, key, uid=str(body["metadata"]["uid"]))
             self._services.queue.add(key)
         return _done(topic.id, body)
@@ -194,7 +204,7 @@ class TopicChanger:
     # ------------------------------------------------------------ leaders and replicas
 
     async def _elect(self, topic: TopicInfo, change: TopicChange) -> TopicChangeResult:
-        partitions = [each.partition for each in change.assignments]
+        partitions = [assignment.partition for assignment in change.assignments]
         elected = await self._services.committer.try_decide(
             lambda draft: requested_elections.elect(
                 draft, topic, partitions, unclean=change.unclean
@@ -208,16 +218,20 @@ class TopicChanger:
     async def _reassign(
         self, request: ChangeTopicsRequest, topic: TopicInfo, change: TopicChange
     ) -> TopicChangeResult:
-        """A manifest's replication factor follows a move that is another one for all partitions;
-        whether it may is asked before anything moves."""
-        asked = {each.partition: each.replicas for each in change.assignments}
+        """Move replicas.
+
+        The manifest's replication factor follows a reassignment that changes it for all partitions.
+        A dry run checks that it may, before anything moves.
+        """
+        targets = {assignment.partition: assignment.replicas for assignment in change.assignments}
 
         def decide(draft: Draft) -> reassignment.Moves:
-            return reassignment.reassign(draft, topic, asked, keeps_factor=change.keeps_factor)
+            return reassignment.reassign(draft, topic, targets, keeps_factor=change.keeps_factor)
 
         services, key = self._services, TOPIC.key(topic.key)
         wanted = decide(Draft(services.state))
         patch: Json | None = None
+        # Another owner of the factor makes the dry run conflict, and the client gets its name.
         if wanted.replication_factor != topic.replication_factor:
             body = await services.client.api.get(TOPIC, key.namespace, key.name)
             patch = with_factor(body, wanted.replication_factor)
@@ -225,16 +239,17 @@ class TopicChanger:
         moves = await services.committer.try_decide(decide, f"a reassignment of {topic.key}")
         if moves is None:
             raise refused(ErrorCode.not_controller, _NOT_STORED)
+        # The moves are committed; if this write fails, the reconciler repeats it.
         if patch is not None and moves.replication_factor == wanted.replication_factor:
-            what = f"{topic.replication_factor} replicas become {moves.replication_factor}"
-            await self._apply(request, TOPIC, patch, "ChangedByClient", what)
-        self._tell(request, key, "ReassignedByClient", f"partitions {sorted(asked)}"[:300])
+            summary = f"{topic.replication_factor} replicas become {moves.replication_factor}"
+            await self._apply(request, TOPIC, patch, "ChangedByClient", summary)
+        self._emit(request, key, "ReassignedByClient", f"partitions {sorted(targets)}"[:300])
         services.queue.add(key)
         none = ErrorCode.none, None
         return _in_parts(topic, {part: found or none for part, found in moves.results.items()})
 
     async def _apply(
-        self, request: ChangeTopicsRequest, kind: Kind, patch: Json, reason: str, what: str
+        self, request: ChangeTopicsRequest, kind: Kind, patch: Json, reason: str, summary: str
     ) -> Json:
         services = self._services
         written = await services.client.apply(
@@ -243,12 +258,12 @@ class TopicChanger:
         if not request.validate_only:
             key = key_of(written)
             services.queue.add(key)
-            self._tell(request, key, reason, what)
+            self._emit(request, key, reason, summary)
         return written
 
-    def _tell(self, request: ChangeTopicsRequest, key: Key, reason: str, what: str) -> None:
-        """The audit: who did what, from where."""
-        text = f"{what}, by {request.principal} at {request.host} through Kafka's API"
+    def _emit(self, request: ChangeTopicsRequest, key: Key, reason: str, summary: str) -> None:
+        """Emit the audit Event: the change, the principal and its host."""
+        text = f"{summary}, by {request.principal} at {request.host} through Kafka's API"
         self._services.events.emit(normal(key.kind, key.namespaced_name, reason, text))
 
 
@@ -259,7 +274,7 @@ def _unknown(change: TopicChange) -> Refusal:
 
 
 def _keys(change: TopicChange) -> str:
-    return f"configuration: {', '.join(each.name for each in change.settings)[:300]}"
+    return f"configuration: {', '.join(setting.name for setting in change.settings)[:300]}"
 
 
 def _describes(body: Json, cluster: str, topic: str) -> bool:

@@ -1,10 +1,9 @@
-"""CreateTopics: from what a client asks to the manifest of a new ``Topic``, or Kafka's refusal.
+"""CreateTopics: the manifest of a new ``Topic`` from a client's request, or Kafka's error.
 
-The checks are those of Kafka's ``ReplicationControlManager``, in its order: the name, whether it is
-there or collides with another in names of metrics (``.`` and ``_`` are the same there), counts,
-assignments, configuration; and whether enough brokers are there now, since a client wants to hear
-that rather than to wait. KIP-409: where the Cluster creates topics under-replicated, or the topic
-is an internal one, fewer are enough.
+The checks are those of Kafka's ``ReplicationControlManager``, in its order. Name, existing topics,
+collisions of metric names (``.`` and ``_`` are the same there), counts, assignments, configuration.
+Finally enough brokers must be live, because a client expects an error rather than a wait. KIP-409:
+fewer are enough if the Cluster creates topics under-replicated, or if the topic is an internal one.
 """
 
 import re
@@ -39,14 +38,15 @@ from tidemark_operator.topic_changes.refusal import refused
 from tidemark_operator.topic_changes.settings import Described, changed
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-#: Kafka's ``LogConfig`` refuses the first where it is above the second.
+#: Kafka's ``LogConfig`` rejects the first if it is above the second.
 _COMPACTION_LAGS = "min.compaction.lag.ms", "max.compaction.lag.ms"
-#: Stands for the object's id while there is none.
+#: Stands for the id of an object that is not created yet.
 _NO_UID = "00000000-0000-0000-0000-000000000000"
 
 
 def manifest(state: ControllerState, change: TopicChange, *, namespace: str, name: str) -> Json:
-    """The object ``name`` of a new topic. Raises :class:`Refusal`."""
+    """Return the object ``name`` of a new topic. Raises :class:`Refusal`."""
+    # Kafka's order of checks decides which of several errors a client gets.
     topic = change.name or ""
     _check_name(state, topic)
     if change.automatic and topic not in INTERNAL_TOPICS:
@@ -54,11 +54,13 @@ def manifest(state: ControllerState, change: TopicChange, *, namespace: str, nam
     partitions, replicas = counts(state, change)
     _check_given(change)
     described = changed(Described({}, None), change.settings, is_whole=False)
+    # The spec has only what the client set: defaults stay the Cluster's to change.
     spec: dict[str, Any] = {
         "clusterRef": {"name": state.cluster.key.rpartition("/")[2]},
         "partitions": partitions,
         "replicationFactor": replicas,
     }
+    # The object's name differs if Kubernetes does not allow the topic's.
     if topic != name:
         spec["topicName"] = topic
     if described.config:
@@ -71,6 +73,7 @@ def manifest(state: ControllerState, change: TopicChange, *, namespace: str, nam
     if change.assignments:
         meta["annotations"] = {ASSIGNMENT_ANNOTATION: assignments_text(as_map(change.assignments))}
     body = {"apiVersion": TOPIC.api_version, "kind": TOPIC.kind, "metadata": meta, "spec": spec}
+    # The same view as the controller's decides about configuration and brokers.
     info = known_as(state, body)
     check_configuration(state, info)
     check_brokers(state, info)
@@ -78,14 +81,16 @@ def manifest(state: ControllerState, change: TopicChange, *, namespace: str, nam
 
 
 def known_as(state: ControllerState, body: Json) -> TopicInfo:
-    """The topic of an object as the controller will know it."""
+    """Return the topic of an object as the controller will read it."""
     meta = {"uid": _NO_UID, **body["metadata"]}
     return topic_info({**body, "metadata": meta}, dict(state.cluster.config))
 
 
 def check_configuration(state: ControllerState, info: TopicInfo) -> None:
-    """What one key alone does not show: lags that contradict each other, tiering that cannot be.
-    Raises :class:`Refusal`."""
+    """Check what no single key shows. Raises :class:`Refusal`.
+
+    Lags may contradict each other, and tiering may be impossible.
+    """
     least_ms, most_ms = (_number(info.config, name) for name in _COMPACTION_LAGS)
     if least_ms > most_ms:
         text = f"{_COMPACTION_LAGS[0]} {least_ms} exceeds {_COMPACTION_LAGS[1]} {most_ms}"
@@ -102,7 +107,7 @@ def _number(config: Mapping[str, str], name: str) -> int:
 
 
 def check_brokers(state: ControllerState, info: TopicInfo) -> None:
-    """Enough are there for a partition that is placed nowhere yet. Raises :class:`Refusal`."""
+    """Check that enough brokers are live to place a new partition. Raises :class:`Refusal`."""
     draft = Draft(state)
     live, required = len(staying(draft)), required_brokers(draft, info)
     if live < required and not info.assignments:
@@ -116,15 +121,15 @@ def check_brokers(state: ControllerState, info: TopicInfo) -> None:
 
 
 def as_map(assignments: Iterable[Assignment]) -> Mapping[int, tuple[int, ...]]:
-    """By partition."""
-    return {each.partition: each.replicas for each in assignments}
+    """Return the replicas by partition."""
+    return {assignment.partition: assignment.replicas for assignment in assignments}
 
 
 # ---------------------------------------------------------------- checks
 
 
 def check_legal(topic: str) -> None:
-    """Can a topic have that name? Raises :class:`Refusal`."""
+    """Check that a topic can have that name. Raises :class:`Refusal`."""
     if not _LEGAL_NAME.fullmatch(topic) or topic in (".", ".."):
         text = (
             f"invalid topic name {topic[:300]!r}. Use 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
@@ -141,6 +146,7 @@ def _check_name(state: ControllerState, topic: str) -> None:
     rows = () if topic in COORDINATORS_TOPICS else state.row_ids_named(topic)
     if state.topics_named(topic) or rows:
         raise refused(ErrorCode.topic_already_exists, f"Topic '{topic}' already exists.")
+    # Kafka's names of metrics replace dots by underscores.
     alike = state.names_like(topic)
     if alike:
         text = f"Topic '{topic}' collides with existing topic: {alike[0]}"
@@ -148,7 +154,10 @@ def _check_name(state: ControllerState, topic: str) -> None:
 
 
 def _check_given(change: TopicChange) -> None:
-    """A new topic has nothing that null could take away (Kafka's ``createTopics``)."""
+    """Check that every setting has a value (Kafka's ``createTopics``).
+
+    A new topic has nothing to reset.
+    """
     for setting in change.settings:
         if setting.value is None:
             text = f"{setting.name} has no value. Omit it for its default"
@@ -162,10 +171,11 @@ def _check_automatic(state: ControllerState) -> None:
 
 
 def counts(state: ControllerState, change: TopicChange) -> tuple[int, int]:
-    """(partitions, replication factor) of a new topic."""
+    """Return partitions and replication factor of a new topic."""
     if change.assignments:
         return _assigned(state, change)
     partitions = change.partitions
+    # KIP-464: -1 means the broker's default.
     if partitions == -1:
         partitions = _default(state, NUM_PARTITIONS)
     replicas = change.replication_factor
@@ -185,7 +195,7 @@ def counts(state: ControllerState, change: TopicChange) -> tuple[int, int]:
 
 
 def check_count(partitions: int) -> None:
-    """No topic has more."""
+    """Check that the number of partitions is within the limit."""
     if partitions > PARTITIONS_MAX:
         text = f"{partitions} partitions exceed the limit of {PARTITIONS_MAX}"
         raise refused(ErrorCode.policy_violation, text)
@@ -196,6 +206,7 @@ def _default(state: ControllerState, key: str) -> int:
 
 
 def _assigned(state: ControllerState, change: TopicChange) -> tuple[int, int]:
+    # Kafka requires -1 for both counts when assignments are given.
     if change.replication_factor != -1:
         text = "with a manual assignment the replication factor has to be -1"
         raise refused(ErrorCode.invalid_request, text)
@@ -203,7 +214,7 @@ def _assigned(state: ControllerState, change: TopicChange) -> tuple[int, int]:
         text = "with a manual assignment the number of partitions has to be -1"
         raise refused(ErrorCode.invalid_request, text)
     check_count(len(change.assignments))
-    named = sorted(each.partition for each in change.assignments)
+    named = sorted(assignment.partition for assignment in change.assignments)
     if named != list(range(len(named))):
         text = "partitions should be a consecutive 0-based integer sequence"
         raise refused(ErrorCode.invalid_replica_assignment, text)
@@ -215,9 +226,9 @@ def _assigned(state: ControllerState, change: TopicChange) -> tuple[int, int]:
 def check_assignments(
     state: ControllerState, assignments: Iterable[Assignment], factor: int
 ) -> None:
-    """Each names ``factor`` brokers that are there, one of them alive."""
-    for each in assignments:
-        brokers = each.replicas
+    """Check that each assignment names ``factor`` registered brokers, one of them live."""
+    for assignment in assignments:
+        brokers = assignment.replicas
         problem = ""
         if len(brokers) != factor or not brokers:
             problem = f"has {len(brokers)} replicas, where the others have {factor}"
@@ -228,5 +239,5 @@ def check_assignments(
         elif not any(state.brokers[node].live for node in brokers):
             problem = "names only brokers that are fenced or shutting down"
         if problem:
-            text = f"the assignment of partition {each.partition} {problem}"
+            text = f"the assignment of partition {assignment.partition} {problem}"
             raise refused(ErrorCode.invalid_replica_assignment, text)

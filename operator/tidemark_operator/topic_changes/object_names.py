@@ -1,7 +1,8 @@
-"""The name of the object that a topic made by a Kafka client gets.
+"""Object name of a topic that a Kafka client creates.
 
-Kafka's names may have capitals and underscores, Kubernetes' may not. So a topic's object has its
-name where that can be one and is free, else what is left of it and a hash of cluster and topic.
+Kafka's names may have capitals and underscores, Kubernetes' may not. The object has the topic's
+name if that is valid and free. Otherwise its name is made of the valid characters and a hash of
+cluster and topic.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ _HASH_CHARS = 10
 
 
 def object_name(cluster: str, topic: str, is_taken: Callable[[str], bool]) -> str:
-    """``is_taken``: an object of that name is there, and is another topic's."""
+    """Return the object's name; ``is_taken``: the name belongs to the object of another topic."""
     if len(topic) <= _NAME_CHARS_MAX and _NAME.fullmatch(topic) and not is_taken(topic):
         return topic
     digest = hashlib.sha256(f"{cluster}/{topic}".encode()).hexdigest()[:_HASH_CHARS]

@@ -1,5 +1,4 @@
-"""Why a change is not made, as Kafka tells it: an error code and a sentence that says what to
-do."""
+"""Refused changes in Kafka's form: an error code, and a message that says what to do."""
 
 from kio.schema.errors import ErrorCode
 
@@ -10,13 +9,13 @@ _CONFLICT_ADVICE = "change it there, or remove the field from that manager"
 _DISABLING = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS"
 
 
-#: Characters of a message, in which a client's own names and values stand: answers of Kafka's older
+#: Longest message, which contains a client's own names and values: responses of Kafka's older
 #: versions cannot carry 32 KiB.
 _MESSAGE_MAX = 2000
 
 
 class Refusal(Exception):
-    """``code``: Kafka's number."""
+    """A change that is not made; ``code`` is Kafka's error code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -24,23 +23,27 @@ class Refusal(Exception):
         self.message = message[:_MESSAGE_MAX]
 
     def result(self) -> TopicChangeResult:
-        """As the broker is told."""
+        """Return the result for the broker."""
         return TopicChangeResult(error_code=self.code, error_message=self.message, topic_id=None)
 
 
 def refused(code: ErrorCode, message: str) -> Refusal:
-    """With one of Kafka's codes."""
+    """Return a refusal with one of Kafka's error codes."""
     return Refusal(int(code), message)
 
 
 def of_api_server(error: KubeError) -> Refusal:
-    """What the API server's refusal means to a Kafka client. A conflict of server-side apply names
-    the field and who holds it; which call was answered is left out, since no client made it. Where
-    no answer came nobody knows whether it took effect, and REQUEST_TIMED_OUT lets the client ask
-    again."""
+    """Return the API server's refusal in Kafka's terms.
+
+    A conflict of server-side apply names the field and its owner. The name of the API call is left
+    out, since the client did not make it. Without an answer the effect is unknown, and
+    REQUEST_TIMED_OUT lets the client retry.
+    """
     match error:
         case Conflict():
             return refused(ErrorCode.policy_violation, f"{error.said}: {_CONFLICT_ADVICE}")
+        # The order matters: a policy may use any status, so it is checked before the schema's
+        # errors.
         case Invalid() | Forbidden() if error.by_policy:
             return refused(ErrorCode.policy_violation, error.said)
         case Invalid() if _DISABLING in error.message:

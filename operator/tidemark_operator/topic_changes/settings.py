@@ -1,10 +1,10 @@
-"""Kafka's configuration keys in a Topic's spec: what a client sets becomes ``spec.config``, and for
-the keys that have fields of their own, ``spec.tiering``.
+"""Kafka's configuration keys in a Topic's spec.
 
-Tiering is switched in two vocabularies. KIP-950's draft, which the fields follow, has
-``remote.storage.enable`` and ``remote.log.disable.policy``. Kafka's releases have
-``remote.log.copy.disable`` (what is in the tier stays readable: here tiering that is disabled with
-Retain) and ``remote.log.delete.on.disable`` (the policy Delete).
+A client's settings become ``spec.config``, and, for keys with fields of their own,
+``spec.tiering``. Kafka has two sets of keys for tiering. KIP-950's draft, which the fields follow,
+has ``remote.storage.enable`` and ``remote.log.disable.policy``. Kafka's releases have
+``remote.log.copy.disable`` (data in the tier stays readable: disabled with policy Retain here) and
+``remote.log.delete.on.disable`` (policy Delete).
 """
 
 import dataclasses
@@ -41,22 +41,25 @@ class Described:
 
     @classmethod
     def of(cls, spec: Json) -> "Described":
-        """As they stand in a spec."""
+        """Return the two blocks of a spec."""
         config = {name: str(value) for name, value in (spec.get("config") or {}).items()}
         return cls(config, spec.get("tiering"))
 
     @property
     def is_tiered(self) -> bool:
-        """Tiering is asked for."""
+        """Whether the spec enables tiering."""
         return self.tiering is not None and bool(self.tiering.get("enabled"))
 
 
 def changed(before: Described, settings: Sequence[Setting], *, is_whole: bool) -> Described:
-    """What a spec is to have after a client's settings; ``is_whole``: all others go back to their
-    defaults (AlterConfigs). Raises :class:`Refusal`."""
+    """Return the blocks of a spec after a client's settings. Raises :class:`Refusal`.
+
+    ``is_whole``: all other keys are reset to their defaults (AlterConfigs).
+    """
     check_names(settings, TOPIC, ErrorCode.invalid_config, "Unknown topic config name")
     if is_whole:
         before = _emptied(before, settings)
+    # Keys with fields of their own go to `spec.tiering`, all others to `spec.config`.
     values = {setting.name: new_value(before.config, setting, TOPIC) for setting in settings}
     plain = {name: value for name, value in values.items() if name not in TYPED}
     typed = {name: value for name, value in values.items() if name in TYPED}
@@ -67,7 +70,7 @@ def changed(before: Described, settings: Sequence[Setting], *, is_whole: bool) -
 
 
 def _emptied(before: Described, settings: Iterable[Setting]) -> Described:
-    """Nobody switches tiering off by not mentioning it."""
+    """Return the empty blocks; a missing key must not switch tiering off by accident."""
     if before.is_tiered and all(setting.name != ENABLE for setting in settings):
         text = f"AlterConfigs replaces the whole configuration. Include {ENABLE}"
         raise refused(ErrorCode.invalid_config, text)
@@ -77,9 +80,12 @@ def _emptied(before: Described, settings: Iterable[Setting]) -> Described:
 def check_names(
     settings: Iterable[Setting], keys: Mapping[str, ConfigKey], code: ErrorCode, unknown: str
 ) -> None:
-    """Each is one of ``keys``, or is not to be there; and named once: Kafka looks at the
-    configuration that results. ``unknown``: what is wrong with another one, in Kafka's words.
-    Raises :class:`Refusal`."""
+    """Check that each setting is one of ``keys``, or a deletion, and named once. Raises
+    :class:`Refusal`.
+
+    Kafka checks the resulting configuration, so a deletion of an unknown key is allowed.
+    ``unknown``: Kafka's message for an unknown key.
+    """
     seen: set[str] = set()
     for setting in settings:
         if setting.name in seen:
@@ -90,8 +96,7 @@ def check_names(
 
 
 def _where_instead(name: str) -> str:
-    """What sets a key of another place or name; of one that is none, where those are that there
-    are."""
+    """Return the place or name that sets this key, or where the keys are documented."""
     if name in TOPIC and TOPIC[name].synonyms:
         return f"the default for all topics is {TOPIC[name].synonyms[0].name}"
     if name in DYNAMIC:
@@ -109,7 +114,7 @@ def _where_instead(name: str) -> str:
 def new_value(
     before: Mapping[str, str], setting: Setting, keys: Mapping[str, ConfigKey]
 ) -> str | None:
-    """What the key is to have; None: its default. Raises :class:`Refusal`."""
+    """Return the key's new value, None for its default. Raises :class:`Refusal`."""
     name = setting.name
     try:
         operation = SettingOperation(setting.operation)
@@ -122,6 +127,7 @@ def new_value(
         raise refused(ErrorCode.invalid_request, f"{name} has no value")
     if operation is SettingOperation.SET:
         return setting.value
+    # APPEND and SUBTRACT work on lists only (KIP-339), and keep the order.
     if keys[name].type.name != "list":
         text = f"{name} is not a list, so values cannot be appended or subtracted"
         raise refused(ErrorCode.invalid_config, text)
@@ -156,6 +162,7 @@ def _tiering(
 ) -> Mapping[str, Any] | None:
     if not typed:
         return before
+    # A change keeps fields of the block that no Kafka key covers.
     block = dict(before or {"enabled": False})
     block["enabled"], policy = _switched(block, typed)
     _put(block, "disablePolicy", policy)
@@ -165,6 +172,7 @@ def _tiering(
     if LOCAL_BYTES in typed:
         _put(retention, "size", _local(LOCAL_BYTES, typed[LOCAL_BYTES], ""))
     _put(block, "localRetention", retention or None)
+    # An empty block says the same as none, and is not written.
     return None if before is None and block == {"enabled": False} else block
 
 
@@ -176,7 +184,7 @@ def _put(block: dict[str, Any], name: str, value: object) -> None:
 
 
 def _local(name: str, value: str | None, unit: str) -> str | None:
-    """As the field has it; None is as long as the topic's retention."""
+    """Return the value as the field has it; None means the topic's own retention."""
     if value is None or value == _AS_TOTAL:
         return None
     if value.startswith("-"):
@@ -188,13 +196,15 @@ def _local(name: str, value: str | None, unit: str) -> str | None:
 def _switched(
     block: Mapping[str, Any], typed: Mapping[str, str | None]
 ) -> tuple[bool, object | None]:
-    """Whether tiering is to be enabled, and the policy of its disablement."""
+    """Return whether tiering is enabled after the change, and the policy of a disablement."""
     enabled, policy = bool(block.get("enabled")), block.get("disablePolicy")
     was_stopped = not enabled and policy == _RETAIN
+    # The draft's keys first: they say exactly what the fields say.
     if ENABLE in typed:
         enabled = typed[ENABLE] == "true"
     if POLICY in typed:
         policy = typed[POLICY] and typed[POLICY].capitalize()  # type: ignore[union-attr]
+    # Then the releases' keys, as far as the draft's have not decided.
     if typed.get(DELETE_ON_DISABLE) == "true":
         policy = _DELETE
     elif DELETE_ON_DISABLE in typed and policy == _DELETE and POLICY not in typed:

@@ -1,1 +1,1 @@
-"""What a user proves who it is with: passwords, what RFC 5802 makes of them, and their Secrets."""
+"""Credentials of users: passwords, SCRAM (RFC 5802), and the Secrets that contain them."""

@@ -1,6 +1,6 @@
-"""The Secret that a User is given, under its own name: what its clients need, and nothing else.
+"""Secret of a User, under its own name, with what its clients need.
 
-Names of the keys are those that clients' configurations and other operators of Kafka use.
+The names of the keys are those that clients' configurations and other Kafka operators use.
 """
 
 import secrets
@@ -13,8 +13,8 @@ from tidemark_operator.resources.names import GROUP, USER_UID_ANNOTATION
 from tidemark_operator.users.passwords import checked
 from tidemark_operator.users.scram import SALT_KEY_BYTES
 
-#: Without an owner reference: a backup tool restores a Secret before its User, which then gets a
-#: new uid. The garbage collector would delete the Secret, which is the only copy of the password.
+#: No owner reference: a backup tool restores a Secret before its User, which then gets a new uid.
+#: The garbage collector would delete the Secret, which is the only copy of the password.
 USER_SECRETS = SecretForm(f"{GROUP}/user", "Opaque", USER_UID_ANNOTATION)
 
 USERNAME, PASSWORD, JAAS, SALT_KEY = "username", "password", "sasl.jaas.config", "salt.key"
@@ -30,7 +30,7 @@ class KeptPassword:
 
 
 def password_data(username: str, kept: KeptPassword) -> dict[str, bytes]:
-    """Of a user with a password."""
+    """Return the data for a user with a password."""
     return {
         USERNAME: username.encode(),
         PASSWORD: kept.password.encode(),
@@ -40,32 +40,38 @@ def password_data(username: str, kept: KeptPassword) -> dict[str, bytes]:
 
 
 def read_password(data: Mapping[str, bytes]) -> KeptPassword | None:
-    """Return the password, with a new salt key if there is none; None without a password. Raises
-    :class:`BadPassword` for a password that a person has to correct."""
+    """Return the password, None without one.
+
+    A missing salt key is created. Raises :class:`BadPassword` for a password that a person has to
+    correct.
+    """
     if not data.get(PASSWORD):
         return None
     password = checked(data[PASSWORD], f"key {PASSWORD} of the User's Secret")
     salt_key = data.get(SALT_KEY, b"")
+    # A person may have edited the Secret; a new key only changes the salt.
     if len(salt_key) != SALT_KEY_BYTES:
         salt_key = secrets.token_bytes(SALT_KEY_BYTES)
     return KeptPassword(password, salt_key)
 
 
 def certificate_data(leaf: KeyPair, trusted: bytes) -> dict[str, bytes]:
-    """Of a user whose certificate the operator issues."""
+    """Return the data for a user whose certificate the operator issues."""
     return {CERTIFICATE: leaf.certificate, KEY: leaf.key, TRUSTED: trusted}
 
 
 def read_certificate(data: Mapping[str, bytes]) -> KeyPair | None:
-    """What stands there; None where it is not whole."""
+    """Return the certificate and key; None if one of them is missing."""
     if not data.get(CERTIFICATE) or not data.get(KEY):
         return None
     return KeyPair(data[CERTIFICATE], data[KEY])
 
 
 def jaas(username: str, password: str) -> str:
-    """``sasl.jaas.config`` of Kafka's Java clients (``JaasConfig`` reads quotes and backslashes as
-    Java's ``StreamTokenizer`` does)."""
+    """Return ``sasl.jaas.config`` for Kafka's Java clients.
+
+    ``JaasConfig`` reads quotes and backslashes as Java's ``StreamTokenizer`` does.
+    """
     name, word = (text.replace("\\", "\\\\").replace('"', '\\"') for text in (username, password))
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     return f'{module} required username="{name}" password="{word}";'
