@@ -112,11 +112,9 @@ class SecretKeeper:
         self._form = form
 
     def where(self, name: str) -> str:
-        """See :class:`Keeper`."""
         return f"Secret {name}"
 
     async def read(self, name: str) -> Kept | None:
-        """See :class:`Keeper`."""
         try:
             body = await self._api.get(SECRET, self._namespace, name)
         except NotFound:
@@ -157,7 +155,6 @@ class SecretKeeper:
     async def write(
         self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
     ) -> None:
-        """See :class:`Keeper`."""
         # Keep the labels and annotations of other tools: a backup tool identifies its objects by
         # them. Keep the type, too: it is immutable, and a restored Secret may have another one.
         known = {} if former is None else former.metadata
@@ -214,11 +211,9 @@ class FolderKeeper:
         self._folder = folder
 
     def where(self, name: str) -> str:
-        """See :class:`Keeper`."""
         return f"folder {self._folder / name}"
 
     async def read(self, name: str) -> Kept | None:
-        """See :class:`Keeper`."""
         return await asyncio.to_thread(self._read, name)
 
     async def write(

@@ -42,7 +42,6 @@ class KubernetesJobs:
         self._reports = Reports()
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
-        """See :class:`~tidemark_operator.jobs.runner.JobRunner`."""
         jobs = await self._list(JOB, run)
         # A job of another run would write the same table, so it ends first.
         for stray in _strays(jobs, run):
@@ -91,7 +90,6 @@ class KubernetesJobs:
             raise JobRefused(error.said) from error
 
     async def stop(self, run: ExportRunIdentity) -> None:
-        """See :class:`~tidemark_operator.jobs.runner.JobRunner`."""
         job = _named(await self._list(JOB, run), run.job)
         if job is not None and _is_owned(job, run.uid):
             await self._delete(job, "Foreground")

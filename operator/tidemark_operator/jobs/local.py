@@ -74,7 +74,6 @@ class LocalJobs:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
-        """See :class:`~tidemark_operator.jobs.runner.JobRunner`."""
         process = self._running.get(run.key)
         if process is None:
             return ABSENT
@@ -101,7 +100,6 @@ class LocalJobs:
         return JobSeen(phase=JobPhase.ENDED, report=report, why=why, well=code == 0)
 
     async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
-        """See :class:`~tidemark_operator.jobs.runner.JobRunner`."""
         former = self._running.get(run.key)
         if former is not None and former.child.returncode is None:
             return
@@ -170,7 +168,6 @@ class LocalJobs:
         shutil.rmtree(process.folder / "secrets", ignore_errors=True)
 
     async def stop(self, run: ExportRunIdentity) -> None:
-        """See :class:`~tidemark_operator.jobs.runner.JobRunner`."""
         process = self._running.get(run.key)
         if process is not None:
             self._end(process)
