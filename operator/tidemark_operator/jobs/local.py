@@ -132,7 +132,8 @@ class LocalJobs:
         secrets.mkdir(parents=True, mode=0o700)
         _report_of(folder).unlink(missing_ok=True)
         kept: dict[str, dict[str, bytes]] = {}
-        names = {ref.secret for ref in (*wanted.variables, *wanted.files)}
+        names = {variable.secret for variable in wanted.variables}
+        names |= {file.secret for file in wanted.files}
         for name in sorted(names):
             kept[name] = await self._secret(name)
         paths: dict[SecretFile, str] = {}
