@@ -152,7 +152,7 @@ async def test_wrong_key_names_the_secret_that_it_is_in(minio: MinioServer) -> N
     keys = {"accessKeyId": minio.access_key, "secretAccessKey": "wrong"}
     text = storage(minio.endpoint, "any", **keys)
     terms = replace(TERMS, credentials_secret="tier-keys")
-    with pytest.raises(RemoteStorageProblem, match="the keys are those of the Secret tier-keys"):
+    with pytest.raises(RemoteStorageProblem, match="the credentials are in Secret tier-keys"):
         await accept(text, {}, terms)
 
 

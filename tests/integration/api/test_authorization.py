@@ -262,7 +262,7 @@ async def test_a_filter_that_asks_for_nothing_that_there_is(broker: ApiBroker) -
 async def test_without_acls_they_are_not_described(broker: ApiBroker) -> None:
     answer = await broker.ask(describe(), kafka.answer_type(29, 3))
     assert answer.error_code is ErrorCode.security_disabled
-    assert "once the Cluster object has spec.authorization" in (answer.error_message or "")
+    assert "set spec.authorization of the Cluster object" in (answer.error_message or "")
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

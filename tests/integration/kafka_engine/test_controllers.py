@@ -219,7 +219,7 @@ async def _calm(
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
     took_s = time.monotonic() - began_s
-    asked = re.findall(r"kafka_client.client: asked \S+: (\w+)", operator.log[len(log) :])
+    asked = re.findall(r"kafka_client.client: request to \S+: (\w+)", operator.log[len(log) :])
     print(f"{what}: {took_s:.1f} s, {len(asked)} requests")
     assert not bad, sorted(set(bad))
     assert len(asked) <= REQUESTS_A_SECOND * (took_s + 5), {

@@ -39,7 +39,7 @@ async def test_at_rest_nothing_is_written_and_little_asked(world: KafkaWorld, na
 
 def requests(log: str) -> Counter[str]:
     """Return the number of requests to Kafka by name."""
-    return Counter(re.findall(r"kafka_client.client: asked \S+: (\w+)", log))
+    return Counter(re.findall(r"kafka_client.client: request to \S+: (\w+)", log))
 
 
 async def settled(world: KafkaWorld) -> bool:

@@ -59,7 +59,7 @@ async def test_from_a_manifest_to_a_job_that_is_watched_and_begun_again(
     await jobs.end(world, "x-1", None, code=137)
     told = await world.condition(EXPORT, "x", "Ready", "False", "JobFailed")
     assert "OOMKilled (137)" in told["message"]
-    assert "run 1 has failed" in await world.event("ExportFailed")
+    assert "run 1 failed" in await world.event("ExportFailed")
     # Ten seconds later.
     second = await _within(world, "x-2")
     assert order(second) == order(made)

@@ -109,7 +109,7 @@ async def test_who_follows_leads_soon_and_knows_who_died_meanwhile(fleet: Fleet)
     taken_s = time.monotonic() - began_s
     assert {decode_row(text).leader for text in await world.rows()} == {1}
     assert taken_s < SOON_S, f"{taken_s:.1f} s"
-    assert "brokers [1] have looked for a controller here" in fleet.second.log
+    assert "brokers [1] have searched for a controller here" in fleet.second.log
     epoch = await fleet.epoch()
     fleet.first.resume()
     await world.until(lambda: "no longer the leader" in fleet.first.log, "it notices")
@@ -121,5 +121,5 @@ async def test_who_follows_leads_soon_and_knows_who_died_meanwhile(fleet: Fleet)
     await fleet.serves("after a death")
     taken_s = time.monotonic() - began_s
     assert taken_s < SOON_S, f"{taken_s:.1f} s"
-    assert "brokers [1] have looked for a controller here" in fleet.first.log
+    assert "brokers [1] have searched for a controller here" in fleet.first.log
     assert fleet.brokers[1].log_text().count("registered with") == 1, "one process, one epoch"
