@@ -38,7 +38,7 @@ async def test_without_a_cluster_nobody_is_heard(world: ClusterWorld) -> None:
     async with asyncio.timeout(10):
         assert await reader.read() == b""
     writer.close()
-    await world.until(lambda: "nobody can prove who they are" in operator.log, "it says why")
+    await world.until(lambda: "no peer can be authenticated" in operator.log, "it says why")
     await world.create_cluster()
     await world.condition(CLUSTER, "demo", "Ready", "False", "NoBrokers")
     await world.start_broker(1, operator)

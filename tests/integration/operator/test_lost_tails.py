@@ -119,7 +119,9 @@ async def test_broker_objects_that_are_made_again_lose_nothing(world: ClusterWor
     await world.condition(TOPIC, "t", "Ready", "True")
     await world.delete(BROKER, "broker-1")
     why = await world.condition(BROKER, "broker-1", "Draining", "True", "ReplicasInUse")
-    assert "1 partition (t-0) would lose the last live copy. To remove the broker, " in why["message"]
+    assert (
+        "1 partition (t-0) would lose the last live copy. To remove the broker, " in why["message"]
+    )
     assert one.rows[T].leader == 1
     await one.close()
     one = await world.start_peer(one.restarted(clean=False), operator)
