@@ -47,7 +47,7 @@ def keep(jars: Path) -> None:
 
 
 def _archive(jars: Path) -> Path:
-    """Of the Java that runs them: another one has another file."""
+    """Return the class-data archive of the jars for this Java; another Java has another file."""
     program = java().resolve()
     key = build_key([str(program), str(program.stat().st_mtime_ns), str(jars)], {})
     return jars.parents[1] / "kafka-classes" / key / "classes.jsa"

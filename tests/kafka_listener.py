@@ -46,7 +46,7 @@ class KafkaListener:
 
     @property
     def connections(self) -> int:
-        """How many connections are being served."""
+        """Number of connections that are being served."""
         return len(self._tasks)
 
     def accept(self, connection: KafkaConnection) -> None:

@@ -1,4 +1,4 @@
-"""What kstatus makes of an object: the rules by which helm --wait and Flux wait.
+"""Status of an object by kstatus: the rules by which helm --wait and Flux wait.
 
 The rules for custom resources of ``sigs.k8s.io/cli-utils`` v0.37.2, ``pkg/kstatus/status``
 (``checkGenericProperties``, ``checkReadyCondition``): it knows neither ``Succeeded`` nor any other

@@ -1,4 +1,4 @@
-"""What clients leave behind, for the conftest of each folder that has them."""
+"""Cleanup after clients, for the conftest of each folder that uses them."""
 
 import gc
 import warnings
@@ -8,9 +8,11 @@ import pytest
 
 
 def collect_left_sockets() -> None:
-    """Some libraries leave sockets to the garbage collector: kafka-python when a broker dies or
-    lets it not in, py4j when a session stops. Collect them before the next test begins, whoever's
-    that is, so that they are never taken for a leak of its own."""
+    """Collect sockets that libraries leave to the garbage collector, before the next test starts.
+
+    kafka-python leaves them when a broker dies or rejects it, py4j when a session stops. The next
+    test would count them as a leak of its own.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()

@@ -28,7 +28,7 @@ def reported() -> str:
 
 
 def end_check() -> None:
-    """Remove the report."""
+    """End the check and remove the report."""
     path = os.environ.pop(REPORT_VARIABLE, "")
     if path:
         Path(path).unlink(missing_ok=True)

@@ -1,9 +1,11 @@
-"""How long requests keep an event loop for themselves: the processor time of its own thread
-between two turns of another task. Neither other processes of the machine count nor threads.
+"""Time for which requests occupy an event loop: the processor time of its own thread between two
+turns of another task.
 
-A core that is slow, or is lent to other machines meanwhile, is not the code's fault: times are
-those of a core that makes a certain number of calls in a certain time, by what this one makes just
-then.
+Other processes and threads do not count.
+
+The code is not at fault for a core that is slow, or temporarily assigned to another machine. Times
+are therefore scaled to a core that makes a certain number of calls in a certain time, by the
+current speed of this one.
 """
 
 import asyncio
@@ -17,12 +19,12 @@ from collections.abc import AsyncIterator
 #: through all entries at once, in a few more.
 TURN_MS = 30
 
-#: So many calls of a function take so long on a core that nothing is said against.
+#: Time for a number of function calls on a core of normal speed.
 _CALLS, _CALLS_MS = 50_000, 2.5
 
 
 def slowness() -> float:
-    """How many times as long this core takes; 1 of a faster one."""
+    """Return the factor by which this core is slower; 1 if it is faster."""
     return max(1.0, statistics.median(_calls_ms() for _ in range(5)) / _CALLS_MS)
 
 

@@ -16,13 +16,13 @@ _MISSING = ("coroutine", "debug", "io", "math", "os", "python", "string")
 
 
 def customization(name: str, kind: str) -> str:
-    """What the ConfigMap has under ``health`` or ``actions`` for a kind of ours."""
+    """Return the ConfigMap's entry under ``health`` or ``actions`` for a kind of ours."""
     data = yaml.safe_load(CONFIG_MAP.read_text("utf-8"))["data"]
     return str(data[f"resource.customizations.{name}.tidemark.dev_{kind}"])
 
 
 def run(script: str, body: dict[str, Any]) -> Any:
-    """What a script returns that has ``body`` as ``obj``. Raises lua51.LuaError."""
+    """Run a script with ``body`` as ``obj`` and return its result. Raises lua51.LuaError."""
     runtime = lua51.LuaRuntime(register_eval=False, register_builtins=False)
     names = runtime.globals()
     for name in _MISSING:

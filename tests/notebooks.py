@@ -25,12 +25,12 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def sources(notebook: dict[str, Any]) -> list[str]:
-    """Of its code cells, in order."""
+    """Return the sources of the notebook's code cells, in order."""
     return ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
 
 
 def faults(notebook: dict[str, Any]) -> list[str]:
-    """What keeps it from being opened by Jupyter, run here, or compared in a review."""
+    """Return the problems of a notebook for Jupyter, for a run here, or for a review."""
     found = []
     if (notebook.get("nbformat"), notebook.get("nbformat_minor")) != _FORMAT:
         found.append(f"its format is not {'.'.join(map(str, _FORMAT))}")

@@ -1,4 +1,4 @@
-"""What a tier has that nothing names (invariant 10), whatever its age, as the sweeper sees it."""
+"""Unnamed objects of a tier (invariant 10), regardless of age, as the sweeper finds them."""
 
 import time
 
@@ -18,5 +18,5 @@ def look(tier: Tier, *, remove: bool = False) -> SweepReport:
 
 
 def found(report: SweepReport) -> list[str]:
-    """What nothing names, and what could not be looked at."""
+    """Return unnamed objects, and places that could not be read."""
     return [*report.examples, *report.unknown, *report.troubles]

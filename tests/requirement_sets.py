@@ -1,9 +1,11 @@
-"""``python -m tests.requirement_sets``: what a command needs, as parts of the one lock.
+"""``python -m tests.requirement_sets``: write the requirements of each command as parts of the one
+lock.
 
 ``requirements.txt`` pins all packages of all extras. A first demo would wait for a gigabyte of it
 that it does not use. So each set below is the closure of some extras over what the installed
-packages require, copied from the lock with its hashes: the sets cannot disagree, and renewing them
-asks no index. ``make pins`` writes them; ``tests/unit/test_requirement_sets.py`` compares.
+packages require, copied from the lock with its hashes. The sets cannot contradict each other, and
+renewing them needs no index. ``make pins`` writes them; ``tests/unit/test_requirement_sets.py``
+compares.
 """
 
 import re
@@ -62,13 +64,12 @@ def _required(name: str, extra: str) -> Iterator[Requirement]:
 
 
 def _blocks(lock: str) -> dict[str, str]:
-    """By name, the lines of each package: the pin and its hashes."""
+    """Return the lines of each package by name: the pin and its hashes."""
     parts = re.split(r"^(?=\S)", lock, flags=re.MULTILINE)
     return {canonicalize_name(part.split("==")[0]): part for part in parts if "==" in part}
 
 
 def main() -> None:
-    """Write every set."""
     for name, roots in SETS.items():
         (FOLDER / name).write_text(render(roots), encoding="utf-8")
 

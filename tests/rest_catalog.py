@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
-        """Nobody reads it."""
+        """Keep the server's log out of the output."""
 
 
 @contextmanager

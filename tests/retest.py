@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 FAILED = Path(".pytest_cache") / "v" / "cache" / "lastfailed"
-#: More than so many are no accident.
+#: More failures than this are not accidental.
 MOST = 10
 
 

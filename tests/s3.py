@@ -8,7 +8,7 @@ from minio import Minio
 
 
 def fresh_bucket(server: Any) -> dict[str, Any]:
-    """What ``remoteStorage.s3`` has of it, keys included."""
+    """Return the ``remoteStorage.s3`` settings of a fresh bucket, keys included."""
     name = f"tier-{uuid.uuid4().hex[:12]}"
     s3 = {
         "endpoint": server.endpoint,

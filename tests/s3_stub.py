@@ -15,10 +15,13 @@ _XMLNS = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 @dataclass
 class Behaviour:
-    """``ignored``: request headers without an effect. ``bulk``: status and code with which
-    DeleteObjects is answered instead. ``errors``: code for each key that is not deleted, so many
-    times (-1: always), in bulk or, with ``singly``, also alone. ``names``: errors have their
-    key."""
+    """Deviations from S3.
+
+    ``ignored``: request headers without an effect. ``bulk``: status and code with which
+    DeleteObjects is answered instead. ``errors``: code for each key that is not deleted, with the
+    number of failures (-1: always), in bulk or, with ``singly``, also alone. ``names``: errors have
+    their key.
+    """
 
     ignored: frozenset[str] = frozenset()
     bulk: tuple[int, str] | None = None
@@ -90,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _error(self, status: int, code: str) -> None:
-        text = f"<Error><Code>{code}</Code><Message>as it was asked to</Message></Error>"
+        text = f"<Error><Code>{code}</Code><Message>as configured</Message></Error>"
         self._answer(status, text.encode(), Content_Type="application/xml")
 
     def _handle(self) -> None:

@@ -1,8 +1,8 @@
-"""``make sbom``: what is pinned, under which licences, and which of it has known vulnerabilities.
+"""``make sbom``: pinned packages, their licences, and their known vulnerabilities.
 
 ``build/sbom.json`` is a bill of materials in CycloneDX of everything that the lock installs. A
-licence that is not permissive is an error unless it stands in ``EXCUSED`` with the reason.
-Vulnerabilities are looked up by pip-audit, where its data can be reached.
+licence that is not permissive is an error unless it is in ``EXCUSED`` with the reason. pip-audit
+looks up vulnerabilities, if its data can be reached.
 """
 
 import json
@@ -39,7 +39,7 @@ def pinned() -> dict[str, str]:
 
 
 def licences(component: dict[str, Any]) -> list[str]:
-    """What a component of a bill says, ids, names and expressions alike."""
+    """Return the licences of a component: ids, names and expressions alike."""
     found = []
     for each in component.get("licenses", ()):
         licence = each.get("license", {})
@@ -100,7 +100,7 @@ def _vulnerabilities() -> str:
         for each in package.get("vulns", ()):
             count += 1
             fixed = ", ".join(each["fix_versions"]) or "nothing yet"
-            print(f"{package['name']} {package['version']}: {each['id']}, mended in {fixed}")
+            print(f"{package['name']} {package['version']}: {each['id']}, fixed in {fixed}")
     return f"vulnerabilities: {count} known in {len(audited)} packages"
 
 

@@ -1,4 +1,4 @@
-"""What handlers share of a broker, for tests that call one without a broker around it."""
+"""Shared services of a broker's handlers, for tests that call a handler without a broker."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
 from tidemark_broker.topic_changes.creations import Creations
 
-#: Not there: whatever asks for it fails.
+#: A missing service: any use of it fails.
 NOTHING: Any = None
 
 

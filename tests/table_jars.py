@@ -9,7 +9,7 @@ __all__ = ["MavenMissing", "jars", "settings"]
 
 
 def jars(*formats: Format) -> list[Path]:
-    """Of these formats, and Iceberg's for S3. Raises MavenMissing."""
+    """Return the jars of the formats, and Iceberg's for S3. Raises MavenMissing."""
     sets = [table_format(each) for each in formats]
     if Format.ICEBERG in formats:
         sets.append(iceberg_aws())
@@ -18,6 +18,6 @@ def jars(*formats: Format) -> list[Path]:
 
 
 def settings(*formats: Format) -> dict[str, str]:
-    """Of a session that has these formats."""
+    """Return the settings of a session with the formats."""
     found = {"spark.jars": ",".join(map(str, jars(*formats)))}
     return found | (DELTA_SETTINGS if Format.DELTA in formats else {})

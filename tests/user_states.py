@@ -66,7 +66,7 @@ def user_states(
     controller_epoch: int = 1,
     strangers_key: bytes = b"of this cluster",
 ) -> UserStatesRequest:
-    """All of them."""
+    """Return all user states."""
     return UserStatesRequest(
         controller_epoch=controller_epoch,
         authorize=authorize,

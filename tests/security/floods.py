@@ -27,12 +27,12 @@ CHUNK_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class Waits:
-    """How long each request of the good client took, in seconds."""
+    """Duration of each request of the good client, in seconds."""
 
     seconds: list[float] = field(default_factory=list)
 
     def share_within(self, limit_s: float) -> float:
-        """Of them all."""
+        """Return the share of requests that took at most ``limit_s``."""
         return sum(each <= limit_s for each in self.seconds) / len(self.seconds)
 
 
@@ -65,7 +65,7 @@ class Target:
         await asyncio.to_thread(acknowledged, self.broker.listener, topic, values, batch_bytes=1)
 
     def memory_mib(self) -> float:
-        """What the broker takes now, in MiB."""
+        """Memory of the broker in MiB."""
         status = Path(f"/proc/{self.broker.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) / 1024
@@ -88,8 +88,9 @@ class Target:
 
     @contextlib.asynccontextmanager
     async def begun(self, count: int, before: bytes, size: int) -> AsyncIterator[None]:
-        """So many connections send ``before`` and then all but the end of a Produce of ``size``
-        bytes, as far as they are read from."""
+        """Open ``count`` connections that send ``before`` and then a Produce of ``size`` bytes
+        without its end, as far as the broker reads.
+        """
         async with self.attackers(count, "127.0.0.2") as writers, asyncio.TaskGroup() as group:
             head = before + struct.pack(">ihhi", size, 0, 9, 1)
             pumps = [group.create_task(_pump(each, head, size - MIB)) for each in writers]
@@ -98,8 +99,7 @@ class Target:
                 pump.cancel()
 
     async def watched(self, seconds: float, *, produced_bytes: int = 0) -> tuple[Waits, float]:
-        """How long a good client waits meanwhile, and the most memory that was seen. It fetches a
-        record, and produces so many bytes."""
+        """Return waits of a good client that fetches and produces, and the highest memory use."""
         waits, most = Waits(), 0.0
         connection = await KafkaConnection.connect(*self.address, client_id="good")
         until = time.monotonic() + seconds
@@ -138,7 +138,7 @@ async def _pump(writer: asyncio.StreamWriter, head: bytes, size: int) -> None:
 
 
 def many_entries(partitions: int) -> bytes:
-    """A Fetch that names so many partitions, few of which there are."""
+    """Return a Fetch that names ``partitions`` partitions, most of which do not exist."""
     request = kafka.fetch(FETCH_VERSION, LARGE, 0)
     (topic,) = request.topics
     (part,) = topic.partitions

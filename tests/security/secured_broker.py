@@ -79,18 +79,18 @@ class Secured:
         return await KafkaConnection.connect(host, int(port), client_id="test")
 
     def written(self, topic: str) -> int:
-        """How many records are in its log."""
+        """Return the number of records in the topic's log."""
         folder = self.broker.log_dir / f"{topic}-0"
         return sum(_records(path) for path in folder.glob("*.log"))
 
     async def logged(self, text: str) -> None:
         """Wait until it is in the broker's log."""
         async with asyncio.timeout(10):
-            while text not in self.broker.log_text():  # noqa: ASYNC110 - it tells nobody
+            while text not in self.broker.log_text():  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.05)
 
     async def know(self, *users: UserState, **how: Any) -> None:
-        """The controller tells of these users."""
+        """Send the users to the broker, as the controller does."""
         await self.controller.tell_users(*users, **how)
 
 

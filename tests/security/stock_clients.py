@@ -22,7 +22,7 @@ from tests.security.client_certificates import Leaf
 
 @dataclass(frozen=True, kw_only=True)
 class Login:
-    """How to get in. ``token`` in place of a password; ``own``: a certificate to show."""
+    """Credentials of a client. ``token`` replaces a password; ``own``: a certificate to show."""
 
     bootstrap: str
     protocol: str
@@ -35,7 +35,7 @@ class Login:
 
 
 class ClientError(Exception):
-    """What the client said went wrong."""
+    """Error that the client reported."""
 
 
 def confluent(login: Login, topic: str, value: bytes | None) -> bytes:
@@ -122,7 +122,10 @@ def _context(login: Login) -> ssl.SSLContext | None:
 def kafka_python(
     login: Login, topic: str, value: bytes | None, *, version: tuple[int, ...] | None = None
 ) -> bytes:
-    """As :func:`confluent`. ``version``: of the broker, which it is not asked then."""
+    """Produce and read a value, as :func:`confluent`.
+
+    ``version``: of the broker, which the client then does not request.
+    """
     settings: dict[str, Any] = {
         "api_version": version,
         "bootstrap_servers": login.bootstrap,

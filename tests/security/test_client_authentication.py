@@ -74,7 +74,7 @@ async def test_a_wrong_password_opens_nothing(
     cluster: Secured, client: str, mechanism: str
 ) -> None:
     wrong = login(cluster, mechanism, password="wrong")
-    # Some say why, some only that nobody answers.
+    # Some report the cause, some only that no broker answers.
     with pytest.raises((ClientError, KafkaError, AioKafkaError)):
         await asyncio.to_thread(CLIENTS[client], wrong, "orders", b"one")
     await cluster.logged(f"{mechanism}: unknown user or wrong password")

@@ -94,7 +94,9 @@ async def test_a_brokers_own_certificate_is_none_of_a_clients(
 
 
 async def test_a_certificate_may_be_left_to_the_client(tmp_path: Path) -> None:
-    """``requested``: without one it is nobody in particular; a wrong one is worse than none."""
+    """``requested``: a client without a certificate is anonymous; a wrong certificate is
+    rejected.
+    """
     config = {"listener.name.certs.ssl.client.auth": "requested"}
     async with secured(tmp_path, LOADER, ANYBODY, topics=("orders", "open"), **config) as cluster:
         loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")

@@ -207,7 +207,7 @@ CARRIED: dict[str, Json] = {
 }
 
 
-#: Of these the schema itself says so.
+#: For them the schema itself says so.
 AT_ADMISSION = {
     what for what, part in CARRIED.items() if any(map(is_code, part.get("job", {}).get("conf", {})))
 }

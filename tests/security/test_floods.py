@@ -1,4 +1,6 @@
-"""What a client may cost a broker: memory stays bounded, and others are served meanwhile."""
+"""Limits on what a client may cost a broker: memory stays bounded, and others are served
+meanwhile.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +45,7 @@ async def test_fetches_whose_answers_nobody_reads(target: Target) -> None:
 
 @pytest.mark.slow
 async def test_requests_that_name_thousands_of_partitions(target: Target) -> None:
-    """Over and over, from eight connections: a broker that stood still would be fenced."""
+    """Repeatedly, from eight connections: a blocked broker would be fenced."""
     requests = await asyncio.to_thread(many_entries, 19_000)
     sessions = [broker.epoch for broker in target.controller.brokers.values()]
     async with target.attackers(8) as writers:
@@ -59,7 +61,7 @@ async def test_requests_that_name_thousands_of_partitions(target: Target) -> Non
 
 @pytest.mark.slow
 async def test_large_requests_behind_fetches_that_wait_for_days(target: Target) -> None:
-    """Seven connections held 634 MiB, and nobody was read from any more."""
+    """Seven connections held 634 MiB, and no connection was read any more."""
     async with target.begun(7, patient_fetch(), 95 * MIB):
         waits, most_mib = await target.watched(5, produced_bytes=300_000)
     print(most_mib, len(waits.seconds), max(waits.seconds))

@@ -94,7 +94,7 @@ class JavaClient:
         return cls(cluster, jars, "CERTS", **{"security.protocol": "SSL"}, **keystore)
 
     async def run(self, program: str, *arguments: str, stdin: str = "") -> str:
-        """With its configuration."""
+        """Run a program with its configuration."""
         how = (*self._server, "--command-config", str(self._file))
         return await asyncio.to_thread(
             java, self._jars, program, *how, *arguments, stdin=stdin, flags=self._flags

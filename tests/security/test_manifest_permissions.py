@@ -1,4 +1,4 @@
-"""What somebody who may write a manifest, and nothing else, can make the operator reach."""
+"""Targets that the operator can be made to reach by a user who may only write manifests."""
 
 import contextlib
 import json
@@ -101,7 +101,7 @@ def closed_port() -> Iterator[int]:
 
 @contextlib.contextmanager
 def silent_port() -> Iterator[int]:
-    """It takes connections and ends them."""
+    """A port that accepts connections and closes them."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

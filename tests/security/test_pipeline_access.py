@@ -60,7 +60,7 @@ def read(how: Access) -> list[bytes | None]:
 
 
 async def test_a_user_reads(cluster: Secured) -> None:
-    """By every mechanism, in TLS and without."""
+    """With every mechanism, with TLS and without."""
     for listener, protocol in (("SECURE", "SASL_SSL"), ("OPEN", "SASL_PLAINTEXT")):
         for mechanism in PASSWORD_MECHANISMS:
             how = access(cluster, listener, protocol, sasl_mechanism=mechanism)
@@ -71,8 +71,8 @@ async def test_a_user_reads(cluster: Secured) -> None:
 async def test_what_cannot_heal_is_told_at_once(
     cluster: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong password, a missing ACL, a user that is none, a broker that nobody vouches for."""
-    monkeypatch.setattr(brokers, "_RETRY", None)  # whose pause would be asked for
+    """A wrong password, a missing ACL, an unknown user, a broker without a trusted certificate."""
+    monkeypatch.setattr(brokers, "_RETRY", None)  # whose pause would be read
     for changes, message in (
         ({"sasl_password": "wrong"}, "refuses user 'reader'"),
         ({"sasl_username": "writer"}, "topic_authorization_failed"),

@@ -81,7 +81,7 @@ async def test_a_broker_of_the_cluster_is_heard(victim: Victim, tmp_path: Path) 
 
 
 async def test_a_broker_cannot_fetch_as_another_one(victim: Victim, tmp_path: Path) -> None:
-    """It would move the other one's fetch offset, and with it the high watermark."""
+    """Otherwise it would move the other one's fetch offset, and with it the high watermark."""
     me = dialer(Identity(CLUSTER_ID, FOLLOWER), Identity(CLUSTER_ID, LEADER), tmp_path / "x")
     with pytest.raises(ConnectionError):
         await ask(victim, me, fetch(3))
@@ -118,13 +118,13 @@ async def test_a_certificate_of_ones_own_making_is_worth_nothing(
     with pytest.raises(OSError):  # noqa: PT011 - whichever side says so first
         await ask(victim, me, fetch(FOLLOWER))
     async with asyncio.timeout(5):
-        while not victim.refusals():  # noqa: ASYNC110 - it tells nobody
+        while not victim.refusals():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.05)
     assert victim.refusals() == 1
 
 
 async def test_who_pretends_to_be_the_leader_is_told_nothing(tmp_path: Path) -> None:
-    """A follower speaks with the broker that it means, or with nobody."""
+    """A follower only speaks with the broker that it has dialed."""
     listening = await asyncio.start_server(
         lambda *_: None,
         "127.0.0.1",

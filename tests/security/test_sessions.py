@@ -1,4 +1,4 @@
-"""Whoever speaks for a broker shows its session's secret: an epoch is a number to be guessed."""
+"""Every request for a broker shows its session's secret, because an epoch is a guessable number."""
 
 import pytest
 from kio.schema.errors import ErrorCode

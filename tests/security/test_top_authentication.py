@@ -1,4 +1,4 @@
-"""``tidemark top`` asks brokers for offsets at listeners with TLS and SASL."""
+"""``tidemark top`` reads brokers' offsets from listeners with TLS and SASL."""
 
 import asyncio
 import uuid
@@ -24,7 +24,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:
 
 
 async def asked(cluster: Secured, listener: str, *lines: str) -> Figures:
-    """What is told at a listener, with these lines in the file."""
+    """Return the answer of a listener, with these lines in the file."""
     row = PartitionRow(
         topic_id=uuid.uuid4(), partition=0, leader=NODE, isr=(NODE,), replicas=(NODE,)
     )

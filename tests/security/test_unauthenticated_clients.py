@@ -1,4 +1,5 @@
-"""What a client may cost, and learn, before it has proven who it is; and what a proof is good for.
+"""Cost and knowledge that a client gets before it is authenticated; and the lifetime of its
+authentication.
 
 The attacker speaks Kafka by itself, to a listener with SASL in clear.
 """
@@ -196,7 +197,7 @@ async def test_nobody_authenticates_again_without_kafkas_header(cluster: Secured
 
 
 async def test_a_stranger_is_answered_as_a_user_is(cluster: Secured) -> None:
-    """The salt of a name that nobody has is always the same, and has the length of the others."""
+    """The salt of an unknown name is always the same, and has the length of the others."""
     firsts = []
     for name in ("writer", "nobody", "nobody"):
         connection = await cluster.connect()
@@ -212,7 +213,7 @@ async def test_a_stranger_is_answered_as_a_user_is(cluster: Secured) -> None:
 
 
 async def test_who_is_a_user_is_not_to_be_measured(tmp_path: Path) -> None:
-    """A password costs 100,000 iterations here; a name that nobody has costs them, too."""
+    """A password costs 100,000 iterations here; an unknown name costs them, too."""
     slow = user("ann", password=PASSWORD, mechanisms=(2,))
     strong = type(slow.scram[0])(
         mechanism=2, iterations=100_000, salt=b"s" * 16, stored_key=b"k" * 64, server_key=b"k" * 64
@@ -229,11 +230,11 @@ async def test_who_is_a_user_is_not_to_be_measured(tmp_path: Path) -> None:
                 spent[name] += processor_s(cluster.broker.pid) - began_s
         ann, eve = spent.values()
         assert ann > 5 * 0.01, "a password does not cost what it should"
-        assert eve > ann / 2, f"{ann:.4f} s for a user, {eve:.4f} s for nobody"
+        assert eve > ann / 2, f"{ann:.4f} s for a user, {eve:.4f} s for an unknown name"
 
 
 def processor_s(pid: int) -> float:
-    """What a process has computed: time passes on a busy machine, this does not."""
+    """Return a process's CPU time, which other load on the machine does not change."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
@@ -288,7 +289,7 @@ async def test_strangers_leave_room_for_others(tmp_path: Path) -> None:
 
 
 async def test_a_proof_holds_for_a_while_and_can_be_given_again(tmp_path: Path) -> None:
-    """KIP-368."""
+    """An authentication expires and can be renewed (KIP-368)."""
     async with secured(tmp_path, WRITER, READER, **{"connections.max.reauth.ms": 4000}) as cluster:
         one, other, third = [await cluster.connect() for _ in range(3)]
         for connection in (one, other, third):
@@ -297,7 +298,7 @@ async def test_a_proof_holds_for_a_while_and_can_be_given_again(tmp_path: Path) 
         await asyncio.sleep(2.5)
         assert (await plain(one, "writer")).error_code is ErrorCode.none
         assert (await plain(third, "reader")).error_code is ErrorCode.sasl_authentication_failed
-        assert await ended(third), "as another user it does not go on"
+        assert await ended(third), "it cannot continue as another user"
         await asyncio.sleep(1.5)
         assert await produce(one) is ErrorCode.none
         with pytest.raises(ConnectionClosed):
@@ -343,7 +344,7 @@ async def test_nobody_is_let_in_before_the_users_are_known(tmp_path: Path) -> No
 
 
 async def test_where_acls_decide_nobody_is_served_before_they_are_known(tmp_path: Path) -> None:
-    """A listener in clear, and no other: whoever comes is ANONYMOUS, which may do nothing here."""
+    """A listener in clear, and no other: every client is ANONYMOUS, which has no rights here."""
     controller = await ScriptedController().start()
     controller.users_follow = True
     broker = await BrokerProcess(1, tmp_path, [controller.port]).start()

@@ -1,11 +1,11 @@
-"""The API's data as disasters leave it: slices that are gone, or all of it as it was some time ago.
+"""The API's data after disasters: slices that are deleted, or everything as it was some time ago.
 
 As from a backup of etcd: slices, Topics, Brokers and the Cluster's status together, while operators
-are down, or under those that run: then versions are those of the backup, the next ones are raised
-(`etcdutl snapshot restore --bump-revision`), and watches begin anew sooner or later. Whoever writes
-next has to know that this is old (invariant 24 says so as soon as a row is written that goes back),
-and no acknowledged record may be lost by it (invariant 1). It strikes while brokers run, and
-nothing else happens until the operators are back.
+are down, or under those that run. Then versions are those of the backup, the next ones are raised
+(`etcdutl snapshot restore --bump-revision`), and watches restart sooner or later. The next writer
+has to detect that the data is old (invariant 24 fails as soon as a row is written that goes back),
+and no acknowledged record may be lost by it (invariant 1). It strikes while brokers run, and no
+other fault happens until the operators are back.
 
 Or one broker goes down shortly before, and stays down for a while afterwards. Its partitions keep
 their places and are led again without it, where the others prove what was committed. The topic may
@@ -38,12 +38,10 @@ _KINDS: tuple[Kind, ...] = (CLUSTER, TOPIC, BROKER, PARTITION_SLICE)
 
 
 class Backups:
-    """Of one run."""
-
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
         self._copies: list[list[Json]] = []
-        #: What only a broker knows that is away as well, nobody can know.
+        #: No process can recover what only an unavailable broker knows.
         self.calm_until_s = 0.0
 
     def begin(self) -> None:
@@ -161,7 +159,7 @@ class Backups:
             cluster.world.after(2 * cluster.world.chance.random(), machine.start)
 
     def _lose(self) -> None:
-        """Some, or all."""
+        """Delete some of the slices, or all."""
         cluster = self._cluster
         slices = cluster.kube.of_kind(PARTITION_SLICE)
         lost = [body for body in slices if cluster.world.chance.random() < 0.7]

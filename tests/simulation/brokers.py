@@ -1,8 +1,8 @@
 """The adapter to the broker: the real :class:`Broker`, its sockets and threads replaced.
 
-What a process adds to its classes is here: starting and stopping, dying, losing power or a disk,
-and the few figures that faults and checkers look at. Whoever changes an interface of the broker
-changes this module, and no other of the simulation.
+It adds a process's share: starting and stopping, dying, losing power or a disk, and the few figures
+that faults and checkers read. A change to an interface of the broker changes this module, and no
+other of the simulation.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ TIMES = {
 
 
 class Batch(NamedTuple):
-    """A batch as it lies in a log or in the tier; ``crc`` stands for its records."""
+    """A batch in a log or in the tier; ``crc`` represents its records."""
 
     base_offset: int
     last_offset: int
@@ -82,7 +82,7 @@ def batches_in(partition: Partition, start: int, end: int) -> list[Batch]:
 
 def _batches(log: PartitionLog, start: int, end: int) -> list[Batch]:
     found: list[Batch] = []
-    # Of a log that is begun anew the first segment stands before its bounds do.
+    # In a log that restarts, the first segment exists before its bounds do.
     offset = max(start, log.local_log_start_offset, log.segments()[0].base_offset)
     while offset < min(end, log.next_offset):
         read = log.read(offset, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True)
@@ -95,9 +95,11 @@ def _batches(log: PartitionLog, start: int, end: int) -> list[Batch]:
 
 @dataclass(frozen=True)
 class Held:
-    """What a process had of a log, to see what its disk brings back. A log that comes back as long
-    as it was need not be the same: a truncation that was not synced is undone by a power cut, and
-    what was written in its place is lost from there on."""
+    """Contents of a process's log, to compare with what its disk has after a restart.
+
+    A log of the same length need not be the same: a power cut reverts a truncation that was not
+    synced, and what was written in its place is lost from there on.
+    """
 
     start: int
     end: int
@@ -109,7 +111,7 @@ class Held:
         return cls(log.log_start_offset, log.next_offset, tuple(batches))
 
     def left_in(self, log: PartitionLog | None) -> int:
-        """Where what is lost begins; the end if nothing is."""
+        """Return the offset from which records are lost; the end if none is."""
         if log is None:
             return self.start
         found = {each.base_offset: each.crc for each in _batches(log, 0, log.next_offset)}
@@ -200,7 +202,7 @@ class _Heartbeats:
 
 
 class _Listener:
-    """The client listener, which nobody needs here: requests are handed over."""
+    """The client listener, without connections: the simulation passes requests to it directly."""
 
     port = PORT
 
@@ -237,7 +239,7 @@ class BrokerProcess:
         self.loop.call_soon(self._boot)
 
     def _boot(self) -> None:
-        """What the program does before its loop runs, and then its loop."""
+        """Run the program's start, and then its loop."""
         try:
             log_directory = LogDirectory.open(self.machine.config)
         except (PowerCut, StorageError) as error:
@@ -294,9 +296,11 @@ class BrokerProcess:
         return self._serve[type(entity)](entity, Identity(CLUSTER_ID, node_id), room())
 
     def answered_again(self, request: Any, answer: Any) -> None:
-        """An answer to AlterPartition reaches the partitions once more, as one that was still on
-        its way when a push told the same: the sender keeps one request in flight, the rule must not
-        rely on that."""
+        """Pass an answer to AlterPartition to the partitions once more, as if it had been delayed
+        until after a push with the same content.
+
+        The sender keeps one request in flight, but the rule must not rely on that.
+        """
         manager = None if self.broker is None else self.broker.manager
         for change, result in zip(request.changes, answer.results, strict=False):
             partition = (
@@ -313,7 +317,7 @@ class BrokerProcess:
         return () if self.broker is None else self.broker.manager.partitions
 
     def stall(self, seconds: float, *, whole: bool) -> None:
-        """The loop stands still, or (``whole``) the process with its heartbeats."""
+        """Block the loop, or (``whole``) the process with its heartbeats."""
         self.loop.stall(seconds)
         if whole:
             self.beats.stall(seconds)
@@ -359,7 +363,7 @@ class Machine:
             self.alive.start()
 
     def shut_down(self) -> None:
-        """SIGTERM."""
+        """Stop as after SIGTERM."""
         process = self.alive
         if process is not None and process.stop is not None and not process.ended:
             process.ended = True
@@ -377,7 +381,7 @@ class Machine:
         self._gone()
 
     def power_cut(self) -> None:
-        """The machine loses its power: unsynced bytes may go, nobody is told."""
+        """Cut the power: unsynced bytes may be lost, and no peer is notified."""
         process = self.alive
         self.disk.dead, self.disk.cut_in = False, None
         if process is not None:
@@ -411,7 +415,7 @@ class Machine:
         self._note_held(process)
 
     def stopped(self, process: BrokerProcess) -> None:
-        """It ended by itself."""
+        """Handle a process that ended by itself."""
         process.die()
         self.world.network.reset(process.loop)
         self.world.network.reset(process.beats)

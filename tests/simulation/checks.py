@@ -1,9 +1,9 @@
-"""The invariants of docs/explanation/architecture.md, each looked at by whatever step touches it.
+"""The invariants of docs/explanation/architecture.md, each checked in every step that concerns it.
 
 Nothing here decides anything for the code under test: the checkers read what was written to the API
-server and the object store, what brokers serve, and what clients were told. Which losses are
-excused is counted in one place (:class:`Account`): what a power cut or a lost disk took from which
-replica, until that replica has it again.
+server and the object store, what brokers serve, and what clients received. Excused losses are
+counted in one place (:class:`Account`): what a power cut or a lost disk took from which replica,
+until that replica has it again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -71,7 +71,7 @@ def _holds(partition: Partition, ledger: "Ledger", start: int, end: int) -> bool
 
 
 class Ledger:
-    """What clients know of a partition: batches below a high watermark, and acknowledged ones."""
+    """Clients' knowledge of a partition: batches below a high watermark, and acknowledged ones."""
 
     def __init__(self, topic: "TopicFacts") -> None:
         self.topic = topic
@@ -83,7 +83,7 @@ class Ledger:
         self.deleted_to = 0
 
     def forget_from(self, offset: int) -> None:
-        """What is excused is gone."""
+        """Remove excused losses."""
         for base in [b for b, batch in self.committed.items() if batch.last_offset >= offset]:
             del self.committed[base]
         self.end = min(self.end, offset)
@@ -91,7 +91,7 @@ class Ledger:
 
 
 class TopicFacts:
-    """What a run has chosen for a topic."""
+    """A run's choices for a topic."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Checks:
     # ------------------------------------------------------------ replicas, after each step
 
     def watcher(self, process: BrokerProcess) -> Callable[[], None]:
-        """What is called after each step of a broker's process."""
+        """Return the function that is called after each step of a broker's process."""
         assert process.broker is not None
         hosted = process.broker.manager._hosted.by_key
         seen: dict[Partition, tuple[Any, ...]] = {}
@@ -237,8 +237,9 @@ class Checks:
         return found
 
     def led_without(self, down: Machine, proven: dict[Key, list[BrokerProcess]]) -> None:
-        """Invariant 28: a live broker leads each of these partitions, though etcd was restored
-        while one broker was down."""
+        """Invariant 28: a live broker leads each of the partitions, though etcd was restored
+        while one broker was down.
+        """
         for key, processes in proven.items():
             row = self.rows[key]
             if down.alive is not None or any(each.machine.alive is not each for each in processes):
@@ -434,7 +435,7 @@ class Checks:
             )
 
     def _end_of(self, node: int, key: Key) -> int | None:
-        """Where a running replica ends; None while that is not known."""
+        """Return the log end of a running replica; None while it is unknown."""
         machine = self.cluster.machines.get(node)
         process = None if machine is None else machine.alive
         partition = None if process is None else process.partition(*key)
@@ -668,13 +669,13 @@ class Checks:
                 )
 
     def told(self, request: control.PartitionStatesRequest) -> None:
-        """Invariant 24, persist before acting: a broker is told no row that is not stored."""
+        """Invariant 24, persist before acting: brokers receive only stored rows."""
         for topic in request.topics:
             for state in topic.partitions:
                 row = self.rows.get((topic.name, state.partition))
                 epochs = (state.leader_epoch, state.partition_epoch)
                 if row is None or epochs > (row.leader_epoch, row.partition_epoch):
-                    self.fail("24", f"told {topic.name}: {state}, stored is {row}")
+                    self.fail("24", f"sent {topic.name}: {state}, stored is {row}")
 
     # ------------------------------------------------------------ the tier
 
@@ -697,7 +698,7 @@ class Checks:
         self.heads[key] = head
         if old is not None:
             self._claims(who, old, head)
-        # Of all heads so far: one that went back is given entries again that stood in pages.
+        # From all heads so far: a head that went back receives entries again that pages contained.
         known = self._entries
         for entry in head.entries:
             if known.get(entry.segment_id) != entry:
@@ -878,7 +879,7 @@ def _policy(tiering: Json) -> DisablePolicy:
 
 
 class _Pages:
-    """Sealed pages as they lie in the storage."""
+    """Sealed pages in the storage."""
 
     def __init__(self, head: Head, objects: dict[str, bytes]) -> None:
         self._head, self._objects = head, objects

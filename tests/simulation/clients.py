@@ -1,7 +1,7 @@
-"""Producers, consumers and users: what clients do, and what they were told.
+"""Producers, consumers and users: their requests, and the answers that they received.
 
-A producer keeps its own record of what was acknowledged with acks=all; a consumer reads from the
-log start to the high watermark, through the local log and the tier.
+A producer records what was acknowledged with acks=all; a consumer reads from the log start to the
+high watermark, through the local log and the tier.
 """
 
 from functools import partial
@@ -151,7 +151,7 @@ class Clients:
             offset = max(offset, batch.last_offset + 1)
             self.read += 1
             self.read_remote += remote
-        # At the end it begins again, so that every offset is read many times, in either tier.
+        # At the end it restarts, so that every offset is read often, in either tier.
         self._positions[key] = 0 if offset >= end else offset
 
     def read_whole(self, key: Key) -> None:

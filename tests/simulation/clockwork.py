@@ -81,11 +81,11 @@ class Clockwork:
         return event
 
     def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Event:
-        """Run ``callback`` in nobody's process, later."""
+        """Run ``callback`` outside any process, later."""
         return self.at(self.now_s + delay_s, self.ether, callback, *args)
 
     def run(self, until_s: float, steps_max: int) -> None:  # noqa: PLR0912 - the one hot loop
-        """Deliver events until a time, or until so many were delivered."""
+        """Deliver events until a time, or until a number of steps."""
         heap, ready, pop = self.heap, self.ready, heapq.heappop
         current = None
         steps = 0
@@ -145,7 +145,7 @@ def _close(coroutine: Any) -> None:
     for _ in range(20):
         try:
             coroutine.close()
-        except BaseException:  # noqa: BLE001 - nobody is left to hear of it
+        except BaseException:  # noqa: BLE001 - no caller is left to handle it
             continue
         return
 
@@ -185,7 +185,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.held = None
         self.watch = None
 
-    # ---- what asyncio asks of a loop
+    # ---- what asyncio requires of a loop
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Event:
         event = Event(self, self.world.now_s, callback, args)
@@ -277,7 +277,7 @@ def _settle(done: Any, result: Any, error: BaseException | None) -> None:
 
 
 class PooledThreads:
-    """Stands in for a ``ThreadPoolExecutor`` of the process whose loop it is given."""
+    """Replacement for a ``ThreadPoolExecutor`` of the process whose loop it receives."""
 
     def __init__(self, loop: ProcessLoop) -> None:
         self._loop = loop

@@ -189,7 +189,7 @@ HEADS = Profile(
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a seed; ``seconds`` of processor time."""
+    """Outcome of a seed; ``seconds`` of processor time."""
 
     seed: int
     steps: int
@@ -313,7 +313,7 @@ class Cluster:
         self.world.after(2.5 + chance.random(), self.kube.create, "user", TOPIC, NAMESPACE, body)
 
     def start_operator(self, name: str) -> None:
-        """Unless somebody else has started it already."""
+        """Start an operator unless it already runs."""
         if name in self.operators and not self.operators[name].loop.dead:
             return
         self.lives += 1
@@ -337,7 +337,7 @@ class Cluster:
         return self.world.chance.choice(list(self.machines.values()))
 
     def _again(self, machine: Machine) -> None:
-        """Somebody starts it again, soon or late."""
+        """Restart the process after a random time."""
         chance = self.world.chance
         later_s = 0.3 if chance.random() < 0.3 else 10.0 * chance.random()
         self.world.after(later_s, machine.start)
@@ -419,8 +419,10 @@ class Cluster:
         self.world.after(1 + 8 * self.world.chance.random(), self.storage.quiet)
 
     def _head_back(self, kind: str) -> None:
-        """Only once all replicas have its newest version on their disks: of a commit that nobody
-        who leads afterwards knows, nobody can say that it was lost."""
+        """Roll a head back, once all replicas have its newest version on their disks.
+
+        If no later leader knew of a commit, no broker could detect its loss.
+        """
         key = self.world.chance.choice(self.clients.keys)
         head = self.checks.heads.get(key)
         row = self.checks.rows.get(key)
@@ -603,7 +605,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def _replaced(cluster: Cluster) -> Iterator[None]:
-    """What is I/O, time or chance in the programs' modules, replaced for one run."""
+    """Replace I/O, time and chance in the programs' modules for one run."""
     world, chance = cluster.world, cluster.world.chance
 
     def now(zone: Any = None) -> dt.datetime:

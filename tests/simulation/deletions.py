@@ -1,8 +1,8 @@
-"""What a RecordDeletion may and must do: invariants 12, 14 and 15.
+"""Permitted and required effects of a RecordDeletion: invariants 12, 14 and 15.
 
-A user sees the object: its frozen offsets, how far they are reached, its end. The logs must agree
-with that: where nothing else moves a log start it is one of the frozen offsets, no file goes that
-holds an offset from there on, and in the end those go that hold none.
+A user sees the object: its frozen offsets, its progress, its end. The logs must agree with that.
+Where nothing else moves a log start, it is one of the frozen offsets. No file with an offset from
+there on is deleted, and in the end all files below are.
 """
 
 from typing import Any
@@ -51,9 +51,10 @@ class Deletions:
         return sorted(offset for offset in self._offsets.get(key, ()) if offset <= done)
 
     def moved(self, partition: Partition) -> None:
-        """Invariants 14 and 15, on every replica, always: the log start is exactly what was asked
-        for, and the segment that holds it is still there (of a tiered log in either tier, which
-        the checks of invariant 4 see)."""
+        """Invariants 14 and 15, on every replica, always: the log start is exactly the
+        requested one, and its segment still exists (for a tiered log in either tier, which the
+        checks of invariant 4 verify).
+        """
         key, log = (partition.topic, partition.partition), partition.log
         if not self._only_deletions_move(key):
             return
@@ -81,8 +82,9 @@ class Deletions:
         )
 
     def unfinished(self) -> str:
-        """Invariant 12, at the end: every object comes to its end, also one that asks again for
-        what was deleted before; empty once all have."""
+        """Invariant 12, at the end: every object ends, also one that requests what was deleted
+        before; empty once all have.
+        """
         for name, body in self._objects.items():
             if not (body.get("status") or {}).get("completionTime"):
                 return f"{name} has not finished: {body.get('status')}"
@@ -102,7 +104,7 @@ class Deletions:
                 continue
             found = {each["type"]: each["status"] for each in status.get("conditions") or []}
             if found.get("Succeeded") != "True":
-                self._checks.fail("12", f"{name} asks again for what was deleted: {status}")
+                self._checks.fail("12", f"{name} requests what was already deleted: {status}")
 
     def left_below(self, key: Key, partition: Partition) -> str:
         """Invariant 15, at the end: no closed segment lies wholly below the log start. After a

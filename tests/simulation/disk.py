@@ -71,7 +71,7 @@ class Disk:
                 raise PowerCut
 
     def lose_power(self, chance: Any) -> None:
-        """What a power cut leaves."""
+        """Apply a power cut."""
         self._cut(self.root, chance)
 
     def _cut(self, directory: Directory, chance: Any) -> None:
@@ -399,7 +399,7 @@ class _Written(io.BytesIO):
 
 
 class _Scan:
-    """What ``os.scandir`` gives, as far as ``Path.glob`` asks."""
+    """Result of ``os.scandir``, as far as ``Path.glob`` needs it."""
 
     def __init__(self, disks: Disks, path: str) -> None:
         _, entry = disks._entry(path)

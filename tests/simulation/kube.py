@@ -37,7 +37,7 @@ class ApiServer(FakeApiServer):
         self.lost = self.late = self.slow = 0.0
 
     def put_back(self, body: Json) -> None:
-        """An object as it was, whatever the rules of the API say; nobody watches."""
+        """Restore an object, whatever the rules of the API say, without an event."""
         self._version += 1
         body["metadata"]["resourceVersion"] = str(self._version)
         self._objects[body["kind"], body["metadata"]["name"]] = body
@@ -61,7 +61,7 @@ class ApiServer(FakeApiServer):
 
 
 class Api(FakeKubeApi):
-    """What ``KubeApi`` is to one operator."""
+    """The ``KubeApi`` of one operator."""
 
     def __init__(self, server: ApiServer, loop: ProcessLoop) -> None:
         super().__init__(server, loop.name)

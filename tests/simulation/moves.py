@@ -1,8 +1,8 @@
-"""What moves replicas: users who drain and delete brokers and change the replication factor.
+"""Causes of replica moves: users who drain and delete brokers and change the replication factor.
 
-One broker at a time is drained or deleted, and never so few stay that the factor could not be had:
-so everything that is asked for has to be reached in the end. Beside that each change of a row is
-looked at (:meth:`Moves.changed`): invariant "moves" of docs/explanation/placement.md.
+One broker at a time is drained or deleted, and enough brokers remain for the replication factor, so
+every request has to be fulfilled in the end. Each change of a row is checked, too
+(:meth:`Moves.changed`): invariant "moves" of docs/explanation/placement.md.
 """
 
 from typing import Any
@@ -15,8 +15,6 @@ MOVE_KINDS = ("drain", "factor", "delete broker")
 
 
 class Moves:
-    """Of one run."""
-
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
 
@@ -43,7 +41,7 @@ class Moves:
             cluster.kube.delete("user", BROKER, f"broker-{node}")
 
     def settle(self) -> None:
-        """Faults end: what is asked for stays as it is from now on."""
+        """End the faults: from now on the desired state does not change."""
         self._make_again()
 
     def _resize(self, factor: int) -> None:
@@ -61,7 +59,7 @@ class Moves:
         self._cluster.kube.edit(BROKER, f"broker-{node}", {"drain": drain})
 
     def _make_again(self) -> list[int]:
-        """Brokers whose object is gone are made again; those that are there now."""
+        """Recreate brokers whose object was deleted; return the existing ones."""
         cluster = self._cluster
         for node in cluster.machines:
             if cluster.kube.find(BROKER, f"broker-{node}") is None:
@@ -75,7 +73,9 @@ class Moves:
         return bool(drain) or self._is_deleting(node)
 
     def _awaits_person(self, node: int) -> bool:
-        """It has a replica of a partition of which every complete copy was lost."""
+        """Return whether the broker has a replica of a partition of which every complete copy
+        was lost.
+        """
         rows = self._cluster.checks.rows.values()
         return any(node in row.hosts and not row.isr for row in rows)
 
@@ -86,7 +86,7 @@ class Moves:
     # ------------------------------------------------------------ what must hold
 
     def changed(self, old: PartitionRow, row: PartitionRow) -> str:
-        """What is wrong with one step of a row; empty if nothing is."""
+        """Return the violation in one step of a row; empty if there is none."""
         came, went = set(row.hosts) - set(old.hosts), set(old.hosts) - set(row.hosts)
         filled = sum(replica < 0 for replica in old.replicas) - row.placeholders
         if len(came - set(row.adding)) > max(filled, 0):

@@ -1,8 +1,8 @@
-"""The network between processes: what is sent may be lost, doubled, late, or overtaken.
+"""The network between processes: messages may be lost, duplicated, delayed or reordered.
 
-A :class:`Connection` stands in for ``KafkaConnection`` (entities are handed over, not encoded); the
-frames of a command connection keep their order, as TCP gives it, and are real frames. A process
-that is killed resets its connections; one that loses its power, or stalls, says nothing.
+A :class:`Connection` replaces ``KafkaConnection`` (entities are passed, not encoded). The frames of
+a command connection are real frames and keep their order, as TCP guarantees. A process that is
+killed resets its connections; one that loses its power, or stalls, sends nothing.
 """
 
 import asyncio
@@ -63,7 +63,9 @@ class Network:
         world.at(world.now_s + self.delay_s(), to, callback, *args)
 
     def reset(self, loop: ProcessLoop) -> None:
-        """A process is gone and its machine says so: peers see their connections end."""
+        """Reset the connections of a process that ended on a running machine: peers see their
+        connections end.
+        """
         for connection in self.connections.pop(loop, []):
             for end in (connection.mine, connection.theirs):
                 if not end.dead:
@@ -106,7 +108,7 @@ class Connection:
         await asyncio.sleep(network.delay_s() * 2)
         process = network.at.get((host, port))
         if process is None or process.loop.dead:
-            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+            raise ConnectionRefusedError(f"no process listens at {host}:{port}")
         return cls(loop, process, f"{host}:{port}")
 
     # ------------------------------------------------------------ requests
@@ -217,13 +219,13 @@ class Connection:
     # ------------------------------------------------------------ the end
 
     def drop(self) -> None:
-        """The connection is gone: who waits is told."""
+        """End the connection with an error for waiting requests."""
         if self.closed:
             return
         self.closed = True
         for waiting in self._open.values():
             if not waiting.done():
-                waiting.set_exception(ConnectionResetError("the other side is gone"))
+                waiting.set_exception(ConnectionResetError("the other side has disconnected"))
         self._arrived.set()
         if self.channel is not None:
             self.channel.close()
@@ -231,7 +233,7 @@ class Connection:
             self.on_drop()
 
     def end_from(self, loop: ProcessLoop) -> None:
-        """One side closes: the other hears of it a little later."""
+        """Close one side; the other side receives that a little later."""
         if self.closed:
             return
         other = self.theirs if loop is self.mine else self.mine

@@ -1,8 +1,8 @@
 """The adapter to the operator: the real leader, terms, line of decisions and Lease loop.
 
-Only what is I/O is replaced: the API server's client, the watches' thread, and the control
-listener's socket (its answers and sessions are the real ones). Whoever changes an interface of the
-operator changes this module, and no other of the simulation.
+Only I/O is replaced: the API server's client, the watches' thread, and the control listener's
+socket (its answers and sessions are the real ones). A change to an interface of the operator
+changes this module, and no other of the simulation.
 """
 
 import asyncio
@@ -109,14 +109,14 @@ class _Listener(ControlServer):
 
 
 class _NoLeaf:
-    """An operator's own certificate: nobody shakes hands here."""
+    """An operator's own certificate, unused because the simulation has no handshakes."""
 
     def follow(self, held: Authorities) -> KeyPair:
         return held.issuing
 
 
 class _Issued:
-    """A keeper in which all that is ever asked for has been made, once for all runs."""
+    """A keeper in which all requested certificates exist, created once for all runs."""
 
     arrives_within = dt.timedelta(0)
 
@@ -124,7 +124,7 @@ class _Issued:
         return _issued(name)
 
     async def write(self, name: str, *_: Any) -> None:
-        raise AssertionError(f"{name} is made anew")
+        raise AssertionError(f"{name} is recreated")
 
 
 @functools.cache
@@ -219,7 +219,9 @@ class OperatorProcess:
             self.loop.call_soon(self.leader.drain)
 
     def watch_anew(self) -> None:
-        """The watches have ended, and cannot go on from where they were: all is listed."""
+        """The watches have ended, and cannot continue at their old version: everything is
+        listed.
+        """
         if not self.loop.dead and hasattr(self, "leader"):
             self.loop.call_soon(self._list_all)
 
@@ -239,7 +241,7 @@ class OperatorProcess:
     # ------------------------------------------------------------ what others see
 
     def answer(self, entity: Any, connection: Connection) -> Any:
-        """A broker's request; the end of its connection is told in this process."""
+        """Answer a broker's request; this process notices the end of its connection."""
         peer = self._peers.get(connection)
         if peer is None:
             peer = self._peers[connection] = _Peer(Identity(CLUSTER_ID, entity.broker_id))

@@ -95,7 +95,7 @@ BAD_STORE = dataclasses.replace(
     settle=True,
     settle_s=30.0,
 )
-#: Leaders that stand still for longer than a session while they copy.
+#: Leaders that stall for longer than a session while they copy.
 TIERED_STALLS = dataclasses.replace(
     CALM, factor=3, tiered=True, faults={"stall": 4, "bad store": 1}, fault_s=1.0, trouble_s=40.0
 )
@@ -229,7 +229,7 @@ def _at_once(draft: Draft, row: PartitionRow) -> PartitionRow:
 
 
 async def _acted_first(store: SliceStore, state: Any, write: Any, landing: Any) -> bool:
-    """The state, and so what brokers are told, advances before the write is stored."""
+    """Advance the state, and so the brokers' view, before the write is stored."""
     if landing is not None:
         landing(state, write)
     apply(state, write)

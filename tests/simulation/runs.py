@@ -1,4 +1,4 @@
-"""Many runs of the simulated cluster, on every core, and what is told of one that failed."""
+"""Many runs of the simulated cluster, on every core, and the report of a failed one."""
 
 import functools
 import gc
@@ -33,7 +33,7 @@ def profile_of(seed: int) -> Profile:
 
 
 def story(outcome: Outcome, shown: int | None = EVENTS_SHOWN) -> str:
-    """What a failing seed did last, and how to see it again."""
+    """Report of a failing seed: its last steps, and the command that repeats it."""
     lines = outcome.events if shown is None else outcome.events[-shown:]
     invariant, text = outcome.violation or ("", "no violation")
     return "\n".join(

@@ -372,7 +372,7 @@ class World:
             is_due = is_due and offset not in self.logs[part].expired
             if is_due and number >= 0 and (part, offset, number) not in rows:
                 raise Violation(
-                    f"record {number} at {part}/{offset} is not in the table, which goes on at "
+                    f"record {number} at {part}/{offset} is not in the table, which continues at "
                     f"{offsets}"
                 )
         self.figures["exported"] += 1
@@ -671,7 +671,7 @@ def _stubbed(world: World) -> Iterator[None]:
 
 
 def simulate_tables(seed: int, steps: int = STEPS) -> Outcome:
-    """Simulate one seed."""
+    """Simulate the tables of one seed."""
     began_s = time.process_time()
     world = World(seed)
     violation = None

@@ -37,7 +37,7 @@ class Progress:
         self._began = time.monotonic()
 
     def report(self, result: Result) -> None:
-        """One more."""
+        """Print a result and count it."""
         self.results.append(result)
         done = len({each.test for each in self.results})
         elapsed = time.monotonic() - self._began
@@ -165,7 +165,7 @@ def summary(ended: Sequence[Ended], refused: Sequence[str]) -> str:
 
 
 def _leave(*_: object) -> None:
-    """What was started is stopped on the way out."""
+    """Stop all started processes on exit."""
     raise SystemExit(1)
 
 

@@ -36,7 +36,10 @@ class Program:
 
 
 class Batch:
-    """What is left, what runs, and since when; plain state, time in seconds is handed in."""
+    """Remaining and running tests of a batch, with their start times.
+
+    It has no clock: times in seconds are parameters.
+    """
 
     def __init__(self, tests: Sequence[str]) -> None:
         self._left = dict.fromkeys(tests)
@@ -53,7 +56,7 @@ class Batch:
 
     @property
     def current(self) -> str | None:
-        """What runs now: what began last, else the first that is left."""
+        """The running test: the last that started, else the first that remains."""
         return self._current or next(iter(self._left), None)
 
     def started(self, now: float) -> None:
@@ -69,20 +72,23 @@ class Batch:
         self._since, self._silent = now, 0
         self._is_between = isinstance(event, Result) and test == self._current
         if isinstance(event, Began):
-            # One that has ended runs again where it cannot be told from its neighbours.
+            # A test that has ended runs again if its result cannot be separated from its
+            # neighbours'.
             self._current = test if test in self._left else None
             return None
         return self._noted(event)
 
     def late_s(self, limit_s: float, now: float) -> float:
-        """How much longer the current test may take; 0 or less: no longer."""
+        """Return the remaining time of the current test; 0 or less: it is late."""
         return self._since + limit_s - now
 
     def lost(self, why: str, now: float) -> list[Result]:
-        """The program is gone with tests left: the one that ran has failed. One that has said
-        nothing of any test twice in a row would say nothing again: then all have. One that tells
-        what it begins may go between two: a panic comes behind the result of the test that it
-        ends."""
+        """Handle a program that ended with tests left: the running test has failed.
+
+        If it reported no test twice in a row, a third run would not either, so all remaining tests
+        have failed. A program that reports starts may end between two tests: a panic follows the
+        result of the test that it ends.
+        """
         if self._is_between:
             return []
         gone = [self.current] if self._silent < _SILENT_MAX else self.left
@@ -111,7 +117,10 @@ def run(
     log: Path,
     report: Report,
 ) -> None:
-    """Run the tests; ``log`` is added to. Whatever the program starts is gone afterwards."""
+    """Run the tests and append to ``log``.
+
+    All processes that the program starts are ended afterwards.
+    """
     batch = Batch(tests)
     while batch.left:
         why = _run_once(program, batch, limit_s, log, report)

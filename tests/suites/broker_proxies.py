@@ -1,9 +1,9 @@
-"""What sarama's functional tests want around a cluster: a proxy before each broker that they can
-cut, and ``docker compose`` to stop and start brokers by.
+"""Environment of sarama's functional tests: a proxy before each broker that they can cut, and
+``docker compose`` to stop and start brokers.
 
 The proxies are toxiproxy's, on the loopback only. ``docker`` is a program of ours that comes first
-on the PATH, knows ``compose stop|start|logs kafka-N`` and nothing else, and asks the process that
-runs the suite.
+on the PATH, supports only ``compose stop|start|logs kafka-N``, and sends a request to the process
+that runs the suite.
 """
 
 import json
@@ -108,14 +108,14 @@ def obey(target: Target, arguments: Sequence[str]) -> tuple[int, str]:
 
 
 def _node(service: str) -> int:
-    """Of ``kafka-3`` 3; 0: none."""
+    """Return the node id of ``kafka-N``; 0: none."""
     name, _, number = service.partition("-")
     return int(number) if name == "kafka" and number.isdecimal() else 0
 
 
 @contextmanager
 def docker(target: Target, folder: Path) -> Iterator[Path]:
-    """The folder of the program, while there is somebody to answer it."""
+    """Return the folder of the program while its server runs."""
     programs = folder / "bin"
     programs.mkdir()
 
@@ -123,7 +123,7 @@ def docker(target: Target, folder: Path) -> Iterator[Path]:
         def handle(self) -> None:
             try:
                 answer = obey(target, json.loads(self.rfile.readline()))
-            except Exception as error:  # noqa: BLE001  whatever it was, the test is to hear of it
+            except Exception as error:  # noqa: BLE001  every failure is passed to the test
                 answer = (1, repr(error))
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 

@@ -19,13 +19,13 @@ from tests.suites.targets import Target, bootstrap
 
 _POLL_S = 0.1
 _SAID_CHARS = 2000
-#: Most of these programs live for a second or two: what pays only later is left out.
+#: Most programs end after a second or two, so optimizations for longer runs are disabled.
 _JAVA = ("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _names = itertools.count(1)
 
 
 class CheckFailed(Exception):
-    """What was found; with what the program said."""
+    """Failed check, with the program's output."""
 
 
 class Running:
@@ -71,7 +71,7 @@ class Running:
 
 
 class Bench:
-    """What a check works with."""
+    """Tools of a check."""
 
     def __init__(self, target: Target, jars: Path, folder: Path, limit_s: float) -> None:
         self.target = target
@@ -82,7 +82,7 @@ class Bench:
 
     @property
     def server(self) -> tuple[str, str]:
-        """What nearly every program of Kafka's is told."""
+        """Options that nearly every program of Kafka requires."""
         return ("--bootstrap-server", bootstrap(self.target))
 
     def name(self, kind: str) -> str:
@@ -119,7 +119,7 @@ class Bench:
         return said
 
     def start(self, program: str, *arguments: str) -> Running:
-        """Start a program that goes on until the check ends."""
+        """Start a program that runs until the check ends."""
         log = self.folder / f"{program.rpartition('.')[2]}-{next(_names)}.log"
         child = Child(
             self._command(program, arguments),
@@ -181,7 +181,7 @@ class ReadyChecks:
 
 
 def run_check(name: str, check: Check, bench: Bench) -> Result:
-    """What became of it; nothing that it started runs afterwards."""
+    """Run a check, end everything that it started, and return the outcome."""
     began = time.monotonic()
     try:
         check(bench)
@@ -194,5 +194,5 @@ def run_check(name: str, check: Check, bench: Bench) -> Result:
 
 
 def named(*checks: Check) -> dict[str, Check]:
-    """By the names of the functions."""
+    """Return the checks by the names of their functions."""
     return {check.__name__: check for check in checks}

@@ -59,7 +59,7 @@ class Child:
 
     @property
     def output(self) -> BufferedReader:
-        """What it says."""
+        """Output of the process."""
         assert isinstance(self._output, BufferedReader), "it goes to a file"
         return self._output
 

@@ -89,7 +89,7 @@ class ReadyGoSuite:
             )
 
     def mend(self, target: Target) -> None:
-        """Start brokers that a test has stopped; those that run go on."""
+        """Start brokers that a test has stopped, and leave the others running."""
         if self.suite.wants.stops_brokers:
             for node in range(1, len(target.listeners) + 1):
                 target.start_broker(node)
@@ -164,8 +164,8 @@ SARAMA = GoSuite(
     environ=_sarama,
     limit_s=180,
 )
-#: Its tests ask for a broker on localhost:9092, which is to call itself so, and add ACLs and users
-#: to it. What the broker needs stands in ``docker_compose_versions/README.md`` of its sources.
+#: Its tests require a broker that advertises localhost:9092, and add ACLs and users to it.
+#: ``docker_compose_versions/README.md`` of its sources lists the required settings.
 KAFKA_GO = GoSuite(
     name="kafka-go",
     module="github.com/segmentio/kafka-go",

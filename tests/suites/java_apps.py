@@ -29,7 +29,7 @@ def properties(entries: Mapping[str, object]) -> str:
 
 
 def create(bench: Bench, topic: str, partitions: int) -> None:
-    """A topic whose name somebody else has chosen."""
+    """Create a topic with a given name."""
     bench.java(
         "org.apache.kafka.tools.TopicCommand",
         *(*bench.server, "--create", "--if-not-exists", "--topic", topic),
@@ -232,8 +232,6 @@ def _put(bench: Bench, address: str, value: Mapping[str, Any]) -> None:
 
 
 class JavaApps:
-    """The suite."""
-
     name = "java-apps"
     title = f"Kafka Streams and Kafka Connect {KAFKA_VERSION}"
     wants = Wants(brokers=3)

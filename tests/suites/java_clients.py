@@ -12,7 +12,7 @@ TOOLS = "org.apache.kafka.tools"
 
 
 def produced(bench: Bench, topic: str, count: int) -> None:
-    """So many records into a topic, acknowledged by all."""
+    """Produce ``count`` records into a topic, acknowledged by all replicas."""
     said = bench.java(
         f"{TOOLS}.VerifiableProducer",
         *(*bench.server, "--topic", topic, "--max-messages", str(count), "--acks", "-1"),
@@ -26,7 +26,7 @@ def events(said: str) -> list[dict[str, Any]]:
 
 
 def consumed(bench: Bench, topic: str, group: str, count: int, *more: str) -> str:
-    """Read so many records as the only member of a group."""
+    """Read ``count`` records as the only member of a group."""
     said = bench.java(
         f"{TOOLS}.VerifiableConsumer",
         *(*bench.server, "--topic", topic, "--group-id", group),
@@ -53,7 +53,7 @@ def verifiable_consumer_of_the_new_protocol(bench: Bench) -> None:
 
 
 def held(said: str) -> int:
-    """How many partitions a member was given and has not given back."""
+    """Return the number of partitions that a member was assigned and has not released."""
     signs = {"partitions_assigned": 1, "partitions_revoked": -1}
     return sum(
         signs.get(each["name"], 0) * len(each.get("partitions", ())) for each in events(said)

@@ -161,7 +161,7 @@ def reassign_partitions_command(bench: Bench) -> None:
 
 
 def replica_verification_tool(bench: Bench) -> None:
-    """Of each replica it reads all records, and compares what they are."""
+    """It reads all records of each replica, and compares them."""
     topic = bench.topic()
     produced(bench, topic, 500)
     running = bench.start(
@@ -236,7 +236,7 @@ def dump_log_segments(bench: Bench) -> None:
 
 
 def dump_internal_topics(bench: Bench) -> None:
-    """What a committed transaction leaves in both, as Kafka's decoders read it."""
+    """Records of a committed transaction in both internal topics, as Kafka's decoders read them."""
     _, copier, group = copied(bench, 10, 5)
     for topic, decoder, wanted in (
         ("__consumer_offsets", "--offsets-decoder", group),
@@ -254,8 +254,6 @@ def dump_internal_topics(bench: Bench) -> None:
 
 
 class JavaTools:
-    """The suite."""
-
     name = "java-tools"
     title = f"Apache Kafka's tools {KAFKA_VERSION}"
     wants = Wants(brokers=3)

@@ -9,8 +9,9 @@ _COMMAND = f"{TOOLS}.TransactionsCommand"
 
 
 def copied(bench: Bench, count: int, size: int, *more: str) -> tuple[str, str, str]:
-    """So many records, in transactions of that size; (the sink, the transactional id, the
-    group)."""
+    """Copy ``count`` records in transactions of ``size``; return (the sink, the transactional
+    id, the group).
+    """
     source, sink = bench.topic(), bench.topic()
     copier, group = bench.name("copier"), bench.name("group")
     produced(bench, source, count)

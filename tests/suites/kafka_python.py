@@ -102,7 +102,7 @@ class ReadyKafkaPython:
         batches.run(
             program,
             tests,
-            # pytest ends a test that is late by itself, and goes on.
+            # pytest itself ends a late test, and continues.
             limit_s=lambda _: LIMIT_S + 30,
             log=folder / "output.log",
             report=report,

@@ -49,8 +49,7 @@ def named_tests(source: str) -> list[str]:
 
 
 class LibrdkafkaTest:
-    """What its test runner says of each test. One that has failed once has failed, whatever is said
-    later."""
+    """Output of the test runner for each test. A failure is final, whatever is reported later."""
 
     _BEGAN = re.compile(r"={5,} Running test (\w+) ={5,}")
     _ENDED = re.compile(r"={5,} Test (\w+) (PASSED|FAILED|SKIPPED) ={5,}")
@@ -144,6 +143,9 @@ class ReadyLibrdkafka:
 
 
 def command(tests: Sequence[str]) -> list[str]:
-    """By their numbers, which some share: those run again, and what was known of them stays."""
+    """Return the command for these tests.
+
+    Tests that share a number run again, but keep their known results.
+    """
     numbers = dict.fromkeys(test.partition("_")[0] for test in tests)
     return ["sh", "-c", _RUN, f"TESTS={','.join(numbers)}"]

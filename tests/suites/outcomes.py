@@ -1,4 +1,4 @@
-"""What became of one test of a suite."""
+"""Outcome of one test of a suite."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,5 +23,5 @@ class Result:
     said: str = ""
 
 
-#: Told of each result as soon as it is there.
+#: Callback for each result as soon as it is known.
 Report = Callable[[Result], None]

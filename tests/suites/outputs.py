@@ -1,8 +1,8 @@
-"""Reading what test programs print while they run: Go's, pytest's, Rust's.
+"""Parsers for the output of running test programs: Go's, pytest's, Rust's.
 
-Each reader takes one line and yields what it tells: that a test began (or goes on after others), or
-what became of it. Go's tests have tests within them; only the outer ones count, as in the figures
-that suites publish.
+Each parser reads one line and yields its events: a test has started (or resumed after others), or
+has an outcome. Go's tests have subtests; only the outer ones count, as in the figures that suites
+publish.
 """
 
 import re
@@ -34,7 +34,7 @@ class Reader(Protocol):
     """One for each kind of program."""
 
     def read(self, line: str) -> Iterator[Event]:
-        """What a line tells, if anything."""
+        """Yield the events of a line."""
 
 
 class GoTest:

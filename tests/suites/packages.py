@@ -29,7 +29,7 @@ _SAID_BYTES = 4000
 
 
 class Missing(RuntimeError):
-    """What a suite needs is not on this machine, or cannot be had; the message says what."""
+    """A requirement of a suite is missing and cannot be installed; the message names it."""
 
 
 def kept(name: str, pinned_by: Mapping[str, bytes], make: Callable[[Path], object]) -> Path:

@@ -81,8 +81,9 @@ def _table(
 
 
 def not_applying(record: SuiteRecord) -> list[str]:
-    """What ours does not pass and Apache Kafka does not pass either; and what both skip for want of
-    an environment, where Apache Kafka was not tried."""
+    """Return tests that fail on ours and on Apache Kafka; and those that both skip for lack of
+    an environment, if Apache Kafka was not tried.
+    """
     ours, theirs = record.sides[OURS], record.sides.get(KAFKAS)
     if theirs is None:
         return list(ours.skipped)

@@ -1,4 +1,4 @@
-"""What other brokers have published of the same suites, each with where it stands."""
+"""Results of the same suites that other brokers have published, each with its source."""
 
 from dataclasses import dataclass
 

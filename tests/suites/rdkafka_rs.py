@@ -19,8 +19,9 @@ _CARGO = ("cargo", "test", "--locked", "--tests", "--no-run", "--message-format=
 
 
 class RdkafkaRs:
-    """The suite. One broker, whose id and port its tests know, three partitions where nobody says
-    how many, as its authors run it."""
+    """The suite with its authors' settings: one broker, whose id and port its tests know, and
+    three partitions by default.
+    """
 
     name = "rdkafka-rs"
     title = f"rdkafka {VERSION} (Rust), tests"

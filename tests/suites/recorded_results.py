@@ -34,7 +34,7 @@ class Recorded:
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
-        """Of those that did not pass."""
+        """Outcomes of the tests that did not pass."""
         return dict.fromkeys(self.failed, Outcome.FAILED) | dict.fromkeys(
             self.skipped, Outcome.SKIPPED
         )
@@ -53,7 +53,7 @@ class SuiteRecord:
 
 
 def load(text: str) -> dict[str, SuiteRecord]:
-    """By the names of the suites."""
+    """Parse the results by suite name."""
     return {
         name: SuiteRecord(entry["title"], {side: _side(entry[side]) for side in _sides(entry)})
         for name, entry in json.loads(text).items()
@@ -73,7 +73,7 @@ def dumped(records: Mapping[str, SuiteRecord]) -> str:
 def noted(
     records: Mapping[str, SuiteRecord], suite: str, title: str, side: str, run: Recorded
 ) -> dict[str, SuiteRecord]:
-    """With one more run. Those of another version of the suite are gone."""
+    """Return the records with one more run. Those of another version of the suite are dropped."""
     before = records.get(suite)
     kept = dict(before.sides) if before is not None and before.title == title else {}
     return {**records, suite: SuiteRecord(title, {**kept, side: run})}

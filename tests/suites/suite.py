@@ -1,4 +1,4 @@
-"""What a suite is: how it is had, and how some of its tests run against a cluster."""
+"""A test suite: how to install it, and how to run some of its tests against a cluster."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ class Suite(Protocol):
 
     @property
     def title(self) -> str:
-        """What it is, with its version."""
+        """Title with the version."""
 
     @property
     def wants(self) -> Wants:

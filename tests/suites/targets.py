@@ -1,8 +1,8 @@
-"""What a suite runs against: a cluster of ours, or Apache Kafka itself, whose verdict says which
-tests apply.
+"""Targets of a suite: a cluster of ours, or Apache Kafka itself, whose result shows which tests
+apply.
 
-Both are started alike: so many brokers, on ports that a suite may need to be certain ones, or told
-to clients as others (behind a proxy), with the settings that the suite's authors run it with.
+Both start alike, with the number of brokers and the settings that the suite's authors use. A suite
+may require certain ports, or other advertised ports (behind a proxy).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,17 +21,20 @@ from tidemark_cli.local.layout import Layout, read_json, write_json
 from tidemark_cli.local.own_brokers import LOCAL_INTERVALS_MS
 from tidemark_cli.ports import HOST
 
-#: The release that suites are told of; they leave out what it has not.
+#: The release that suites receive; they leave out newer features.
 KAFKA_VERSION = kafka.VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wants:
-    """``entries``: of the configuration, by Kafka's names. ``first_node``: the id of the first
-    broker. ``ports`` and ``advertised``: of it first; none: free ones, and what is bound.
-    ``host``: as clients are told it, of the loopback. ``racks``: of the first broker first; none:
-    brokers are in none. ``stops_brokers``: the suite does, so that none of them may be the
-    controller. ``kafka_entries``: more, of Apache Kafka's alone, for what ours has no key of."""
+    """Requirements of a suite.
+
+    ``entries``: of the configuration, by Kafka's names. ``first_node``: the id of the first broker.
+    ``ports`` and ``advertised``: first broker first; none: free ports, advertised as they are
+    bound. ``host``: advertised host on the loopback. ``racks``: first broker first; none: no racks.
+    ``stops_brokers``: whether the suite stops brokers, so that none of them may be the controller.
+    ``kafka_entries``: further entries for Apache Kafka alone, for keys that ours lacks.
+    """
 
     brokers: int = 3
     first_node: int = 1
@@ -45,21 +48,21 @@ class Wants:
 
 
 class Target(Protocol):
-    """A running cluster."""
-
     @property
     def name(self) -> str:
-        """Of the software."""
+        """Name of the software."""
 
     @property
     def listeners(self) -> Sequence[str]:
-        """Where each broker listens, the first one first; whatever it tells clients."""
+        """Bound address of each broker, the first one first; it may differ from the advertised
+        one.
+        """
 
     def log_folders(self, topic: str, partition: int) -> list[Path]:
-        """Of each replica."""
+        """Return the log folder of each replica."""
 
     def log_file(self, node: int) -> Path:
-        """What a broker has said."""
+        """Return the log file of a broker."""
 
     def stop_broker(self, node: int) -> None:
         """Shut it down cleanly."""
@@ -143,7 +146,7 @@ def _declare(local: LocalCluster, node: int, wants: Wants, entries: Mapping[str,
     local.declare_broker(node)
     path = local.layout.broker_config(node)
     settings = read_json(path) or {}
-    # Suites expect Kafka's own: records that they date back to 1970 would be gone at once.
+    # Suites expect Kafka's own setting: records dated 1970 would otherwise expire at once.
     kept = {name: settings[name] for name in settings.keys() - LOCAL_INTERVALS_MS.keys()}
     config = {**kept, **entries}
     number = node - wants.first_node
@@ -164,7 +167,7 @@ def _declare(local: LocalCluster, node: int, wants: Wants, entries: Mapping[str,
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """Apache Kafka."""
+    """Apache Kafka as reference."""
 
     kafka: KafkaNodes
     name: str = "Apache Kafka"
