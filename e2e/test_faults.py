@@ -119,13 +119,13 @@ def lasting(trouble: Fault) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_directory_that_is_gone_is_told_and_comes_back(local_cluster: Cluster) -> None:
+def test_missing_directory_is_reported_and_recovers(local_cluster: Cluster) -> None:
     fails_and_heals(local_cluster, FolderGone(local_cluster))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [WrongKey, EndpointGone])
-def test_a_store_that_fails_is_told_and_heals(fault: type[Fault], s3_cluster: Cluster) -> None:
+def test_failing_store_is_reported_and_recovers(fault: type[Fault], s3_cluster: Cluster) -> None:
     fails_and_heals(s3_cluster, fault(s3_cluster))
 
 

@@ -29,7 +29,7 @@ def without_room(outages: Outages, node: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_stops_nobody_who_has_room(local_cluster: Cluster) -> None:
+def test_full_disk_stops_no_broker_with_space(local_cluster: Cluster) -> None:
     with written_to(local_cluster) as outages:
         leader = outages.row().leader
         follower = next(node for node in outages.row().isr if node != leader)

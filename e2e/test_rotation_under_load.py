@@ -74,7 +74,7 @@ def ask_for_renewal(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_fails_while_everything_is_made_anew(local_cluster: Cluster) -> None:
+def test_nothing_fails_while_all_certificates_are_renewed(local_cluster: Cluster) -> None:
     cluster = local_cluster
     topic = cluster.new_topic(config={"min.insync.replicas": "3"})
     authority, before = issued(cluster, "tidemark-ca"), leaves(cluster)

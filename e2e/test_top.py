@@ -54,7 +54,7 @@ def places(view: View) -> list[Place]:
 
 
 @pytest.mark.slow
-def test_it_is_told_where_offsets_live_and_who_lags(
+def test_top_shows_where_offsets_are_stored_and_which_replicas_lag(
     local_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     kube = local_cluster.kube

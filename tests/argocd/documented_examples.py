@@ -270,7 +270,7 @@ def test_a_topic_grows_with_a_commit_and_goes_with_its_file(site: Site) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_what_waits_and_what_is_refused_can_be_told_apart(site: Site) -> None:
+def test_waiting_and_refused_objects_are_distinguishable(site: Site) -> None:
     """In the last wave, so that nothing has to wait for them."""
     waits = topic("waits", clusterRef={"name": "missing"})
     refused = topic("refused", topicName="orders")

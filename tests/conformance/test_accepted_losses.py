@@ -69,7 +69,7 @@ def test_the_copy_that_is_there_is_accepted_where_the_others_never_come_back(
     assert consume(cluster.bootstrap, topic, left) == VALUES[:left], "also from those that had more"
 
 
-def test_a_broker_whose_disk_is_lost_is_given_up_and_its_topic_begins_anew(
+def test_broker_with_a_lost_disk_is_given_up_and_its_topic_restarts_empty(
     cluster: Cluster,
 ) -> None:
     """A fourth broker: the others keep what they have."""

@@ -68,7 +68,7 @@ def test_members_share_the_partitions(members: Members, assignor: str) -> None:
     wait(lambda: members.have(1, 2), "the others to have all of them", 60)
 
 
-def test_a_group_goes_on_where_it_has_stopped(members: Members) -> None:
+def test_group_resumes_where_it_stopped(members: Members) -> None:
     topic = filled(members.cluster)
     members.join(topic)
     assert len(take(members.all, 3 * COUNT)) == 3 * COUNT

@@ -135,7 +135,7 @@ CLIENTS: dict[str, Callable[[str, str, str, int], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_group_goes_on_where_it_has_stopped(cluster: Cluster, group: str, name: str) -> None:
+def test_group_resumes_where_it_stopped(cluster: Cluster, group: str, name: str) -> None:
     topic = filled(cluster)
     first = CLIENTS[name](cluster.bootstrap, topic, group, 3 * COUNT)
     assert len(set(first)) == 3 * COUNT

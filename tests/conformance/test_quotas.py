@@ -55,9 +55,7 @@ async def throttled_ms(host: str, port: int) -> list[int]:
     return told
 
 
-async def test_a_client_is_told_to_rest_as_long_as_kafka_tells_it(
-    judge: str, tmp_path: Path
-) -> None:
+async def test_client_is_throttled_as_long_as_by_kafka(judge: str, tmp_path: Path) -> None:
     host, _, port = judge.rpartition(":")
     theirs = await throttled_ms(host, int(port))
     async with running(tmp_path / "ours", {}) as broker:

@@ -131,9 +131,7 @@ def _operator(cluster: Cluster, *, runs: bool) -> Iterator[None]:
         pytest.param(True, id="operator running"),
     ],
 )
-def test_api_data_that_is_old_is_brought_up_to_what_brokers_were_told(
-    cluster: Cluster, runs: bool
-) -> None:
+def test_old_api_data_is_updated_to_what_brokers_received(cluster: Cluster, runs: bool) -> None:
     """etcd is put back to what it held before leaders moved."""
     topic = cluster.new_topic(**SPEC)
     writer = Writer(cluster, topic)

@@ -67,7 +67,7 @@ async def test_it_is_as_if_it_were_executed(
     assert (tmp_path / "log").read_text() == "said\n"
 
 
-async def test_its_end_is_told(tmp_path: Path) -> None:
+async def test_its_exit_status_is_reported(tmp_path: Path) -> None:
     process, _ = await _told(_script(tmp_path, "sys.exit(7)"), tmp_path / "log")
     async with asyncio.timeout(TURN_S):
         assert [await process.wait(), process.returncode] == [7, 7]

@@ -73,7 +73,7 @@ async def test_the_principal_is_what_the_certificate_is_issued_to(
 
 
 @pytest.mark.parametrize("shown", ["nothing", "another authority's"])
-async def test_without_a_certificate_of_the_authority_nobody_is_heard(
+async def test_without_a_certificate_of_the_authority_no_client_is_served(
     cluster: Secured, tmp_path: Path, shown: str
 ) -> None:
     own = None
@@ -174,7 +174,7 @@ async def test_a_handshake_that_hangs_costs_no_client_its_place(
     await late.close()
 
 
-async def test_what_is_no_tls_is_not_heard(cluster: Secured) -> None:
+async def test_plaintext_on_a_tls_listener_is_rejected(cluster: Secured) -> None:
     connection = await cluster.connect("CERTS")
     with pytest.raises(ConnectionClosed):
         await produce(connection, "orders")

@@ -424,7 +424,7 @@ async def test_a_user_gets_no_password_that_is_not_offered(
     await world.condition(USER, "guest", "Ready", "True")
 
 
-async def test_an_existing_secret_is_not_told_from_one_that_is_not_there(
+async def test_existing_secret_is_indistinguishable_from_a_missing_one(
     world: ClusterWorld, editor: KubeApi, peer: BrokerPeer
 ) -> None:
     said = set()

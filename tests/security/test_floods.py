@@ -33,7 +33,7 @@ def served_well(waits: Waits) -> bool:
 
 
 @pytest.mark.slow
-async def test_fetches_whose_answers_nobody_reads(target: Target) -> None:
+async def test_fetches_with_unread_answers(target: Target) -> None:
     async with target.attackers(12) as writers:
         for writer in writers:
             writer.write(greedy_fetch() * 8)

@@ -134,7 +134,7 @@ async def test_a_javas_user_has_its_acls_and_no_others(cluster: Secured, jars: P
     assert (cluster.written("orders"), cluster.written("secret")) == (1, 0)
 
 
-async def test_a_wrong_password_is_told_as_one(cluster: Secured, jars: Path) -> None:
+async def test_wrong_password_is_reported_as_such(cluster: Secured, jars: Path) -> None:
     wrong = JavaClient.by_sasl(cluster, jars, "SCRAM-SHA-512", password="wrong")
     with pytest.raises(ProgramFailed, match="authentication failed: wrong user name or password"):
         await wrong.run("org.apache.kafka.tools.TopicCommand", "--list")

@@ -57,7 +57,7 @@ async def test_the_name_of_a_secret_is_no_path(control_plane: ControlPlane, path
     "endpoint",
     ["http://169.254.169.254", "http://2852039166", "http://[fe80::1]", "http://[fd00:ec2::254]"],
 )
-async def test_what_hands_out_credentials_is_not_asked(
+async def test_credential_endpoints_are_not_contacted(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connect(*_: object) -> None:
@@ -138,7 +138,7 @@ async def test_what_is_said_of_an_address_does_not_tell_what_is_there() -> None:
 # ---------------------------------------------------------------- buckets
 
 
-async def test_a_bucket_is_only_made_if_the_manifest_asks_for_it(minio: MinioServer) -> None:
+async def test_bucket_is_created_only_if_the_manifest_requests_it(minio: MinioServer) -> None:
     bucket = f"made-{uuid.uuid4().hex[:8]}"
     keys = {"accessKeyId": minio.access_key, "secretAccessKey": minio.secret_key}
     text = storage(minio.endpoint, bucket, **keys)
@@ -156,7 +156,7 @@ async def test_wrong_key_names_the_secret_that_it_is_in(minio: MinioServer) -> N
         await accept(text, {}, terms)
 
 
-async def test_the_first_bucket_of_a_store_in_use_is_never_made_anew(minio: MinioServer) -> None:
+async def test_first_bucket_of_a_store_in_use_is_never_recreated(minio: MinioServer) -> None:
     keys = {"accessKeyId": minio.access_key, "secretAccessKey": minio.secret_key}
     text = storage(minio.endpoint, f"gone-{uuid.uuid4().hex[:8]}", **keys)
     used = Terms(cluster_id="c", store_id="s", create=True, allowed_endpoints=frozenset())

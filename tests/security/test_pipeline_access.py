@@ -68,7 +68,7 @@ async def test_a_user_reads(cluster: Secured) -> None:
             assert PASSWORD not in repr(how)
 
 
-async def test_what_cannot_heal_is_told_at_once(
+async def test_permanent_failure_is_reported_at_once(
     cluster: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong password, a missing ACL, an unknown user, a broker without a trusted certificate."""
@@ -84,7 +84,7 @@ async def test_what_cannot_heal_is_told_at_once(
             await asyncio.to_thread(read, how)
 
 
-async def test_a_leader_that_comes_back_is_asked_again(
+async def test_returning_leader_is_retried(
     cluster: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection has ended in between, and another is opened."""

@@ -73,7 +73,7 @@ async def ask(victim: Victim, through: Dialer, request: Any) -> Any:
         await connection.close()
 
 
-async def test_a_broker_of_the_cluster_is_heard(victim: Victim, tmp_path: Path) -> None:
+async def test_broker_of_the_cluster_is_accepted(victim: Victim, tmp_path: Path) -> None:
     """Or the tests below would prove nothing."""
     me = dialer(Identity(CLUSTER_ID, FOLLOWER), Identity(CLUSTER_ID, LEADER), tmp_path / "x")
     answer = await ask(victim, me, fetch(FOLLOWER))
@@ -123,7 +123,7 @@ async def test_a_certificate_of_ones_own_making_is_worth_nothing(
     assert victim.refusals() == 1
 
 
-async def test_who_pretends_to_be_the_leader_is_told_nothing(tmp_path: Path) -> None:
+async def test_impostor_of_the_leader_receives_nothing(tmp_path: Path) -> None:
     """A follower only speaks with the broker that it has dialed."""
     listening = await asyncio.start_server(
         lambda *_: None,

@@ -69,7 +69,7 @@ async def test_by_a_certificate(cluster: Secured) -> None:
     assert found.told[("orders", 0)].end == 0
 
 
-async def test_who_does_not_get_in_is_told_why(cluster: Secured) -> None:
+async def test_rejected_user_receives_the_reason(cluster: Secured) -> None:
     for lines, said in (
         (sasl("SASL_PLAINTEXT", "SCRAM-SHA-256", "wrong"), "user name or password"),
         ([], "--client-config"),

@@ -98,7 +98,7 @@ async def test_nothing_is_answered_before(cluster: Secured, request_of: Callable
             await connection.request(request, kafka.answer_type(key, version), 5)
 
 
-async def test_api_versions_are_told_to_everybody(cluster: Secured) -> None:
+async def test_api_versions_are_served_to_every_client(cluster: Secured) -> None:
     connection = await cluster.connect()
     request = kafka.request(18, 3, client_software_name="x", client_software_version="1")
     answer: Any = await connection.request(request, kafka.answer_type(18, 3), 5)
@@ -133,7 +133,7 @@ WRONG = {
         ("OAUTHBEARER", [b"n,,\x01auth=Bearer e30.e30.e30\x01\x01", b"\x01"]),
     ],
 )
-async def test_whoever_fails_hears_it_after_a_while_and_is_gone(
+async def test_failed_authentication_is_answered_late_and_disconnects(
     cluster: Secured, mechanism: str, messages: list[bytes]
 ) -> None:
     connection = await cluster.connect()
@@ -157,7 +157,7 @@ async def test_whoever_fails_hears_it_after_a_while_and_is_gone(
         ("SCRAM-SHA-256", [b"garbage!"]),
     ],
 )
-async def test_whoever_fails_without_kafkas_header_hears_nothing_and_is_gone_after_a_while(
+async def test_failed_authentication_without_kafkas_header_disconnects_late_without_an_answer(
     cluster: Secured, mechanism: str, messages: list[bytes]
 ) -> None:
     """After SaslHandshake v0 there is no place for an error."""
@@ -188,7 +188,7 @@ async def test_what_comes_right_behind_the_proof_waits_for_it(cluster: Secured) 
     await connection.close()
 
 
-async def test_nobody_authenticates_again_without_kafkas_header(cluster: Secured) -> None:
+async def test_reauthentication_requires_kafkas_header(cluster: Secured) -> None:
     """No client that knows that it has to (KIP-368) does, and its requests may be large by now."""
     connection = await cluster.connect()
     assert (await plain(connection, "writer")).error_code is ErrorCode.none
@@ -331,7 +331,7 @@ async def test_who_is_no_user_any_more_is_put_out(cluster: Secured) -> None:
         await produce(reader)
 
 
-async def test_nobody_is_let_in_before_the_users_are_known(tmp_path: Path) -> None:
+async def test_no_user_is_admitted_before_the_users_are_known(tmp_path: Path) -> None:
     async with secured(tmp_path) as cluster:
         for listener in ("OPEN", "CLEAR"):
             connection = await cluster.connect(listener)
@@ -343,7 +343,7 @@ async def test_nobody_is_let_in_before_the_users_are_known(tmp_path: Path) -> No
         await connection.close()
 
 
-async def test_where_acls_decide_nobody_is_served_before_they_are_known(tmp_path: Path) -> None:
+async def test_no_client_is_served_before_the_acls_are_known(tmp_path: Path) -> None:
     """A listener in clear, and no other: every client is ANONYMOUS, which has no rights here."""
     controller = await ScriptedController().start()
     controller.users_follow = True

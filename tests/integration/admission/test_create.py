@@ -788,7 +788,7 @@ def test_refused(api: Api, body: Object, message: str) -> None:
     assert message in str(refusal.value)
 
 
-def test_everything_wrong_is_told_at_once(api: Api) -> None:
+def test_all_errors_are_reported_at_once(api: Api) -> None:
     body = topic(config={"flush.ms": "x", "nonsense": "1", "cleanup.policy": "maybe"})
     with pytest.raises(Refused) as refusal:
         api.create(body)
@@ -826,7 +826,7 @@ def test_new_object_has_its_condition_unknown(
     api.delete(created)
 
 
-def test_unknown_field_is_dropped_by_the_server_and_told_to_strict_clients(api: Api) -> None:
+def test_unknown_field_is_dropped_by_the_server_and_reported_to_strict_clients(api: Api) -> None:
     """kubectl requests strict validation; a lenient client gets the field pruned."""
     created = api.create(manifest("Topic", spec={**topic()["spec"], "partitons": 3}))
     assert "partitons" not in created["spec"]

@@ -324,7 +324,7 @@ async def test_credentials_are_described_and_not_shown(broker: ApiBroker) -> Non
     ],
     ids=["DescribeAcls", "DescribeUserScramCredentials", "DescribeClientQuotas"],
 )
-async def test_who_is_who_is_told_to_administrators_only(
+async def test_user_names_are_visible_to_administrators_only(
     broker: ApiBroker, request_of: Any, key: int, version: int
 ) -> None:
     acls(broker, "ALLOW ALL TOPIC *", others=(ANN,))

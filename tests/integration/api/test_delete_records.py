@@ -38,7 +38,7 @@ async def _start(broker: ApiBroker) -> int:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_the_log_start_is_exactly_what_was_asked(broker: ApiBroker, version: int) -> None:
+async def test_log_start_is_exactly_the_requested_offset(broker: ApiBroker, version: int) -> None:
     await _fill(broker)
     result = await _delete(broker, version, "t", 3)
     assert (result.error_code, result.low_watermark) == (ErrorCode.none, 3)

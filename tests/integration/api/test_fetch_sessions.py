@@ -79,7 +79,7 @@ async def test_a_session_in_every_version(broker: ApiBroker, version: int) -> No
     assert lost.error_code is ErrorCode.invalid_fetch_session_epoch
 
 
-async def test_a_topic_that_is_made_anew_is_another_one(broker: ApiBroker) -> None:
+async def test_recreated_topic_is_another_one(broker: ApiBroker) -> None:
     """INCONSISTENT_TOPIC_ID, upon which clients ask for metadata."""
     former = await broker.create("t")
     first = await fetch(broker, 18, 0, session=(0, 0), topic_id=former)

@@ -54,7 +54,7 @@ def consume(port: int, count: int) -> list[bytes]:
     return values
 
 
-async def test_librdkafka_goes_on_where_it_has_stopped(broker: ApiBroker) -> None:
+async def test_librdkafka_resumes_where_it_stopped(broker: ApiBroker) -> None:
     """In the next leader epoch, in which everything is loaded again."""
     first = await asyncio.to_thread(consume, broker.port, 60)
     topic_id = broker.broker.metadata.topics[GROUP_OFFSETS_TOPIC].topic_id

@@ -78,7 +78,7 @@ async def test_where_no_broker_serves_all_are_named(broker: ApiBroker, version: 
 
 
 @pytest.mark.parametrize("version", range(1, 14))
-async def test_no_topics_asked_for(broker: ApiBroker, version: int) -> None:
+async def test_metadata_without_topics(broker: ApiBroker, version: int) -> None:
     await broker.create("flights")
     answer = await _metadata(broker, version, ())
     assert answer.topics == ()
@@ -109,7 +109,7 @@ async def test_by_topic_id(broker: ApiBroker) -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_ids_are_not_heard_before_their_version(broker: ApiBroker, version: int) -> None:
+async def test_ids_are_rejected_before_their_version(broker: ApiBroker, version: int) -> None:
     topic_id = await broker.create("flights")
     answer = await _metadata(broker, version, (("flights", topic_id), (None, topic_id)))
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [

@@ -207,7 +207,7 @@ async def test_a_topic_is_produced_to_by_its_id(broker: ApiBroker) -> None:
         assert refused.error_code is ErrorCode.unknown_topic_id
 
 
-async def test_which_records_are_at_fault_is_told(broker: ApiBroker) -> None:
+async def test_faulty_records_are_named(broker: ApiBroker) -> None:
     await broker.create("t", config={"cleanup.policy": "compact"})
     (refused,) = await _produce(broker, 9, "t", kafka.batch(b"a", b"b"))
     assert (refused.error_code, refused.base_offset) == (ErrorCode.invalid_record, -1)
@@ -232,7 +232,7 @@ async def test_poison_is_refused(broker: ApiBroker, count: int) -> None:
     assert (taken.error_code, taken.base_offset) == (ErrorCode.none, 0)
 
 
-async def test_who_leads_is_told_with_the_refusal(broker: ApiBroker) -> None:
+async def test_refusal_names_the_current_leader(broker: ApiBroker) -> None:
     await broker.create("away", replicas=(2,), leader=2, leader_epoch=7)
     answer: Any = await broker.ask(
         kafka.produce(10, "away", kafka.batch(b"x")), kafka.answer_type(0, 10)
@@ -348,7 +348,7 @@ async def test_what_cannot_be_fetched(broker: ApiBroker) -> None:
         assert answer.error_code is error
 
 
-async def test_a_diverging_consumer_is_told_where_its_epoch_ended(broker: ApiBroker) -> None:
+async def test_diverging_consumer_receives_the_end_of_its_epoch(broker: ApiBroker) -> None:
     topic_id = await broker.create("t", leader_epoch=1)
     await _produce(broker, 9, "t", kafka.batch(b"a", b"b"))
     await broker.create("t", topic_id=topic_id, leader_epoch=3)

@@ -43,7 +43,7 @@ async def fetch(broker: ApiBroker, offset: int = 0) -> Any:
     return await broker.ask(kafka.fetch(12, "t", offset), kafka.answer_type(1, 12))
 
 
-async def test_a_producer_above_its_quota_is_told_and_rests(broker: ApiBroker) -> None:
+async def test_producer_above_its_quota_is_throttled_and_muted(broker: ApiBroker) -> None:
     limit(broker, quota("ANONYMOUS", None, produce=5_000))
     began_s = time.monotonic()
     answer = await produce(broker, 10_000)

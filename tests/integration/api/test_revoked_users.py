@@ -32,7 +32,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[ApiBroker]:
 
 
 @pytest.mark.parametrize("authorize", [False, True])
-async def test_a_request_that_sees_the_new_users_first_keeps_nobody_in(
+async def test_request_that_sees_the_new_users_first_keeps_no_user_connected(
     broker: ApiBroker, monkeypatch: pytest.MonkeyPatch, authorize: bool
 ) -> None:
     """The handler yields in the middle, and checks the client's permissions afterwards."""

@@ -115,7 +115,7 @@ def refusing(controller: ScriptedController, node: int) -> dict[uuid.UUID, tuple
 
 
 @pytest.mark.parametrize("node", [1, 2], ids=["leader", "follower"])
-async def test_a_full_disk_costs_one_broker_its_replicas_and_nobody_an_acknowledgement(
+async def test_full_disk_costs_one_broker_its_replicas_and_no_producer_an_acknowledgement(
     controller: ScriptedController, start_brokers: StartBrokers, tmp_path: Path, node: int
 ) -> None:
     """The controller is played as it is meant to be: who refuses leaves the ISR and leads
@@ -207,7 +207,7 @@ def logs(broker: BrokerProcess) -> bytes:
     return b"".join(path.read_bytes() for path in paths)
 
 
-async def test_the_limit_of_open_files_is_raised_and_told(
+async def test_limit_of_open_files_is_raised_and_logged(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

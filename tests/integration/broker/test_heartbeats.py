@@ -34,7 +34,7 @@ def target(port: int, session_timeout_s: float, folder: Path) -> Target:
     )
 
 
-async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still(tmp_path: Path) -> None:
+async def test_heartbeats_continue_and_report_a_blocked_loop(tmp_path: Path) -> None:
     beats: list[control.BrokerHeartbeatRequest] = []
 
     async def serve(connection: KafkaConnection) -> None:
@@ -85,7 +85,7 @@ async def test_heartbeats_go_on_and_tell_while_the_loop_stands_still(tmp_path: P
         await asyncio.to_thread(other.join)
 
 
-async def test_heartbeats_go_on_at_once_when_their_connection_breaks(tmp_path: Path) -> None:
+async def test_heartbeats_resume_at_once_when_their_connection_breaks(tmp_path: Path) -> None:
     """The thread does not wait for the next due heartbeat (here in an hour), because the
     controller expects one sooner.
     """
@@ -121,7 +121,7 @@ async def test_heartbeats_go_on_at_once_when_their_connection_breaks(tmp_path: P
     await listener.close()
 
 
-async def test_whoever_waits_to_be_unfenced_asks_soon_again(tmp_path: Path) -> None:
+async def test_fenced_broker_retries_soon(tmp_path: Path) -> None:
     """Not with the next heartbeat that is due."""
     beats = 0
 

@@ -139,7 +139,7 @@ async def test_each_costs_its_connection_and_one_line(
     assert await broker.stop() == 0
 
 
-async def test_frames_that_never_end_hold_no_memory_and_nobody_up(
+async def test_endless_frames_hold_no_memory_and_delay_no_client(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     [broker] = await start_brokers(1)

@@ -21,7 +21,7 @@ async def connects(broker: BrokerProcess) -> bool:
     return True
 
 
-async def test_a_restarted_broker_serves_nobody_before_its_first_snapshot(
+async def test_restarted_broker_serves_no_client_before_its_first_snapshot(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     """Or clients hear that their topic does not exist, and give up what they have to send."""
@@ -79,7 +79,7 @@ async def test_a_broker_whose_address_is_taken_ends_and_says_so(
     assert "address already in use" in other.log_text().splitlines()[-1].lower()
 
 
-async def test_a_broker_whose_former_process_counts_as_alive_soon_asks_again(
+async def test_broker_whose_former_process_counts_as_alive_retries_soon(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     """Pauses that double would leave it outside for up to three seconds after it could be in."""

@@ -309,7 +309,7 @@ async def test_a_created_manifest_is_reported_until_the_row_has_it(host: Host) -
     assert len(host.proposals) == before
 
 
-async def test_what_cannot_be_decided_yet_is_not_asked_for_all_the_time(host: Host) -> None:
+async def test_undecidable_request_is_not_repeated_all_the_time(host: Host) -> None:
     """While a row is in doubt the controller refuses at once what its leader has to report."""
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
@@ -352,7 +352,7 @@ async def test_fetches_are_fenced_and_bounded(
     assert consumer_reads.fetch(partition, 10, max_bytes=100, min_one=True).data == b""
 
 
-async def test_an_unclean_leader_takes_nobody_in_before_it_is_known_to_have_recovered(
+async def test_unclean_leader_adds_no_replica_before_its_recovery_is_recorded(
     host: Host,
 ) -> None:
     """KIP-704. What it proposes is lost once and said again."""
@@ -471,7 +471,7 @@ async def test_an_answer_to_the_former_epoch_takes_no_row_back(host: Host) -> No
     assert partition.leader.row == again
 
 
-async def test_who_is_found_lacking_while_it_is_elected_again_asks_the_tier(host: Host) -> None:
+async def test_incomplete_replica_that_is_reelected_reads_the_tier(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
     task = await elected_again(partition, replace(ROW, leader_epoch=6, partition_epoch=12))

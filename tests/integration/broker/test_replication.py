@@ -134,7 +134,7 @@ async def test_delete_records_waits_for_a_durable_log_start_on_both(
     assert got[0][0] == 40
 
 
-async def test_without_a_controller_brokers_go_on(
+async def test_brokers_continue_without_a_controller(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     brokers = await start_brokers(1, 2)

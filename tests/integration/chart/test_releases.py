@@ -122,7 +122,7 @@ def may(kubernetes: Kubernetes) -> str:
         ("delete", "partitionslices.tidemark.dev", "no"),
     ],
 )
-def test_whoever_may_edit_reaches_neither_a_status_nor_the_slices(
+def test_editors_reach_neither_a_status_nor_the_slices(
     kubernetes: Kubernetes, may: str, verb: str, what: str, answer: str
 ) -> None:
     what, slash, part = what.partition("/")

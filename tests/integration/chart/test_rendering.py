@@ -360,7 +360,7 @@ def test_dashboards_are_those_of_the_table_where_grafana_looks_for_them(tmp_path
             assert json.loads(text) == json.loads(render_all()[name])
 
 
-def test_brokers_are_told_of_every_operator(tmp_path: Path) -> None:
+def test_brokers_receive_the_address_of_every_operator(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     pods = [f"tidemark-operator-{number}" for number in range(3)]
     config_map = objects_of(objects, "broker-1").config_map
@@ -372,7 +372,7 @@ def test_brokers_are_told_of_every_operator(tmp_path: Path) -> None:
     assert services >= {*pods, "tidemark-operator"}, "outside, each has one of its own"
 
 
-def test_what_clients_and_brokers_are_told_is_what_a_service_leads_to(tmp_path: Path) -> None:
+def test_advertised_addresses_of_clients_and_brokers_lead_to_a_service(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     made = objects_of(objects, "broker-2")
     config = parse(entries_of(made.config_map) | {"cluster.id": "c"})
@@ -435,7 +435,7 @@ def test_a_listener_that_leads_outside_is_open_to_others_than_the_namespace(
     assert "from" not in rule
 
 
-def test_brokers_in_pods_reach_the_operators_whoever_else_is_named(tmp_path: Path) -> None:
+def test_brokers_in_pods_reach_the_operators_alongside_named_networks(tmp_path: Path) -> None:
     """A list with only the external brokers' network would otherwise cut off those in pods."""
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     rules = named(objects, "NetworkPolicy", "tidemark-operator")["spec"]["ingress"]
@@ -522,7 +522,7 @@ def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> 
     assert 9093 in {each["port"] for rule in rules for each in rule["ports"]}
 
 
-def test_nodes_may_be_listed_only_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_nodes_may_be_listed_only_on_request(tmp_path: Path) -> None:
     """This right is outside the namespace, and the installing user needs it, too."""
     objects = Helm(tmp_path).template(CHART, OUTSIDE, namespace="home")
     (role,), (binding,) = (of_kind(objects, f"ClusterRole{end}") for end in ("", "Binding"))
@@ -559,7 +559,7 @@ def test_the_network_policy_is_about_the_pods_that_the_operator_keeps(tmp_path: 
         assert {each["port"] for each in rule["ports"]} <= {*names, *names.values()}
 
 
-def test_the_jobs_of_exports_are_asked_by_the_operator_and_whoever_reads_metrics(
+def test_jobs_of_exports_are_reached_by_the_operator_and_readers_of_metrics(
     tmp_path: Path,
 ) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")

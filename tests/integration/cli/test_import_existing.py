@@ -120,7 +120,7 @@ def test_bad_addresses_and_patterns_are_said(apache_kafka: KafkaNodes, tmp_path:
         assert why in " ".join(done.stderr.split()), command
 
 
-def test_a_cluster_that_asks_for_tls_and_a_user(tmp_path: Path) -> None:
+def test_cluster_that_requires_tls_and_a_user(tmp_path: Path) -> None:
     kafka_jars()
     leaf = ClientAuthority().leaf(tmp_path / "listener", "CN=broker")
     store = tmp_path / "broker.pem"

@@ -79,7 +79,7 @@ def test_a_kind_that_is_defined_later_is_found(kubernetes: Kubernetes) -> None:
         kubernetes.run("delete", "customresourcedefinition", "gusts.e2e.test")
 
 
-def test_what_is_refused_is_told_in_the_words_of_the_server(kubernetes: Kubernetes) -> None:
+def test_refusal_is_reported_in_the_words_of_the_server(kubernetes: Kubernetes) -> None:
     with pytest.raises(CommandFailed, match=r"404: .*roles.* .nobodys. not found"):
         kubernetes.get(WHERE, "role", "nobodys")
     assert kubernetes.api.raw("/readyz?exclude=etcd") == "ok"

@@ -58,7 +58,7 @@ def test_the_folder_goes_with_the_run(tmp_path: Path, number: signal.Signals) ->
 
 
 @pytest.mark.parametrize("hierarchies", [("cpu", "memory"), ("",)], ids=["version 1", "version 2"])
-def test_so_do_the_cgroups_of_its_containers_and_nobody_elses(
+def test_so_do_the_cgroups_of_its_containers_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hierarchies: tuple[str, ...]
 ) -> None:
     cgroups = tmp_path / "cgroups"

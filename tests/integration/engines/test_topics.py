@@ -116,7 +116,7 @@ def test_one_that_is_paused_waits(engine: Engine) -> None:
     wait(lambda: engine.config(name) == {"retention.ms": "7200000"}, "all of it", LONG_S)
 
 
-def test_one_that_is_left_behind_is_taken_over_with_its_records_only_when_asked(
+def test_abandoned_topic_is_taken_over_with_its_records_only_on_request(
     engine: Engine,
 ) -> None:
     name, spec = engine.create(1, 2, deletionPolicy="Orphan", config={"retention.ms": "3600000"})
@@ -134,7 +134,7 @@ def test_one_that_is_left_behind_is_taken_over_with_its_records_only_when_asked(
     assert engine.values(name) == [b"kept", b"more"]
 
 
-def test_two_of_one_name_are_told(engine: Engine) -> None:
+def test_two_topics_of_one_name_are_reported(engine: Engine) -> None:
     name, spec = engine.create(1, 1)
     first = engine.ready(name)
     second = f"{name}-second"

@@ -150,7 +150,7 @@ async def reached(goal: Callable[[], Awaitable[bool]], fate: Fate) -> bool:
         ),
     ],
 )
-async def test_whoever_comes_next_brings_it_to_its_end(
+async def test_next_operator_completes_the_change(
     world: KafkaWorld,
     admin: Admin,
     bootstrap: tuple[str, ...],

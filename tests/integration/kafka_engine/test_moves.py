@@ -67,7 +67,7 @@ async def test_a_replication_factor_goes_up_and_down(
     assert "Start more brokers, or set the previous" in told["message"]
 
 
-async def test_somebody_elses_reassignment_is_left_alone(
+async def test_foreign_reassignment_is_left_alone(
     world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...], name: str
 ) -> None:
     made = await admin.create_topics([NewTopic(name, ((1,), (2,)))])

@@ -55,7 +55,7 @@ class Unheard(Twice):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [Twice, Unheard])
 @pytest.mark.parametrize("kind", [Created, Changed, Deleted, Resized, Disabled, RecordsDeleted])
-async def test_a_change_that_is_carried_out_twice_or_is_not_answered_needs_nobody(
+async def test_change_applied_twice_or_unanswered_needs_no_intervention(
     world: KafkaWorld,
     admin: Admin,
     bootstrap: tuple[str, ...],

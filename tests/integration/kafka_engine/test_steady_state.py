@@ -13,7 +13,9 @@ TOPICS = 30
 LOOKED_S = 16.0
 
 
-async def test_at_rest_nothing_is_written_and_little_asked(world: KafkaWorld, name: str) -> None:
+async def test_at_rest_nothing_is_written_and_little_is_requested(
+    world: KafkaWorld, name: str
+) -> None:
     operator = await world.start_operator()
     names = [f"{name}-{number}" for number in range(TOPICS)]
     for each in names:

@@ -85,7 +85,7 @@ async def test_a_disablement_takes_no_change_and_names_the_broker_that_it_waits_
     await tiering(world, name, "Disabled", epoch=1)
 
 
-async def test_what_is_tiered_elsewhere_is_told_and_left_alone(
+async def test_topic_tiered_elsewhere_is_reported_and_left_alone(
     world: KafkaWorld, admin: Admin, name: str
 ) -> None:
     await world.start_operator()

@@ -87,7 +87,7 @@ async def test_partitions_are_added_and_never_taken_away(
     await world.condition(TOPIC, name, "Stalled", "False")
 
 
-async def test_a_topic_that_is_there_is_taken_over_only_where_it_is_asked_for_and_matches(
+async def test_existing_topic_is_taken_over_only_on_request_and_if_it_matches(
     world: KafkaWorld, admin: Admin, name: str
 ) -> None:
     config = {"retention.ms": "3600000", "segment.ms": "60000"}
@@ -113,7 +113,7 @@ async def test_a_topic_that_is_there_is_taken_over_only_where_it_is_asked_for_an
     assert (await own(admin, name), (await admin.topics([name]))[name]) == before
 
 
-async def test_what_was_deleted_elsewhere_is_not_made_again_unasked(
+async def test_topic_deleted_elsewhere_is_not_recreated_without_a_request(
     world: KafkaWorld, admin: Admin, name: str
 ) -> None:
     await world.start_operator()
@@ -164,7 +164,7 @@ async def test_names_that_kafka_refuses(world: KafkaWorld, admin: Admin, name: s
     ],
     ids=["unreachable", "refused"],
 )
-async def test_a_cluster_that_cannot_be_asked(
+async def test_cluster_without_a_working_connection(
     world: KafkaWorld, name: str, kafka: dict[str, Any], reason: str
 ) -> None:
     cluster = await world.get(CLUSTER, "demo")

@@ -87,7 +87,9 @@ async def test_one_client_alone_is_given_half_of_it_and_gives_it_back(server: Ka
             await until(lambda: server.connections.answers.used_bytes == 0)
 
 
-async def test_many_who_read_nothing_hold_no_more_than_the_limit(server: KafkaServer) -> None:
+async def test_many_clients_that_read_nothing_hold_no_more_than_the_limit(
+    server: KafkaServer,
+) -> None:
     most = 0
     async with those_who_read_nothing(server, 40):
         for _ in range(50):

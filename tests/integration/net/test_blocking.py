@@ -64,7 +64,7 @@ def test_an_answer_in_pieces() -> None:
         (b"HTTP/1.1 400 Bad Request\r\n", "at most"),
     ],
 )
-def test_what_was_not_asked_for_is_refused(sent: bytes, says: str) -> None:
+def test_unsolicited_answer_is_refused(sent: bytes, says: str) -> None:
     with (
         _peer(lambda peer: peer.sendall(sent)) as connection,
         pytest.raises(FrameError, match=says),

@@ -73,7 +73,7 @@ async def test_large_requests_come_to_their_end_one_after_another(server: KafkaS
         assert server.connections.unfinished.used_bytes == 0
 
 
-async def test_who_does_not_go_on_loses_its_place(
+async def test_client_that_does_not_continue_loses_its_place(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partial_requests, "TURN_S", 0.1)

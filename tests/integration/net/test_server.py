@@ -352,7 +352,7 @@ async def test_a_large_request_is_not_read_behind_one_that_waits() -> None:
         assert answers == [b"8", b"40000", b"1000000"]
 
 
-async def test_a_large_request_that_has_begun_is_not_read_on_without_room_for_it() -> None:
+async def test_started_large_request_is_not_read_further_without_room() -> None:
     async with (
         _waiting_server(queued_request_bytes_max=12_000_000) as (server, gate),
         _client(server) as (first, asks),
@@ -433,7 +433,7 @@ async def test_who_holds_much_that_cannot_begin_goes_when_others_have_no_room(
         gate.set()
 
 
-async def test_who_has_gone_while_it_rested_is_not_served(
+async def test_client_that_disconnects_while_muted_is_not_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The client has sent the same request on another connection since."""
@@ -489,7 +489,7 @@ async def test_connections_over_the_limit_are_refused_and_places_come_back() -> 
         await _one_at_a_time(server)
 
 
-async def test_an_address_has_so_many_connections_and_they_are_counted_when_they_end() -> None:
+async def test_connections_of_an_address_are_limited_and_counted_when_they_end() -> None:
     """The one that is too many is closed before a byte of it is read."""
     async with _serving(connections_per_address_max=1) as server:
         await _one_at_a_time(server)
@@ -527,7 +527,7 @@ async def _answers(reader: asyncio.StreamReader) -> bool:
         return False
 
 
-async def test_who_rests_is_not_read_and_goes_on_after() -> None:
+async def test_muted_client_is_not_read_and_continues_afterwards() -> None:
     """KIP-219: the answer is there at once, the next request waits."""
     connections: list[ServerConnection] = []
 

@@ -128,7 +128,7 @@ async def test_what_waits_learns_that_the_other_side_went() -> None:
             await connection.read_frame()
 
 
-async def test_an_answer_nobody_asked_for_ends_the_connection() -> None:
+async def test_unsolicited_answer_ends_the_connection() -> None:
     async def serve(connection: KafkaConnection) -> None:
         await connection.read_frame()
         connection.write(encode_response(_answer(1), 4711))
@@ -150,7 +150,7 @@ async def test_an_answer_that_cannot_be_read_is_the_callers_error() -> None:
             await connection.request(_status(1), control.BrokerHeartbeatResponse, 5)
 
 
-async def test_frames_that_nobody_reads_stop_the_sender() -> None:
+async def test_unread_frames_stop_the_sender() -> None:
     """Thousands of commands do not pile up in the memory of a busy broker."""
     sent = 0
 
@@ -188,7 +188,7 @@ async def test_closing_the_listener_ends_its_connections() -> None:
     await connection.close()
 
 
-async def test_nobody_listens() -> None:
+async def test_connecting_to_a_closed_port_fails() -> None:
     listener = await KafkaListener(lambda _: asyncio.sleep(0)).start("127.0.0.1", 0)
     await listener.close()
     with pytest.raises(OSError, match=r"[Cc]onnect"):

@@ -81,7 +81,7 @@ async def test_operators_that_come_later_end_what_was_deleted_without_them(
     await world.until(lambda: namespace_gone(world), "the namespace is deleted", NAMESPACE_S)
 
 
-async def test_a_cluster_that_was_removed_by_force_and_made_again_goes_on(
+async def test_forcibly_removed_cluster_continues_once_recreated(
     world: ClusterWorld,
 ) -> None:
     operator = await furnished(world)

@@ -41,7 +41,7 @@ def order(job: Json) -> Order:
     )
 
 
-async def test_from_a_manifest_to_a_job_that_is_watched_and_begun_again(
+async def test_manifest_becomes_a_job_that_is_watched_and_restarted(
     world: ClusterWorld,
 ) -> None:
     await exporting(world)
@@ -119,7 +119,7 @@ async def test_an_export_takes_its_job_along(world: ClusterWorld) -> None:
     await world.until(lambda: world.gone(JOB, "x-1"), "its Job is collected")
 
 
-async def test_what_keeps_a_pod_from_running_is_told(world: ClusterWorld) -> None:
+async def test_cause_that_keeps_a_pod_from_running_is_reported(world: ClusterWorld) -> None:
     await exporting(world)
     waits = {"reason": "ErrImageNeverPull", "message": "image is not present"}
     starting = {
@@ -141,7 +141,7 @@ async def _says(world: ClusterWorld, text: str) -> bool:
     return text in found["message"]
 
 
-async def test_a_job_of_the_name_that_is_somebody_elses_is_left_alone(world: ClusterWorld) -> None:
+async def test_job_of_another_owner_with_the_same_name_is_left_alone(world: ClusterWorld) -> None:
     await world.create_cluster()
     container = {"name": "c", "image": "i"}
     pod = {"restartPolicy": "Never", "containers": [container]}

@@ -77,7 +77,7 @@ async def bootstrap(world: ClusterWorld, expected: str) -> None:
     )
 
 
-async def test_ports_of_nodes_are_told_with_the_node_that_each_pod_is_on(
+async def test_node_ports_are_advertised_with_the_node_of_each_pod(
     world: ClusterWorld,
 ) -> None:
     """A pod that returns on another node advertises that node, and no other broker restarts for
@@ -133,7 +133,7 @@ async def template(world: ClusterWorld, node: int) -> Json:
     return found
 
 
-async def test_a_load_balancers_address_is_waited_for_and_told(world: ClusterWorld) -> None:
+async def test_load_balancer_address_is_awaited_and_advertised(world: ClusterWorld) -> None:
     await world.create_cluster()
     operator = await pods.start_operator(world)
     await pods.create_broker(world, 1, listeners=listeners("LoadBalancer"))
@@ -161,7 +161,7 @@ async def test_a_load_balancers_address_is_waited_for_and_told(world: ClusterWor
     assert await template(world, 1) == before, "no restart for an address"
 
 
-async def test_a_port_that_is_taken_is_told_until_it_is_free(world: ClusterWorld) -> None:
+async def test_taken_port_is_reported_until_it_is_free(world: ClusterWorld) -> None:
     await world.create_cluster()
     operator = await pods.start_operator(world)
     spec = {"type": "NodePort", "selector": {"a": "b"}, "ports": [{"port": 80}]}
@@ -216,7 +216,7 @@ async def test_what_led_in_is_deleted_when_the_listener_leads_outside_no_more(
 # ------------------------------------------------------------------ a real broker
 
 
-async def test_a_client_is_told_the_addresses_of_the_listener_that_it_came_to(
+async def test_client_receives_the_addresses_of_its_own_listener(
     world: ClusterWorld, tmp_path: Path
 ) -> None:
     """The test acts as kubelet: files, the environment, and ports of this machine.

@@ -224,7 +224,7 @@ async def test_a_broker_that_has_seen_a_higher_epoch_makes_the_controller_take_o
     assert await epoch_of(world) == peer.controller_epoch
 
 
-async def test_a_missing_slice_is_made_again_and_its_loss_is_told(world: ClusterWorld) -> None:
+async def test_missing_slice_is_recreated_and_its_loss_is_reported(world: ClusterWorld) -> None:
     await world.create_cluster()
     operator = await world.start_operator()
     await world.condition(CLUSTER, "demo", "Ready", "False", "NoBrokers")

@@ -149,7 +149,7 @@ class StubServer:
         await writer.drain()
 
 
-async def test_a_silent_watch_is_given_up_and_goes_on_where_it_was(
+async def test_silent_watch_is_abandoned_and_resumes_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(informer, "SILENCE_S", 0.2)

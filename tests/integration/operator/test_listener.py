@@ -30,7 +30,7 @@ async def test_garbage_closes_its_connection_and_nothing_else(world: ClusterWorl
     await world.until(lambda: ("t", 0) in peer.rows, "the broker is served on")
 
 
-async def test_without_a_cluster_nobody_is_heard(world: ClusterWorld) -> None:
+async def test_without_a_cluster_no_broker_is_accepted(world: ClusterWorld) -> None:
     """There is no authority yet by which anybody could be known."""
     operator = await world.start_operator()
     host, _, port = operator.control.rpartition(":")

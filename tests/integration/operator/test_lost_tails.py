@@ -41,7 +41,7 @@ async def _back(
     return await world.start_peer(again, operator)
 
 
-async def test_after_a_power_cut_the_longest_log_leads_and_the_loss_is_told(
+async def test_after_a_power_cut_the_longest_log_leads_and_the_loss_is_reported(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
@@ -160,7 +160,7 @@ async def test_a_leader_whose_storage_refuses_gives_way_and_comes_back(world: Cl
     assert (await successor.alter("t", 0, (1, 2, 3))).error_code == 0
 
 
-async def test_storage_that_refuses_is_told_also_where_no_leader_moves(
+async def test_refusing_storage_is_reported_also_if_no_leader_moves(
     world: ClusterWorld,
 ) -> None:
     """The decision changes no row, but is reported."""

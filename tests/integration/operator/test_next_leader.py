@@ -98,7 +98,7 @@ async def fleet(world: ClusterWorld, tmp_path: Path) -> AsyncIterator[Fleet]:
     await made.close()
 
 
-async def test_who_follows_leads_soon_and_knows_who_died_meanwhile(fleet: Fleet) -> None:
+async def test_successor_leads_soon_and_knows_which_broker_died_meanwhile(fleet: Fleet) -> None:
     await fleet.start()
     world = fleet.world
     began_s = time.monotonic()

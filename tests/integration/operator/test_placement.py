@@ -65,7 +65,7 @@ async def test_placeholders_are_accepted_then_filled_by_a_broker_that_joins(
     await world.condition(TOPIC, "t", "FullyReplicated", "True")
 
 
-async def test_partitions_are_told_only_after_the_status_says_that_they_are_placed(
+async def test_partitions_are_sent_only_after_the_status_contains_them(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
@@ -157,7 +157,7 @@ async def test_only_a_broker_with_an_object_may_register_and_only_once(
     assert twin.broker_epoch > peer.broker_epoch
 
 
-async def test_a_second_cluster_and_what_belongs_to_it_are_told_so(world: ClusterWorld) -> None:
+async def test_second_cluster_and_its_objects_report_the_conflict(world: ClusterWorld) -> None:
     await world.create_cluster()
     await world.start_operator()
     await world.condition(CLUSTER, "demo", "Ready", "False", "NoBrokers")

@@ -64,7 +64,7 @@ async def test_without_addresses_there_is_no_pod_and_the_broker_says_so(
     await pods.stateful_set(world, 1)
 
 
-async def test_what_has_the_name_already_is_not_taken_over_until_it_is_gone(
+async def test_existing_object_of_the_name_blocks_until_it_is_deleted(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
@@ -123,7 +123,7 @@ async def test_a_claim_that_was_there_is_a_brokers_once_its_labels_say_so(
     await pods.stateful_set(world, 1)
 
 
-async def test_a_storage_class_that_is_not_there_is_told(world: ClusterWorld) -> None:
+async def test_missing_storage_class_is_reported(world: ClusterWorld) -> None:
     """As the volume binder reports it, in an Event of the claim."""
     await world.create_cluster()
     made = await world.api.create(
@@ -352,7 +352,7 @@ async def test_the_brokers_that_a_cluster_has_made_go_with_it(world: ClusterWorl
     assert await _brokers(world) == set()
 
 
-async def test_what_the_api_server_cannot_read_is_told_and_others_go_on(
+async def test_unreadable_object_is_reported_and_others_continue(
     world: ClusterWorld,
 ) -> None:
     """Affinity is passed on as it is written."""

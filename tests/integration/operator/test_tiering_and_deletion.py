@@ -68,7 +68,7 @@ async def test_disabling_waits_for_every_broker_and_takes_no_change_meanwhile(
     )
 
 
-async def test_a_disablement_goes_on_under_the_next_controller(world: ClusterWorld) -> None:
+async def test_disablement_continues_under_the_next_controller(world: ClusterWorld) -> None:
     operator, peers = await tiered(world)
     for peer in peers:
         peer.acknowledge_disable = False

@@ -163,7 +163,7 @@ async def test_a_user_and_its_secret_come_back_from_a_backup(world: ClusterWorld
     assert (await secret(world, "alice"))["password"] == password
 
 
-async def test_a_secret_of_somebody_else_is_left_alone(world: ClusterWorld) -> None:
+async def test_secret_of_another_owner_is_left_alone(world: ClusterWorld) -> None:
     await world.create_cluster()
     await put_secret(world, "alice", "theirs")
     operator = await world.start_operator()

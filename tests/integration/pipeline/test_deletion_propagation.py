@@ -157,7 +157,7 @@ class InItsMiddle:
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("kind", Format)
-def test_a_job_in_the_middle_of_a_batch_goes_on(
+def test_job_in_the_middle_of_a_batch_continues(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format, mode: Mode
 ) -> None:
     """If that batch adds rows of deleted records, the next pass deletes them."""
@@ -184,7 +184,7 @@ def test_a_job_in_the_middle_of_a_batch_goes_on(
     assert offsets(lake) == [n for n in expected if n >= 45]
 
 
-def test_what_cannot_be_told_is_left_alone(
+def test_unknown_records_are_left_alone(
     session: SparkSession, topic: SmallTier, tmp_path: Path
 ) -> None:
     lake = lake_of(session, topic, tmp_path, Format.ICEBERG)

@@ -148,7 +148,7 @@ def test_a_topic_that_is_made_again_ends_the_job(lake: Lake, topic: Written) -> 
         lake.run(lake.table())
 
 
-def test_a_wrong_option_takes_the_table_from_nobody(lake: Lake, topic: Written) -> None:
+def test_wrong_option_takes_the_table_from_no_job(lake: Lake, topic: Written) -> None:
     lake.run(lake.table())
     mine = lake.table()
     claimed = mine.claim(topic.name, "")

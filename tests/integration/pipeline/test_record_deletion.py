@@ -116,7 +116,7 @@ def test_a_job_that_could_leave_records_out_is_refused_before_it_takes_the_table
     assert deleter.asked == []
 
 
-def test_a_table_that_was_begun_later_than_the_topic_deletes_nothing_of_it(
+def test_table_started_later_than_its_topic_deletes_nothing_of_it(
     session: SparkSession, topic: SmallTier, tmp_path: Path
 ) -> None:
     """The status waits until the records that the table lacks are deleted."""

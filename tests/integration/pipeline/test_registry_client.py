@@ -101,7 +101,7 @@ def registry(url: str, **options: str) -> Registry:
     return Registry(RegistryAccess.of(url, given, {}))
 
 
-def test_a_schema_is_asked_for_by_its_id_and_by_its_subject(fake: Fake) -> None:
+def test_schema_is_requested_by_its_id_and_by_its_subject(fake: Fake) -> None:
     reference = {"name": "b.proto", "subject": "b", "version": 3}
     fake.answers["/schemas/ids/7"] = {"schema": AVRO}
     fake.answers["/subjects/a%2Fb-value/versions/latest"] = {
@@ -134,14 +134,14 @@ PASSING = {
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_what_can_heal_is_asked_again(fake: Fake, name: str) -> None:
+def test_transient_failure_is_retried(fake: Fake, name: str) -> None:
     fake.answers["/schemas/ids/7"] = {"schema": AVRO}
     fake.fails = [PASSING[name]] * 2
     assert registry(fake.url).schema(7).text == AVRO
     assert len(fake.asked) == 3
 
 
-def test_another_address_is_asked_at_once(fake: Fake) -> None:
+def test_another_address_is_tried_at_once(fake: Fake) -> None:
     fake.answers["/schemas/ids/7"] = {"schema": AVRO}
     asks = registry(f"http://127.0.0.1:1,{fake.url}", patience="0.1")
     assert asks.schema(7).text == AVRO
@@ -200,7 +200,7 @@ def test_certificates_are_checked_on_both_sides(tmp_path: Path) -> None:
         registry(url, ca=str(tmp_path / "none.pem")).schema(7)
 
 
-def test_schemas_are_asked_for_once_and_the_unknown_again(fake: Fake) -> None:
+def test_schemas_are_requested_once_and_unknown_ones_again(fake: Fake) -> None:
     fake.answers["/schemas/ids/7"] = {"schema": AVRO}
     fake.answers["/schemas/ids/8"] = {"schema": "{", "schemaType": "THRIFT"}
     schemas = Schemas(registry(fake.url))
@@ -212,12 +212,12 @@ def test_schemas_are_asked_for_once_and_the_unknown_again(fake: Fake) -> None:
     assert len(fake.asked) == 3
 
 
-def test_an_unknown_id_stops_where_that_is_asked_for(fake: Fake) -> None:
+def test_unknown_id_stops_on_request(fake: Fake) -> None:
     with pytest.raises(ExportError, match=r"schema 9: .*unknown=dead-letter"):
         Schemas(registry(fake.url, unknown="stop")).learn([9])
 
 
-def test_ids_by_the_thousand_are_not_all_asked_for(
+def test_thousands_of_ids_are_not_all_requested(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemark_pipeline.schemas.schema_cache.ASKED_MAX", 5)

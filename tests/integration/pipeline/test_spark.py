@@ -101,7 +101,7 @@ def test_a_report_counts_what_there_is(session: SparkSession, flights: SmallTier
     assert (found.keys, found.distinct_keys) == (((b"k", 60),), 1)
 
 
-def test_executors_audit_a_topic_and_say_what_is_gone(
+def test_executors_audit_a_topic_and_report_missing_objects(
     session: SparkSession, flights: SmallTier
 ) -> None:
     topic = flights.tier.reader.find_topic("t")

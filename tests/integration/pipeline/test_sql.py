@@ -101,7 +101,7 @@ def test_what_spark_has_against_it_is_one_line(
     assert (f"topics: t, {NAME}" in told) == ("nosuch" in statement)
 
 
-def test_what_cannot_be_read_is_told_in_our_words(session: SparkSession, tier: Path) -> None:
+def test_unreadable_topic_is_reported_in_our_words(session: SparkSession, tier: Path) -> None:
     make_view(session, NAME, {"path": str(tier)})
     for segment in tier.rglob("*.log"):
         segment.unlink()

@@ -130,7 +130,7 @@ async def test_a_table_is_the_tier_and_the_tail(broker: Broker) -> None:
 
 
 @pytest.mark.long
-async def test_a_stream_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None:
+async def test_stream_resumes_where_it_was(broker: Broker, tmp_path: Path) -> None:
     """One row for each record, though they were read from brokers and from the tier, in small
     micro-batches, over restarts, one of which repeats a batch that failed."""
     host, seen = broker.host, dict[int, list[tuple[int, bytes]]]()

@@ -20,7 +20,9 @@ async def deletions(host: TieredHost) -> BrokerDeletions:
     return BrokerDeletions(Access((f"127.0.0.1:{host.clients.port}",)))
 
 
-async def test_it_returns_once_they_are_gone(host: TieredHost, deletions: BrokerDeletions) -> None:
+async def test_it_returns_once_they_are_deleted(
+    host: TieredHost, deletions: BrokerDeletions
+) -> None:
     for _ in range(2):  # as of a job that has ended before it could tell
         await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: Position(17)})
         assert host.partition.log.log_start_offset == 17
@@ -50,7 +52,7 @@ async def test_records_of_a_later_leader_than_was_meant_are_kept(
     assert host.partition.log.log_start_offset == 17
 
 
-async def test_brokers_that_do_not_answer_are_asked_again_by_the_next_run(
+async def test_next_run_retries_brokers_that_do_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tidemark_pipeline.brokers._TRIES_MAX", 1)

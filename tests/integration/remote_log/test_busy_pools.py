@@ -8,7 +8,7 @@ from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.partition import log_start
 
 
-async def test_copies_and_claims_go_on_while_every_deletion_hangs(make_host: MakeHost) -> None:
+async def test_copies_and_claims_continue_while_every_deletion_hangs(make_host: MakeHost) -> None:
     """Two threads for expiration, and two partitions with something to delete take them."""
     host = make_host()
     for number in (1, 2):

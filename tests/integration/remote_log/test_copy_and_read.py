@@ -60,7 +60,7 @@ async def test_a_read_keeps_what_it_uses_until_it_is_done(host: TieredHost) -> N
     assert caches.chunks.misses == 1
 
 
-async def test_one_batch_larger_than_asked_comes_whole(host: TieredHost) -> None:
+async def test_batch_larger_than_the_request_is_returned_whole(host: TieredHost) -> None:
     await host.apply()
     await host.produce(300, per_batch=20)
     await host.copied()
@@ -88,7 +88,7 @@ async def test_offsets_by_timestamp(host: TieredHost, asked: int) -> None:
     assert await host.remote.offset_by_timestamp(host.partition, NOW_MS + 10_000) is None
 
 
-async def test_a_restart_goes_on_where_the_tier_ends(make_host, host: TieredHost) -> None:  # type: ignore[no-untyped-def]
+async def test_restart_continues_where_the_tier_ends(make_host, host: TieredHost) -> None:  # type: ignore[no-untyped-def]
     await host.apply()
     await host.produce(250)
     await host.copied()

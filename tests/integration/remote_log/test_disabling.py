@@ -215,7 +215,7 @@ async def test_a_leader_that_begins_behind_the_log_start_raises_it(cluster: Tier
     assert follower.head().log_start_offset == end + 1
 
 
-async def test_a_leader_that_waits_is_told_of_the_end_of_its_term(make_host) -> None:  # type: ignore[no-untyped-def]
+async def test_waiting_leader_is_notified_of_the_end_of_its_term(make_host) -> None:  # type: ignore[no-untyped-def]
     host = make_host()
     await host.apply(replicas=(1, 2), isr=(1, 2))
     await host.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))
@@ -241,7 +241,7 @@ async def agrees(leader: TieredHost, start: int) -> None:
         assert below.error.name == "offset_out_of_range"
 
 
-async def test_reads_go_on_until_the_commit_of_a_delete(
+async def test_reads_continue_until_the_commit_of_a_delete(
     cluster: TieredCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the store takes no writes the earliest offset stays what it was, and readable."""
@@ -266,7 +266,7 @@ async def test_reads_go_on_until_the_commit_of_a_delete(
     await agrees(leader, start)
 
 
-async def test_reads_go_on_while_a_delete_waits_for_the_isr(cluster: TieredCluster) -> None:
+async def test_reads_continue_while_a_delete_waits_for_the_isr(cluster: TieredCluster) -> None:
     leader, _ = await tiered(cluster)
     changes = {"tiering_state": DISABLING, "tiered_epoch": 1, "disable_policy": int(DELETE)}
     await cluster.apply(1, **changes)

@@ -180,7 +180,7 @@ async def test_expiry_survives_a_new_leader(make_host: MakeHost, host: TieredHos
     assert again.live() == before[2:]
 
 
-async def test_a_deleted_topic_leaves_no_object_and_may_be_asked_again(
+async def test_deleted_topic_leaves_no_object_and_deletion_may_be_repeated(
     make_host: MakeHost, host: TieredHost
 ) -> None:
     await tiered(host)

@@ -113,7 +113,7 @@ async def test_without_the_store_the_error_is_one_that_consumers_retry(client: C
     assert (await client.list_offset(1_700_000_000_005)).offset == 5
 
 
-async def test_a_store_that_is_late_is_answered_empty_and_asked_again(client: Client) -> None:
+async def test_read_of_a_late_store_is_answered_empty_and_retried(client: Client) -> None:
     """The read continues meanwhile: a repeated request gets its result, and nothing is read
     twice.
     """

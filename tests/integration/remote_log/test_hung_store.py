@@ -116,7 +116,7 @@ async def test_replicas_stop_in_a_limited_time(make_host: MakeHost) -> None:
     assert await host.remote.close(timeout_s=10)
 
 
-async def test_a_leader_that_gets_no_answer_says_so_and_asks_again(
+async def test_leader_without_an_answer_reports_it_and_retries(
     cluster: TieredCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await alone(cluster)

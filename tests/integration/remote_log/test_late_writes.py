@@ -112,7 +112,7 @@ async def test_a_leader_that_was_cut_off_writes_nothing(
     await no_orphans(host)
 
 
-async def test_pages_that_the_store_would_not_delete_are_asked_for_again(host: TieredHost) -> None:
+async def test_deletion_of_pages_that_the_store_refused_is_retried(host: TieredHost) -> None:
     refuses = True
 
     def before(name: str, key: str) -> None:

@@ -270,7 +270,7 @@ async def test_a_cleanly_elected_leader_does_not_need_the_store(cluster: TieredC
     moved.rename(host.tier_path)
 
 
-async def test_a_stale_end_that_is_in_the_tier_no_more_keeps_nobody_offline(
+async def test_stale_end_that_left_the_tier_keeps_no_replica_offline(
     cluster: TieredCluster,
 ) -> None:
     """Elected cleanly, with an end in mind that its log lacks: as the tier has less, it leads with
@@ -331,7 +331,7 @@ async def test_an_untiered_partition_recovers_at_once(cluster: TieredCluster) ->
     await host.until(lambda: not host.partition.recovering)
 
 
-async def test_a_manifest_that_is_gone_is_unavailable_and_not_empty(
+async def test_missing_manifest_is_unavailable_and_not_empty(
     make_host: MakeHost, host: TieredHost
 ) -> None:
     await host.apply()

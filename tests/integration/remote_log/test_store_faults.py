@@ -69,7 +69,7 @@ async def unavailable(host: TieredHost, reason: str, *words: str) -> None:
         await host.remote.read(host.partition, 0, 100, asyncio.get_running_loop().time() + 20)
 
 
-async def test_a_folder_that_is_gone_and_comes_back(host: TieredHost) -> None:
+async def test_folder_that_disappears_and_returns(host: TieredHost) -> None:
     await copied_before(host)
     away = host.tier_path.rename(host.tier_path.with_name("away"))
     await host.produce(300)

@@ -67,7 +67,7 @@ async def read_all(host: TieredHost) -> None:
     ],
     ids=["full", "not-allowed", "broken"],
 )
-async def test_a_file_system_that_refuses_and_is_mended(
+async def test_file_system_that_refuses_and_is_repaired(
     host: TieredHost, monkeypatch: pytest.MonkeyPatch, number: int, reason: str, advice: str
 ) -> None:
     await copied_before(host)
@@ -148,7 +148,7 @@ async def test_a_head_that_is_damaged_and_is_brought_back(host: TieredHost) -> N
     await all_is_well(host, RECORDS)
 
 
-async def test_a_segment_that_is_gone_and_is_brought_back(host: TieredHost) -> None:
+async def test_missing_segment_that_is_restored(host: TieredHost) -> None:
     """Only clients received the error, and might retry forever."""
     await copied_before(host)
     with away(host, "data") as segment:
@@ -159,7 +159,7 @@ async def test_a_segment_that_is_gone_and_is_brought_back(host: TieredHost) -> N
     await host.until(lambda: not host.summary.error_reason)
 
 
-async def test_a_segment_that_is_gone_and_its_records_given_up(host: TieredHost) -> None:
+async def test_missing_segment_whose_records_are_given_up(host: TieredHost) -> None:
     await copied_before(host)
     first = min((host.tier_path / "data").rglob("*.log"), key=lambda path: path.name)
     first.unlink()
@@ -242,7 +242,7 @@ async def test_a_configuration_that_cannot_be_used_is_corrected(host: TieredHost
     await all_is_well(host, RECORDS)
 
 
-async def test_a_store_that_fails_in_a_way_of_its_own_is_asked_again(
+async def test_store_that_fails_in_an_unknown_way_is_retried(
     host: TieredHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await copied_before(host)

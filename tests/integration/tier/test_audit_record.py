@@ -30,7 +30,7 @@ def audit(number: int) -> TopicAudit:
     )
 
 
-def test_audits_are_noted_one_beside_the_other_and_what_is_too_large_is_written_anew(
+def test_audits_are_recorded_side_by_side_and_an_oversized_record_is_rewritten(
     config: S3Config,
 ) -> None:
     store = open_store(config)

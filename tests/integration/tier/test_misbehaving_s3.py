@@ -109,7 +109,7 @@ def test_what_is_refused_for_good_is_named_and_holds_up_no_other(
         assert words in str(caught.value)
 
 
-def test_a_key_that_is_gone_counts_as_deleted(stub: S3Stub, store: S3Store) -> None:
+def test_missing_key_counts_as_deleted(stub: S3Stub, store: S3Store) -> None:
     keys = filled(stub, store, 2)
     stub.behaviour = Behaviour(errors={keys[0]: ("NoSuchKey", -1)})
     store.delete_many(keys)

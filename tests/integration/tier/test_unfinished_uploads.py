@@ -86,7 +86,7 @@ def test_they_are_listed_with_their_age_and_aborted(config: S3Config) -> None:
     ],
     ids=["key", "endpoint"],
 )
-def test_trouble_is_told(config: S3Config, wrong: dict[str, str], reason: str) -> None:
+def test_failure_is_reported(config: S3Config, wrong: dict[str, str], reason: str) -> None:
     store = S3Store(replace(config, **wrong))  # type: ignore[arg-type]
     for call in (
         lambda: list(store.unfinished()),

@@ -31,7 +31,7 @@ _OUTSIDE = "integration/operator/test_external_listeners.py::"
 _DELETIONS = "unit/operator_shell/test_record_deletion_reconciler.py::"
 _FAULTS = "integration/remote_log/test_store_faults.py::"
 _TIER_EXITS = "integration/remote_log/test_tier_exits.py::"
-_FILE_SYSTEM = _TIER_EXITS + "test_a_file_system_that_refuses_and_is_mended"
+_FILE_SYSTEM = _TIER_EXITS + "test_file_system_that_refuses_and_is_repaired"
 _OTHER_SERVER = _TIER_EXITS + "test_a_server_that_will_not_do_and_one_that_does"
 _TAKE_OVER = _EXITS + "test_a_blocked_takeover_is_reported_until_it_is_repaired"
 _FAILURES = (
@@ -43,8 +43,8 @@ _UNREACHED = (
 )
 _TIER = "Topic, as the leaders report of the tier"
 _KAFKA_TOPICS = "integration/kafka_engine/test_topics.py::"
-_KAFKA_UNASKED = _KAFKA_TOPICS + "test_what_was_deleted_elsewhere_is_not_made_again_unasked"
-_KAFKA_OUT = _KAFKA_TOPICS + "test_a_cluster_that_cannot_be_asked"
+_KAFKA_UNASKED = _KAFKA_TOPICS + "test_topic_deleted_elsewhere_is_not_recreated_without_a_request"
+_KAFKA_OUT = _KAFKA_TOPICS + "test_cluster_without_a_working_connection"
 
 #: Reason -> the test that takes the exit.
 TAKEN = {
@@ -97,18 +97,18 @@ TAKEN = {
         "test_records_that_are_given_up_clear_the_status",
         "StoreAccessDenied": _FAULTS + "test_a_wrong_secret_key_is_named_and_corrected",
         "StoreUnreachable": _FAULTS + "test_an_endpoint_that_does_not_answer_and_then_does",
-        "StoreDirectoryMissing": _FAULTS + "test_a_folder_that_is_gone_and_comes_back",
+        "StoreDirectoryMissing": _FAULTS + "test_folder_that_disappears_and_returns",
         "WrongStore": _FAULTS + "test_another_empty_folder_is_not_an_empty_tier",
         "CustomMetadataTooLarge": "integration/remote_log/test_custom_metadata.py::"
         "test_above_the_limit_copying_stops_and_nothing_is_recorded",
         "LocalDataMissing": _TIER_EXITS
         + "test_records_that_the_leader_lacks_are_copied_by_a_leader_that_has_them",
         "ManifestNotFound": "integration/remote_log/test_prefix.py::"
-        "test_a_manifest_that_is_gone_is_unavailable_and_not_empty",
+        "test_missing_manifest_is_unavailable_and_not_empty",
         "ManifestPageNotFound": _TIER_EXITS + "test_a_missing_page_that_is_restored",
         "ManifestCorrupt": _TIER_EXITS + "test_a_head_that_is_damaged_and_is_brought_back",
         "ManifestRefused": _TIER_EXITS + "test_a_manifest_that_is_full_and_a_shorter_retention",
-        "RemoteObjectMissing": _TIER_EXITS + "test_a_segment_that_is_gone_and_is_brought_back",
+        "RemoteObjectMissing": _TIER_EXITS + "test_missing_segment_that_is_restored",
         "RemoteStorageNotConfigured": _TIER_EXITS + "test_no_remote_storage_and_then_one",
         "InvalidRemoteStorage": _TIER_EXITS
         + "test_a_configuration_that_cannot_be_used_is_corrected",
@@ -121,7 +121,7 @@ TAKEN = {
         "StoreInputOutputError": _FILE_SYSTEM,
         "StoreNotAFile": _FAULTS + "test_a_data_folder_that_refuses_is_the_partitions_reason",
         "RemoteStorageUnavailable": _TIER_EXITS
-        + "test_a_store_that_fails_in_a_way_of_its_own_is_asked_again",
+        + "test_store_that_fails_in_an_unknown_way_is_retried",
         "StoreNotS3": _OTHER_SERVER,
         "StoreWithoutETags": _OTHER_SERVER,
         "StoreError": _OTHER_SERVER,
@@ -146,11 +146,11 @@ TAKEN = {
         "ReplicasCannotMove": _DRAINING
         + "test_what_cannot_move_goes_once_what_the_message_says_is_done",
         "RestartPending": _RESTARTS + "test_once_the_partitions_are_in_sync_nothing_waits",
-        "AddressPending": _OUTSIDE + "test_a_load_balancers_address_is_waited_for_and_told",
-        "AddressRefused": _OUTSIDE + "test_a_port_that_is_taken_is_told_until_it_is_free",
+        "AddressPending": _OUTSIDE + "test_load_balancer_address_is_awaited_and_advertised",
+        "AddressRefused": _OUTSIDE + "test_taken_port_is_reported_until_it_is_free",
         "PodStarting": _PODS + "test_a_broker_has_a_pod_a_volume_and_a_name",
         "PodMissing": _PODS + "test_without_addresses_there_is_no_pod_and_the_broker_says_so",
-        "PodRefused": _PODS + "test_what_has_the_name_already_is_not_taken_over_until_it_is_gone",
+        "PodRefused": _PODS + "test_existing_object_of_the_name_blocks_until_it_is_deleted",
         "VolumeRefused": _PODS
         + "test_a_volume_grows_where_its_class_lets_it_and_says_so_where_not",
         "ReplicasInUse": _BROKERS
@@ -160,8 +160,8 @@ TAKEN = {
         "SlicesOfAnotherCluster": "unit/operator_shell/test_takeover.py::"
         "test_a_cluster_made_again_adopts_its_slices_by_annotation",
         "BrokersUnreachable": _UNREACHED,
-        "AddressPending": _OUTSIDE + "test_a_load_balancers_address_is_waited_for_and_told",
-        "AddressRefused": _OUTSIDE + "test_a_port_that_is_taken_is_told_until_it_is_free",
+        "AddressPending": _OUTSIDE + "test_load_balancer_address_is_awaited_and_advertised",
+        "AddressRefused": _OUTSIDE + "test_taken_port_is_reported_until_it_is_free",
         "Rebuilding": "unit/operator_shell/test_rebuilding.py::"
         "test_it_ends_once_every_broker_has_reported",
         "OrphansLeft": "unit/operator_shell/test_cluster_reconciler.py::"
@@ -244,9 +244,9 @@ TAKEN = {
         "TopicReplaced": _KAFKA_UNASKED,
         "PartitionsAdded": _KAFKA_TOPICS + "test_partitions_are_added_and_never_taken_away",
         "TieringEnabledExternally": "integration/kafka_engine/test_tiering.py::"
-        "test_what_is_tiered_elsewhere_is_told_and_left_alone",
+        "test_topic_tiered_elsewhere_is_reported_and_left_alone",
         "ReassignmentInProgress": "integration/kafka_engine/test_moves.py::"
-        "test_somebody_elses_reassignment_is_left_alone",
+        "test_foreign_reassignment_is_left_alone",
     },
     "Cluster, with engine kafka": {
         "EngineUnavailable": _KAFKA_OUT,
