@@ -44,8 +44,10 @@ BROKEN = -1
 
 @intrinsic
 def _copy(context: Any, out: Any, to: Any, data: Any, begin: Any, size: Any) -> Any:
-    """``out[to : to + size] = data[begin : begin + size]`` by C's memcpy: an assignment of slices
-    is four times as long on its way, because they might overlap."""
+    """Copy ``data[begin : begin + size]`` to ``out[to : to + size]`` with C's memcpy.
+
+    An assignment of slices takes four times as long, as they might overlap.
+    """
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         into = context.make_array(signature.args[0])(context, builder, given[0]).data
@@ -59,7 +61,9 @@ def _copy(context: Any, out: Any, to: Any, data: Any, begin: Any, size: Any) -> 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """A zigzag varint of 64 bits as (value, next position); the position is -1 where none is."""
+    """Return a zigzag varint of 64 bits as (value, next position); the position is -1 if it is
+    invalid.
+    """
     raw = np.uint64(0)
     shift = np.uint64(0)
     while position < end and shift < np.uint64(70):
@@ -74,7 +78,9 @@ def _varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """The same with 32 bits; so that no sum of a position and a length can overflow."""
+    """Return a zigzag varint of 32 bits likewise, so that no sum of position and length can
+    overflow.
+    """
     raw = np.uint64(0)
     shift = np.uint64(0)
     while position < end and shift < np.uint64(35):
@@ -90,8 +96,10 @@ def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _sized(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
-    """(start, length, next position) of bytes behind their length; -1 for the last of where they
-    do not end before ``end``."""
+    """Return (start, length, next position) of length-prefixed bytes.
+
+    The next position is -1 if the bytes do not end before ``end``.
+    """
     size, start = _varint(data, position, end)
     behind = start + max(size, 0)
     if start < 0 or behind > end:
@@ -101,7 +109,7 @@ def _sized(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _behind_headers(data: Bytes, position: int, end: int, count: int) -> int:
-    """The position behind so many headers, or -1."""
+    """Return the position after ``count`` headers, or -1."""
     for _ in range(count):
         _, size, position = _sized(data, position, end)
         if position < 0 or size < 0:
@@ -114,8 +122,10 @@ def _behind_headers(data: Bytes, position: int, end: int, count: int) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def scan_records(data: Bytes, position: int, count: int, table: Longs) -> int:
-    """Read ``count`` records from ``position`` on into ``table`` (shape: rows by COLUMNS); where
-    the next one begins, or BROKEN."""
+    """Read ``count`` records from ``position`` into ``table`` (shape: rows by COLUMNS).
+
+    Returns the position of the next record, or BROKEN.
+    """
     for row in range(count):
         length, position = _varint(data, position, len(data))
         if position < 0 or length < 1 or position + length > len(data):
@@ -145,9 +155,12 @@ def scan_records(data: Bytes, position: int, count: int, table: Longs) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def scan_batches(data: Bytes, starts: Longs, ends: Longs, counts: Longs, table: Longs) -> int:
-    """The records of many batches, ``data[starts[i]:ends[i]]`` each, one behind the other into
-    ``table``, with positions in ``data``. Where one is not as it should be: twice its number, and
-    one more if there are only bytes behind its last record; else -1."""
+    """Read the records of many batches, ``data[starts[i]:ends[i]]`` each, consecutively into
+    ``table``.
+
+    Positions are relative to ``data``. Returns -1, or for a corrupt batch twice its index, plus one
+    if it only has bytes after its last record.
+    """
     first = 0
     for batch in range(len(starts)):
         start = starts[batch]
@@ -177,9 +190,12 @@ def spread(
     timestamp_types: Ints,
     leader_epochs: Ints,
 ) -> int:
-    """What a record has of its batch, for each that was scanned: ``counts`` are how many are of
-    each of the ``batches`` (its columns are named above), ``wanted`` the first and the last
-    offset that is wanted. Fills the last four, and returns how many are wanted."""
+    """Fill the values that each scanned record takes from its batch.
+
+    ``counts`` has the number of records of each of the ``batches`` (columns as named above).
+    ``wanted`` is the first and the last requested offset. Fills the last four arrays and returns
+    the number of requested records.
+    """
     row, found = 0, 0
     for batch in range(len(counts)):
         for _ in range(counts[batch]):
@@ -207,8 +223,11 @@ def spread(
 
 @numba.njit(cache=True, nogil=True)
 def measure(table: Longs, column: int, ends: Ints) -> tuple[int, int]:
-    """Where each piece ends when all are laid one behind the other, into ``ends`` behind its first;
-    a piece's length stands in the column behind ``column``. (Bytes of all, how many are null)."""
+    """Compute the end of each piece when all pieces are concatenated.
+
+    ``ends`` receives them after its first element. A piece's length is in the column after
+    ``column``. Returns the total bytes and the number of nulls.
+    """
     total, nulls = 0, 0
     ends[0] = 0
     for row in range(len(table)):
@@ -223,7 +242,7 @@ def measure(table: Longs, column: int, ends: Ints) -> tuple[int, int]:
 
 @numba.njit(cache=True, nogil=True)
 def gather(data: Bytes, table: Longs, column: int, ends: Ints, out: Bytes) -> None:
-    """Lay the pieces that were measured one behind the other; ``column`` says where each begins."""
+    """Concatenate the measured pieces; ``column`` has the start of each."""
     for row in range(len(table)):
         size = ends[row + 1] - ends[row]
         if size > 0:
@@ -233,8 +252,9 @@ def gather(data: Bytes, table: Longs, column: int, ends: Ints, out: Bytes) -> No
 
 @numba.njit(cache=True, nogil=True)
 def scan_headers(data: Bytes, table: Longs, spans: Longs) -> None:
-    """Read every header of rows that were scanned into ``spans`` (key start, key length, value
-    start, value length)."""
+    """Read every header of scanned rows into ``spans``: key start, key length, value start,
+    value length.
+    """
     found = 0
     for row in range(len(table)):
         position = table[row, HEADERS_START]

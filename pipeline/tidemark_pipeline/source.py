@@ -26,7 +26,7 @@ _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(session: SparkSession) -> None:
-    """Make ``format("tidemark")`` known to a session, for ``read`` and ``readStream``."""
+    """Register ``format("tidemark")`` in a session, for ``read`` and ``readStream``."""
     session.conf.set(_PUSHDOWN, "true")
     session.dataSource.register(TidemarkDataSource)
 
@@ -51,26 +51,30 @@ class TidemarkDataSource(DataSource):
 
 
 class TidemarkReader(DataSourceReader):
-    """Plans on the driver (:meth:`partitions`), reads on executors (:meth:`read`)."""
+    """Reader that plans on the driver (:meth:`partitions`) and reads on executors
+    (:meth:`read`).
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._narrowing = EVERYTHING
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """All of them are given back: see :mod:`tidemark_pipeline.filters`."""
+        """Return all filters, as Spark must apply them again, see
+        :mod:`tidemark_pipeline.filters`.
+        """
         self._narrowing = narrow(filters)
         return filters
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks of one read; every offset between start and end is in exactly one."""
+        """Return the tasks of one read; every offset between start and end is in exactly one."""
         with Survey(self._options) as survey:
             plan = plan_batch(survey, self._options, self._narrowing)
         settle()
         return [TidemarkPartition(task, self._narrowing.since_ms) for task in plan.tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of one task."""
+        """Yield the Arrow batches of one task."""
         if partition is None:  # Spark's stand-in where there is no task
             return
         if not isinstance(partition, TidemarkPartition):

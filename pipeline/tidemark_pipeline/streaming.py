@@ -85,7 +85,7 @@ class Places:
 
 
 class TidemarkPartition(InputPartition):
-    """One task."""
+    """Task of a micro-batch."""
 
     def __init__(self, planned: Planned, since_ms: int | None = None) -> None:
         super().__init__(planned)
@@ -94,7 +94,7 @@ class TidemarkPartition(InputPartition):
 
 
 class TidemarkStreamReader(DataSourceStreamReader):
-    """Plans on the driver, reads on executors."""
+    """Reader that plans on the driver and reads on executors."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -109,11 +109,11 @@ class TidemarkStreamReader(DataSourceStreamReader):
         self._survey: Survey | None = None
 
     def initialOffset(self) -> Offsets:
-        """Where a new query begins."""
+        """Return the start of a new query."""
         return self._begin(self._look()).to_json()
 
     def latestOffset(self) -> Offsets:
-        """Where the next micro-batch ends: at most where its limits and the query's end allow."""
+        """Return the end of the next micro-batch, bounded by its limits and the query's end."""
         survey = self._look()
         parts = survey.parts()
         known = self._planned if self._planned is not None else self._begin(survey)
@@ -144,7 +144,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         return self._reached.to_json()
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """The tasks of one micro-batch. Raises :class:`DataLoss`."""
+        """Return the tasks of one micro-batch. Raises :class:`DataLoss`."""
         begin, until = Places.from_json(start), Places.from_json(end)
         self._planned = until
         if begin.positions == until.positions:
@@ -168,7 +168,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         return [TidemarkPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of one task."""
+        """Yield the Arrow batches of one task."""
         if not isinstance(partition, TidemarkPartition):
             raise TypeError(f"{partition!r} was not planned by this source")
         from tidemark_pipeline.task_execution import read_planned  # on executors alone
@@ -176,12 +176,12 @@ class TidemarkStreamReader(DataSourceStreamReader):
         yield from read_planned(self._options, partition.planned)
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the connections of a query that has ended."""
         if self._survey is not None:
             self._survey.close()
 
     def _look(self) -> Survey:
-        """Things as they are now."""
+        """Return a survey of the current state."""
         if self._survey is None:
             self._survey = Survey(self._options)
         self._survey.forget()
@@ -201,7 +201,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         return self._initial
 
     def _ends(self, survey: Survey, parts: Sequence[Part]) -> dict[Part, int]:
-        """The end of each as it is now, or where the query ends."""
+        """Return the current end of each partition, or the end of the query."""
         if self._options.ending is None:
             return survey.ends_of(parts)
         if self._last is None:

@@ -83,7 +83,7 @@ async def test_a_lost_clusters_topic_comes_back_from_s3(world: ClusterWorld, min
     shown = await restore(s3, *there, "--dry-run")
     assert shown.exit_code == 0, shown.output
     assert f"{TOPIC} (id {id_text(TOPIC_ID)})" in shown.output
-    assert f"{lost.head().highest_remote_offset + 1} is the next one" in shown.output
+    assert f"next offset {lost.head().highest_remote_offset + 1}" in shown.output
     assert await world.gone(kinds.TOPIC, TOPIC)
 
     done = await restore(s3, *there, "--replication-factor", "1")
