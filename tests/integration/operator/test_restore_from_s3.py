@@ -73,7 +73,7 @@ async def test_a_lost_clusters_topic_comes_back_from_s3(world: ClusterWorld, min
     for arguments, keys, words in (
         (into, True, "name the new Cluster: --namespace and --cluster"),
         (there, False, "AWS_ACCESS_KEY_ID"),
-        ((*there[:3], "another", *there[4:]), True, f"is of cluster {LOST}, not of another"),
+        ((*there[:3], "another", *there[4:]), True, f"is owned by cluster {LOST}, not by another"),
     ):
         result = await restore(s3, *arguments, keys=keys)
         assert (result.exit_code, words in " ".join(result.output.split())) == (1, True), (
