@@ -71,7 +71,7 @@ async def test_a_lost_clusters_topic_comes_back_from_s3(world: ClusterWorld, min
     there = (*into, "--namespace", world.namespace, "--cluster", "demo")
 
     for arguments, keys, words in (
-        (into, True, "name the new Cluster: --namespace and --cluster"),
+        (into, True, "needs the new Cluster: add --namespace and --cluster"),
         (there, False, "AWS_ACCESS_KEY_ID"),
         ((*there[:3], "another", *there[4:]), True, f"is owned by cluster {LOST}, not by another"),
     ):
