@@ -36,10 +36,10 @@ TOXIPROXY = Program(
 _START_S = 10.0
 _DOCKER = """#!{python}
 import json, socket, sys
-with socket.socket(socket.AF_UNIX) as asked:
-    asked.connect({path!r})
-    asked.sendall(json.dumps(sys.argv[1:]).encode() + b"\\n")
-    status, said = json.loads(asked.makefile().readline())
+with socket.socket(socket.AF_UNIX) as peer:
+    peer.connect({path!r})
+    peer.sendall(json.dumps(sys.argv[1:]).encode() + b"\\n")
+    status, said = json.loads(peer.makefile().readline())
 print(said)
 sys.exit(status)
 """

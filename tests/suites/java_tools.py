@@ -161,7 +161,7 @@ def reassign_partitions_command(bench: Bench) -> None:
 
 
 def replica_verification_tool(bench: Bench) -> None:
-    """It reads all records of each replica, and compares them."""
+    """Compare all records of each replica."""
     topic = bench.topic()
     produced(bench, topic, 500)
     running = bench.start(
