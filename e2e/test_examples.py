@@ -68,8 +68,8 @@ def topic_names(cluster: Cluster) -> set[str]:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(each, marks=[] if each.parent.name in SHORT else pytest.mark.long)
-        for each in PAGES
+        pytest.param(item, marks=[] if item.parent.name in SHORT else pytest.mark.long)
+        for item in PAGES
     ],
     ids=lambda page: page.parent.name,
 )

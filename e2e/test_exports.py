@@ -133,10 +133,10 @@ class Exporting:
         return None
 
     def table(self) -> list[Row]:
-        from tidemark_pipeline.export.table_options import CATALOG, Wanted
+        from tidemark_pipeline.export.table_options import CATALOG, TableOptions
         from tidemark_pipeline.session import local_session
 
-        wanted = Wanted.of({"table": "db.exported", "warehouse": str(self.warehouse)})
+        wanted = TableOptions.of({"table": "db.exported", "warehouse": str(self.warehouse)})
         settings = wanted.settings([str(self.jar)])
         with local_session("read", short=True, settings=settings) as session:
             rows = session.table(f"{CATALOG}.db.exported").collect()
@@ -146,7 +146,7 @@ class Exporting:
                 row["offset"],
                 None if row["key"] is None else bytes(row["key"]),
                 None if row["value"] is None else bytes(row["value"]),
-                tuple((each["key"], bytes(each["value"])) for each in row["headers"] or ()),
+                tuple((item["key"], bytes(item["value"])) for item in row["headers"] or ()),
             )
             for row in rows
         ]

@@ -43,7 +43,7 @@ class WrongKey:
 
     def __init__(self, cluster: Cluster) -> None:
         self._kube = cluster.kube
-        self._kept = minio.Settings.of(cluster.local.layout.minio)
+        self._kept = minio.MinioSettings.of(cluster.local.layout.minio)
 
     def begin(self) -> None:
         self._write("not the key of this server")

@@ -33,7 +33,7 @@ def page(cluster: Cluster, process: str, path: str = "/metrics") -> str:
 
 def test_the_operator_shows_what_the_table_says(local_cluster: Cluster) -> None:
     rows = (*operator_table.ALL, *process_table.ALL)
-    reasons = {each.name for reasons in TABLE.values() for each in reasons}
+    reasons = {reason.name for reasons in TABLE.values() for reason in reasons}
     shown = page(local_cluster, "operator")
     assert differences(shown, rows, {"reason": reasons}) == []
     assert "\ntidemark_operator_term 1.0\n" in shown

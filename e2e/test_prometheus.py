@@ -70,7 +70,7 @@ def test_every_query_returns_data(local_cluster: Cluster, tmp_path: Path) -> Non
             assert time.monotonic() < deadline, f"no data: {left}"
             use(local_cluster, topic)
             left = {
-                name: each for name, each in left.items() if not has_data(prometheus.query, each)
+                name: item for name, item in left.items() if not has_data(prometheus.query, item)
             }
         groups = prometheus.get("/api/v1/rules")["groups"]
         health = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}

@@ -12,11 +12,11 @@ from e2e.commands import TIDEMARK, run
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
 from tests.table_jars import MavenMissing, jars
 from tidemark.ids import parse_id
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.manifest import ManifestStore
 from tidemark_operator.resources.topic_config import TYPED
-from tidemark_pipeline.brokers import Brokers
+from tidemark_pipeline.brokers import BrokerClient
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
@@ -180,7 +180,7 @@ def test_an_export_of_before_the_restore_neither_skips_nor_deletes_new_records(
             produce(new, topic, first)
         full = {part: end + 2 * RECORDS // PARTITIONS for part, end in ends.items()}
         consume(new, topic, full)  # from offset 0: nothing was deleted
-        with Brokers(Access((new.bootstrap,))) as brokers:
+        with BrokerClient(KafkaAccess((new.bootstrap,))) as brokers:
             found = brokers.epoch_ends(topic, dict.fromkeys(ends, 2**20))
         assert {part: end.offset for part, end in found.items()} == ends
         code, said = export(folder, "db.after")

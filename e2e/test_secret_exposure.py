@@ -93,6 +93,6 @@ def test_no_argument_and_no_environment_shows_them(used: Cluster) -> None:
 def test_no_object_and_no_event_shows_them(used: Cluster) -> None:
     secrets, kube = Secrets.of(used), used.kube
     shown = [kube._call("GET", kube._path(kind.kind)) for kind in KINDS]
-    assert sum(len(each["items"]) for each in shown) > 60  # slices, brokers, topic, cluster
+    assert sum(len(item["items"]) for item in shown) > 60  # slices, brokers, topic, cluster
     shown.append({"items": kube.events()})
-    assert not any(secrets.are_in(json.dumps(each).encode()) for each in shown)
+    assert not any(secrets.are_in(json.dumps(item).encode()) for item in shown)

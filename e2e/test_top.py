@@ -17,12 +17,12 @@ from e2e.commands import run
 from tests.conformance.local_cluster import Cluster, wait
 from tidemark_cli.commands.top import look
 from tidemark_cli.controlplane.client import run_kubectl
-from tidemark_cli.local.kube import GONE, Kube, KubeError
+from tidemark_cli.local.kube import GONE, KubeClient, KubeRequestError
 from tidemark_cli.top.object_index import TOPIC, Holdings
 from tidemark_cli.top.pages import Bar, View
 from tidemark_cli.top.query import Query
-from tidemark_cli.top.ranges import Place
-from tidemark_cli.top.reader import Reader
+from tidemark_cli.top.ranges import RangePlace
+from tidemark_cli.top.reader import ObjectReader
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = f'#!/bin/sh\nexec {sys.executable} -m tidemark_cli.kubectl_plugin "$@"\n'
@@ -46,11 +46,11 @@ def topic(local_cluster: Cluster) -> Iterator[str]:
     wait(lambda: local_cluster.kube.get("Topic", name) is None, f"{name} to be deleted")
 
 
-def places(view: View) -> list[Place]:
+def places(view: View) -> list[RangePlace]:
     """Return the replicas of the only partition."""
     (table,) = view.partitions
     bar = table.rows[0][-1]
-    return [each.place for each in bar.ranges] if isinstance(bar, Bar) else []
+    return [range_.place for range_ in bar.ranges] if isinstance(bar, Bar) else []
 
 
 @pytest.mark.slow
@@ -62,10 +62,10 @@ def test_top_shows_where_offsets_are_stored_and_which_replicas_lag(
     def view() -> View:
         return look(kube, Query(pattern=topic))
 
-    wait(lambda: Place.REMOTE in places(view()), "records to be in the tier alone")
+    wait(lambda: RangePlace.REMOTE in places(view()), "records to be in the tier alone")
     wait(lambda: re.fullmatch(r"\d: 0", str(view().partitions[0].rows[0][3])), "no lag")
     found = view()
-    assert places(found)[-1] is Place.LOCAL
+    assert places(found)[-1] is RangePlace.LOCAL
     assert found.partitions[0].rows[0][4] == f"0 to {RECORDS:,}"
     assert found.problems == ()
     assert {row[2] for row in found.brokers.rows} == {"True"}
@@ -103,7 +103,7 @@ def test_kubectl_finds_its_plugin(
     assert "has no context 'none'" in done.stderr
 
 
-class Counted(Kube):
+class Counted(KubeClient):
     """Counter of requests to the API server."""
 
     calls: ClassVar[Counter[str]] = Counter()
@@ -124,7 +124,7 @@ def test_objects_are_listed_page_by_page_and_then_watched(
     pages = list(kube.pages("Topic", limit=1))
     assert [len(page.objects) for page in pages] == [1] * there
 
-    holdings, reader = Holdings(), Reader(kube, TOPIC)
+    holdings, reader = Holdings(), ObjectReader(kube, TOPIC)
     for batch in reader.read(1):
         batch.put_into(holdings)
     assert len(holdings.lines) == there
@@ -143,7 +143,7 @@ def test_objects_are_listed_page_by_page_and_then_watched(
 
     # A resource version that the API server no longer has: the client lists everything again and
     # reports nothing.
-    with pytest.raises(KubeError) as caught:
+    with pytest.raises(KubeRequestError) as caught:
         kube.changes("Topic", "1", 1)
     assert caught.value.status == GONE
     monkeypatch.setattr(reader, "_version", "1")

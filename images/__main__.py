@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from images import debian, elf
-from images.image_check import SHOWN, Outcome, TrialFailed
+from images.image_check import SHOWN, ImageCheckResult, TrialFailed
 from images.packages import left_out
 from images.runtime import NotInBase, add_runtime, standard_library
 from images.tree import Tree, set_times
@@ -26,7 +26,7 @@ def main(package: str) -> None:
     """Make both folders. Raises NotInBase, TrialFailed."""
     os.umask(0o022)
     names = [LIBRARY, package]
-    before = Outcome.here(APP, names)
+    before = ImageCheckResult.here(APP, names)
     runtime, program = Tree(IMAGE / "runtime"), Tree(IMAGE / "program")
     program.add(APP, lambda path: left_out(path, before.loaded))
     add_runtime(runtime, program.root)
@@ -37,7 +37,7 @@ def main(package: str) -> None:
             compile_all(tree, folder)
     # One below the other for the trial, as they will be.
     (program.root / "app").rename(runtime.root / "app")
-    if different := before.differences(Outcome.inside(runtime.root, APP, names)):
+    if different := before.differences(ImageCheckResult.inside(runtime.root, APP, names)):
         raise TrialFailed("\n".join(different[:SHOWN]))
     (runtime.root / "app").rename(program.root / "app")
     set_times(IMAGE, int(os.environ["SOURCE_DATE_EPOCH"]))

@@ -24,7 +24,7 @@ class TrialFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ImageCheckResult:
     """Result of the imports.
 
     ``imports``: error of each module's import, or "". ``loaded``: files below the folder of the

@@ -27,8 +27,8 @@ __all__ = [
     "QUICK",
     "STRONG",
     "VERSION",
+    "KafkaOptions",
     "MavenMissing",
-    "Wanted",
     "jars",
     "running",
     "start",
@@ -36,7 +36,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class KafkaOptions:
     """``controllers``: nodes that are nothing else; 0: the first broker is the controller, too.
     ``entries``: of each node's configuration. ``ports``, ``racks``, ``advertised`` (as
     ``localhost:19092``): of the first broker first; none: free ports, no racks, what is bound.
@@ -59,12 +59,12 @@ def jars() -> Path:
     return ensure_jars(KAFKA)
 
 
-def start(folder: Path, wanted: Wanted | None = None) -> KafkaNodes:
+def start(folder: Path, wanted: KafkaOptions | None = None) -> KafkaNodes:
     """Create a cluster in a folder and start all of it; the caller stops it.
 
     Raises MavenMissing.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or KafkaOptions()
     layout = Layout.at(folder)
     layout.create()
     nodes = KafkaNodes(layout)
@@ -94,7 +94,7 @@ def start(folder: Path, wanted: Wanted | None = None) -> KafkaNodes:
 
 
 @contextmanager
-def running(folder: Path, wanted: Wanted | None = None) -> Iterator[KafkaNodes]:
+def running(folder: Path, wanted: KafkaOptions | None = None) -> Iterator[KafkaNodes]:
     """The same, stopped at the end."""
     nodes = start(folder, wanted)
     try:

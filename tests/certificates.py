@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.files import TlsFiles
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import KeyPair
 from tidemark_operator.certificates.certificate_folders import read_files, write_files
@@ -27,7 +27,7 @@ def authority_of(cluster_id: str) -> KeyPair:
     return authority.make_authority(cluster_id, now())
 
 
-def folder_of(who: Identity, folder: Path, *, issued_by: KeyPair | None = None) -> Path:
+def folder_of(who: TlsIdentity, folder: Path, *, issued_by: KeyPair | None = None) -> Path:
     """Write what ``who`` needs into ``folder``; ``issued_by``: another authority than its own."""
     trusted = authority_of(who.cluster_id)
     leaf = authority.issue(issued_by or trusted, who, now())
@@ -35,15 +35,17 @@ def folder_of(who: Identity, folder: Path, *, issued_by: KeyPair | None = None) 
     return folder
 
 
-def files_of(who: Identity, folder: Path, *, issued_by: KeyPair | None = None) -> TlsFiles:
+def files_of(who: TlsIdentity, folder: Path, *, issued_by: KeyPair | None = None) -> TlsFiles:
     return TlsFiles(folder_of(who, folder, issued_by=issued_by))
 
 
-def dialer(me: Identity, expected: Identity, folder: Path, *, encrypted: bool = True) -> Dialer:
+def dialer(
+    me: TlsIdentity, expected: TlsIdentity, folder: Path, *, encrypted: bool = True
+) -> Dialer:
     return Dialer(files=files_of(me, folder), expected=expected, encrypted=encrypted)
 
 
-def leaf_of_operator(certificates: Path, who: Identity) -> TlsFiles:
+def leaf_of_operator(certificates: Path, who: TlsIdentity) -> TlsFiles:
     """Issued by the authority of operators that keep theirs in a folder. Raises ``OSError`` while
     there is none."""
     kept = [path for path in certificates.glob("*-ca") if not path.name.endswith("-clients-ca")]

@@ -8,10 +8,10 @@ from tests.helm import named
 from tidemark_operator.pods.identity import PodBroker
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects
 from tidemark_operator.resources.broker import parse_broker
-from tidemark_operator.settings import Settings, parse_arguments
+from tidemark_operator.settings import OperatorSettings, parse_arguments
 
 
-def operator_settings(objects: list[dict[str, Any]]) -> Settings:
+def operator_settings(objects: list[dict[str, Any]]) -> OperatorSettings:
     """With which the release ``tidemark`` starts its operator."""
     template = named(objects, "StatefulSet", "tidemark-operator")["spec"]["template"]
     (container,) = template["spec"]["containers"]

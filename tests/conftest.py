@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.apache_kafka import QUICK, Wanted, running
+from tests.apache_kafka import QUICK, KafkaOptions, running
 from tests.kafka_programs import kafka_jars
 from tests.leftover_sockets import collect_left_sockets
 from tests.lock_order import check_lock_order, end_check, reported
@@ -173,7 +173,9 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNode
     test makes its own topics, and leaves three brokers that run. Skipped where there is no Java or
     no Maven."""
     kafka_jars()
-    wanted = Wanted(brokers=3, controllers=1, racks=("a", "b", "c"), tiered=True, entries=QUICK)
+    wanted = KafkaOptions(
+        brokers=3, controllers=1, racks=("a", "b", "c"), tiered=True, entries=QUICK
+    )
     with running(tmp_path_factory.mktemp("apache-kafka"), wanted) as nodes:
         yield nodes
 

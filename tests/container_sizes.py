@@ -27,9 +27,9 @@ def elements(root: object) -> dict[str, int]:
         ):
             found[path] = found.get(path, 0) + len(value)
             inner: list[Any] = list(value.values() if isinstance(value, Mapping) else value)
-            waiting.extend((path, each) for each in inner)
+            waiting.extend((path, item) for item in inner)
         elif type(value).__module__.startswith(_OURS):
-            waiting.extend((f"{path}.{name}", each) for name, each in _attributes(value))
+            waiting.extend((f"{path}.{name}", item) for name, item in _attributes(value))
     return found
 
 

@@ -11,14 +11,14 @@ from typing import Any
 from tests import kstatus
 from tidemark_operator.kube.definitions import DEFINITION
 from tidemark_operator.kube.errors import (
+    ApiServerUnavailable,
     Conflict,
     FieldConflict,
     Invalid,
     KubeError,
     NotFound,
-    Unavailable,
 )
-from tidemark_operator.kube.kinds import PARTITION_SLICE, Json, Kind, Listed
+from tidemark_operator.kube.kinds import PARTITION_SLICE, Json, Kind, ObjectList
 from tidemark_operator.kube.own_objects import OwnObjects
 
 CREATED = "2023-11-14T22:13:20Z"
@@ -94,14 +94,14 @@ class FakeApiServer:
             raise NotFound(404, f"{kind.kind} {name} does not exist")
         return body
 
-    def list_all(self, who: str, kind: Kind, label_selector: str) -> Listed:
+    def list_all(self, who: str, kind: Kind, label_selector: str) -> ObjectList:
         name, _, value = label_selector.partition("=")
         labelled = (
             body
             for body in self.of_kind(kind)
             if not name or (body["metadata"].get("labels") or {}).get(name) == value
         )
-        return Listed(labelled, resource_version=self._version)
+        return ObjectList(labelled, resource_version=self._version)
 
     def replace(self, who: str, kind: Kind, body: Json) -> Json:
         old = self._current(kind, body)
@@ -272,7 +272,7 @@ def _check_status(new: Json, old: Json) -> None:
 def _check_verdict(body: Json) -> None:
     """Check that no status makes tools stop waiting too early, or wait for a failed object."""
     conditions = (body.get("status") or {}).get("conditions")
-    if conditions and any(each["type"] == "Stalled" for each in conditions):
+    if conditions and any(condition["type"] == "Stalled" for condition in conditions):
         said, meant = kstatus.verdict(body), kstatus.expected(body)
         assert said == meant, f"{body['kind']}: {said} for kstatus, {meant} for people: {body}"
 
@@ -311,7 +311,7 @@ class FakeKubeApi:
     ) -> None:
         """The next calls that begin with ``call`` fail, ``after`` they took effect or without any;
         without an ``error``: no answer comes."""
-        failure = (call, error or Unavailable(0, "no answer"), after)
+        failure = (call, error or ApiServerUnavailable(0, "no answer"), after)
         self._failures += [failure] * times
 
     def fail_at(self, number: int, error: KubeError, *, after: bool = False) -> None:
@@ -322,14 +322,14 @@ class FakeKubeApi:
 
     async def _call(self, verb: Callable[..., Any], *args: Any, writes: bool, who: str = "") -> Any:
         kind, *rest = args
-        bodies = (each for each in rest if isinstance(each, dict))
+        bodies = (item for item in rest if isinstance(item, dict))
         name = next((body["metadata"]["name"] for body in bodies), rest[0])
         call = f"{verb.__name__} {kind.kind} {name}"
         self.calls.append(call)
         if writes:
             self.before(call)
         self._die(len(self.calls) - 1)
-        failure = next((each for each in self._failures if call.startswith(each[0])), None)
+        failure = next((item for item in self._failures if call.startswith(item[0])), None)
         if failure is not None:
             self._failures.remove(failure)
         if failure is None or failure[2]:
@@ -356,22 +356,23 @@ class FakeKubeApi:
             if self.refuses_definitions is not None:
                 raise self.refuses_definitions
             leaving = any(
-                name.startswith(f"{each.lower()}s.") for each in self.server.leaving_kinds
+                name.startswith(f"{leaving_kind.lower()}s.")
+                for leaving_kind in self.server.leaving_kinds
             )
             return {"metadata": {"deletionTimestamp": CREATED} if leaving else {}}
         return await self._call(self.server.get, kind, name, writes=False)
 
-    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> Listed:
+    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> ObjectList:
         return await self._call(self.server.list_all, kind, label_selector, writes=False)
 
     async def pages(
         self, kind: Kind, namespace: str, *, label_selector: str = ""
-    ) -> AsyncIterator[Listed]:
+    ) -> AsyncIterator[ObjectList]:
         """Yield pages of ``page_max`` objects, all as they were at the first request."""
         whole = await self.list_all(kind, namespace, label_selector=label_selector)
         for start in range(0, max(1, len(whole)), self.page_max):
             page = whole[start : start + self.page_max]
-            yield Listed(page, resource_version=whole.resource_version)
+            yield ObjectList(page, resource_version=whole.resource_version)
 
     async def create(self, kind: Kind, namespace: str, body: Json) -> Json:
         async def send(marked: Json) -> Json:
@@ -384,7 +385,7 @@ class FakeKubeApi:
         if self.refuses_creation is not None:
             raise self.refuses_creation
         if kind.kind in self.server.leaving_kinds:
-            raise Unavailable(405, "create not allowed while ... is terminating")
+            raise ApiServerUnavailable(405, "create not allowed while ... is terminating")
         raise Invalid(422, "spec is required")
 
     async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:

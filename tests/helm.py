@@ -9,14 +9,14 @@ from typing import Any
 
 import yaml
 
-from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.build import GoProgram, ensure_program
 from tidemark_cli.toolchain.programs import checkout
 from tidemark_cli.toolchain.versions import GoVersion
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "tidemark"
 BASE_CHART = ROOT / "charts" / "tidemark-base"
-HELM = Program(
+HELM = GoProgram(
     name="helm",
     version="v4.3.1",
     needs_go=GoVersion(1, 26, 0),

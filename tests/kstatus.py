@@ -32,7 +32,7 @@ def verdict(body: Mapping[str, Any]) -> Verdict:
         if condition["type"] in ("Reconciling", "Stalled") and condition["status"] == "True":
             stalled = condition["type"] == "Stalled"
             return Verdict.FAILED if stalled else Verdict.IN_PROGRESS
-    ready = next((each for each in conditions if each["type"] == "Ready"), None)
+    ready = next((item for item in conditions if item["type"] == "Ready"), None)
     if ready is not None and ready["status"] in ("False", "Unknown"):
         return Verdict.IN_PROGRESS
     return Verdict.CURRENT
@@ -44,7 +44,7 @@ def expected(body: Mapping[str, Any]) -> Verdict:
     Stalled is failed, whatever else is under way; only an outcome that is True is Current.
     """
     meta, status = body["metadata"], body.get("status") or {}
-    found = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    found = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
     if meta.get("deletionTimestamp"):
         return Verdict.TERMINATING
     if status.get("observedGeneration", 0) != meta["generation"]:

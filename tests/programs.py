@@ -23,7 +23,7 @@ from tests.suites.short_selection import ensure_short
 from tests.table_jars import MavenMissing, jars
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.schemas.avro.decode import Decoder
+from tidemark_pipeline.schemas.avro.decode import AvroDecoder
 from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.avro.types import columns_of
 from tidemark_pipeline.task_execution import load_decoder
@@ -58,7 +58,7 @@ def _compile_decoders() -> None:
         '{"type": "record", "name": "r", "fields": [{"name": "f", "type": "long"}]}'
     )
     data, place = np.frombuffer(b"\0", dtype=np.uint8), np.zeros(1, dtype=np.int64)
-    for _ in Decoder(schema, columns_of(schema)).decode(data, place, place + 1):
+    for _ in AvroDecoder(schema, columns_of(schema)).decode(data, place, place + 1):
         pass
 
 

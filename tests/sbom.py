@@ -41,9 +41,9 @@ def pinned() -> dict[str, str]:
 def licences(component: dict[str, Any]) -> list[str]:
     """Return the licences of a component: ids, names and expressions alike."""
     found = []
-    for each in component.get("licenses", ()):
-        licence = each.get("license", {})
-        found.append(each.get("expression") or licence.get("id") or licence.get("name") or "")
+    for license_ in component.get("licenses", ()):
+        licence = license_.get("license", {})
+        found.append(license_.get("expression") or licence.get("id") or licence.get("name") or "")
     found = found or [metadata(component["name"]).get("License", "")]
     return [text.splitlines()[0][:80] for text in found if text.strip()]
 
@@ -78,7 +78,7 @@ def _make_bill() -> list[dict[str, Any]]:
         raise SystemExit(f"the bill cannot be made: {made.stderr.strip()}")
     bill = json.loads(BILL.read_text("utf-8"))
     wanted = pinned()
-    bill["components"] = [each for each in bill["components"] if _normal(each["name"]) in wanted]
+    bill["components"] = [item for item in bill["components"] if _normal(item["name"]) in wanted]
     BILL.write_text(json.dumps(bill, indent=1, sort_keys=True) + "\n", "utf-8")
     return list(bill["components"])
 
@@ -97,10 +97,10 @@ def _vulnerabilities() -> str:
         return f"vulnerabilities: not looked up, the data cannot be reached ({reason[:120]})"
     count = 0
     for package in audited:
-        for each in package.get("vulns", ()):
+        for vuln in package.get("vulns", ()):
             count += 1
-            fixed = ", ".join(each["fix_versions"]) or "nothing yet"
-            print(f"{package['name']} {package['version']}: {each['id']}, fixed in {fixed}")
+            fixed = ", ".join(vuln["fix_versions"]) or "nothing yet"
+            print(f"{package['name']} {package['version']}: {vuln['id']}, fixed in {fixed}")
     return f"vulnerabilities: {count} known in {len(audited)} packages"
 
 

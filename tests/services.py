@@ -3,7 +3,7 @@
 from typing import Any
 
 from tidemark_broker.api.fetch_session import FetchSessionCache
-from tidemark_broker.api.services import Services, Settings
+from tidemark_broker.api.services import HandlerServices, HandlerSettings
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
@@ -13,12 +13,12 @@ from tidemark_broker.topic_changes.creations import Creations
 NOTHING: Any = None
 
 
-def services(cluster: MetadataCache, **parts: Any) -> Services:
+def services(cluster: MetadataCache, **parts: Any) -> HandlerServices:
     """``parts``: fields of Services; everybody may do everything, unless ``users`` say more."""
     bare: dict[str, Any] = {
         "replicas": NOTHING,
         "purgatory": Purgatory(),
-        "settings": Settings(),
+        "settings": HandlerSettings(),
         "users": UserStore(),
         "fetch_sessions": FetchSessionCache(slots=10),
         "changes": NOTHING,
@@ -29,4 +29,4 @@ def services(cluster: MetadataCache, **parts: Any) -> Services:
         "transactions": NOTHING,
         "marker_writer": NOTHING,
     }
-    return Services(cluster=cluster, **bare | parts)
+    return HandlerServices(cluster=cluster, **bare | parts)

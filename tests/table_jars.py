@@ -10,10 +10,10 @@ __all__ = ["MavenMissing", "jars", "settings"]
 
 def jars(*formats: Format) -> list[Path]:
     """Return the jars of the formats, and Iceberg's for S3. Raises MavenMissing."""
-    sets = [table_format(each) for each in formats]
+    sets = [table_format(format_) for format_ in formats]
     if Format.ICEBERG in formats:
         sets.append(iceberg_aws())
-    folders = [ensure_jars(each) for each in sets]
+    folders = [ensure_jars(set_) for set_ in sets]
     return [jar for folder in folders for jar in sorted(folder.glob("*.jar"))]
 
 

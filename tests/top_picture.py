@@ -19,7 +19,7 @@ from tidemark.generated import command
 from tidemark_cli.top import pages
 from tidemark_cli.top.object_index import BROKER, CLUSTER
 from tidemark_cli.top.query import Query
-from tidemark_cli.top.ranges import Offsets
+from tidemark_cli.top.ranges import PartitionOffsets
 from tidemark_cli.top.text import frame
 
 WIDTH = 136
@@ -82,7 +82,7 @@ def view() -> pages.View:
         2: (25_300, 30_200, 32_684),
     }
     told = {
-        ("flights", partition): Offsets(
+        ("flights", partition): PartitionOffsets(
             log_start=0,
             local_start=local_start,
             tier_end=tier_end,

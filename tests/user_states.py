@@ -42,7 +42,11 @@ def user(
     name: str, *acls: str, password: str | None = None, mechanisms: tuple[int, ...] = (1, 2)
 ) -> UserState:
     """With a password for these SCRAM mechanisms, or without one."""
-    scram = () if password is None else tuple(credential(password, each) for each in mechanisms)
+    scram = (
+        ()
+        if password is None
+        else tuple(credential(password, mechanism) for mechanism in mechanisms)
+    )
     return UserState(name=name, scram=scram, acls=tuple(acl(text) for text in acls))
 
 

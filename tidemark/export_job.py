@@ -22,11 +22,10 @@ REPORT_BYTES_MAX = 4096
 MESSAGE_CHARS_MAX = 1024
 
 
-class Place(enum.StrEnum):
-    """Destination of a secret value in an order:
-
-    an option of the source, a property of the catalog, a field of the table, an option of the
-    schema registry, or a key of Spark's configuration.
+class OptionPlace(enum.StrEnum):
+    """Destination of a secret value in an order: an option of the source, a property of the
+    catalog, a field of the table, an option of the schema registry, or a key of Spark's
+    configuration.
     """
 
     SOURCE = "source"
@@ -40,7 +39,7 @@ class Place(enum.StrEnum):
 class Hidden:
     """Value that is in an environment variable."""
 
-    place: Place
+    place: OptionPlace
     name: str
     variable: str
 
@@ -79,7 +78,9 @@ class Order:
         try:
             fields: dict[str, Any] = json.loads(text)
             hidden = tuple(
-                Hidden(place=Place(item["place"]), name=item["name"], variable=item["variable"])
+                Hidden(
+                    place=OptionPlace(item["place"]), name=item["name"], variable=item["variable"]
+                )
                 for item in fields.pop("hidden", ())
             )
             return cls(**{**fields, "hidden": hidden, "jars": tuple(fields.get("jars", ()))})
@@ -98,26 +99,29 @@ class Order:
         found = {(item.place, item.name): environment[item.variable] for item in self.hidden}
         return dataclasses.replace(self.put(found), hidden=())
 
-    def put(self, values: Mapping[tuple[Place, str], str]) -> "Order":
+    def put(self, values: Mapping[tuple[OptionPlace, str], str]) -> "Order":
         """Return the order with these values at their places."""
-        parts: dict[Place, dict[str, Any]] = {
-            Place.SOURCE: dict(self.source),
-            Place.TABLE: dict(self.table),
-            Place.CATALOG: dict(self.table.get("catalog", {})),
-            Place.REGISTRY: dict(self.table.get("registry_options", {})),
-            Place.CONF: dict(self.conf),
+        parts: dict[OptionPlace, dict[str, Any]] = {
+            OptionPlace.SOURCE: dict(self.source),
+            OptionPlace.TABLE: dict(self.table),
+            OptionPlace.CATALOG: dict(self.table.get("catalog", {})),
+            OptionPlace.REGISTRY: dict(self.table.get("registry_options", {})),
+            OptionPlace.CONF: dict(self.conf),
         }
         # Catalog and registry are parts of the table's options; an empty part stays absent.
         for (place, name), value in values.items():
             parts[place][name] = value
-        within = {"catalog": parts[Place.CATALOG], "registry_options": parts[Place.REGISTRY]}
-        table = parts[Place.TABLE] | {name: part for name, part in within.items() if part}
+        within = {
+            "catalog": parts[OptionPlace.CATALOG],
+            "registry_options": parts[OptionPlace.REGISTRY],
+        }
+        table = parts[OptionPlace.TABLE] | {name: part for name, part in within.items() if part}
         return dataclasses.replace(
-            self, source=parts[Place.SOURCE], table=table, conf=parts[Place.CONF]
+            self, source=parts[OptionPlace.SOURCE], table=table, conf=parts[OptionPlace.CONF]
         )
 
 
-class Phase(enum.StrEnum):
+class ExportJobPhase(enum.StrEnum):
     """Progress of a job.
 
     REFUSED: a repetition cannot succeed, the message names the remedy. SUPERSEDED: another job has
@@ -134,7 +138,7 @@ class Phase(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class JobReport:
     """State of a job; None where it is not known.
 
     ``lag``: offsets of the topic that the table does not have. ``rows``, ``letters``: rows of the
@@ -143,7 +147,7 @@ class Report:
     Times are Unix time in milliseconds.
     """
 
-    phase: Phase
+    phase: ExportJobPhase
     message: str = ""
     lag: int | None = None
     rows: int | None = None
@@ -162,7 +166,7 @@ class Report:
             most //= 2  # escapes take up to twelve bytes a character
 
     @classmethod
-    def of_json(cls, data: bytes | str) -> "Report | None":
+    def of_json(cls, data: bytes | str) -> "JobReport | None":
         """Return the report in ``data``; None if it is not a report."""
         # The process of the job may be compromised: bound what is parsed, and believe no field
         # unchecked.
@@ -170,7 +174,7 @@ class Report:
             return None
         try:
             fields: Any = json.loads(data)
-            phase, message = Phase(fields["phase"]), fields["message"]
+            phase, message = ExportJobPhase(fields["phase"]), fields["message"]
             figures = {name: fields.get(name) for name in _FIGURES}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None

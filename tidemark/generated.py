@@ -1,6 +1,5 @@
-"""Files that are generated from code and checked in:
-
-written again, or compared with ``--check``, as lint does.
+"""Files that are generated from code and checked in: written again, or compared with
+``--check``, as lint does.
 """
 
 import argparse

@@ -26,7 +26,7 @@ _CLOCK_EPOCH_MAX = 2**29
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ReadPosition:
     """Recorded read position in a partition.
 
     ``offset``: the next offset to read. ``leader_epoch``: epoch of a leader that had all records
@@ -66,7 +66,7 @@ class LogLineage:
     later_epoch_start: int | None = None
 
 
-def divergence(position: Position, log: LogLineage) -> int | None:
+def divergence(position: ReadPosition, log: LogLineage) -> int | None:
     """Return the first offset below the position whose record the log has lost; None if no loss is
     known."""
     epoch = position.leader_epoch
@@ -112,7 +112,7 @@ def merge_restores(known: Iterable[Restore], more: Iterable[Restore]) -> tuple[R
     return tuple(found)
 
 
-def loss_text(name: str, position: Position, lost_from: int) -> str:
+def loss_text(name: str, position: ReadPosition, lost_from: int) -> str:
     """Describe, for messages, which records the partition ``name`` has lost and why."""
     epoch = "" if position.leader_epoch is None else f" (leader epoch {position.leader_epoch})"
     return (

@@ -24,14 +24,14 @@ from tidemark.wire.receiver import Frame
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.fetch_session import FetchSessionCache
-from tidemark_broker.api.services import Services, Settings
+from tidemark_broker.api.services import HandlerServices, HandlerSettings
 from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.client_listeners import ClientListeners, user_store
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.config_entries import accepted
-from tidemark_broker.control.client import ControlClient, Identity
-from tidemark_broker.control.commands import Commands
+from tidemark_broker.control.client import ControlClient, ProcessIdentity
+from tidemark_broker.control.commands import CommandServer
 from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
@@ -39,9 +39,9 @@ from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.groups.metrics import GroupCollector
-from tidemark_broker.listeners import REPLICATION, Address, ClientListener
+from tidemark_broker.listeners import REPLICATION, ClientListener, ListenerAddress
 from tidemark_broker.log import StorageError
-from tidemark_broker.log_maintenance import Upkeep
+from tidemark_broker.log_maintenance import LogMaintenance
 from tidemark_broker.metrics import BrokerCollector, CertificateCollector, TopicCollector
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
@@ -68,7 +68,7 @@ from tidemark_broker.topic_changes.forwarder import Forwarder
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.marker_writer import MarkerWriter
 from tidemark_broker.transactions.metrics import TransactionsCollector
-from tidemark_broker.transactions.shard import Limits
+from tidemark_broker.transactions.shard import TransactionLimits
 from tidemark_broker.transactions.wire import (
     ASK_COORDINATOR,
     WRITE_MARKERS,
@@ -90,15 +90,14 @@ RemoteFactory = Callable[[ReplicaContext, BrokerConfig], RemoteLog[Partition]]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A broker that is registered and unfenced:
-
-    its advertised addresses, listeners in their order.
+    """A broker that is registered and unfenced: its advertised addresses, listeners in their
+    order.
     """
 
     node_id: int
     clients: Sequence[ClientListener]
-    listeners: Mapping[str, Address]
-    metrics: Address
+    listeners: Mapping[str, ListenerAddress]
+    metrics: ListenerAddress
 
 
 def fetch_limits(config: BrokerConfig) -> FetchLimits:
@@ -113,9 +112,9 @@ def fetch_limits(config: BrokerConfig) -> FetchLimits:
     )
 
 
-def api_settings(config: BrokerConfig) -> Settings:
+def api_settings(config: BrokerConfig) -> HandlerSettings:
     """Return the part of the configuration that the api handlers read."""
-    return Settings(
+    return HandlerSettings(
         fetch_bytes_max=config.integer("fetch.max.bytes"),
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
         replica_selector=accepted(config.entries, REPLICA_SELECTOR),
@@ -124,16 +123,16 @@ def api_settings(config: BrokerConfig) -> Settings:
     )
 
 
-def transaction_limits(config: BrokerConfig) -> Limits:
+def transaction_limits(config: BrokerConfig) -> TransactionLimits:
     """Return the part of the configuration that the transaction coordinator reads."""
-    return Limits(
+    return TransactionLimits(
         timeout_max_ms=config.integer("transaction.max.timeout.ms"),
         expiration_ms=config.integer("transactional.id.expiration.ms"),
         bytes_max=config.integer("tidemark.transactions.bytes.max"),
     )
 
 
-class Broker:
+class BrokerServer:
     """All parts of one broker. :meth:`run` may be called once."""
 
     def __init__(
@@ -198,7 +197,7 @@ class Broker:
         self.fetch_service = ReplicaFetchService(self.context, self.manager.by_id)
         self.replication_server = self._replication_server()
         self.epoch = ControllerEpoch(config.log_dir / CONTROLLER_EPOCH_FILE)
-        self.upkeep = Upkeep(log_directory, self.manager)
+        self.upkeep = LogMaintenance(log_directory, self.manager)
         self.cleaner = LogCleaner(
             config,
             lambda: self.manager.partitions,
@@ -211,7 +210,7 @@ class Broker:
     def _dialer_of(self, node_id: int) -> Dialer:
         return Dialer(
             files=self.tls,
-            expected=tls_identity.Identity(self.config.cluster_id, node_id),
+            expected=tls_identity.TlsIdentity(self.config.cluster_id, node_id),
             encrypted=self.config.replicates_encrypted,
         )
 
@@ -242,7 +241,7 @@ class Broker:
         )
         return ReplicationServer(
             PrivateDispatcher(apis, self.net_metrics).serve,
-            me=tls_identity.Identity(self.config.cluster_id, self.config.node_id),
+            me=tls_identity.TlsIdentity(self.config.cluster_id, self.config.node_id),
             files=self.tls,
             encrypted=self.config.replicates_encrypted,
             config=ServerConfig.of(self.config.entries),
@@ -252,7 +251,7 @@ class Broker:
     def _dispatcher(self) -> Dispatcher:
         # The handlers reach the broker only through these parts, which tests replace one by one.
         return Dispatcher(
-            Services(
+            HandlerServices(
                 replicas=self.manager,
                 cluster=self.metadata,
                 purgatory=self.purgatory,
@@ -377,10 +376,10 @@ class Broker:
     async def _announce(self, metrics_port: int, ready: Callable[[Ready], None]) -> None:
         await self.client.unfenced.wait()
         listeners = {
-            endpoint.name: Address(endpoint.host, endpoint.port)
+            endpoint.name: ListenerAddress(endpoint.host, endpoint.port)
             for endpoint in self.listeners.endpoints()
         }
-        metrics = Address(self.config.metrics.host, metrics_port)
+        metrics = ListenerAddress(self.config.metrics.host, metrics_port)
         ready(Ready(self.config.node_id, self.config.clients, listeners, metrics))
 
     async def _shut_down(self) -> bool:
@@ -430,7 +429,7 @@ class Broker:
     def _control_client(self) -> ControlClient:
         config = self.config
         return ControlClient(
-            Identity(
+            ProcessIdentity(
                 broker_id=config.node_id,
                 cluster_id=config.cluster_id,
                 incarnation_id=uuid.uuid4(),
@@ -445,7 +444,7 @@ class Broker:
                 config.advertised_endpoint(REPLICATION, self.replication_server.port),
             ),
             manager=self.manager,
-            commands=Commands(
+            commands=CommandServer(
                 self.manager,
                 self.epoch,
                 self.disablements,

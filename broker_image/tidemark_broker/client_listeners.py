@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from tidemark.tls.files import ListenerFiles
 from tidemark.wire.control import Endpoint
 from tidemark_broker.api.dispatcher import Dispatcher
-from tidemark_broker.api.sessions import ProofLimits, Sessions
+from tidemark_broker.api.sessions import ConnectionSessions, ProofLimits
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.config_entries import accepted
 from tidemark_broker.listeners import OAUTHBEARER, ClientAuth, ClientListener
@@ -50,7 +50,9 @@ class ClientListeners:
         waits = any(listener.authenticates for listener in config.clients)
         self.servers: Mapping[str, KafkaServer] = {
             listener.name: KafkaServer(
-                Sessions(listener, dispatcher, self._verifier, limits, waits_for_users=waits).open,
+                ConnectionSessions(
+                    listener, dispatcher, self._verifier, limits, waits_for_users=waits
+                ).open,
                 connections,
                 listener.name,
                 _contexts(listener),

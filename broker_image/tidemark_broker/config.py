@@ -17,8 +17,8 @@ from tidemark.wire.control import Endpoint
 from tidemark_broker.config_entries import ConfigError, accepted, integer_of, number_of, text_of
 from tidemark_broker.listeners import (
     REPLICATION,
-    Address,
     ClientListener,
+    ListenerAddress,
     address_of,
     addresses_of,
     client_listeners,
@@ -58,11 +58,11 @@ class BrokerConfig:
     rack: str | None
     log_dir: Path
     tls_directory: Path
-    listeners: Mapping[str, Address]
+    listeners: Mapping[str, ListenerAddress]
     clients: tuple[ClientListener, ...]
-    advertised: Mapping[str, Address]
-    controllers: tuple[Address, ...]
-    metrics: Address
+    advertised: Mapping[str, ListenerAddress]
+    controllers: tuple[ListenerAddress, ...]
+    metrics: ListenerAddress
     log_level: str
     entries: Mapping[str, str]
 
@@ -129,7 +129,7 @@ def parse(entries: Mapping[str, str]) -> BrokerConfig:
     if unknown:
         raise ConfigError(f"advertised.listeners: {', '.join(unknown)} is not in listeners")
     # The controller distributes the replication address, so a free port of the interface suffices.
-    listeners.setdefault(REPLICATION, Address(clients[0].address.host, 0))
+    listeners.setdefault(REPLICATION, ListenerAddress(clients[0].address.host, 0))
     return BrokerConfig(
         node_id=integer_of(entries, "node.id"),
         cluster_id=entries["cluster.id"].strip(),
@@ -145,7 +145,7 @@ def parse(entries: Mapping[str, str]) -> BrokerConfig:
             for part in entries["controller.addresses"].split(",")
             if part.strip()
         ),
-        metrics=Address(
+        metrics=ListenerAddress(
             text_of(entries, "metrics.host"),
             integer_of(entries, "metrics.port"),
         ),

@@ -34,7 +34,7 @@ _SHOWS_SECRET = frozenset({PLAIN, OAUTHBEARER})
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ListenerAddress:
     """A host and a port. Port 0 lets the kernel pick a free one."""
 
     host: str
@@ -80,7 +80,7 @@ class ClientListener:
     """
 
     name: str
-    address: Address
+    address: ListenerAddress
     protocol: SecurityProtocol
     tls_directory: Path | None = None
     client_auth: ClientAuth = ClientAuth.NONE
@@ -107,21 +107,21 @@ class ClientListener:
         return "a certificate" if required else ""
 
 
-def address_of(key: str, text: str) -> Address:
+def address_of(key: str, text: str) -> ListenerAddress:
     """Parse ``host:port``, IPv6 in brackets. Raises :class:`ConfigError`."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ConfigError(f"{key}={text!r}: write host:port")
     # An empty host binds all interfaces, as in Kafka.
-    return Address(host.strip("[]") or "0.0.0.0", int(port))
+    return ListenerAddress(host.strip("[]") or "0.0.0.0", int(port))
 
 
-def addresses_of(key: str, text: str) -> dict[str, Address]:
+def addresses_of(key: str, text: str) -> dict[str, ListenerAddress]:
     """Parse comma-separated ``NAME://host:port`` in their order.
 
     An entry without a name is :data:`CLIENTS`. Raises :class:`ConfigError`.
     """
-    found: dict[str, Address] = {}
+    found: dict[str, ListenerAddress] = {}
     for part in list_of(text):
         before, separator, rest = part.rpartition("://")
         name = before.upper() if separator else CLIENTS
@@ -134,7 +134,7 @@ def addresses_of(key: str, text: str) -> dict[str, Address]:
 
 
 def client_listeners(
-    entries: Mapping[str, str], addresses: Mapping[str, Address]
+    entries: Mapping[str, str], addresses: Mapping[str, ListenerAddress]
 ) -> tuple[ClientListener, ...]:
     """Return the listeners of ``addresses`` that are for clients, in their order.
 
@@ -166,7 +166,7 @@ def _protocols(entries: Mapping[str, str]) -> dict[str, SecurityProtocol]:
 def _listener(
     entries: Mapping[str, str],
     name: str,
-    address: Address,
+    address: ListenerAddress,
     protocols: Mapping[str, SecurityProtocol],
 ) -> ClientListener:
     protocol = protocols.get(name)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tidemark_broker.flush_ages import FlushAges
 from tidemark_broker.log import StorageError
-from tidemark_broker.purgatory import Change
+from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, log_start
@@ -19,7 +19,7 @@ from tidemark_broker.replication.threads import in_thread
 logger = logging.getLogger(__name__)
 
 
-class Upkeep:
+class LogMaintenance:
     """Maintenance jobs over all hosted logs. Used from the loop thread only."""
 
     def __init__(self, log_directory: LogDirectory, manager: ReplicaManager) -> None:
@@ -86,7 +86,7 @@ class Upkeep:
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
         # The copier waits for rolled segments, which are the ones it may copy.
         if partition.log.active_base_offset != active:
-            partition.context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
+            partition.context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, partition.tp))
         # Fetches below the new log start must fail now instead of at their time-out.
         if partition.log_start_offset > before:
             partition.wake_all()

@@ -18,7 +18,7 @@ import uvloop
 
 from tidemark.configuration.table import unread_in_broker_file
 from tidemark_broker import file_descriptors
-from tidemark_broker.broker import Broker, Ready
+from tidemark_broker.broker import BrokerServer, Ready
 from tidemark_broker.config import BrokerConfig, load
 from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.log import StorageError
@@ -67,7 +67,9 @@ async def serve(config: BrokerConfig) -> None:
     limit = file_descriptors.raise_limit()
     log_directory = await asyncio.to_thread(LogDirectory.open, config)
     file_descriptors.report(limit, log_directory.log_count)
-    threads_ended = await Broker(config, log_directory, RemoteLogManager.of).run(stop, announce)
+    threads_ended = await BrokerServer(config, log_directory, RemoteLogManager.of).run(
+        stop, announce
+    )
     logger.info("broker %d has shut down cleanly", config.node_id)
     if not threads_ended:
         logging.shutdown()
@@ -75,9 +77,8 @@ async def serve(config: BrokerConfig) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a broker and return the exit status:
-
-    0 clean, 2 invalid configuration, 1 other failure.
+    """Run a broker and return the exit status: 0 clean, 2 invalid configuration, 1 other
+    failure.
     """
     parser = argparse.ArgumentParser(prog="tidemark_broker", description="A Tidemark broker.")
     parser.add_argument("--config", type=Path, required=True, help="JSON or properties file")

@@ -108,7 +108,7 @@ def _ends(folders: Iterable[Path]) -> Iterator[float]:
 
 
 @dataclass(slots=True)
-class _Topic:
+class _TopicSums:
     """Sums over the partitions of a topic that this broker leads."""
 
     tiering: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -160,7 +160,7 @@ class TopicCollector(Collector):
             heapq.nlargest(self._most, topics.items(), key=lambda item: item[1].size_bytes)
         )
 
-        def of_each(value: Callable[[_Topic], float]) -> Values:
+        def of_each(value: Callable[[_TopicSums], float]) -> Values:
             return {(name,): value(topic) for name, topic in shown.items()}
 
         tiering: Values = {
@@ -187,12 +187,12 @@ class TopicCollector(Collector):
         yield family(topic_table.TIER_ERRORS, of_each(lambda topic: topic.errors))
         yield single(topic_table.LEFT_OUT, len(topics) - len(shown))
 
-    def _add_up(self) -> dict[str, _Topic]:
+    def _add_up(self) -> dict[str, _TopicSums]:
         # Only leaders report, so each partition counts once in the cluster.
-        topics: dict[str, _Topic] = {}
+        topics: dict[str, _TopicSums] = {}
         remote = self._manager.context.remote
         for partition in self._manager.partitions:
             if partition.is_leader:
                 summary = RemoteSummary() if remote is None else remote.summary(partition)
-                topics.setdefault(partition.topic, _Topic()).add(partition, summary)
+                topics.setdefault(partition.topic, _TopicSums()).add(partition, summary)
         return topics

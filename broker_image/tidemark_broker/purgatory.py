@@ -28,7 +28,7 @@ N = TypeVar("N", bound=Hashable)
 OPERATIONS_MAX = 100_000
 
 
-class Change(enum.StrEnum):
+class PartitionChange(enum.StrEnum):
     """State of a partition whose change an operation may wait for."""
 
     LOG_END = enum.auto()
@@ -45,7 +45,7 @@ class Signal:
 
 
 #: A change of a partition (topic, number), or a signal.
-DelayedOperationKey: TypeAlias = tuple[Change, tuple[str, int]] | Signal
+DelayedOperationKey: TypeAlias = tuple[PartitionChange, tuple[str, int]] | Signal
 
 
 class _Operation:

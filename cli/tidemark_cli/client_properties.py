@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark_pipeline.security import SecurityError, parse_bootstrap, parse_security
 
 _NAMES = "ssl.endpoint.identification.algorithm"
@@ -27,7 +27,7 @@ class BadProperties(ValueError):
     """Client properties or an address that cannot be used; the text says what to do."""
 
 
-def read_access(path: Path | None, bootstrap: str = "") -> Access:
+def read_access(path: Path | None, bootstrap: str = "") -> KafkaAccess:
     """Return the access that a file of client properties and bootstrap addresses describe.
 
     ``path`` None means without TLS and SASL. ``bootstrap`` is "" where the caller has the
@@ -35,12 +35,12 @@ def read_access(path: Path | None, bootstrap: str = "") -> Access:
     """
     try:
         addresses = parse_bootstrap(bootstrap)
-        return Access(addresses) if path is None else access_of(_read(path), addresses)
+        return KafkaAccess(addresses) if path is None else access_of(_read(path), addresses)
     except (BadProperties, SecurityError) as error:
         raise BadProperties(f"{path}: {error}" if path else str(error)) from error
 
 
-def access_of(found: Mapping[str, str], addresses: tuple[str, ...] = ()) -> Access:
+def access_of(found: Mapping[str, str], addresses: tuple[str, ...] = ()) -> KafkaAccess:
     """Return the access that properties describe.
 
     Reads the certificate files, so that a wrong path fails before any connection. Raises
@@ -52,14 +52,14 @@ def access_of(found: Mapping[str, str], addresses: tuple[str, ...] = ()) -> Acce
         raise BadProperties(f"unknown property {strange[0]}; the supported ones are {known}")
     tls, login = parse_security(found, os.environ, prefix="")
     if tls is None:
-        return Access(addresses, login=login)
+        return KafkaAccess(addresses, login=login)
     # Kafka's default is https: host names are verified unless the property says none.
     tls = replace(tls, check_names=found.get(_NAMES, "https").lower() not in ("", "none"))
     try:
         tls.context()
     except (OSError, ValueError) as error:
         raise BadProperties(f"certificates or keys cannot be read: {error}") from error
-    return Access(addresses, tls, login)
+    return KafkaAccess(addresses, tls, login)
 
 
 def _read(path: Path) -> dict[str, str]:

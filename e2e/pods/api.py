@@ -43,10 +43,10 @@ def resources(group_root: str, body: dict[str, Any]) -> Iterator[tuple[str, Reso
         name = group["metadata"].get("name", "")
         version = group["versions"][0]
         root = "/".join(part for part in (group_root, name, version["version"]) if part)
-        for each in version.get("resources", ()):
-            plural = each["resource"]
-            found = Resource(root, plural, each["scope"] == "Namespaced")
-            for word in (plural, each.get("singularResource", ""), f"{plural}.{name}"):
+        for resource in version.get("resources", ()):
+            plural = resource["resource"]
+            found = Resource(root, plural, resource["scope"] == "Namespaced")
+            for word in (plural, resource.get("singularResource", ""), f"{plural}.{name}"):
                 if word:
                     yield word, found
 

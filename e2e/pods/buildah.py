@@ -194,7 +194,7 @@ def _unmount(folder: Path) -> None:
 def mounts_below(folder: Path, mountinfo: str) -> list[Path]:
     """The last one first, as they go; ``mountinfo``: see proc_pid_mountinfo(5)."""
     escaped = [line.split()[4] for line in mountinfo.splitlines()]
-    found = [Path(re.sub(r"\\([0-7]{3})", lambda c: chr(int(c[1], 8)), each)) for each in escaped]
+    found = [Path(re.sub(r"\\([0-7]{3})", lambda c: chr(int(c[1], 8)), item)) for item in escaped]
     return [path for path in reversed(found) if path.is_relative_to(folder)]
 
 

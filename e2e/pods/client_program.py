@@ -56,7 +56,7 @@ def records(bootstrap: str, topic: str) -> None:
             sys.exit(f"not all of {ends} was read: {[consumer.position(part) for part in parts]}")
         for part, batch in consumer.poll(timeout_ms=500).items():
             found[part] += [(record.offset, int(record.value[:8])) for record in batch]
-    print(json.dumps({str(part.partition): each for part, each in found.items()}))
+    print(json.dumps({str(part.partition): item for part, item in found.items()}))
     consumer.close()
 
 

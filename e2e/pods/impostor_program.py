@@ -16,7 +16,7 @@ from typing import Any
 
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.files import TlsFiles
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest, ReplicaFetchResponse
@@ -106,7 +106,7 @@ async def answered(
     host, _, port = address.rpartition(":")
     if not folder:
         return await without_certificate(host, int(port))
-    expected = Identity(cluster, None if other < 0 else other)
+    expected = TlsIdentity(cluster, None if other < 0 else other)
     dialer = Dialer(files=TlsFiles(Path(folder)), expected=expected)
     asked = question(listener, cluster, int(folder.rpartition("-")[2]), claimed)
     return await with_certificate(host, int(port), dialer, *asked)

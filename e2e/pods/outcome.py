@@ -49,7 +49,7 @@ def ended(progress: Progress, outcomes: Mapping[str, Outcome]) -> int:
         progress.passed += outcome.passed
         progress.failed += outcome.failed
         progress.figures += outcome.figures
-    missing = {side: each.not_here for side, each in outcomes.items() if each.not_here}
+    missing = {side: item.not_here for side, item in outcomes.items() if item.not_here}
     if len(missing) == len(outcomes):
         raise NotHere("; ".join(dict.fromkeys(missing.values())))
     print(progress.closing(), flush=True)

@@ -106,11 +106,11 @@ def _members(archive: Path, layer: str) -> dict[str, tuple[object, ...]]:
     """Return metadata and digest of each file in a layer, by path."""
     with tarfile.open(archive) as outer, tarfile.open(fileobj=outer.extractfile(layer)) as files:
         return {
-            each.name: (
-                *(each.mode, each.type, each.uid, each.gid, each.mtime, each.linkname),
-                hash(file.read()) if (file := files.extractfile(each)) else None,
+            item.name: (
+                *(item.mode, item.type, item.uid, item.gid, item.mtime, item.linkname),
+                hash(file.read()) if (file := files.extractfile(item)) else None,
             )
-            for each in files
+            for item in files
         }
 
 

@@ -150,7 +150,7 @@ def _gone(kind: str, name: str) -> Look:
 def _event(reason: str, name: str) -> Look:
     def missing(stage: Stage, _: float) -> str:
         found = stage.kubernetes.all(NAMESPACE, "events.events.k8s.io")
-        told = {(each["reason"], each["regarding"]["name"]) for each in found}
+        told = {(item["reason"], item["regarding"]["name"]) for item in found}
         return "" if (reason, name) in told else f"no Event {reason} of {name}"
 
     return missing

@@ -52,7 +52,7 @@ def shared_out(chapters: Sequence[Chapter], sides: int) -> tuple[Side, ...]:
     first, *others = chapters
     taken_s = [_first_s(first, bool(number)) for number in range(sides)]
     shares: list[list[Chapter]] = [[] for _ in range(sides)]
-    for chapter in sorted(others, key=lambda each: each.takes_s, reverse=True):
+    for chapter in sorted(others, key=lambda other: other.takes_s, reverse=True):
         number = taken_s.index(min(taken_s))
         shares[number].append(chapter)
         taken_s[number] += chapter.takes_s

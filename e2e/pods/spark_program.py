@@ -2,7 +2,7 @@
 does the same for the table of an Export.
 
 Argument, as one JSON object: ``topic``, the options of the ``tidemark`` source; and, if there is a
-table, ``table``, the arguments of :class:`tidemark_pipeline.export.table_options.Wanted`, and
+table, ``table``, the arguments of :class:`tidemark_pipeline.export.table_options.TableOptions`, and
 ``jar``, the path of Iceberg. Output is one line, a JSON object with the same two names. For the
 topic it has, for each partition and tier (``remote``, ``local``), the number of rows and the sum of
 the numbers that the values start with. For the table it has rows, distinct offsets and that sum, or
@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tidemark_pipeline.export.table_options import CATALOG, Wanted
+from tidemark_pipeline.export.table_options import CATALOG, TableOptions
 from tidemark_pipeline.session import local_session
 from tidemark_pipeline.topic_source import read_topic
 
@@ -33,7 +33,7 @@ def of_topic(session: SparkSession, options: dict[str, str]) -> list[dict[str, A
     return [row.asDict() for row in found.collect()]
 
 
-def of_table(session: SparkSession, wanted: Wanted) -> dict[str, Any]:
+def of_table(session: SparkSession, wanted: TableOptions) -> dict[str, Any]:
     """Return rows, distinct offsets and sum of a table."""
     (row,) = (
         session.table(f"{CATALOG}.{wanted.table}")
@@ -49,7 +49,7 @@ def of_table(session: SparkSession, wanted: Wanted) -> dict[str, Any]:
 
 if __name__ == "__main__":
     told = json.loads(sys.argv[1])
-    wanted = Wanted.of(told["table"]) if "table" in told else None
+    wanted = TableOptions.of(told["table"]) if "table" in told else None
     settings = wanted.settings([told["jar"]]) if wanted else {}
     with local_session("e2e", short=True, settings=settings) as session:
         table = of_table(session, wanted) if wanted else None

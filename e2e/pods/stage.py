@@ -108,8 +108,10 @@ class Stage:
         found = self.kubernetes.all(NAMESPACE, "pods", "brokers.tidemark.dev")
         by_name = {(body["kind"], body["metadata"]["name"]): body for body in found}
         brokers = [("Broker", f"broker-{number}") for number in range(1, self.brokers + 1)]
-        for each in (*(("Pod", name) for name in self._pods()), *brokers):
-            complaint = not_ready(by_name[each]) if each in by_name else f"no {' '.join(each)}"
+        for broker in (*(("Pod", name) for name in self._pods()), *brokers):
+            complaint = (
+                not_ready(by_name[broker]) if broker in by_name else f"no {' '.join(broker)}"
+            )
             if complaint:
                 return complaint
         return self._cluster_complaint()
@@ -186,7 +188,7 @@ class Stage:
 
     def consume_all(self) -> None:
         """The same of every topic that chapters have left. Raises CommandFailed."""
-        self.client.run("consume", *(each for pair in self.written.items() for each in pair))
+        self.client.run("consume", *(item for pair in self.written.items() for item in pair))
 
     def begin_load(self, topic: str) -> None:
         """Records of this topic are written and read until :meth:`end_load`."""

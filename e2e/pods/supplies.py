@@ -46,7 +46,7 @@ def built(
     """
     images = build_all(builder, own_images(names), programs, folder, progress)
     # Only our own images have a size limit.
-    for name in [each for each in OWN if each in images]:
+    for name in [item for item in OWN if item in images]:
         image = images[name]
         short = name.rpartition("/")[2].partition(":")[0]
         sizes = f"{image.size / MEGABYTE:.0f} MB ({image.own_size / MEGABYTE:.0f} above Python)"

@@ -47,7 +47,7 @@ def share(topic: str, count: str) -> None:
 
     def poll() -> bool:
         for name, consumer in members.items():
-            got[name] += sum(each.error() is None for each in consumer.consume(IN_EACH, 0.2))
+            got[name] += sum(item.error() is None for item in consumer.consume(IN_EACH, 0.2))
         return got.total() >= int(count)
 
     until(poll, f"{count} records")
@@ -69,7 +69,7 @@ def settle(source: str, target: str, count: str) -> None:
 
     def copy() -> bool:
         nonlocal copied
-        records = [each for each in consumer.consume(IN_EACH, 1.0) if each.error() is None]
+        records = [item for item in consumer.consume(IN_EACH, 1.0) if item.error() is None]
         producer.begin_transaction()
         for record in records:
             producer.produce(target, record.value(), record.key())

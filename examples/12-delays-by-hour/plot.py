@@ -23,8 +23,8 @@ def figure(rows: list[dict[str, Any]]) -> Figure:
     delays.legend(frameon=False)
     flights.bar(hours, [int(row["flights"]) for row in rows], color="0.6")
     flights.set(ylabel="flights", xlabel="scheduled hour of departure", xticks=hours)
-    for each in (delays, flights):
-        each.spines[["top", "right"]].set_visible(False)
+    for item in (delays, flights):
+        item.spines[["top", "right"]].set_visible(False)
     return drawn
 
 

@@ -28,13 +28,13 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from tidemark.error_text import error_text
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
-from tidemark_operator.kube.access import Access, AccessError
+from tidemark_operator.kube.access import AccessError, KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import CLUSTER, Json
-from tidemark_operator.resources.broker_pod import Protocol
+from tidemark_operator.resources.broker_pod import ListenerProtocol
 from tidemark_operator.resources.conditions import READY
-from tidemark_operator.settings import Address, BadSettings
+from tidemark_operator.settings import BadSettings, BindAddress
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -42,11 +42,11 @@ TIMEOUT_S = 10.0
 PAUSE_S = 2.0
 _CLIENT_ID = "tidemark-check"
 _BODY_BYTES_MAX = 4096
-_ENCRYPTED = (Protocol.SSL, Protocol.SASL_SSL)
+_ENCRYPTED = (ListenerProtocol.SSL, ListenerProtocol.SASL_SSL)
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class InstallationCheck:
     """A check; ``look`` returns "" if ``what`` is true, else the cause."""
 
     what: str
@@ -56,7 +56,7 @@ class Check:
 # ------------------------------------------------------------ operators and the Cluster
 
 
-def operator_complaint(address: Address) -> str:
+def operator_complaint(address: BindAddress) -> str:
     """Return why an operator's ``/healthz`` fails, "" if it does not."""
     connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
     try:
@@ -86,7 +86,9 @@ def cluster_complaint(body: Json, brokers: int) -> str:
     return "no operator has observed it yet"
 
 
-def _stored_cluster_complaint(access: Access, namespace: str, name: str, brokers: int) -> str:
+def _stored_cluster_complaint(
+    access: KubernetesAccess, namespace: str, name: str, brokers: int
+) -> str:
     async def read() -> Json:
         async with await KubeApi.open(access, TIMEOUT_S) as api:
             return await api.get(CLUSTER, namespace, name)
@@ -100,7 +102,7 @@ def _stored_cluster_complaint(access: Access, namespace: str, name: str, brokers
 # ------------------------------------------------------------ brokers
 
 
-def listener_complaint(protocol: Protocol, address: Address, brokers: int) -> str:
+def listener_complaint(protocol: ListenerProtocol, address: BindAddress, brokers: int) -> str:
     """Return why a client that connects there does not reach ``brokers`` brokers, "" if it does.
 
     With SASL a client without credentials gets no further than ApiVersions, and with TLS no further
@@ -109,7 +111,7 @@ def listener_complaint(protocol: Protocol, address: Address, brokers: int) -> st
     try:
         if protocol in _ENCRYPTED:
             _shake_hands(address)
-        elif protocol is Protocol.SASL_PLAINTEXT:
+        elif protocol is ListenerProtocol.SASL_PLAINTEXT:
             _ask_versions(address)
         else:
             return _led_complaint(address, brokers)
@@ -118,7 +120,7 @@ def listener_complaint(protocol: Protocol, address: Address, brokers: int) -> st
     return ""
 
 
-def _led_complaint(address: Address, brokers: int) -> str:
+def _led_complaint(address: BindAddress, brokers: int) -> str:
     missing = []
     led = _ask_brokers(address)
     for broker in led:
@@ -130,7 +132,7 @@ def _led_complaint(address: Address, brokers: int) -> str:
     return "" if found >= brokers else f"{found} of {brokers} brokers answer {'; '.join(missing)}"
 
 
-def _ask_brokers(address: Address) -> list[Address]:
+def _ask_brokers(address: BindAddress) -> list[BindAddress]:
     """Return the brokers of a Metadata answer, with their addresses on this listener."""
     request = MetadataRequest(
         topics=(),
@@ -140,10 +142,10 @@ def _ask_brokers(address: Address) -> list[Address]:
     )
     with _connection(address) as connection:
         answer = connection.request(request, MetadataResponse, TIMEOUT_S)
-    return [Address(host=broker.host, port=int(broker.port)) for broker in answer.brokers]
+    return [BindAddress(host=broker.host, port=int(broker.port)) for broker in answer.brokers]
 
 
-def _ask_versions(address: Address) -> None:
+def _ask_versions(address: BindAddress) -> None:
     """Send ApiVersions, the first request of any client."""
     with _connection(address) as connection:
         answer = connection.request(ApiVersionsRequest(), ApiVersionsResponse, TIMEOUT_S)
@@ -151,11 +153,11 @@ def _ask_versions(address: Address) -> None:
         raise FrameError(f"ApiVersions returned error {answer.error_code.name}")
 
 
-def _connection(address: Address) -> BlockingConnection:
+def _connection(address: BindAddress) -> BlockingConnection:
     return BlockingConnection(address.host, address.port, client_id=_CLIENT_ID, timeout_s=TIMEOUT_S)
 
 
-def _shake_hands(address: Address) -> None:
+def _shake_hands(address: BindAddress) -> None:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -169,7 +171,7 @@ def _shake_hands(address: Address) -> None:
 # ------------------------------------------------------------ all of it
 
 
-def run(checks: Sequence[Check], within_s: float, say: Callable[[str], None]) -> bool:
+def run(checks: Sequence[InstallationCheck], within_s: float, say: Callable[[str], None]) -> bool:
     """Return whether all checks pass within one time limit.
 
     Each runs at least once, so that every failure is reported.
@@ -179,7 +181,7 @@ def run(checks: Sequence[Check], within_s: float, say: Callable[[str], None]) ->
     return all(results)
 
 
-def _holds(check: Check, deadline_s: float, say: Callable[[str], None]) -> bool:
+def _holds(check: InstallationCheck, deadline_s: float, say: Callable[[str], None]) -> bool:
     while complaint := check.look():
         if time.monotonic() + PAUSE_S > deadline_s:
             say(f"FAILED: {check.what}: {complaint}")
@@ -189,7 +191,7 @@ def _holds(check: Check, deadline_s: float, say: Callable[[str], None]) -> bool:
     return True
 
 
-def checks(arguments: Sequence[str] | None) -> tuple[list[Check], float]:
+def checks(arguments: Sequence[str] | None) -> tuple[list[InstallationCheck], float]:
     """Parse the arguments into checks and their time limit in seconds.
 
     Raises BadSettings, SystemExit.
@@ -208,24 +210,26 @@ def checks(arguments: Sequence[str] | None) -> tuple[list[Check], float]:
     return list(_checks(given)), given.within_s
 
 
-def _checks(given: argparse.Namespace) -> Iterator[Check]:
-    for address in map(Address.parse, given.operator):
+def _checks(given: argparse.Namespace) -> Iterator[InstallationCheck]:
+    for address in map(BindAddress.parse, given.operator):
         look = functools.partial(operator_complaint, address)
-        yield Check(f"operator {address} answers /healthz", look)
+        yield InstallationCheck(f"operator {address} answers /healthz", look)
     cluster, brokers = f"{given.namespace}/{given.cluster}", given.brokers
-    access = Access(given.kubeconfig)
+    access = KubernetesAccess(given.kubeconfig)
     look = functools.partial(
         _stored_cluster_complaint, access, given.namespace, given.cluster, brokers
     )
-    yield Check(f"Cluster {cluster} is Ready with {brokers} brokers", look)
+    yield InstallationCheck(f"Cluster {cluster} is Ready with {brokers} brokers", look)
     for text in given.listener:
         word, _, rest = text.partition("://")
         try:
-            protocol, address = Protocol(word), Address.parse(rest)
+            protocol, address = ListenerProtocol(word), BindAddress.parse(rest)
         except ValueError as error:
             raise BadSettings(f"--listener {text}: write PROTOCOL://host:port ({error})") from error
         look = functools.partial(listener_complaint, protocol, address, brokers)
-        yield Check(f"a client with bootstrap server {text} can reach the brokers", look)
+        yield InstallationCheck(
+            f"a client with bootstrap server {text} can reach the brokers", look
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import EVENT, Json, Key, reference
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def event_body(
 class EventWriter:
     """A bounded queue of Events with a few writer tasks."""
 
-    def __init__(self, api: KubeApi, objects: ObjectStore, instance: str, metrics: Metrics) -> None:
+    def __init__(self, api: KubeApi, objects: ObjectCache, instance: str, metrics: Metrics) -> None:
         self._api = api
         self._objects = objects
         self._metrics = metrics

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tidemark_operator.kube.access import AccessError
 from tidemark_operator.process import OperatorProcess, ThreadEnded
-from tidemark_operator.settings import BadSettings, Settings, parse_arguments
+from tidemark_operator.settings import BadSettings, OperatorSettings, parse_arguments
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -31,7 +31,7 @@ def announce(line: str) -> None:
     sys.stdout.flush()
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: OperatorSettings) -> None:
     await OperatorProcess(settings, announce).run()
 
 

@@ -24,13 +24,13 @@ from tidemark_operator.health import verdict
 from tidemark_operator.jobs.kubernetes import KubernetesJobs
 from tidemark_operator.jobs.local import LocalJobs
 from tidemark_operator.jobs.runner import JobRunner
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.leadership.elector import Elector, LeaseName
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.settings import Address, Settings
+from tidemark_operator.settings import BindAddress, OperatorSettings
 from tidemark_operator.term.broker_requests import BrokerRequests
 from tidemark_operator.term.term_loop import TermLoop
 
@@ -55,7 +55,7 @@ def process_identity() -> str:
 class OperatorProcess:
     """Owner of everything that ``run`` starts. Create it in the loop that runs it."""
 
-    def __init__(self, settings: Settings, announce: Callable[[str], None]) -> None:
+    def __init__(self, settings: OperatorSettings, announce: Callable[[str], None]) -> None:
         self._settings = settings
         self._announce = announce
         self._loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ class OperatorProcess:
         identity = process_identity()
         metrics = Metrics()
         requests = BrokerRequests()
-        access = Access(settings.kubeconfig, settings.context)
+        access = KubernetesAccess(settings.kubeconfig, settings.context)
         self._access = access
         # The elector's thread only posts to this loop, where the term starts and ends.
         self._local_jobs: LocalJobs | None = None
@@ -121,10 +121,10 @@ class OperatorProcess:
             self._loop.add_signal_handler(number, self._stopping.set)
         # Both addresses are bound before anything starts: the ready line names them.
         listen = self._settings.metrics
-        metrics_at = Address(host=listen.host, port=self._page.start(listen.host, listen.port))
+        metrics_at = BindAddress(host=listen.host, port=self._page.start(listen.host, listen.port))
         listen = self._settings.control
         host, port = self._server.start(listen.host, listen.port)
-        control_at = Address(host=host, port=port)
+        control_at = BindAddress(host=host, port=port)
         logger.info("brokers: %s, metrics: %s", control_at, metrics_at)
         try:
             # The watcher starts first, so that the first term finds its objects.
@@ -223,5 +223,5 @@ class OperatorProcess:
             self._loop.call_soon_threadsafe(call)
 
 
-def _ready_line(control_at: Address, metrics_at: Address) -> str:
+def _ready_line(control_at: BindAddress, metrics_at: BindAddress) -> str:
     return json.dumps({"ready": True, "control": str(control_at), "metrics": str(metrics_at)})

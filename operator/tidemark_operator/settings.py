@@ -17,14 +17,14 @@ class BadSettings(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class BindAddress:
     """An address to listen on; port 0 picks a free one."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> "Address":
+    def parse(cls, text: str) -> "BindAddress":
         """Parse ``host:port`` or ``[v6]:port``."""
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535:
@@ -39,7 +39,7 @@ class Address:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class OperatorSettings:
     """Settings of the operator; times in seconds.
 
     ``kubeconfig`` None: the pod's account. ``certificates`` None: in Secrets. ``exports`` None: as
@@ -50,8 +50,8 @@ class Settings:
     context: str | None = None
     namespace: str = "default"
     cluster: str = ""
-    control: Address = Address(host="127.0.0.1", port=0)
-    metrics: Address = Address(host="127.0.0.1", port=0)
+    control: BindAddress = BindAddress(host="127.0.0.1", port=0)
+    metrics: BindAddress = BindAddress(host="127.0.0.1", port=0)
     lease_name: str = "tidemark-operator"
     lease_duration_s: float = 10.0
     session_timeout_s: float = 9.0
@@ -104,7 +104,7 @@ _HELP = {
 }
 
 
-def parse_arguments(arguments: Sequence[str]) -> Settings:
+def parse_arguments(arguments: Sequence[str]) -> OperatorSettings:
     """Flags win over the file given by ``--config``; both over the defaults."""
     parser = argparse.ArgumentParser(prog="python -m tidemark_operator", description=__doc__)
     parser.add_argument("--config", type=Path, help="JSON or YAML file with these settings")
@@ -130,26 +130,26 @@ def _read(path: Path) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in parsed.items()}
 
 
-def settings_of(values: dict[str, Any]) -> Settings:
+def settings_of(values: dict[str, Any]) -> OperatorSettings:
     """Return settings from names and texts; an unknown name is refused."""
     known = {name.replace("-", "_") for name in _HELP}
     # A misspelt setting must not silently keep its default.
     unknown = sorted(set(values) - known)
     if unknown:
         raise BadSettings(f"unknown settings: {', '.join(unknown)}")
-    return Settings(**{name: _convert(name, value) for name, value in values.items()})
+    return OperatorSettings(**{name: _convert(name, value) for name, value in values.items()})
 
 
 def _convert(name: str, value: Any) -> Any:
     try:
         if name in ("control", "metrics"):
-            return Address.parse(str(value))
+            return BindAddress.parse(str(value))
         if name in ("kubeconfig", "certificates", "exports"):
             return Path(str(value)).expanduser()
         if name == "allowed_endpoints":
             return frozenset(filter(None, map(str.strip, str(value).split(","))))
         if name == "controller_addresses":
-            return ",".join(str(Address.parse(text.strip())) for text in str(value).split(","))
+            return ",".join(str(BindAddress.parse(text.strip())) for text in str(value).split(","))
         if name.endswith("_s"):
             return float(value)
     except (TypeError, ValueError) as error:

@@ -38,7 +38,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ByteSource:
     """Origin of the bytes and the requested offsets, both ends included.
 
     Batches without a record of ``since_ms`` or later are skipped. ``columns``: the columns to
@@ -87,7 +87,7 @@ def schema(names: tuple[str, ...]) -> pa.Schema:
     return pa.schema([pa.field(name, _TYPES[name]) for name in names])
 
 
-def to_arrow(rows: Rows, source: Source) -> pa.RecordBatch:
+def to_arrow(rows: Rows, source: ByteSource) -> pa.RecordBatch:
     """Return the columns that ``source`` names."""
     made = [_MAKERS[name](rows, source) for name in source.columns]
     return pa.RecordBatch.from_arrays(made, schema=schema(source.columns))
@@ -110,12 +110,12 @@ def _plain(
     return pa.Array.from_buffers(_TYPES[name], len(values), [validity, pa.py_buffer(values)])
 
 
-def _timestamps(rows: Rows, _: Source) -> pa.Array:
+def _timestamps(rows: Rows, _: ByteSource) -> pa.Array:
     none = rows.timestamps_us == _NO_TIMESTAMP_US
     return _plain("timestamp", rows.timestamps_us, _validity(none) if none.any() else None)
 
 
-_MAKERS: dict[str, Callable[[Rows, Source], pa.Array]] = {
+_MAKERS: dict[str, Callable[[Rows, ByteSource], pa.Array]] = {
     "key": lambda rows, _: _binary(rows.buffer, rows.table, scan.KEY_START),
     "value": lambda rows, _: _binary(rows.buffer, rows.table, scan.VALUE_START),
     "topic": lambda rows, source: _repeat("topic", source.topic, rows),

@@ -80,14 +80,14 @@ class AuditReport:
             planned.versions,
             sum(checked.segments for checked in done),
             sum(checked.size_bytes for checked in done),
-            tuple(sorted(found, key=lambda each: (each.partition, each.start_offset, each.kind))),
+            tuple(sorted(found, key=lambda item: (item.partition, item.start_offset, item.kind))),
         )
 
     def outcome(self, *, at_ms: int, by: str) -> TopicAudit:
         """What stands in the store of it. ``at_ms``: when it began; ``by``: which program."""
         kinds = list(FindingKind)
         counts = Counter(finding.kind for finding in self.findings)
-        worst = sorted(self.findings, key=lambda each: kinds.index(each.kind))[:WORST_MAX]
+        worst = sorted(self.findings, key=lambda item: kinds.index(item.kind))[:WORST_MAX]
         return TopicAudit(
             topic_id=self.topic.topic_id,
             name=self.topic.name,

@@ -7,10 +7,10 @@ condition. Only the visible object is missing.
 
 from collections.abc import Mapping
 
-from tidemark.kafka_client.access import Access
-from tidemark.log_lineage import LogLineage, Position, divergence, loss_text
-from tidemark_pipeline.brokers import Brokers, BrokersUnavailable, Refused
-from tidemark_pipeline.errors import ExportError, Unavailable
+from tidemark.kafka_client.access import KafkaAccess
+from tidemark.log_lineage import LogLineage, ReadPosition, divergence, loss_text
+from tidemark_pipeline.brokers import BrokerClient, BrokerRefused, BrokersUnavailable
+from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 
 
 class BrokerDeletions:
@@ -18,13 +18,13 @@ class BrokerDeletions:
     apart.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: KafkaAccess) -> None:
         self._access = access
 
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
         """Implement :class:`~tidemark_pipeline.export.record_deletion.Deleter`."""
         try:
-            with Brokers(self._access) as brokers:
+            with BrokerClient(self._access) as brokers:
                 there = brokers.topics([topic]).get(topic)
                 if there is None or str(there.topic_id or "") != topic_id:
                     raise ExportError(
@@ -35,16 +35,20 @@ class BrokerDeletions:
                 offsets = {part: at.offset for part, at in below.items()}
                 reached = brokers.delete_records(topic, offsets)
         except BrokersUnavailable as error:
-            raise Unavailable(f"records of {topic} are not deleted yet: {error}") from error
-        except Refused as error:
+            raise DependencyUnavailable(
+                f"records of {topic} are not deleted yet: {error}"
+            ) from error
+        except BrokerRefused as error:
             raise ExportError(f"records of {topic} are not deleted: {error}") from error
         # A replica that lags behind still has the records, so the deletion is not complete yet.
         late = [part for part, at in below.items() if reached.get(part, -1) < at.offset]
         if late:
-            raise Unavailable(f"{topic}-{late[0]}: a replica still has records that were deleted")
+            raise DependencyUnavailable(
+                f"{topic}-{late[0]}: a replica still has records that were deleted"
+            )
 
 
-def _check_epochs(brokers: Brokers, topic: str, below: Mapping[int, Position]) -> None:
+def _check_epochs(brokers: BrokerClient, topic: str, below: Mapping[int, ReadPosition]) -> None:
     """Check the log's epochs just before DeleteRecords, which names offsets alone."""
     known = {part: at.leader_epoch for part, at in below.items() if at.leader_epoch is not None}
     for part, end in brokers.epoch_ends(topic, known).items():

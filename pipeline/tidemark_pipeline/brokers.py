@@ -29,7 +29,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from tidemark.backoff import Backoff
-from tidemark.kafka_client.access import Access, Address, parse_address
+from tidemark.kafka_client.access import BrokerAddress, KafkaAccess, parse_address
 from tidemark.kafka_client.sasl import LoginFailed, log_in
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
@@ -52,7 +52,7 @@ class BrokersUnavailable(RuntimeError):
     """No broker answered; the message has the last error."""
 
 
-class Refused(RuntimeError):
+class BrokerRefused(RuntimeError):
     """Request that brokers refuse permanently."""
 
 
@@ -60,7 +60,7 @@ class OutOfRange(ValueError):
     """The offset is no longer (or not yet) in the log."""
 
 
-class _Topic(Protocol[P_co]):
+class _AnsweredTopic(Protocol[P_co]):
     """A topic of an answer."""
 
     @property
@@ -71,7 +71,7 @@ class _Topic(Protocol[P_co]):
 class PartitionLeader:
     """Address of a partition's leader, and its epoch."""
 
-    address: Address
+    address: BrokerAddress
     leader_epoch: int
 
 
@@ -85,14 +85,14 @@ class BrokersTopic:
     internal: bool
 
 
-class LogEnd(NamedTuple):
+class StableLogEnd(NamedTuple):
     """The last stable offset of a partition, and the epoch of the leader that reported it."""
 
     offset: int
     leader_epoch: int
 
 
-class EpochEnd(NamedTuple):
+class EpochEndAnswer(NamedTuple):
     """End of the records of an epoch and of lower epochs. ``offset`` None: the log has no later
     epoch. ``leader_epoch``: of the leader that reported it."""
 
@@ -107,12 +107,12 @@ class Fetched(NamedTuple):
     aborted: tuple[tuple[int, int], ...]
 
 
-class Brokers:
+class BrokerClient:
     """Client that sends requests to the leaders. Not thread-safe; close it after use."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: KafkaAccess) -> None:
         self._access = access
-        self._open: dict[Address, BlockingConnection] = {}
+        self._open: dict[BrokerAddress, BlockingConnection] = {}
         self._leaders: dict[tuple[str, int], PartitionLeader] = {}
 
     def __enter__(self) -> Self:
@@ -134,7 +134,7 @@ class Brokers:
     def topics(self, names: Sequence[str] | None = None) -> dict[str, BrokersTopic]:
         """Those of the topics that there are; of all where none is named.
 
-        Raises :class:`BrokersUnavailable`, :class:`Refused`."""
+        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
         answer = self._retry(lambda: self._metadata(names))
         return {
             str(topic.name): BrokersTopic(
@@ -150,21 +150,21 @@ class Brokers:
         """ListOffsets for a timestamp (ms, or a special one above) of each partition; -1: none.
         The latest offset is the last stable one.
 
-        Raises :class:`BrokersUnavailable`, :class:`Refused`."""
+        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
         found = self._listed(topic, timestamps, committed=committed)
         return {partition: end.offset for partition, end in found.items()}
 
-    def log_ends(self, topic: str, partitions: Iterable[int]) -> dict[int, LogEnd]:
+    def log_ends(self, topic: str, partitions: Iterable[int]) -> dict[int, StableLogEnd]:
         """The last stable offset of each partition, with the epoch of the leader that reported it.
 
-        Raises :class:`BrokersUnavailable`, :class:`Refused`."""
+        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
         return self._listed(topic, dict.fromkeys(partitions, LATEST), committed=True)
 
-    def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, EpochEnd]:
+    def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, EpochEndAnswer]:
         """Return the end of an epoch by partition (OffsetForLeaderEpoch, KIP-320).
 
-        Raises :class:`BrokersUnavailable`, :class:`Refused`."""
-        found: dict[int, EpochEnd] = {}
+        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
+        found: dict[int, EpochEndAnswer] = {}
 
         def ask_rest() -> None:
             rest = [partition for partition in epochs if partition not in found]
@@ -177,8 +177,8 @@ class Brokers:
 
     def _listed(
         self, topic: str, timestamps: Mapping[int, int], *, committed: bool
-    ) -> dict[int, LogEnd]:
-        found: dict[int, LogEnd] = {}
+    ) -> dict[int, StableLogEnd]:
+        found: dict[int, StableLogEnd] = {}
 
         def ask_rest() -> None:
             rest = [partition for partition in timestamps if partition not in found]
@@ -187,7 +187,7 @@ class Brokers:
                 # Each request names these epochs: a leader of another epoch refuses it.
                 epochs = {part: self._leader(topic, part).leader_epoch for part in partitions}
                 offsets = self._list_offsets(address, topic, wanted, committed=committed)
-                found.update({part: LogEnd(at, epochs[part]) for part, at in offsets.items()})
+                found.update({part: StableLogEnd(at, epochs[part]) for part, at in offsets.items()})
 
         self._retry(ask_rest)
         return found
@@ -196,14 +196,14 @@ class Brokers:
         """Committed batches from the one that holds ``offset`` on; nothing where nobody has
         written there in two seconds.
 
-        Raises :class:`OutOfRange`, :class:`BrokersUnavailable`, :class:`Refused`."""
+        Raises :class:`OutOfRange`, :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
         return self._retry(lambda: self._fetch(topic, partition, offset))
 
     def delete_records(self, topic: str, below: Mapping[int, int]) -> dict[int, int]:
         """DeleteRecords: all below these offsets; the low watermark of each partition, the smallest
         log start of its live replicas. What was done before a failure is done.
 
-        Raises :class:`BrokersUnavailable`, :class:`Refused`."""
+        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
         found: dict[int, int] = {}
 
         def ask_rest() -> None:
@@ -221,11 +221,13 @@ class Brokers:
             try:
                 return call()
             except ssl.SSLCertVerificationError as error:
-                raise Refused(f"a broker's certificate is not trusted: {error}") from error
+                raise BrokerRefused(f"a broker's certificate is not trusted: {error}") from error
             except LoginFailed as error:
-                raise Refused(str(error)) from error
+                raise BrokerRefused(str(error)) from error
             except FrameError as error:
-                raise Refused(f"what answers does not speak Kafka as we do: {error}") from error
+                raise BrokerRefused(
+                    f"what answers does not speak Kafka as we do: {error}"
+                ) from error
             except (OSError, BrokersUnavailable) as error:
                 reason = str(error)
                 self.close()
@@ -246,7 +248,7 @@ class Brokers:
             include_topic_authorized_operations=False,
         )
         answer = self._ask_any(request, MetadataResponse)
-        addresses = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}
+        addresses = {int(b.node_id): BrokerAddress(b.host, int(b.port)) for b in answer.brokers}
         for topic in answer.topics:
             if topic.error_code != ErrorCode.unknown_topic_or_partition:
                 _check(topic.error_code, str(topic.name))
@@ -268,14 +270,14 @@ class Brokers:
                 reason = f"{text}: {error}"
         raise BrokersUnavailable(f"no broker answered; the last one said: {reason}")
 
-    def _ask(self, address: Address, request: Any, answer: type[R]) -> R:
+    def _ask(self, address: BrokerAddress, request: Any, answer: type[R]) -> R:
         with self._dropped_on_error(address):
             connection = self._open.get(address)
             if connection is None:
                 connection = self._open[address] = self._connect(address)
             return connection.request(request, answer, _TIMEOUT_S)
 
-    def _connect(self, address: Address) -> BlockingConnection:
+    def _connect(self, address: BrokerAddress) -> BlockingConnection:
         connection = BlockingConnection(
             *address,
             client_id=CLIENT_ID,
@@ -292,7 +294,7 @@ class Brokers:
         return connection
 
     @contextlib.contextmanager
-    def _dropped_on_error(self, address: Address) -> Iterator[None]:
+    def _dropped_on_error(self, address: BrokerAddress) -> Iterator[None]:
         try:
             yield
         except BaseException:
@@ -309,14 +311,14 @@ class Brokers:
             raise BrokersUnavailable(f"{topic}-{partition} has no leader")
         return leader
 
-    def _by_leader(self, topic: str, partitions: Sequence[int]) -> dict[Address, list[int]]:
-        found: dict[Address, list[int]] = {}
+    def _by_leader(self, topic: str, partitions: Sequence[int]) -> dict[BrokerAddress, list[int]]:
+        found: dict[BrokerAddress, list[int]] = {}
         for partition in partitions:
             found.setdefault(self._leader(topic, partition).address, []).append(partition)
         return found
 
     def _list_offsets(
-        self, address: Address, topic: str, timestamps: Mapping[int, int], *, committed: bool
+        self, address: BrokerAddress, topic: str, timestamps: Mapping[int, int], *, committed: bool
     ) -> dict[int, int]:
         request = offsets_request.ListOffsetsRequest(
             replica_id=BrokerId(-1),
@@ -346,8 +348,8 @@ class Brokers:
         return found
 
     def _epoch_ends(
-        self, address: Address, topic: str, epochs: Mapping[int, int]
-    ) -> dict[int, EpochEnd]:
+        self, address: BrokerAddress, topic: str, epochs: Mapping[int, int]
+    ) -> dict[int, EpochEndAnswer]:
         # The request names the leader's epoch, so that a former leader refuses it.
         leaders = {part: self._leader(topic, part).leader_epoch for part in epochs}
         request = epoch_request.OffsetForLeaderEpochRequest(
@@ -367,18 +369,18 @@ class Brokers:
             ),
         )
         answer = self._ask(address, request, OffsetForLeaderEpochResponse)
-        found: dict[int, EpochEnd] = {}
+        found: dict[int, EpochEndAnswer] = {}
         for answered in answer.topics:
             for result in answered.partitions:
                 _check(result.error_code, f"{topic}-{result.partition}")
                 partition, end = int(result.partition), int(result.end_offset)
-                found[partition] = EpochEnd(None if end < 0 else end, leaders[partition])
+                found[partition] = EpochEndAnswer(None if end < 0 else end, leaders[partition])
         if found.keys() != epochs.keys():
             raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
         return found
 
     def _delete_records(
-        self, address: Address, topic: str, below: Mapping[int, int]
+        self, address: BrokerAddress, topic: str, below: Mapping[int, int]
     ) -> dict[int, int]:
         request = delete_request.DeleteRecordsRequest(
             topics=(
@@ -440,7 +442,7 @@ class Brokers:
         return Fetched(bytes(result.records or b""), aborted)
 
 
-def only_partition(topics: Sequence[_Topic[R]], name: str) -> R:
+def only_partition(topics: Sequence[_AnsweredTopic[R]], name: str) -> R:
     """Return the requested partition of an answer; raises BrokersUnavailable if it is missing."""
     for topic in topics:
         for partition in topic.partitions:
@@ -449,7 +451,7 @@ def only_partition(topics: Sequence[_Topic[R]], name: str) -> R:
 
 
 def _leaders_of(
-    topic: MetadataResponseTopic, addresses: Mapping[int, Address]
+    topic: MetadataResponseTopic, addresses: Mapping[int, BrokerAddress]
 ) -> dict[tuple[str, int], PartitionLeader]:
     return {
         (str(topic.name), int(p.partition_index)): PartitionLeader(
@@ -465,4 +467,4 @@ def _check(error: ErrorCode, name: str) -> None:
         return
     if error.retriable:
         raise BrokersUnavailable(f"{name}: the leader answered {error.name}")
-    raise Refused(f"{name}: the broker answered {error.name}")
+    raise BrokerRefused(f"{name}: the broker answered {error.name}")

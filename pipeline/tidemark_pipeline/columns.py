@@ -12,7 +12,7 @@ REMOTE, LOCAL = "remote", "local"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SourceColumn:
     """Column; ``type`` is in Spark's DDL."""
 
     name: str
@@ -21,19 +21,21 @@ class Column:
 
 
 COLUMNS = (
-    Column("key", "binary", "the record's key"),
-    Column("value", "binary", "the record's value"),
-    Column("topic", "string", "Kafka's name of the topic"),
-    Column("partition", "int", "the partition"),
-    Column("offset", "bigint", "the record's offset"),
-    Column("timestamp", "timestamp", "the record's timestamp; null where it has none"),
-    Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime"),
-    Column("headers", "array<struct<key:string,value:binary>>", "null where there are none"),
-    Column("tier", "string", f"`{REMOTE}`: read from the object store, `{LOCAL}`: from a broker"),
-    Column(
+    SourceColumn("key", "binary", "the record's key"),
+    SourceColumn("value", "binary", "the record's value"),
+    SourceColumn("topic", "string", "Kafka's name of the topic"),
+    SourceColumn("partition", "int", "the partition"),
+    SourceColumn("offset", "bigint", "the record's offset"),
+    SourceColumn("timestamp", "timestamp", "the record's timestamp; null where it has none"),
+    SourceColumn("timestampType", "int", "0 CreateTime, 1 LogAppendTime"),
+    SourceColumn("headers", "array<struct<key:string,value:binary>>", "null where there are none"),
+    SourceColumn(
+        "tier", "string", f"`{REMOTE}`: read from the object store, `{LOCAL}`: from a broker"
+    ),
+    SourceColumn(
         "tieredEpoch", "int", "the tiered epoch that its segment was copied under; null if local"
     ),
-    Column("leaderEpoch", "int", "the leader epoch that it was written under"),
+    SourceColumn("leaderEpoch", "int", "the leader epoch that it was written under"),
 )
 NAMES = tuple(column.name for column in COLUMNS)
 

@@ -6,7 +6,7 @@ all go through :func:`decode`: one decoder for every tier.
 
 Producers' batches are small, so many of them become one Arrow batch, up to ``ROWS_MAX`` rows.
 Those that are not compressed stay where they are; the others are unpacked side by side in a few
-threads (``Threads``), which the codecs allow, and laid one behind the other.
+threads (``DecodeThreads``), which the codecs allow, and laid one behind the other.
 """
 
 import functools
@@ -31,10 +31,10 @@ from tidemark.records.codecs import Codec, decompress
 from tidemark.records.decode import RECORD_BYTES_MIN
 from tidemark.records.read_committed import AbortedProducers, committed
 from tidemark_pipeline import scan
-from tidemark_pipeline.arrow import ROWS_MAX, Rows, Source, to_arrow
+from tidemark_pipeline.arrow import ROWS_MAX, ByteSource, Rows, to_arrow
 from tidemark_pipeline.errors import CorruptData
 
-__all__ = ["Source", "Threads", "decode", "decode_batches"]
+__all__ = ["ByteSource", "DecodeThreads", "decode", "decode_batches"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,14 +44,14 @@ UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 _AHEAD = 2
 
 
-class Threads:
+class DecodeThreads:
     """Does things side by side and gives the results in order."""
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, "decode") if count > 1 else None
         self._ahead = count * _AHEAD
 
-    def __enter__(self) -> "Threads":
+    def __enter__(self) -> "DecodeThreads":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,7 +76,7 @@ class Threads:
             yield waiting.popleft()()
 
 
-ALONE = Threads(1)
+ALONE = DecodeThreads(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class _Unpacked:
 
 def decode(
     data: bytes,
-    source: Source,
+    source: ByteSource,
     aborted: Iterable[tuple[int, int]] = (),
-    threads: Threads = ALONE,
+    threads: DecodeThreads = ALONE,
 ) -> Iterator[pa.RecordBatch]:
     """Arrow batches of the record batches in ``data`` that hold wanted records, in order, without
     those of ``aborted`` transactions (producer id, first offset).
@@ -104,7 +104,7 @@ def decode(
     yield from decode_batches(data, _headers_of(data, source, aborted), source, threads)
 
 
-def is_wanted(header: BatchHeader, source: Source) -> bool:
+def is_wanted(header: BatchHeader, source: ByteSource) -> bool:
     """May it hold a record that is wanted?"""
     return (
         header.last_offset >= source.from_offset
@@ -116,8 +116,8 @@ def is_wanted(header: BatchHeader, source: Source) -> bool:
 def decode_batches(
     data: bytes,
     batches: Iterable[tuple[int, BatchHeader]],
-    source: Source,
-    threads: Threads = ALONE,
+    source: ByteSource,
+    threads: DecodeThreads = ALONE,
 ) -> Iterator[pa.RecordBatch]:
     """:func:`decode` where the batches in ``data`` are known already, by position."""
 
@@ -133,7 +133,7 @@ def decode_batches(
 
 
 def _headers_of(
-    data: bytes, source: Source, aborted: Iterable[tuple[int, int]]
+    data: bytes, source: ByteSource, aborted: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, BatchHeader]]:
     try:
         yield from committed(data, iter_headers(data), AbortedProducers(aborted))
@@ -144,7 +144,9 @@ def _headers_of(
         ) from error
 
 
-def _unpack(data: bytes, position: int, header: BatchHeader, source: Source) -> _Unpacked | None:
+def _unpack(
+    data: bytes, position: int, header: BatchHeader, source: ByteSource
+) -> _Unpacked | None:
     """None where a batch has no records."""
     start, end = position + HEADER_BYTES, position + header.size_bytes
     unpacked = _Unpacked(header, data, start, end)
@@ -184,7 +186,9 @@ def _groups(batches: Iterable[_Unpacked | None]) -> Iterator[list[_Unpacked]]:
         yield group
 
 
-def _decode_group(data: bytes, group: list[_Unpacked], source: Source) -> Iterator[pa.RecordBatch]:
+def _decode_group(
+    data: bytes, group: list[_Unpacked], source: ByteSource
+) -> Iterator[pa.RecordBatch]:
     if all(batch.data is data for batch in group):
         buffer, starts = data, np.array([batch.start for batch in group], dtype=np.int64)
         ends = np.array([batch.end for batch in group], dtype=np.int64)
@@ -202,7 +206,7 @@ def _decode_group(data: bytes, group: list[_Unpacked], source: Source) -> Iterat
     yield from _chosen(view, table, headers, counts, source)
 
 
-def _decode_large(batch: _Unpacked, source: Source) -> Iterator[pa.RecordBatch]:
+def _decode_large(batch: _Unpacked, source: ByteSource) -> Iterator[pa.RecordBatch]:
     """A batch of more records than an Arrow batch has: so many at a time."""
     header = batch.header
     view = np.frombuffer(batch.data, dtype=np.uint8)[batch.start : batch.end]
@@ -226,7 +230,7 @@ def _chosen(
     table: scan.Longs,
     headers: list[BatchHeader],
     counts: scan.Longs,
-    source: Source,
+    source: ByteSource,
 ) -> Iterator[pa.RecordBatch]:
     """Those of the rows that are wanted. ``counts``: how many are of each batch."""
     size = len(table)
@@ -266,7 +270,7 @@ def _said(header: BatchHeader) -> tuple[int, ...]:
     )
 
 
-def _corrupt(source: Source, header: BatchHeader, reason: str) -> CorruptData:
+def _corrupt(source: ByteSource, header: BatchHeader, reason: str) -> CorruptData:
     return CorruptData(
         f"{source.topic}-{source.partition}, offsets {header.base_offset} to {header.last_offset} "
         f"({source.tier}): {reason}"

@@ -18,7 +18,7 @@ class ExportError(RuntimeError):
     """Export that cannot continue; the message says what to do."""
 
 
-class Unavailable(ExportError):
+class DependencyUnavailable(ExportError):
     """Service that an export needs and that may answer later."""
 
 

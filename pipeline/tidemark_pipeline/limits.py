@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tidemark_pipeline.options import Limits
+from tidemark_pipeline.options import BatchLimits
 
 P = TypeVar("P", bound=Hashable)
 #: Of a record, where the tier knows none of the partition.
@@ -26,7 +26,7 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingPartition:
     """Offsets that a partition has to read; ``weights`` are in order of their ends."""
 
     start: int
@@ -67,7 +67,7 @@ class Waiting:
         return steps
 
 
-def limited(waiting: Mapping[P, Waiting], limits: Limits) -> dict[P, int]:
+def limited(waiting: Mapping[P, PendingPartition], limits: BatchLimits) -> dict[P, int]:
     """The end of the next micro-batch for each partition: never before its start."""
     ends = {part: max(backlog.start, backlog.end) for part, backlog in waiting.items()}
     offsets = sum(backlog.offsets for backlog in waiting.values())

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
 from tidemark.tier.config import RemoteStorage, from_options
 from tidemark.tier.config_fields import InvalidConfig
@@ -143,7 +143,7 @@ class Topics:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Limits of one micro-batch; None: no limit."""
 
     offsets: int | None = None
@@ -157,7 +157,7 @@ class Options:
 
     topics: Topics
     storage: RemoteStorage | None
-    access: Access | None
+    access: KafkaAccess | None
     tier: str
     starting: Positions
     strict_times: bool
@@ -166,7 +166,7 @@ class Options:
     columns: tuple[str, ...]
     task_bytes: int
     threads: int
-    limits: Limits
+    limits: BatchLimits
     timestamp_skew_ms: int | None = None
 
     @property
@@ -200,7 +200,9 @@ def parse(
         columns=_columns(given, names),
         task_bytes=_number(given, "bytesPerTask", 64 * _MIB) or 1,
         threads=min(_number(given, "decodeThreads", 2) or 1, _THREADS_MAX),
-        limits=Limits(_number(given, "maxOffsetsPerTrigger"), _number(given, "maxBytesPerTrigger")),
+        limits=BatchLimits(
+            _number(given, "maxOffsetsPerTrigger"), _number(given, "maxBytesPerTrigger")
+        ),
         timestamp_skew_ms=_number(given, "timestampSkewMs"),
     )
     _check_topics(options)
@@ -283,7 +285,7 @@ def _storage(given: Mapping[str, str]) -> RemoteStorage:
         raise OptionError(str(error)) from error
 
 
-def _access(given: Mapping[str, str]) -> Access | None:
+def _access(given: Mapping[str, str]) -> KafkaAccess | None:
     kafka = {n.removeprefix(_KAFKA): value for n, value in given.items() if n.startswith(_KAFKA)}
     kafka["bootstrap.servers"] = given.get("bootstrap", "")
     try:

@@ -26,7 +26,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class ReportPeriod:
     """Rows, and bytes of keys and values, from ``start_ms`` on for the width of all periods."""
 
     start_ms: int
@@ -35,14 +35,14 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ReportFigures:
     """All of a report. ``sizes``: rows by the next power of two of bytes of key and value;
     ``keys``: the most frequent ones with about how many rows; ``distinct_keys``: about."""
 
     topic: str
     held: tuple[Held, ...]
     width_ms: int
-    periods: tuple[Period, ...]
+    periods: tuple[ReportPeriod, ...]
     sizes: tuple[tuple[int, int], ...]
     keys: tuple[tuple[bytes, int], ...]
     distinct_keys: int

@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from tidemark_pipeline.report import Figures
+from tidemark_pipeline.report import ReportFigures
 
 _KEY_SHOWN = 48
 _STYLE = """
@@ -19,7 +19,7 @@ svg{width:100%;height:9rem;display:block}rect{fill:var(--bar)}
 Bars = Sequence[tuple[str, int]]
 
 
-def page(found: Figures, when: str) -> str:
+def page(found: ReportFigures, when: str) -> str:
     """``when``: the time at which it was counted, as text."""
     title = f"Topic {found.topic}"
     return (
@@ -32,7 +32,7 @@ def page(found: Figures, when: str) -> str:
     )
 
 
-def _summary(found: Figures) -> str:
+def _summary(found: ReportFigures) -> str:
     if not found.rows:
         return "No records."
     without_key = sum(share.without_key for share in found.held)
@@ -43,7 +43,7 @@ def _summary(found: Figures) -> str:
     )
 
 
-def _charts(found: Figures) -> str:
+def _charts(found: ReportFigures) -> str:
     if not found.periods:
         return ""
     width = duration(found.width_ms)
@@ -82,7 +82,7 @@ def _chart(title: str, bars: Bars, note: str) -> str:
     )
 
 
-def _tables(found: Figures) -> str:
+def _tables(found: ReportFigures) -> str:
     missing = found.missing()
     held = [
         (

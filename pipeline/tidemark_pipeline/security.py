@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from tidemark.kafka_client.access import (
     PASSWORD_MECHANISMS,
-    Access,
     BadAddress,
+    KafkaAccess,
     Login,
     Tls,
     parse_address,
@@ -26,12 +26,12 @@ class SecurityError(ValueError):
     """Options that do not fit together; the message says what to write."""
 
 
-def parse_access(given: Mapping[str, str], environment: Mapping[str, str]) -> Access | None:
+def parse_access(given: Mapping[str, str], environment: Mapping[str, str]) -> KafkaAccess | None:
     """From options without their prefix ``kafka.``; None where no broker is named. Raises
     :class:`SecurityError`."""
     addresses = parse_bootstrap(given.get("bootstrap.servers", ""))
     tls, login = parse_security(given, environment if addresses else None, "kafka.")
-    return Access(addresses, tls, login) if addresses else None
+    return KafkaAccess(addresses, tls, login) if addresses else None
 
 
 def parse_bootstrap(text: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.whole_batches import Batches, whole_batches
 from tidemark_pipeline import columns
-from tidemark_pipeline.decode import ALONE, Source, Threads, decode_batches, is_wanted
+from tidemark_pipeline.decode import ALONE, ByteSource, DecodeThreads, decode_batches, is_wanted
 from tidemark_pipeline.errors import CorruptData, DataLoss
 from tidemark_pipeline.tasks import RemoteTask
 from tidemark_pipeline.windows import Window, first_offset_since, whole, window_of
@@ -33,14 +33,14 @@ PIECE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What of the records: see :class:`~tidemark_pipeline.arrow.Source`."""
+class RecordSelection:
+    """What of the records: see :class:`~tidemark_pipeline.arrow.ByteSource`."""
 
     columns: tuple[str, ...] = columns.NAMES
     since_ms: int | None = None
 
 
-ALL = Wanted()
+ALL = RecordSelection()
 
 
 def read_task(
@@ -50,8 +50,8 @@ def read_task(
     task: RemoteTask,
     *,
     fail_on_data_loss: bool,
-    wanted: Wanted = ALL,
-    threads: Threads = ALONE,
+    wanted: RecordSelection = ALL,
+    threads: DecodeThreads = ALONE,
 ) -> Iterator[pa.RecordBatch]:
     """Every wanted record of the task's segments, in offset order.
 
@@ -59,7 +59,7 @@ def read_task(
     were planned: before the first row of what is wrong, as far as the manifest has digests.
     """
     for part in task.ranges:
-        source = Source(
+        source = ByteSource(
             topic,
             task.partition,
             columns.REMOTE,
@@ -80,7 +80,7 @@ def read_task(
 
 
 def _read_range(
-    tier: Tier, entry: SegmentEntry, source: Source, threads: Threads
+    tier: Tier, entry: SegmentEntry, source: ByteSource, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
     """Where a segment has digests, the wanted part of it; else all, so that all is checked."""
     aux, window = None, whole(entry)
@@ -130,7 +130,7 @@ def _read_range(
 
 
 def _line(
-    tier: Tier, entry: SegmentEntry, source: Source, window: Window, base_offset: int
+    tier: Tier, entry: SegmentEntry, source: ByteSource, window: Window, base_offset: int
 ) -> BatchLine:
     """The batches that come; ``base_offset`` is the first one's, which a digest vouches for where
     it is not the segment's first."""
@@ -154,7 +154,7 @@ def _aborted(aux: Aux | None, first_offset: int | None) -> AbortedProducers:
     )
 
 
-def _rows_planned(header: BatchHeader, source: Source) -> tuple[int, int]:
+def _rows_planned(header: BatchHeader, source: ByteSource) -> tuple[int, int]:
     """How many rows the wanted offsets of a batch are, at least and at most. Each is one where
     every offset has its record; of a batch that was compacted, before its topic was tiered, only
     the header's count is known."""
@@ -195,7 +195,7 @@ def _pieces(tier: Tier, entry: SegmentEntry, window: Window) -> Iterator[bytes]:
         yield coming.result()
 
 
-def _corrupt(tier: Tier, entry: SegmentEntry, source: Source, error: Exception) -> CorruptData:
+def _corrupt(tier: Tier, entry: SegmentEntry, source: ByteSource, error: Exception) -> CorruptData:
     if isinstance(error, CorruptBatch):
         error = damaged(entry, entry.log_key, tier.segments.describe(entry), str(error))
     return CorruptData(
@@ -205,7 +205,7 @@ def _corrupt(tier: Tier, entry: SegmentEntry, source: Source, error: Exception) 
 
 
 def _judge_missing(
-    tier: Tier, topic_id: uuid.UUID, part: SegmentRange, source: Source
+    tier: Tier, topic_id: uuid.UUID, part: SegmentRange, source: ByteSource
 ) -> CorruptData | DataLoss:
     """What it means that an object is not there: the head as it is now tells."""
     head = tier.reader.snapshot(topic_id, source.partition).head

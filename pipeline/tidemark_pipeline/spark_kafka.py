@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tidemark.kafka_client.access import PLAIN, Access, Login, Tls
+from tidemark.kafka_client.access import PLAIN, KafkaAccess, Login, Tls
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
 from tidemark_pipeline import columns
 from tidemark_pipeline.engines import without_engine
@@ -182,7 +182,7 @@ def _number(side: str, position: Position, part: Part, look: Look, *, strict: bo
 # ---------------------------------------------------------------- who we are to brokers
 
 
-def _security(access: Access) -> dict[str, str]:
+def _security(access: KafkaAccess) -> dict[str, str]:
     said = {"kafka.bootstrap.servers": ",".join(access.bootstrap)}
     protocol = ("SASL_" if access.login else "") + ("SSL" if access.tls else "PLAINTEXT")
     said["kafka.security.protocol"] = protocol

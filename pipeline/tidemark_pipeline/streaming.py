@@ -29,9 +29,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidemark.ids import id_text
-from tidemark.log_lineage import Position, loss_text
+from tidemark.log_lineage import ReadPosition, loss_text
 from tidemark_pipeline.errors import DataLoss
-from tidemark_pipeline.limits import Waiting, Weight, limited
+from tidemark_pipeline.limits import PendingPartition, Weight, limited
 from tidemark_pipeline.options import Options
 from tidemark_pipeline.plan import Planned, Reach, asked, plan_reaches, starting
 from tidemark_pipeline.positions import Extent
@@ -45,11 +45,11 @@ _EPOCHS, _TOPIC_IDS = "#leaderEpochs", "#topicIds"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class StreamOffset:
     """Progress of a query. ``positions``: by topic and partition. ``topic_ids``: as text, by topic,
     if known."""
 
-    positions: Mapping[tuple[str, int], Position] = field(default_factory=dict)
+    positions: Mapping[tuple[str, int], ReadPosition] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def offset(self, part: Part) -> int | None:
@@ -76,7 +76,7 @@ class Places:
         """Read the form of a checkpoint."""
         epochs = offsets.get(_EPOCHS, {})
         positions = {
-            (topic, int(partition)): Position(int(offset), epochs.get(topic, {}).get(partition))
+            (topic, int(partition)): ReadPosition(int(offset), epochs.get(topic, {}).get(partition))
             for topic, rows in offsets.items()
             if topic not in (_EPOCHS, _TOPIC_IDS)
             for partition, offset in rows.items()
@@ -98,13 +98,13 @@ class TidemarkStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._initial: Places | None = None
+        self._initial: StreamOffset | None = None
         #: The end of what was planned last.
-        self._planned: Places | None = None
+        self._planned: StreamOffset | None = None
         #: Where the query ends, once it is known.
         self._last: Mapping[tuple[str, int], int] | None = None
         #: The end that was reported last: the log has reached it.
-        self._reached: Places | None = None
+        self._reached: StreamOffset | None = None
         #: Of the driver, whose connections last as long as the query.
         self._survey: Survey | None = None
 
@@ -137,7 +137,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         positions = {_key(part): at for part, at in survey.positions(moved).items()}
         # What is no longer there stays: planning says what that means.
         ids = _ids_of(parts)
-        self._reached = Places(
+        self._reached = StreamOffset(
             {**known.positions, **positions},
             {**ids, **known.topic_ids} if is_strict else {**known.topic_ids, **ids},
         )
@@ -145,7 +145,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of one micro-batch. Raises :class:`DataLoss`."""
-        begin, until = Places.from_json(start), Places.from_json(end)
+        begin, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self._planned = until
         if begin.positions == until.positions:
             return []
@@ -187,7 +187,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         self._survey.forget()
         return self._survey
 
-    def _begin(self, survey: Survey) -> Places:
+    def _begin(self, survey: Survey) -> StreamOffset:
         if self._initial is None:
             extents = survey.extents(survey.parts())
             offsets = {
@@ -195,7 +195,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
                 for part, extent in extents.items()
             }
             positions = survey.positions(offsets)
-            self._initial = Places(
+            self._initial = StreamOffset(
                 {_key(part): at for part, at in positions.items()}, _ids_of(positions)
             )
         return self._initial
@@ -211,9 +211,9 @@ class TidemarkStreamReader(DataSourceStreamReader):
             }
         return {part: self._last.get(_key(part), 0) for part in parts}
 
-    def _waiting(self, survey: Survey, part: Part, start: int, end: int) -> Waiting:
+    def _waiting(self, survey: Survey, part: Part, start: int, end: int) -> PendingPartition:
         if self._options.limits.bytes is None or end <= start:
-            return Waiting(start, end)
+            return PendingPartition(start, end)
         _, _, ranges = survey.ranges(part, start, end)
         weights = [
             Weight(
@@ -222,14 +222,14 @@ class TidemarkStreamReader(DataSourceStreamReader):
             )
             for planned in ranges
         ]
-        return Waiting(start, end, weights)
+        return PendingPartition(start, end, weights)
 
     def _check_there(
-        self, until: Places, parts: Mapping[tuple[str, int], Part], begin: Places
+        self, until: StreamOffset, parts: Mapping[tuple[str, int], Part], begin: StreamOffset
     ) -> None:
         if not self._options.fail_on_data_loss:
             return
-        nothing = Position(0)
+        nothing = ReadPosition(0)
         for key, at in until.positions.items():
             if key not in parts and at.offset > begin.positions.get(key, nothing).offset:
                 raise DataLoss(f"{key[0]}-{key[1]} is gone, with offsets that were not read yet")
@@ -241,7 +241,9 @@ class TidemarkStreamReader(DataSourceStreamReader):
                     "checkpoint, or set failOnDataLoss=false"
                 )
 
-    def _diverged(self, survey: Survey, parts: Sequence[Part], places: Places) -> dict[Part, int]:
+    def _diverged(
+        self, survey: Survey, parts: Sequence[Part], places: StreamOffset
+    ) -> dict[Part, int]:
         """Return the first lost offset of each partition that lost records which were read. Raises
         :class:`DataLoss` unless data loss is accepted; the query then continues from there."""
         positions = {

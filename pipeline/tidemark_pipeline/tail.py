@@ -5,9 +5,9 @@ What comes back goes through the same decoder as segments of the tier.
 
 from collections.abc import Iterator, Sequence
 
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.records.batch import CorruptBatch, iter_headers
-from tidemark_pipeline.brokers import Brokers, BrokersUnavailable, Fetched
+from tidemark_pipeline.brokers import BrokerClient, BrokersUnavailable, Fetched
 from tidemark_pipeline.errors import CorruptData
 
 #: Of answers without a batch one behind the other, each after two seconds.
@@ -19,11 +19,13 @@ def list_offsets(
 ) -> dict[int, int]:
     """ListOffsets for one timestamp (ms, or a special one) for each partition, of brokers that ask
     for no user; -1: none. Raises :class:`BrokersUnavailable`, :class:`Refused`."""
-    with Brokers(Access(tuple(bootstrap))) as brokers:
+    with BrokerClient(KafkaAccess(tuple(bootstrap))) as brokers:
         return brokers.list_offsets(topic, dict.fromkeys(partitions, timestamp))
 
 
-def read(brokers: Brokers, topic: str, partition: int, start: int, end: int) -> Iterator[Fetched]:
+def read(
+    brokers: BrokerClient, topic: str, partition: int, start: int, end: int
+) -> Iterator[Fetched]:
     """Raw batches that cover the offsets from ``start`` to ``end`` (exclusive), which were the last
     stable ones or below them. A new leader may not know for a moment that they are.
 

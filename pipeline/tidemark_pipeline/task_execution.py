@@ -7,7 +7,7 @@ import pyarrow as pa
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier.open import open_tier
 from tidemark_pipeline import columns, segment_reader
-from tidemark_pipeline.decode import Source, Threads, decode
+from tidemark_pipeline.decode import ByteSource, DecodeThreads, decode
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.options import Options
 from tidemark_pipeline.plan import Planned
@@ -23,7 +23,7 @@ def read_planned(
 
     Raises :class:`~DataLoss`, :class:`CorruptData`, StoreUnavailable, BrokersUnavailable,
     Refused."""
-    with Threads(options.threads) as threads:
+    with DecodeThreads(options.threads) as threads:
         if isinstance(planned.task, TailTask):
             yield from _read_tail(options, planned.part, planned.task, since_ms, threads)
         else:
@@ -35,12 +35,12 @@ def load_decoder() -> None:
     """Load the compiled code of every column, as the first record of a process does otherwise."""
     record = Record(key=b"k", value=None, headers=(("h", b"v"),))
     data = build_batch([record], base_offset=0)
-    for _ in decode(data, Source("t", 0, columns.REMOTE, 0, 0)):
+    for _ in decode(data, ByteSource("t", 0, columns.REMOTE, 0, 0)):
         pass
 
 
 def _read_remote(
-    options: Options, part: Part, task: RemoteTask, since_ms: int | None, threads: Threads
+    options: Options, part: Part, task: RemoteTask, since_ms: int | None, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
     assert options.storage is not None
     assert part.topic_id is not None
@@ -50,20 +50,20 @@ def _read_remote(
         part.topic_id,
         task,
         fail_on_data_loss=options.fail_on_data_loss,
-        wanted=segment_reader.Wanted(options.columns, since_ms),
+        wanted=segment_reader.RecordSelection(options.columns, since_ms),
         threads=threads,
     )
 
 
 def _read_tail(
-    options: Options, part: Part, task: TailTask, since_ms: int | None, threads: Threads
+    options: Options, part: Part, task: TailTask, since_ms: int | None, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
     # Kafka's protocol is imported by those who speak it: it takes a quarter of a second.
     from tidemark_pipeline import tail
-    from tidemark_pipeline.brokers import Brokers, OutOfRange
+    from tidemark_pipeline.brokers import BrokerClient, OutOfRange
 
     assert options.access is not None
-    source = Source(
+    source = ByteSource(
         part.topic,
         part.partition,
         columns.LOCAL,
@@ -73,7 +73,7 @@ def _read_tail(
         columns=options.columns,
     )
     try:
-        with Brokers(options.access) as brokers:
+        with BrokerClient(options.access) as brokers:
             for data, aborted in tail.read(
                 brokers, part.topic, part.partition, task.start_offset, task.end_offset
             ):

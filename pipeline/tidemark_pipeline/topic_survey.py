@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tidemark.kafka_client.access import Access
-from tidemark.log_lineage import LogLineage, Position, Restore, divergence
+from tidemark.kafka_client.access import KafkaAccess
+from tidemark.log_lineage import LogLineage, ReadPosition, Restore, divergence
 from tidemark.tier.head import TopicDeleted
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.open import Tier, open_tier
@@ -25,7 +25,7 @@ from tidemark_pipeline.options import Options
 from tidemark_pipeline.positions import EARLIEST, EARLIEST_LOCAL, LATEST, Extent
 
 if TYPE_CHECKING:
-    from tidemark_pipeline.brokers import Brokers, BrokersTopic, EpochEnd, LogEnd
+    from tidemark_pipeline.brokers import BrokerClient, BrokersTopic, EpochEndAnswer, StableLogEnd
 
 R = TypeVar("R")
 _HEADS_AT_ONCE = 8
@@ -127,7 +127,7 @@ class Survey:
                 found[part] = max(found.get(part, 0), snapshot.head.log_start_offset)
         return found
 
-    def positions(self, offsets: Mapping[Part, int]) -> dict[Part, Position]:
+    def positions(self, offsets: Mapping[Part, int]) -> dict[Part, ReadPosition]:
         """Return each offset with a leader epoch under which the log reaches it, to be recorded.
 
         Call it before :meth:`divergences` of the start positions. A log that loses records between
@@ -137,10 +137,10 @@ class Survey:
         if self._brokers is None:
             self._load(list(offsets))
             return {
-                part: Position(offset, self._epoch_in_tier(part, offset))
+                part: ReadPosition(offset, self._epoch_in_tier(part, offset))
                 for part, offset in offsets.items()
             }
-        found: dict[Part, Position] = {}
+        found: dict[Part, ReadPosition] = {}
         for part, end in self._log_ends(offsets).items():
             if end.offset < offsets[part]:
                 raise DataLoss(
@@ -148,17 +148,17 @@ class Survey:
                     f"{offsets[part]} that was planned to be read: a leader was elected uncleanly. "
                     "Restart the job"
                 )
-            found[part] = Position(offsets[part], end.leader_epoch)
+            found[part] = ReadPosition(offsets[part], end.leader_epoch)
         return found
 
-    def divergences(self, positions: Mapping[Part, Position]) -> dict[Part, int]:
+    def divergences(self, positions: Mapping[Part, ReadPosition]) -> dict[Part, int]:
         """Return the first lost offset of each position whose log has lost records below it
         (:mod:`tidemark.log_lineage`)."""
         lineages = self._lineages(positions)
         found = {part: divergence(at, lineages[part]) for part, at in positions.items()}
         return {part: offset for part, offset in found.items() if offset is not None}
 
-    def _lineages(self, positions: Mapping[Part, Position]) -> dict[Part, LogLineage]:
+    def _lineages(self, positions: Mapping[Part, ReadPosition]) -> dict[Part, LogLineage]:
         by_topic = {part.topic_id: self._restores(part) for part in positions}
         # Without brokers: from the tier alone.
         if self._brokers is None:
@@ -174,7 +174,7 @@ class Survey:
         # With brokers: by the logs' ends, and by the ends of the epochs that were recorded.
         log_ends = self._log_ends(positions)
         known = {part: at for part, at in positions.items() if at.leader_epoch is not None}
-        epoch_ends: dict[Part, EpochEnd] = {}
+        epoch_ends: dict[Part, EpochEndAnswer] = {}
         for topic, members in _by_topic(known).items():
             epochs = {part.partition: known[part].leader_epoch or 0 for part in members}
             ends = self._brokers.epoch_ends(topic, epochs)
@@ -190,9 +190,9 @@ class Survey:
             for part in positions
         }
 
-    def _log_ends(self, parts: Iterable[Part]) -> "dict[Part, LogEnd]":
+    def _log_ends(self, parts: Iterable[Part]) -> "dict[Part, StableLogEnd]":
         assert self._brokers is not None
-        found: dict[Part, LogEnd] = {}
+        found: dict[Part, StableLogEnd] = {}
         for topic, members in _by_topic(parts).items():
             ends = self._brokers.log_ends(topic, [part.partition for part in members])
             found.update({part: ends[part.partition] for part in members})
@@ -216,7 +216,7 @@ class Survey:
         entry = self._with_pages(part, lambda found: found.find(offset - 1))
         return snapshot.head.leader_epoch if entry is None else entry.epoch_at(offset - 1)
 
-    def _later_epoch_in_tier(self, part: Part, position: Position) -> int | None:
+    def _later_epoch_in_tier(self, part: Part, position: ReadPosition) -> int | None:
         """Return the first offset of a later epoch than the position's, if the tier has one below
         the position; otherwise it is not needed."""
         epoch = position.leader_epoch
@@ -345,11 +345,11 @@ def _first_later(snapshot: Snapshot, epoch: int) -> int | None:
     return None
 
 
-def _brokers(access: Access) -> "Brokers":
+def _brokers(access: KafkaAccess) -> "BrokerClient":
     """Kafka's protocol is imported by those who speak it: it takes a third of a second."""
-    from tidemark_pipeline.brokers import Brokers
+    from tidemark_pipeline.brokers import BrokerClient
 
-    return Brokers(access)
+    return BrokerClient(access)
 
 
 def _tier_end(snapshot: Snapshot | None) -> int:

@@ -31,11 +31,11 @@ from tidemark_pipeline.usage_figures import (
     DISABLE_RETAIN,
     NOBODY,
     OTHER,
-    Figures,
-    Listed,
+    ListedObjects,
     Policy,
     TopicUsage,
     Usage,
+    UsageFigures,
 )
 
 KEYS_AT_ONCE = 1000
@@ -65,7 +65,7 @@ def measure(
         tuple(policies),
     )
     for owner in (*usage.topics, *filter(None, [usage.elsewhere])):
-        owner.listed = {bucket: Listed() for bucket in tier.segments.stores}
+        owner.listed = {bucket: ListedObjects() for bucket in tier.segments.stores}
     _list(tier, usage)
     for topic, own in zip(topics, usage.topics, strict=True):
         own.freed = {policy.name: 0 for policy in policies}
@@ -108,7 +108,7 @@ def _folder(topic: TopicUsage) -> str:
 
 def _listed(
     info: ObjectInfo, owners: Mapping[str, TopicUsage], otherwise: TopicUsage, bucket: str
-) -> Listed:
+) -> ListedObjects:
     """By the folder alone: whose it is; whether it is named has been asked."""
     folder = info.key[: info.key.find("/", len(DATA_PREFIX)) + 1]
     return owners.get(folder, otherwise).listed[bucket]
@@ -148,9 +148,9 @@ def _partition(
 
 def _measured(
     head: Head, pages: PageCache, usage: Usage, topic: TopicObject, now_ms: int
-) -> tuple[dict[tuple[str, str], Figures], dict[str, int]]:
+) -> tuple[dict[tuple[str, str], UsageFigures], dict[str, int]]:
     """Figures by bucket and day, and what each policy frees; of one head."""
-    rows: dict[tuple[str, str], Figures] = {}
+    rows: dict[tuple[str, str], UsageFigures] = {}
     freed = {policy.name: 0 for policy in usage.policies}
     expiring = {
         policy.name: Expiring(limits, all_bytes=totals(head, pages).live_bytes, now_ms=now_ms)
@@ -164,7 +164,7 @@ def _measured(
         if key not in rows and len(rows) >= usage_figures.ROWS_MAX:
             usage.rows_left_out = True
             key = OTHER, OTHER
-        figures = rows.setdefault(key, Figures())
+        figures = rows.setdefault(key, UsageFigures())
         if state is SegmentState.COPY_STARTED:
             figures.copying += 1
             continue
@@ -185,9 +185,9 @@ def _measured(
 
 
 def _add(
-    usage: Usage, own: TopicUsage, partition: int, bucket: str, day: str, figures: Figures
+    usage: Usage, own: TopicUsage, partition: int, bucket: str, day: str, figures: UsageFigures
 ) -> None:
-    own.buckets.setdefault(bucket, Figures()).add(figures)
+    own.buckets.setdefault(bucket, UsageFigures()).add(figures)
     values = {"partition": str(partition), "bucket": bucket, "day": day}
     row = tuple(values[name] for name in usage.by)
     usage.row(own, row).add(figures)

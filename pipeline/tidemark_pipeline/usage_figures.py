@@ -5,7 +5,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from tidemark.tier.objects import ObjectInfo
-from tidemark.tier.retention import Limits
+from tidemark.tier.retention import RetentionLimits
 from tidemark.tier.topics import TopicObject
 
 #: What rows may be told apart by, beside the topic.
@@ -33,12 +33,12 @@ class Policy:
     retention_bytes: int | None = None
     deletes_all: bool = False
 
-    def limits_for(self, topic: TopicObject) -> Limits | None:
+    def limits_for(self, topic: TopicObject) -> RetentionLimits | None:
         """None where it is no retention. What the topic object does not say counts as no limit."""
         if self.retention_ms is None and self.retention_bytes is None:
             return None
         time, size = self.retention_ms, self.retention_bytes
-        return Limits(
+        return RetentionLimits(
             retention_ms=_whole(topic.config.get("retention.ms")) if time is None else time,
             retention_bytes=_whole(topic.config.get("retention.bytes")) if size is None else size,
             deletes="delete" in topic.config.get("cleanup.policy", "delete"),
@@ -50,7 +50,7 @@ DISABLE_RETAIN = Policy("disable-retain")
 
 
 @dataclass(slots=True)
-class Figures:
+class UsageFigures:
     """``log_bytes``: of the segments alone; ``stored_bytes``: what custom metadata says, indexes
     included. ``pending_*``: marked, their objects stay for ``remote.delete.delay.ms`` or until they
     could be deleted. ``copying``: copies under way, or that were never ended. ``unmeasured``: of
@@ -64,14 +64,14 @@ class Figures:
     copying: int = 0
     unmeasured: int = 0
 
-    def add(self, other: "Figures") -> None:
+    def add(self, other: "UsageFigures") -> None:
         """These, too."""
-        for name in Figures.__slots__:
+        for name in UsageFigures.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)
-class Listed:
+class ListedObjects:
     """Objects under ``data/``. ``unnamed``: nothing names them; ``unknown``: in folders without a
     manifest. Both are among ``objects``."""
 
@@ -109,9 +109,9 @@ class TopicUsage:
 
     name: str
     topic_id: uuid.UUID
-    rows: dict[Row, Figures] = field(default_factory=dict)
-    buckets: dict[str, Figures] = field(default_factory=dict)
-    listed: dict[str, Listed] = field(default_factory=dict)
+    rows: dict[Row, UsageFigures] = field(default_factory=dict)
+    buckets: dict[str, UsageFigures] = field(default_factory=dict)
+    listed: dict[str, ListedObjects] = field(default_factory=dict)
     freed: dict[str, int] = field(default_factory=dict)
 
 
@@ -139,13 +139,13 @@ class Usage:
             self._buckets.add(name)
         return name
 
-    def row(self, topic: TopicUsage, row: Row) -> Figures:
+    def row(self, topic: TopicUsage, row: Row) -> UsageFigures:
         """The figures of a row of a topic: a new one while there is room."""
         if row not in topic.rows and self.row_count >= ROWS_MAX:
             self.rows_left_out = True
             row = (OTHER,) * len(self.by)
         self.row_count += row not in topic.rows
-        return topic.rows.setdefault(row, Figures())
+        return topic.rows.setdefault(row, UsageFigures())
 
     def trouble(self, text: str) -> None:
         """A partition was passed over."""

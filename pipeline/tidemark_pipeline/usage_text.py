@@ -9,7 +9,7 @@ from tidemark.ids import id_text
 from tidemark.metrics import usage_table
 from tidemark.metrics.families import gauge
 from tidemark.metrics.metric import Metric
-from tidemark_pipeline.usage_figures import Figures, Listed, TopicUsage, Usage
+from tidemark_pipeline.usage_figures import ListedObjects, TopicUsage, Usage, UsageFigures
 
 _LISTED = {
     "objects": "objects",
@@ -62,7 +62,7 @@ def _listed_rows(topic: TopicUsage) -> list[dict[str, object]]:
     return [{"bucket": bucket, **_named(listed, _LISTED)} for bucket, listed in found]
 
 
-def _named(values: Figures | Listed, names: Mapping[str, str]) -> dict[str, object]:
+def _named(values: UsageFigures | ListedObjects, names: Mapping[str, str]) -> dict[str, object]:
     return {name: getattr(values, attribute) for name, attribute in names.items()}
 
 

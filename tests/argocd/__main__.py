@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     """The exit status of pytest, which is given ``arguments``; 1 where something is missing."""
     if _INSIDE in arguments:
         _raise_loopback()
-        given = [each for each in arguments if each != _INSIDE]
+        given = [argument for argument in arguments if argument != _INSIDE]
         return pytest.main(["-p", "no:cacheprovider", "-v", str(TESTS), *given])
     try:
         ensure_argocd()

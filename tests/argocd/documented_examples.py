@@ -129,8 +129,8 @@ class Site:
         def as_wanted() -> bool:
             status = self.application()
             return status.get("sync", {}).get("revision") == head and all(
-                each == ("Synced", expected.get(name.partition("/")[2], "Healthy"))
-                for name, each in _healths(status).items()
+                health == ("Synced", expected.get(name.partition("/")[2], "Healthy"))
+                for name, health in _healths(status).items()
             )
 
         self.until(as_wanted, f"all synced and healthy, but {expected}")
@@ -148,8 +148,11 @@ class Site:
 
 def _healths(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {
-        f"{each['kind']}/{each['name']}": (each["status"], each.get("health", {}).get("status"))
-        for each in status.get("resources") or []
+        f"{resource['kind']}/{resource['name']}": (
+            resource["status"],
+            resource.get("health", {}).get("status"),
+        )
+        for resource in status.get("resources") or []
     }
 
 
@@ -176,8 +179,8 @@ def _as_they_run(cluster: Cluster) -> list[dict[str, Any]]:
         | {"metadata": {"name": body["metadata"]["name"], "annotations": {WAVE: "0"}}}
         for kind in ("Cluster", "Broker")
         for body in (
-            {"kind": kind, "apiVersion": "tidemark.dev/v1alpha1"} | each
-            for each in cluster.kube.objects(kind)
+            {"kind": kind, "apiVersion": "tidemark.dev/v1alpha1"} | object_
+            for object_ in cluster.kube.objects(kind)
         )
     ]
 
@@ -204,9 +207,9 @@ def test_the_example_comes_in_waves_and_needs_no_differences_ignored(site: Site)
     assert made == sorted(made)
     deletion = site.live("RecordDeletion", "orders-before-2014")["status"]
     ready = next(
-        each
-        for each in site.live("Topic", "orders")["status"]["conditions"]
-        if each["type"] == "Ready"
+        item
+        for item in site.live("Topic", "orders")["status"]["conditions"]
+        if item["type"] == "Ready"
     )
     assert deletion["startTime"] >= ready["lastTransitionTime"]
     before = site.application()
@@ -279,9 +282,9 @@ def test_waiting_and_refused_objects_are_distinguishable(site: Site) -> None:
     site.repository.write("ill", waits, refused)
     site.until_all(waits="Progressing", refused="Degraded")
     (message,) = (
-        each["health"]["message"]
-        for each in site.application()["resources"]
-        if each["name"] == "refused"
+        item["health"]["message"]
+        for item in site.application()["resources"]
+        if item["name"] == "refused"
     )
     assert message.startswith("NameTaken: ")
     assert site.application()["health"]["status"] == "Degraded"

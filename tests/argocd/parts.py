@@ -167,7 +167,7 @@ class ArgoCd:
         done = subprocess.run(
             [
                 *(str(ensure_argocd()), "admin", "settings", "resource-overrides"),
-                *(str(each) for each in arguments),
+                *(str(argument) for argument in arguments),
                 *("--argocd-cm-path", str(config_map)),
             ],
             env={**os.environ, "ARGOCD_BINARY_NAME": "argocd", "KUBECONFIG": os.devnull},

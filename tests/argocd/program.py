@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from tests.suites.packages import Missing, command, kept
-from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.build import GoProgram, ensure_program
 from tidemark_cli.toolchain.cache import user_cache
 from tidemark_cli.toolchain.golang import build_environment, find_go
 from tidemark_cli.toolchain.programs import checkout
@@ -48,7 +48,7 @@ def _download(folder: Path) -> None:
 
 def ensure_argocd() -> Path:
     """The binary. Raises as :func:`sources`."""
-    program = Program(
+    program = GoProgram(
         name="argocd",
         version=VERSION,
         needs_go=NEEDS_GO,

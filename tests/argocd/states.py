@@ -6,7 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.argocd_files import KINDS
-from tidemark_operator.controller.status.conditions import Condition, condition, render, summary
+from tidemark_operator.controller.status.conditions import (
+    ConditionValue,
+    condition,
+    render,
+    summary,
+)
 from tidemark_operator.controller.status.reasons import TABLE
 
 GENERATION = 3
@@ -30,7 +35,7 @@ def in_every_state(heading: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def status(
-    kind: str, conditions: Sequence[Condition], *, generation: int = GENERATION
+    kind: str, conditions: Sequence[ConditionValue], *, generation: int = GENERATION
 ) -> dict[str, Any]:
     """A good status, with these conditions instead of its own."""
     good = summary(ready=True, reason="Serving", message="well")
@@ -51,7 +56,7 @@ def body(kind: str, its_status: Any, *, generation: int = GENERATION) -> dict[st
     return plain
 
 
-def _of_row(text: str, reason: str) -> list[Condition]:
+def _of_row(text: str, reason: str) -> list[ConditionValue]:
     """Return the conditions of a reason from its row of the table."""
     values = {"True": True, "False": False, "Unknown": None}
     named = re.findall(r"\b([A-Z][A-Za-z]+)(?:=(True|False|Unknown))?(?=[,; ]|$)", text)

@@ -31,24 +31,24 @@ def one_round(number: int, name: str, measures: Sequence[Measure], table: Table)
     A warm-up run precedes them: a JVM has to compile hot code, and both sides create their
     coordinators' topics. Failed measures are reported and the others are taken.
     """
-    for brokers, those in groupby(measures, key=lambda each: each.brokers):
+    for brokers, those in groupby(measures, key=lambda item: item.brokers):
         with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
             side = STARTS[name](Path(folder), brokers)
             try:
                 throughput(side, Setting(replicas=brokers, idempotent=True))
-                for each in those:
+                for item in those:
                     load = os.getloadavg()[0]
                     try:
-                        figures = each.take(side)
+                        figures = item.take(side)
                     except FAILURES as error:
-                        table.failures.append(f"{each.name}, {name}: {error}")
+                        table.failures.append(f"{item.name}, {name}: {error}")
                         print(
-                            f"round {number}  {name:12}  {each.name}: failed: {error}", flush=True
+                            f"round {number}  {name:12}  {item.name}: failed: {error}", flush=True
                         )
                         continue
-                    table.add(each.name, name, figures)
+                    table.add(item.name, name, figures)
                     print(
-                        f"round {number}  {name:12}  {each.name}: {one_line(figures)}  "
+                        f"round {number}  {name:12}  {item.name}: {one_line(figures)}  "
                         f"(load before {load:.1f})",
                         flush=True,
                     )
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="a regular expression that measures' names have")
     asked = parser.parse_args(arguments)
-    chosen = [each for each in MEASURES if re.search(asked.only, each.name)]
+    chosen = [measure for measure in MEASURES if re.search(asked.only, measure.name)]
     if not chosen:
         parser.error(f"no measure has {asked.only!r}: {', '.join(m.name for m in MEASURES)}")
     try:
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(str(error)) from error
     _let_open_many_files()
     table = Table()
-    ordered = sorted(chosen, key=lambda each: each.brokers)
+    ordered = sorted(chosen, key=lambda item: item.brokers)
     print(f"{ROUNDS} rounds, {RECORDS:,} records in each throughput")
     for number in range(1, ROUNDS + 1):
         for name in (KAFKA, OURS) if number % 2 else (OURS, KAFKA):

@@ -63,7 +63,7 @@ class Side:
 
 def start_kafka(setting: Setting, folder: Path, leaf: Leaf) -> Side:
     """Apache Kafka with two topics of one partition each, a replica on every broker."""
-    wanted = kafka.Wanted(
+    wanted = kafka.KafkaOptions(
         brokers=setting.brokers, entries=_kafkas_tls(setting, folder, leaf), java=kafka.STRONG
     )
     started = kafka.start(folder / "cluster", wanted)

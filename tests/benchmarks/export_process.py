@@ -19,8 +19,8 @@ from tests.table_jars import settings as settings_of
 from tidemark_pipeline.export.formats import Format, catalog_settings
 from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.row_shapes import RAW_DDL
-from tidemark_pipeline.export.table import Layout
-from tidemark_pipeline.jobs.export import Progress, export
+from tidemark_pipeline.export.table import TableLayout
+from tidemark_pipeline.jobs.export import ExportProgress, export
 from tidemark_pipeline.session import local_session
 
 _CATALOG = "lake"
@@ -85,7 +85,7 @@ def main() -> None:
         if wanted["every_s"] is not None:
             stop = threading.Event()
 
-            def tell(progress: Progress) -> None:
+            def tell(progress: ExportProgress) -> None:
                 now_ms = time.time_ns() // 1_000_000
                 told = {"ms": now_ms, "offsets": progress.exported.offsets}
                 print(json.dumps(told), flush=True)
@@ -95,12 +95,12 @@ def main() -> None:
                 stop.set()
 
             threading.Thread(target=wait, daemon=True).start()
-            table = IcebergTable(session, f"{_CATALOG}.db.all", Layout(columns=RAW_DDL))
+            table = IcebergTable(session, f"{_CATALOG}.db.all", TableLayout(columns=RAW_DDL))
             every_s = wanted["every_s"]
             export(session, wanted["options"], table, every_s=every_s, stop=stop, say=tell)
             return
         for number, _ in enumerate(sys.stdin):
-            table = IcebergTable(session, f"{_CATALOG}.db.t{number}", Layout(columns=RAW_DDL))
+            table = IcebergTable(session, f"{_CATALOG}.db.t{number}", TableLayout(columns=RAW_DDL))
             began_s = time.monotonic()
             written = export(session, wanted["options"], table).written
             answer = {"rows": written.rows, "bytes": written.bytes, "files": written.files}

@@ -18,18 +18,18 @@ import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.apache_kafka import Wanted, running
+from tests.apache_kafka import KafkaOptions, running
 from tests.benchmarks.processes import cpu_seconds
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.kafka_engine.waiting import until
 from tests.integration.operator.cluster_world import condition_of
 from tests.integration.operator.conftest import install_crds
 from tidemark.kafka_client import configs
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.values import TOPIC as CONFIG_OF_TOPIC
-from tidemark.kafka_client.values import ConfigChange, Failure, NewTopic
+from tidemark.kafka_client.values import ConfigChange, NewTopic, RequestFailure
 from tidemark_cli.controlplane import ControlPlane
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_operator.kube.kinds import TOPIC
@@ -114,7 +114,7 @@ class Bench:
 async def alone(nodes: KafkaNodes, size: int) -> None:
     """Kafka's own share: as few requests as there can be, until each topic has all its leaders."""
     assignment = tuple((1 + part % 3, 1 + (part + 1) % 3, 1 + (part + 2) % 3) for part in range(12))
-    async with KafkaClient(Access(tuple(nodes.bootstrap.split(",")))) as client:
+    async with KafkaClient(KafkaAccess(tuple(nodes.bootstrap.split(",")))) as client:
         admin, names = Admin(client), [f"alone-{size}-{number}" for number in range(size)]
         began_s, cpu_s, ids = time.monotonic(), kafka_cpu(nodes), []
         for first in range(0, size, AT_A_TIME):
@@ -142,11 +142,11 @@ async def alone(nodes: KafkaNodes, size: int) -> None:
     print(f"  Kafka alone, {size}: {made}, {at_rest}, {changed}, {deleted}", flush=True)
 
 
-def _made(ids: list[uuid.UUID | Failure]) -> list[uuid.UUID]:
-    failed = [each for each in ids if isinstance(each, Failure)]
+def _made(ids: list[uuid.UUID | RequestFailure]) -> list[uuid.UUID]:
+    failed = [id_ for id_ in ids if isinstance(id_, RequestFailure)]
     if failed:
         raise SystemExit(f"Kafka has not made {len(failed)} topics: {failed[0]}")
-    return [each for each in ids if not isinstance(each, Failure)]
+    return [id_ for id_ in ids if not isinstance(id_, RequestFailure)]
 
 
 def kafka_cpu(nodes: KafkaNodes) -> float:
@@ -161,7 +161,7 @@ async def main() -> None:
     sizes = [int(text) for text in parser.parse_args().batches.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        wanted = Wanted(brokers=3, controllers=1, racks=("a", "b", "c"))
+        wanted = KafkaOptions(brokers=3, controllers=1, racks=("a", "b", "c"))
         with (
             running(root / "kafka", wanted) as nodes,
             ControlPlane.start(root / "control-plane", fsync=False) as control,

@@ -146,8 +146,8 @@ def fetch(load: Load) -> Answer:
     """To read all records of this client's share of the partitions, from their start."""
     consumer = _consumer(load)
     which, of = load.share
-    mine = [TopicPartition(load.topic, each, 0) for each in range(which, load.partitions, of)]
-    wanted = sum(consumer.get_watermark_offsets(each, timeout=30)[1] for each in mine)
+    mine = [TopicPartition(load.topic, index, 0) for index in range(which, load.partitions, of)]
+    wanted = sum(consumer.get_watermark_offsets(item, timeout=30)[1] for item in mine)
     seen = 0
     began = time.monotonic()
     consumer.assign(mine)

@@ -36,7 +36,7 @@ def _run_all(loads: Sequence[Load]) -> list[Answer]:
     for process, load in zip(processes, loads, strict=True):
         if process.returncode:
             raise subprocess.CalledProcessError(process.returncode, [*command, load.as_json()])
-    return [json.loads(each) for each in said]
+    return [json.loads(item) for item in said]
 
 
 def together(answers: Sequence[Answer]) -> Answer:

@@ -54,8 +54,8 @@ def idle(bootstrap: str, count: int) -> Iterator[None]:
             _ask(sockets[-1])
         yield
     finally:
-        for each in sockets:
-            each.close()
+        for socket_ in sockets:
+            socket_.close()
 
 
 def _ask(connection: socket.socket) -> None:
@@ -130,8 +130,8 @@ class Member:
             member_id=self.id,
             group_instance_id=None,
             assignments=tuple(
-                SyncGroupRequestAssignment(member_id=each.member_id, assignment=bytes(4))
-                for each in joined.members
+                SyncGroupRequestAssignment(member_id=member.member_id, assignment=bytes(4))
+                for member in joined.members
             ),
         )
         answer = await self._connection.request(request, SyncGroupResponse, _TIMEOUT_S)

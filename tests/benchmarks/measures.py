@@ -162,11 +162,11 @@ SETTINGS = (
 MEASURES: Sequence[Measure] = (
     *(
         Measure(
-            name=str(each),
-            brokers=each.brokers,
-            take=lambda side, each=each: throughput(side, each),  # type: ignore[misc]
+            name=str(item),
+            brokers=item.brokers,
+            take=lambda side, item=item: throughput(side, item),  # type: ignore[misc]
         )
-        for each in SETTINGS
+        for item in SETTINGS
     ),
     Measure(name="latency at 1,000/s, RF 1", brokers=1, take=lambda side: latency(side, 1)),
     Measure(name="latency at 1,000/s, RF 3", brokers=3, take=lambda side: latency(side, 3)),

@@ -70,7 +70,7 @@ async def measure(
 async def applied(bench: OperatorBench, topics: int) -> list[str]:
     """From the first request until the last Topic is Ready."""
     cpu, writes = bench.cpu(), bench.writes()
-    ready = asyncio.create_task(bench.until(lambda each: each.ready, topics, "Ready"))
+    ready = asyncio.create_task(bench.until(lambda item: item.ready, topics, "Ready"))
     accepted_s = await bench.create(f"t{number}" for number in range(topics))
     ready_s = await ready
     spent = {name: value - cpu[name] for name, value in bench.cpu().items()}
@@ -120,7 +120,7 @@ async def storm(bench: OperatorBench, topics: int, most: int) -> list[str]:
     # One more of each, alone: those before it may have come in any order.
     await bench.each(list(values), change)
     settled_s = await bench.until(
-        lambda each: each.ready and each.observed >= generations.get(each.name, 0),
+        lambda item: item.ready and item.observed >= generations.get(item.name, 0),
         len(bench.watch.seen),
         "observed",
     )

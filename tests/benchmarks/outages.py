@@ -110,7 +110,7 @@ class Outages:
 
     def __post_init__(self) -> None:
         rows = self.cluster.kube.objects("PartitionSlice")
-        self._slice = next(each["metadata"]["name"] for each in rows if self._row_in(each))
+        self._slice = next(row["metadata"]["name"] for row in rows if self._row_in(row))
 
     def _row_in(self, found: dict[str, Any]) -> PartitionRow | None:
         rows = map(decode_row, found.get("partitions") or [])

@@ -177,7 +177,7 @@ def _median(reads: Sequence[Read]) -> Read:
     """Return the median of each figure."""
     return Read(
         *(
-            statistics.median(getattr(each, name) for each in reads)
+            statistics.median(getattr(read, name) for read in reads)
             for name in ("cpu_s", "brokers_s", "seconds")
         )
     )
@@ -221,9 +221,9 @@ def exported(only: str, megabytes: int, rounds: int) -> list[str]:
     load = Load(size, "lz4", megabytes * 1_000_000 // size // PARTITIONS * PARTITIONS)
     figures = []
     with tempfile.TemporaryDirectory(prefix="bench-pipeline-") as name:
-        folders = {each: Path(name) / each for each in ("cluster", *wanted)}
-        for each in folders.values():
-            each.mkdir()
+        folders = {item: Path(name) / item for item in ("cluster", *wanted)}
+        for folder in folders.values():
+            folder.mkdir()
         with run_cluster(folders["cluster"], brokers=1) as cluster:
             if "export" in wanted:
                 print(f"export: {load.records:,} records of {size} bytes", flush=True)

@@ -68,7 +68,7 @@ def _planned(path: Path, narrowing: Narrowing = EVERYTHING) -> tuple[ReadPlan, f
 
 
 def _bytes(plan: ReadPlan) -> int:
-    tasks = [each.task for each in plan.tasks]
+    tasks = [item.task for item in plan.tasks]
     return sum(bytes_of(r) for task in tasks if isinstance(task, RemoteTask) for r in task.ranges)
 
 

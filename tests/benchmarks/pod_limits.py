@@ -91,11 +91,11 @@ def limited(limits: Limits) -> Iterator[Cgroup]:
     name = f"tidemark-bench-{os.getpid()}"
     if (CGROUPS / "cgroup.controllers").exists():
         with contextlib.suppress(OSError):  # where they are handed on already, or it is refused
-            enabled = " ".join(f"+{each}" for each in CONTROLLERS)
+            enabled = " ".join(f"+{controller}" for controller in CONTROLLERS)
             (CGROUPS / "cgroup.subtree_control").write_text(enabled, encoding="ascii")
         folders = dict.fromkeys(CONTROLLERS, CGROUPS / name)
     else:
-        folders = {each: CGROUPS / each / name for each in CONTROLLERS}
+        folders = {controller: CGROUPS / controller / name for controller in CONTROLLERS}
     made = set(folders.values())
     try:
         for folder in made:

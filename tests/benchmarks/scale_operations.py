@@ -25,7 +25,7 @@ from tests.unit.replication.replica_nodes import (
     row,
     states,
 )
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark.wire.framing import (
     decode_request,
@@ -40,8 +40,8 @@ from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.table import Call
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog
-from tidemark_broker.purgatory import Change, Purgatory
-from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
+from tidemark_broker.purgatory import PartitionChange, Purgatory
+from tidemark_broker.replication.following.fetcher import FetchLimits, ReplicaFetcher
 from tidemark_broker.replication.following.tier_bootstrap import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, log_start, produce
@@ -68,8 +68,8 @@ async def _pair(folder: Path, count: int) -> AsyncIterator[tuple[Node, Node]]:
     """Broker 1 leads, broker 2 follows, in one topic."""
     one, two = Node(1, folder), Node(2, folder)
     try:
-        for each in (one, two):
-            await each.told(*(row(partition=number) for number in range(count)), full=True)
+        for item in (one, two):
+            await item.told(*(row(partition=number) for number in range(count)), full=True)
         yield one, two
     finally:
         await one.stop()
@@ -85,13 +85,13 @@ class Line:
     async def request(self, request: Any, response_type: type[Any], _: float) -> Any:
         frame = encode_request(request, 1, "follower")[4:]
         asked = decode_request(type(request), frame)
-        given = await self._leader.service.handle(asked, Identity("c", asked.replica_id), room())
+        given = await self._leader.service.handle(asked, TlsIdentity("c", asked.replica_id), room())
         answer = encode_response(given, 1)[4:]
         return decode_response(response_type, answer)[1]
 
 
-def _fetcher(two: Node) -> Fetcher:
-    fetcher = Fetcher(
+def _fetcher(two: Node) -> ReplicaFetcher:
+    fetcher = ReplicaFetcher(
         1,
         node_id=2,
         metadata=two.context.metadata,
@@ -101,8 +101,8 @@ def _fetcher(two: Node) -> Fetcher:
         monotonic=lambda: two.now_s,
         from_tier=FromTier(),
     )
-    for each in two.manager.partitions:
-        fetcher.add(each)
+    for partition in two.manager.partitions:
+        fetcher.add(partition)
     return fetcher
 
 
@@ -231,7 +231,7 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
         async def work() -> None:
             log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW_MS)
             log.advance_high_watermark(log.next_offset)
-            purgatory.notify((Change.HIGH_WATERMARK, (TOPIC, count // 2)))
+            purgatory.notify((PartitionChange.HIGH_WATERMARK, (TOPIC, count // 2)))
             await asyncio.sleep(0)
 
         yield work
@@ -243,14 +243,16 @@ async def _other_waiters(_: Path, count: int) -> AsyncIterator[Work]:
     """``count`` waiting operations, each with its own key; one of the keys is notified."""
     purgatory = Purgatory()
     waiting = [
-        asyncio.create_task(purgatory.wait([(Change.HIGH_WATERMARK, number)], lambda: False, 600.0))
+        asyncio.create_task(
+            purgatory.wait([(PartitionChange.HIGH_WATERMARK, number)], lambda: False, 600.0)
+        )
         for number in range(count)
     ]
     while purgatory.size < count:  # noqa: ASYNC110 - until all of them wait
         await asyncio.sleep(0)
 
     async def work() -> None:
-        purgatory.notify((Change.HIGH_WATERMARK, count // 2))
+        purgatory.notify((PartitionChange.HIGH_WATERMARK, count // 2))
         await asyncio.sleep(0)
 
     yield work
@@ -301,7 +303,7 @@ async def _copied_segment(folder: Path, count: int) -> AsyncIterator[Work]:
     async def work() -> None:
         await host.produce(1)
         log.roll(NOW_MS)
-        host.context.purgatory.notify((Change.SEGMENT_ROLLED, host.partition.tp))
+        host.context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, host.partition.tp))
         await host.until(lambda: log.highest_remote_offset + 1 >= log.next_offset)
 
     for _ in range(count):

@@ -31,7 +31,7 @@ class Pair:
 
     def cpu_s(self) -> float:
         """CPU-seconds of a broker until now, the mean of both."""
-        return sum(cpu_seconds(each.pid) for each in self.brokers) / len(self.brokers)
+        return sum(cpu_seconds(broker.pid) for broker in self.brokers) / len(self.brokers)
 
     async def create(self, topics: int, partitions: int = 1) -> None:
         """Create topics in changes of :data:`AT_ONCE` topics."""

@@ -51,7 +51,7 @@ class Side:
 
 def start_kafka(folder: Path, brokers: int) -> Side:
     """Apache Kafka, broker 1 its controller too."""
-    started = kafka.start(folder, kafka.Wanted(brokers=brokers, java=kafka.STRONG))
+    started = kafka.start(folder, kafka.KafkaOptions(brokers=brokers, java=kafka.STRONG))
     admin = AdminClient({"bootstrap.servers": started.bootstrap, "log_level": 1})
 
     def create(name: str, partitions: int, replicas: int) -> None:

@@ -71,7 +71,7 @@ def _sums(session: SparkSession, source: str, options: Mapping[str, str]) -> lis
     table = session.read.format(source).options(**options).load()
     row = table.selectExpr(*_SUMS).first()
     assert row is not None
-    return [int(each) for each in row]
+    return [int(item) for item in row]
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ class Sizes:
 
 def slope_kb(samples: Sequence[tuple[int, float]]) -> float:
     """KB for each life, by least squares over (lives, MB) from the first quarter on."""
-    tail = [each for each in samples if each[0] * 4 >= samples[-1][0]] if samples else []
+    tail = [sample for sample in samples if sample[0] * 4 >= samples[-1][0]] if samples else []
     if len(tail) < 2:
         return float("nan")
     lives = sum(x for x, _ in tail) / len(tail)
@@ -45,9 +45,9 @@ def slope_kb(samples: Sequence[tuple[int, float]]) -> float:
 
 async def wave(bench: OperatorBench, number: int, topics: int, settle_s: float) -> None:
     """Create ``topics`` Topics, and delete them as soon as all are Ready."""
-    names = [f"w{number}-{each}" for each in range(topics)]
+    names = [f"w{number}-{index}" for index in range(topics)]
     await bench.create(names)
-    await bench.until(lambda each: each.ready, topics, "Ready")
+    await bench.until(lambda item: item.ready, topics, "Ready")
     await bench.each(names, lambda name: bench.world.delete(TOPIC, name))
     await bench.until(lambda _: True, 0, "left", fewer=True)
     await asyncio.sleep(settle_s)

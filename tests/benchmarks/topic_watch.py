@@ -86,7 +86,7 @@ class _Follower:
 
     def listed(self, kind: Kind, present: set[Key], version: int) -> None:
         names = {name for _, name in present}
-        for name in [each for each in self._found.seen if each not in names]:
+        for name in [item for item in self._found.seen if item not in names]:
             del self._found.seen[name]
         self.has_begun.set()
 

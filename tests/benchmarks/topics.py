@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.benchmarks.processes import cpu_seconds, peak_resident_mb
-from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.kube import KubeClient
 
 PREFIX = "bench-"
 POLL_S = 0.5
@@ -68,7 +68,7 @@ class Bench:
         up = json.loads(_tidemark(*command).splitlines()[-1])
         self.pids: dict[str, int] = up["processes"]
         self.kubeconfig = str(up["kubeconfig"])
-        self.kube = Kube(Path(self.kubeconfig), "default")
+        self.kube = KubeClient(Path(self.kubeconfig), "default")
         self.cluster = str(self.kube.objects("Cluster")[0]["metadata"]["name"])
 
     def close(self) -> None:
@@ -138,12 +138,12 @@ class ByClient:
         """Ask for all to be deleted."""
         self._each(bench, lambda kube, name: kube.delete("Topic", name))
 
-    def _each(self, bench: Bench, call: Callable[[Kube, str], object]) -> None:
+    def _each(self, bench: Bench, call: Callable[[KubeClient, str], object]) -> None:
         with ThreadPoolExecutor(CONNECTIONS) as threads:
             list(threads.map(lambda first: self._some(bench, call, first), range(CONNECTIONS)))
 
-    def _some(self, bench: Bench, call: Callable[[Kube, str], object], first: int) -> None:
-        kube = Kube(Path(bench.kubeconfig), bench.kube.namespace)
+    def _some(self, bench: Bench, call: Callable[[KubeClient, str], object], first: int) -> None:
+        kube = KubeClient(Path(bench.kubeconfig), bench.kube.namespace)
         for number in range(first, bench.topics, CONNECTIONS):
             call(kube, f"{PREFIX}{number}")
         kube.close()

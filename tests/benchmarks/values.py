@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
-from tidemark_pipeline.schemas.avro.decode import Decoder as OfAvro
+from tidemark_pipeline.schemas.avro.decode import AvroDecoder as OfAvro
 from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.avro.types import columns_of as columns_of_avro
-from tidemark_pipeline.schemas.protobuf.decode import Decoder as OfProtobuf
+from tidemark_pipeline.schemas.protobuf.decode import ProtobufDecoder as OfProtobuf
 from tidemark_pipeline.schemas.protobuf.descriptors import by_name, compiled
 from tidemark_pipeline.schemas.protobuf.types import columns_of as columns_of_protobuf
 from tidemark_pipeline.schemas.values.decoder_results import Decoder
@@ -88,7 +88,7 @@ def main() -> None:
 def _line(name: str, record: bytes, decoder: Decoder, read: Callable[[bytes], Any]) -> None:
     records = [record] * _RECORDS
     data = np.frombuffer(b"".join(records), dtype=np.uint8)
-    ends = np.cumsum([len(each) for each in records])
+    ends = np.cumsum([len(item) for item in records])
     starts = ends - len(record)
 
     def ours() -> Sequence[pa.Array]:
@@ -97,7 +97,7 @@ def _line(name: str, record: bytes, decoder: Decoder, read: Callable[[bytes], An
     kind = ours()[0].type
 
     def theirs() -> pa.Array:
-        return pa.array([read(each) for each in records], kind)
+        return pa.array([read(record) for record in records], kind)
 
     costs = [(_cpu_us(ours), _cpu_us(theirs)) for _ in range(_ROUNDS)]
     mine, other = min(cost for cost, _ in costs), min(cost for _, cost in costs)

@@ -14,7 +14,7 @@ from tests.orphans import found, look
 from tidemark.tier.open import open_tier
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.settings import TIDEMARK
 from tidemark_cli.local.tier import storage
@@ -28,7 +28,7 @@ class Cluster:
 
     def __init__(self, local: LocalCluster) -> None:
         self.local = local
-        self.kube: Kube = local.kube()
+        self.kube: KubeClient = local.kube()
 
     @property
     def bootstrap(self) -> str:
@@ -99,7 +99,7 @@ def wait(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
 def _unnamed(cluster: Cluster) -> list[str]:
     """Invariant 10, whatever was killed meanwhile. A temporary file has a day before it goes."""
     left = found(look(open_tier(storage(cluster.local))))
-    return [each for each in left if not each.startswith("temporary file")]
+    return [item for item in left if not item.startswith("temporary file")]
 
 
 @contextmanager

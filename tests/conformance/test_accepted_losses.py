@@ -87,7 +87,7 @@ def test_broker_with_a_lost_disk_is_given_up_and_its_topic_restarts_empty(
     def draining() -> dict[str, Any]:
         found = cluster.kube.get("Broker", name) or {}
         conditions = (found.get("status") or {}).get("conditions") or []
-        return next((each for each in conditions if each["type"] == "Draining"), {})
+        return next((condition for condition in conditions if condition["type"] == "Draining"), {})
 
     def offer() -> str:
         found = draining()

@@ -59,7 +59,7 @@ def test_confluents_admin_client(cluster: Cluster) -> None:
     again = admin.create_topics([new], operation_timeout=TIMEOUT_S)
     again[new.topic].result(TIMEOUT_S)
     assert "segment.ms" not in {
-        name for name, each in _config(admin, new.topic).items() if not each.is_default
+        name for name, item in _config(admin, new.topic).items() if not item.is_default
     }
 
 

@@ -32,8 +32,8 @@ def _written(bench: LogBench) -> PartitionLog:
     for number in range(240):
         producer_id = 7 if number % 3 == 0 else -1
         records = [
-            Record(b"key-%d" % (number * 7 % 97 + each), _value(number, each), (), T0 + number)
-            for each in range(number % 4 + 1)
+            Record(b"key-%d" % (number * 7 % 97 + index), _value(number, index), (), T0 + number)
+            for index in range(number % 4 + 1)
         ]
         data = build_batch(
             records,
@@ -74,8 +74,8 @@ def test_kafka_reads_a_compacted_log(tmp_path: Path) -> None:
         (header.base_offset, header.last_offset, header.count) for header in headers
     ]
     assert list(map(int, RECORD.findall(text))) == [
-        each.offset
+        decode_record.offset
         for position, _ in iter_headers(data)
-        for each in decode_records(memoryview(data)[position:])
+        for decode_record in decode_records(memoryview(data)[position:])
     ]
     assert "deleteHorizonMs: OptionalLong[" in text

@@ -124,7 +124,7 @@ def test_a_groups_key_is_kafkas(kafka: KafkasKeys, name: str) -> None:
     """Kafka has more: those of share groups and of streams groups."""
     ours, kafkas = table.GROUP[name], kafka.group[name]
     assert (ours.type.name, ours.default, _bounds(ours)) == kafkas
-    assert [f"group.{name}"] == [each.name for each in ours.synonyms]
+    assert [f"group.{name}"] == [synonym.name for synonym in ours.synonyms]
 
 
 @pytest.mark.parametrize("name", sorted(key.name for key in table.TOPIC.values() if key.synonyms))

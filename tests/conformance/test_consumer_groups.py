@@ -47,7 +47,7 @@ class Members:
         for member in self.all:
             message = member.poll(0.1)
             assert message is None or message.error() is None, message.error()
-        return sorted(len(each.assignment()) for each in self.all) == sorted(counts)
+        return sorted(len(item.assignment()) for item in self.all) == sorted(counts)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_group_outlives_its_coordinator(members: Members, group: str) -> None:
         cluster.local.start_broker(coordinator)
     places = [TopicPartition(topic, partition) for partition in range(3)]
     kept = committed(members.all[0], places)
-    assert [each.offset for each in kept] == [COUNT + 50] * 3
+    assert [item.offset for item in kept] == [COUNT + 50] * 3
 
 
 @pytest.mark.java

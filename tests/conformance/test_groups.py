@@ -180,7 +180,7 @@ def test_members_share_the_partitions(cluster: Cluster, group: str, assignor: st
 def test_a_static_member_comes_back_without_a_rebalance(cluster: Cluster, group: str) -> None:
     topic = filled(cluster, partitions=2)
     more = {"session.timeout.ms": 30_000}
-    members = [consumer(cluster, group, **{"group.instance.id": each, **more}) for each in "ab"]
+    members = [consumer(cluster, group, **{"group.instance.id": item, **more}) for item in "ab"]
     for member in members:
         member.subscribe([topic])
 
@@ -259,7 +259,7 @@ def test_a_group_outlives_its_coordinator(cluster: Cluster, group: str) -> None:
             member.close()
     other = consumer(cluster, group)
     places = [TopicPartition(topic, partition) for partition in range(3)]
-    assert [each.offset for each in committed(other, places)] == [COUNT + 50] * 3
+    assert [item.offset for item in committed(other, places)] == [COUNT + 50] * 3
     other.close()
 
 
@@ -272,10 +272,10 @@ def test_offsets_are_kept_with_what_belongs_to_them(cluster: Cluster, group: str
     assert (kept.offset, kept.metadata) == (7, "seven")
     client.close()
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    listed = {each.group_id for each in admin.list_consumer_groups().result(30).valid}
+    listed = {item.group_id for item in admin.list_consumer_groups().result(30).valid}
     assert group in listed
     admin.delete_consumer_groups([group])[group].result(30)
-    listed = {each.group_id for each in admin.list_consumer_groups().result(30).valid}
+    listed = {item.group_id for item in admin.list_consumer_groups().result(30).valid}
     assert group not in listed
 
 

@@ -233,7 +233,7 @@ def _commit(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
     offsets = [TopicPartition(topic, number, 10 + number) for number in range(PARTITIONS)]
     consumer.commit(offsets=offsets, asynchronous=False)
     consumer.close()
-    return {each.partition: each.offset for each in offsets}
+    return {offset.partition: offset.offset for offset in offsets}
 
 
 def _committed(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
@@ -241,7 +241,7 @@ def _committed(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     found = consumer.committed(places, timeout=60)
     consumer.close()
-    return {each.partition: each.offset for each in found}
+    return {item.partition: item.offset for item in found}
 
 
 def _is_heard(cluster: Cluster, topic: str) -> None:
@@ -277,8 +277,8 @@ def test_topics_and_slices_that_were_erased_are_made_again(cluster: Cluster) -> 
     assert body is not None
     topic_id, folders = body["status"]["topicId"], _replicas(cluster, topic)
     with _without(cluster, "operator", cluster.local.start_operator):
-        for each in cluster.kube.objects("PartitionSlice"):
-            _remove(cluster, "PartitionSlice", each)
+        for object_ in cluster.kube.objects("PartitionSlice"):
+            _remove(cluster, "PartitionSlice", object_)
         _remove(cluster, "Topic", body)
         cluster.kube.apply("Topic", topic, body["spec"])
         writer.write(50)

@@ -28,6 +28,6 @@ def test_a_few_of_a_suite(cluster: Cluster, tmp_path: Path, name: str) -> None:
     target = Tidemark(cluster.local, cluster.bootstrap.split(","))
     suite.run(tests, target, tmp_path, results.append)
     # Go runs those that may run side by side behind all others.
-    assert sorted(each.test for each in results) == sorted(tests)
+    assert sorted(result.test for result in results) == sorted(tests)
     log = (tmp_path / "output.log").read_text("utf-8", errors="replace")
-    assert [each for each in results if each.outcome is not Outcome.PASSED] == [], log[-5000:]
+    assert [result for result in results if result.outcome is not Outcome.PASSED] == [], log[-5000:]

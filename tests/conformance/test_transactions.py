@@ -80,8 +80,8 @@ def brokers_killed_in_turn(cluster: Cluster, topic: str) -> Iterator[Callable[[i
 
     def hook(count: int) -> None:
         if count in (COUNT // 4, COUNT // 2, COUNT * 3 // 4):
-            for each in returns:
-                each.result(60)
+            for return_ in returns:
+                return_.result(60)
             wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "all to be in sync")
             node_id = next(n for n in cluster.view(topic).rows[0].replicas if n not in killed)
             cluster.local.kill_broker(node_id)
@@ -90,8 +90,8 @@ def brokers_killed_in_turn(cluster: Cluster, topic: str) -> Iterator[Callable[[i
 
     with ThreadPoolExecutor(1) as threads:
         yield hook
-    for each in returns:
-        each.result(60)
+    for return_ in returns:
+        return_.result(60)
     wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "all to be in sync again")
 
 
@@ -114,7 +114,7 @@ def copy(cluster: Cluster, source: str, target: str, hook: Callable[[int], None]
         producer.begin_transaction()
         try:
             messages = consumer.consume(IN_EACH, timeout=5)
-            good = [each for each in messages if each.error() is None]
+            good = [item for item in messages if item.error() is None]
             for message in good:
                 producer.produce(target, message.value())
             positions = consumer.position(consumer.assignment())

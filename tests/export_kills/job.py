@@ -26,7 +26,7 @@ from tidemark_pipeline.export.export_progress import Exported, Superseded
 from tidemark_pipeline.export.formats import Format, catalog_settings
 from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.row_shapes import RAW_DDL
-from tidemark_pipeline.export.table import Layout, Written
+from tidemark_pipeline.export.table import TableLayout, Written
 from tidemark_pipeline.export.table_options import delta_name
 from tidemark_pipeline.jobs.export import export
 from tidemark_pipeline.session import local_session
@@ -138,7 +138,7 @@ def table_of(session: SparkSession, kind: Kind, warehouse: str, step: str) -> An
         own = type("DoomedAt", (Doomed, own), {"step": Step(step), "warehouse": Path(warehouse)})
     is_delta = kind.format is Format.DELTA
     name = delta_name(warehouse, TABLE) if is_delta else f"lake.{TABLE}"
-    return own(session, name, Layout(columns=RAW_DDL, mode=kind.mode))
+    return own(session, name, TableLayout(columns=RAW_DDL, mode=kind.mode))
 
 
 if __name__ == "__main__":

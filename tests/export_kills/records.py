@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidemark.records.builder import Record, build_batch
-from tidemark_pipeline.export.export_progress import Mode
+from tidemark_pipeline.export.export_progress import WriteMode
 
 _KEYS = 40
 #: (partition, offset, key, value)
@@ -27,13 +27,13 @@ def batch(start: int, count: int) -> bytes:
     return build_batch(records, base_offset=start, leader_epoch=1)
 
 
-def expected(end: int, mode: Mode) -> list[Row]:
+def expected(end: int, mode: WriteMode) -> list[Row]:
     """All records below ``end``, or the last ones of their keys."""
     rows = [row(offset) for offset in range(end)]
-    if mode is Mode.APPEND:
+    if mode is WriteMode.APPEND:
         return rows
-    last: dict[bytes, Row] = {each[2]: each for each in rows}
-    return sorted(each for each in last.values() if each[3] is not None)
+    last: dict[bytes, Row] = {row_[2]: row_ for row_ in rows}
+    return sorted(item for item in last.values() if item[3] is not None)
 
 
 def digest(rows: Iterable[Any]) -> str:

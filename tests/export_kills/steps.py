@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from tidemark_pipeline.export.export_progress import Mode
+from tidemark_pipeline.export.export_progress import WriteMode
 from tidemark_pipeline.export.formats import Format
 
 NO_STEP = "-"
@@ -23,8 +23,8 @@ class Kind(Enum):
         return Format(self.value.partition("-")[0])
 
     @property
-    def mode(self) -> Mode:
-        return Mode(self.value.partition("-")[2] or Mode.APPEND)
+    def mode(self) -> WriteMode:
+        return WriteMode(self.value.partition("-")[2] or WriteMode.APPEND)
 
 
 class Step(Enum):
@@ -50,5 +50,5 @@ _OF_ONE = {Format.ICEBERG: Step.WRITTEN, Format.DELTA: Step.LOGGED}
 
 def steps(kind: Kind) -> list[Step]:
     """At which a run is killed."""
-    others = {step for each, step in _OF_ONE.items() if each is not kind.format}
+    others = {step for item, step in _OF_ONE.items() if item is not kind.format}
     return [step for step in Step if step not in {Step.NONE, Step.OVERTAKEN, *others}]

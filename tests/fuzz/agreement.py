@@ -13,11 +13,11 @@ from tidemark.records.decode import decode_records
 from tidemark.wire.bounds import end_of_entity
 from tidemark.wire.framing import FrameError, decode, reader_of
 from tidemark.wire.tolerant_reader import read_entity
-from tidemark_pipeline.decode import Source
+from tidemark_pipeline.decode import ByteSource
 from tidemark_pipeline.decode import decode as decode_to_arrow
 from tidemark_pipeline.errors import CorruptData
 
-EVERYTHING = Source("t", 3, "remote", -(2**63), 2**63 - 1)
+EVERYTHING = ByteSource("t", 3, "remote", -(2**63), 2**63 - 1)
 #: The last time that microseconds of 64 bits can tell.
 LATEST_MS = (2**63 - 1) // 1000
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -65,10 +65,10 @@ def refusal_of(data: bytes) -> str:
 def rows_of(data: bytes) -> list[Row]:
     """Return the rows of Spark's decoder in the format of the broker's."""
     found: list[Row] = []
-    for each in decode_to_arrow(data, EVERYTHING):
-        each.validate(full=True)
-        micros = each.column("timestamp").cast(pa.int64()).to_pylist()
-        for row, us in zip(each.drop_columns(["timestamp"]).to_pylist(), micros, strict=True):
+    for item in decode_to_arrow(data, EVERYTHING):
+        item.validate(full=True)
+        micros = item.column("timestamp").cast(pa.int64()).to_pylist()
+        for row, us in zip(item.drop_columns(["timestamp"]).to_pylist(), micros, strict=True):
             headers = tuple((h["key"], h["value"]) for h in row["headers"] or ())
             time_ms = -1 if us is None else us // 1000
             found.append((row["offset"], time_ms, row["key"], row["value"], headers))

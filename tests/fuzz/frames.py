@@ -55,9 +55,9 @@ def responses() -> list[Any]:
 
 def _own(suffix: str) -> Iterator[Any]:
     for module in (control, users, wire):
-        for name, each in sorted(vars(module).items()):
-            if name.endswith(suffix) and dataclasses.is_dataclass(each):
-                yield each
+        for name, item in sorted(vars(module).items()):
+            if name.endswith(suffix) and dataclasses.is_dataclass(item):
+                yield item
 
 
 def write(rng: random.Random, entity_type: Any, lies: float = 0.0) -> bytes:

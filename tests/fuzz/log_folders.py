@@ -52,8 +52,8 @@ def check(note: str, data: bytes) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "t-0"
         directory.mkdir()
-        for each, content in (sound() | {name: data}).items():
-            (directory / each).write_bytes(content)
+        for item, content in (sound() | {name: data}).items():
+            (directory / item).write_bytes(content)
         try:
             log = _opened(directory, clean=ended == "closed")
         except LogError:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from tests.fuzz.frames import spoil
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.tier import auxiliary, codec
 from tidemark.tier.auxiliary import AbortedRanges, Aux
 from tidemark.tier.codec import ManifestCorrupt
-from tidemark.tier.head import Mark, Page, PageRef, new_head
+from tidemark.tier.head import ManifestPage, Mark, PageRef, new_head
 from tidemark.tier.segment import Digests, SegmentEntry, new_segment
 from tidemark.tiering import Tiering, TieringState
 
@@ -47,12 +47,12 @@ def sound() -> dict[str, bytes]:
         time_index=bytes(24),
         leader_epochs=b"0\n1\n1 0\n",
         producer_snapshot=b"",
-        aborted=AbortedRanges((AbortedTransaction(1, 10, 12, 10),), 15),
+        aborted=AbortedRanges((AbortedTxn(1, 10, 12, 10),), 15),
         pieces=(bytes(32),),
     )
     return {
         "head": codec.encode_head(head),
-        "page": codec.encode_page(Page("p", "t", _TOPIC_ID, 0, entries)),
+        "page": codec.encode_page(ManifestPage("p", "t", _TOPIC_ID, 0, entries)),
         "aux": auxiliary.pack(aux),
     }
 

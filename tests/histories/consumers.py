@@ -155,11 +155,11 @@ def fetch_committed(
     except KafkaException as error:
         operation.info(error=str(error_of(error)))
         return None
-    if any(each.error is not None for each in found):
+    if any(item.error is not None for item in found):
         # One partition without an answer leaves the whole result unusable.
-        operation.info(error=str(next(each.error for each in found if each.error is not None)))
+        operation.info(error=str(next(item.error for item in found if item.error is not None)))
         return None
-    offsets = {place_of(each): each.offset if each.offset >= 0 else None for each in found}
+    offsets = {place_of(item): item.offset if item.offset >= 0 else None for item in found}
     operation.ok(offsets=offsets)
     return offsets
 
@@ -199,7 +199,7 @@ class GroupReading(Reading):
         asked = [partition_of(place, offset) for place, offset in offsets.items()]
         try:
             done = self.consumer.commit(offsets=asked, asynchronous=False)
-            failed = next((each.error for each in done if each.error is not None), None)
+            failed = next((item.error for item in done if item.error is not None), None)
         except KafkaException as error:
             failed = error_of(error)
         if operation is not None and failed is None:
@@ -215,11 +215,11 @@ class GroupReading(Reading):
             told = fetch_committed(self.run, self.process, consumer, self.group, partitions)
             self.is_stuck = self.is_stuck or told is None
         offsets: dict[str, int | None] = {}
-        for each in partitions:
+        for partition in partitions:
             if told is None:
-                offsets[place_of(each)] = None
+                offsets[place_of(partition)] = None
             else:
-                each.offset = offsets[place_of(each)] = told[place_of(each)] or 0
+                partition.offset = offsets[place_of(partition)] = told[place_of(partition)] or 0
         if self._is_cooperative:
             consumer.incremental_assign(partitions)
         else:
@@ -227,7 +227,7 @@ class GroupReading(Reading):
         self.moved(offsets)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.lost(place_of(each) for each in partitions)
+        self.lost(place_of(partition) for partition in partitions)
         if self._is_cooperative:
             consumer.incremental_unassign(partitions)
         else:
@@ -268,10 +268,10 @@ class OffsetReader(Instances):
         if reading.at:
             reading.lost(list(reading.at))
         offsets: dict[str, int | None] = {}
-        for each in kept:
-            at = known.get(place_of(each), 0)
-            each.offset = self.chance.choice((0, at, self.chance.randint(0, at)))
-            offsets[place_of(each)] = each.offset
+        for item in kept:
+            at = known.get(place_of(item), 0)
+            item.offset = self.chance.choice((0, at, self.chance.randint(0, at)))
+            offsets[place_of(item)] = item.offset
         reading.consumer.assign(kept)
         reading.moved(offsets)
 

@@ -203,7 +203,7 @@ def _short(event: Event, words: frozenset[str]) -> Event:
     records = {}
     for place, pairs in event.value["records"].items():
         named = [at for at, (offset, value) in enumerate(pairs) if {str(offset), value} & words]
-        near = {each for at in named for each in (at - 1, at, at + 1)}
+        near = {item for at in named for item in (at - 1, at, at + 1)}
         if kept := [pair for at, pair in enumerate(pairs) if at in near]:
             records[place] = kept
     return replace(event, value={**event.value, "records": records})

@@ -139,7 +139,7 @@ class Faults:
     def _restore(self, node: str, lasts_s: float) -> None:
         """Back up etcd, let leaders move, and restore it while that broker is down."""
         self._target.back_up()
-        others = [each for each in self._target.nodes if each not in (node, OPERATOR)]
+        others = [item for item in self._target.nodes if item not in (node, OPERATOR)]
         self._restart(self._chance.choice(others), 0.1)
         self._target.kill(node)
         self._stopping.wait(self._chance.choice((0.0, 12.0)))
@@ -151,7 +151,7 @@ class Faults:
         """Leaders back to where they belong, by the controller. Where they are there already, or
         one of those is away, it says so."""
         places = self._run.places(tuple(self._run.topics))
-        wanted = [TopicPartition(each.topic, each.partition) for each in places]
+        wanted = [TopicPartition(place.topic, place.partition) for place in places]
         try:
             self._target.admin.elect_leaders(ElectionType.PREFERRED, wanted).result(10)
         except (KafkaException, TimeoutError) as error:

@@ -73,7 +73,7 @@ def _ask(run: Run, group: str, places: list[TopicPartition], seconds: float) -> 
     settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": READ_COMMITTED}
     consumer = Consumer(run.settings(**settings))
     until_s = time.monotonic() + seconds
-    asked = [TopicPartition(each.topic, each.partition) for each in places]
+    asked = [TopicPartition(place.topic, place.partition) for place in places]
     while fetch_committed(run, FINAL, consumer, group, asked, final=True) is None:
         if time.monotonic() > until_s:
             raise TimeoutError(
@@ -89,9 +89,9 @@ def _read(
     """Every partition to its end; what cannot be read in time is not read, and is missed."""
     settings = {"enable.partition.eof": True}
     reading = Reading(run, f"{FINAL}-{level}", level, settings, final=True)
-    wanted = [TopicPartition(each.topic, each.partition, 0) for each in places]
+    wanted = [TopicPartition(item.topic, item.partition, 0) for item in places]
     reading.consumer.assign(wanted)
-    reading.moved({place_of(each): 0 for each in wanted})
+    reading.moved({place_of(item): 0 for item in wanted})
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         if all(reading.ended.get(place, 0) >= end for place, end in ends.items()):

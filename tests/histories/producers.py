@@ -180,7 +180,7 @@ class Transactions:
             "offsets",
             txn=self.name,
             group=group,
-            offsets={place_of(each): each.offset for each in offsets},
+            offsets={place_of(offset): offset.offset for offset in offsets},
         )
         producer = self.sender.producer
         try:

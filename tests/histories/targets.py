@@ -274,7 +274,7 @@ def tidemark(folder: Path) -> Iterator[Target]:
 def apache_kafka(folder: Path) -> Iterator[Target]:
     """Stopped at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = kafka.Wanted(brokers=BROKERS, controllers=1, java=kafka.STRONG)
+    wanted = kafka.KafkaOptions(brokers=BROKERS, controllers=1, java=kafka.STRONG)
     with kafka.running(folder, wanted) as running:
         target = KafkaTarget(running)
         try:
@@ -289,7 +289,7 @@ def served(bootstrap: str) -> Set[int]:
     host, _, port = bootstrap.partition(",")[0].rpartition(":")
     with BlockingConnection(host, int(port), client_id="histories", timeout_s=_ASK_S) as connection:
         answer = connection.request(ApiVersionsRequest(), ApiVersionsResponse, _ASK_S)
-    return frozenset(int(each.api_key) for each in answer.api_keys)
+    return frozenset(int(api_key.api_key) for api_key in answer.api_keys)
 
 
 def leaders(admin: AdminClient, topics: list[str]) -> dict[tuple[str, int], str]:

@@ -83,10 +83,10 @@ class UnfencedTransformer(Transformer):
         transactions = Transactions(self.run, self.process, f"{self.run.seed}-{self.client.name}")
         reading = Reading(self.run, self.process, READ_COMMITTED, {})
         places = self.run.places(self.client.topics)
-        for each in places:
-            each.offset = 0
+        for place in places:
+            place.offset = 0
         reading.consumer.assign(places)
-        reading.moved({f"{each.topic}-{each.partition}": 0 for each in places})
+        reading.moved({f"{place.topic}-{place.partition}": 0 for place in places})
         while self.run.goes_on and self._made < UNFENCED_MAX:
             records = reading.poll(self.client.batch)
             if records:

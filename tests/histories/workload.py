@@ -89,7 +89,11 @@ def _await_progress(run: Run, plan: Plan, clients: list[Instances]) -> set[str]:
     until_s = time.monotonic() + RECOVERY_S
     while not run.recorder.is_full:
         idle = idle_units(plan, itertools.islice(run.recorder.events, seen, None))
-        idle -= {each.client.group or each.client.name for each in clients if is_hung(each.thread)}
+        idle -= {
+            client.client.group or client.client.name
+            for client in clients
+            if is_hung(client.thread)
+        }
         if not idle or time.monotonic() > until_s:
             return idle
         time.sleep(0.3)

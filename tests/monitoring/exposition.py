@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidemark.metrics.metric import Kind, Metric
+from tidemark.metrics.metric import Metric, MetricType
 
 #: What a bucket is labelled with beside its row's labels.
 _BUCKET = "le"
@@ -18,13 +18,15 @@ def differences(
 
     ``bounded``: all values of the labels that are no fixed list.
     """
-    families = {each.name: each for each in text_string_to_metric_families(page)}
+    families = {item.name: item for item in text_string_to_metric_families(page)}
     wanted = {row.name.removesuffix("_total"): row for row in rows}
     found = [f"{name} is not in the table" for name in families.keys() - wanted.keys()]
     found += [f"{name} is not shown" for name in wanted.keys() - families.keys()]
     for name in families.keys() & wanted.keys():
         row, family = wanted[name], families[name]
-        if family.type != row.kind or (row.kind is Kind.COUNTER) != row.name.endswith("_total"):
+        if family.type != row.kind or (row.kind is MetricType.COUNTER) != row.name.endswith(
+            "_total"
+        ):
             found.append(f"{name} is a {family.type}, in the table a {row.kind}")
         values = {label.name: set(label.values or bounded[label.name]) for label in row.labels}
         for sample in family.samples:

@@ -6,7 +6,7 @@ Without the discoveries of clouds, which are half of the build; Kubernetes' stay
 
 from pathlib import Path
 
-from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.build import GoProgram, ensure_program
 from tidemark_cli.toolchain.cache import read_sources
 from tidemark_cli.toolchain.programs import checkout
 from tidemark_cli.toolchain.versions import required_go, required_module
@@ -17,11 +17,11 @@ PUBLISHED = "github.com/prometheus/prometheus"
 PACKAGES = {"prometheus": 1000, "promtool": 1300}
 
 
-def program(name: str) -> Program:
+def program(name: str) -> GoProgram:
     """``prometheus`` or ``promtool``, at the version that the module pins."""
     sources = read_sources(MODULE)
     go_mod = sources["go.mod"].decode()
-    return Program(
+    return GoProgram(
         name=name,
         version=required_module(go_mod, PUBLISHED),
         needs_go=required_go(go_mod),

@@ -91,12 +91,12 @@ def _config(targets: Sequence[Target], rules: Sequence[Path]) -> dict[str, Any]:
                 "job_name": path,
                 "metrics_path": path,
                 "static_configs": [
-                    {"targets": [each.address], "labels": dict(each.labels)}
-                    for each in targets
-                    if each.path == path
+                    {"targets": [target.address], "labels": dict(target.labels)}
+                    for target in targets
+                    if target.path == path
                 ],
             }
-            for path in sorted({each.path for each in targets})
+            for path in sorted({target.path for target in targets})
         ],
     }
 

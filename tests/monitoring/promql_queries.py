@@ -38,4 +38,4 @@ def queries(topic: str) -> Mapping[str, str]:
 def has_data(ask: Query, query: str) -> bool:
     """Not a number is none: a quantile of nothing, say."""
     found = ask(query)
-    return UNSETTLED in query or any(not isnan(float(each["value"][1])) for each in found)
+    return UNSETTLED in query or any(not isnan(float(item["value"][1])) for item in found)

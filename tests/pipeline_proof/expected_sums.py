@@ -96,7 +96,7 @@ class Truth:
             }
         )
         ends = range(len(self._offsets))
-        consumer.assign([TopicPartition(self._topic, each, self._next(each)) for each in ends])
+        consumer.assign([TopicPartition(self._topic, end, self._next(end)) for end in ends])
         waiting = set(ends)
         count = told = self.records
         while waiting:

@@ -11,7 +11,7 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.message_factory import GetMessageClass
 
-from tidemark_pipeline.export.export_progress import Mode
+from tidemark_pipeline.export.export_progress import WriteMode
 from tidemark_pipeline.export.table import Evolution
 from tidemark_pipeline.schemas.protobuf.descriptors import by_name, compiled
 
@@ -160,7 +160,7 @@ def avro_case(registry: str, sound: int) -> Case:
             "registry": registry,
             "registry_options": {"subject": f"{topic}-value", "key-subject": f"{topic}-key"},
             "evolution": Evolution.GROW,
-            "mode": Mode.UPSERT,
+            "mode": WriteMode.UPSERT,
         },
         first=first,
         then=then,

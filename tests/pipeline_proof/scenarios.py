@@ -35,9 +35,9 @@ from tidemark_cli.local.tier import read_options
 from tidemark_pipeline.export.formats import catalog_settings
 from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.row_shapes import RAW_DDL
-from tidemark_pipeline.export.table import Layout
-from tidemark_pipeline.export.table_options import CATALOG, Wanted
-from tidemark_pipeline.jobs.export import Progress, export
+from tidemark_pipeline.export.table import TableLayout
+from tidemark_pipeline.export.table_options import CATALOG, TableOptions
+from tidemark_pipeline.jobs.export import ExportProgress, export
 from tidemark_pipeline.options import parse
 from tidemark_pipeline.topic_survey import Part, Survey
 
@@ -114,11 +114,11 @@ class Proof:
         spec = {**self._spec, "partitions": 3}
         topic = self.cluster.new_topic(**spec)
         producer = Producer({**self._client, "linger.ms": 20})
-        for number, each in enumerate(flights.load(self.size.records)):
+        for number, item in enumerate(flights.load(self.size.records)):
             while True:
                 try:
                     producer.produce(
-                        topic, each.value, each.key, number % 3, timestamp=each.timestamp_ms
+                        topic, item.value, item.key, number % 3, timestamp=item.timestamp_ms
                     )
                     break
                 except BufferError:
@@ -197,7 +197,7 @@ class Proof:
         finally:
             self.cluster.local.start_brokers(range(1, BROKERS + 1))
             self.settle()
-        return f"{sum(each.records for each in self.truth.of(ends=ends).values()):,} rows"
+        return f"{sum(item.records for item in self.truth.of(ends=ends).values()):,} rows"
 
     def busy_store(self) -> str:
         """Check reads while the store answers 503, and slowly. A directory has no such answers."""
@@ -257,14 +257,14 @@ class Proof:
         The read fails with that reason. If losses are allowed, it leaves out nothing else.
         """
         strict, lenient = self.frame(), self.frame(self.options | {"failOnDataLoss": "false"})
-        aggregated = [self._planned(_aggregated(each)) for each in (strict, lenient)]
+        aggregated = [self._planned(_aggregated(item)) for item in (strict, lenient)]
         segments = self._segments(FIRST)
         start = segments[len(segments) // 2].entry.start_offset
         gone = segments[0].entry.log_key
         admin = AdminClient(self._client)
         asked = admin.delete_records([TopicPartition(self.topic, FIRST, start)])
-        for each in asked.values():
-            each.result(60)
+        for item in asked.values():
+            item.result(60)
         wait(lambda: not self.objects.has(gone), f"{gone} to go", _WAIT_S)
         try:
             aggregated[0].collect()
@@ -276,9 +276,9 @@ class Proof:
         rows = aggregated[1].collect()
         counts = {row["partition"]: row["records"] for row in rows}
         least = self.truth.of({FIRST: start})
-        for partition, each in self.truth.of().items():
+        for partition, item in self.truth.of().items():
             known = least[partition].records
-            if not known <= counts[partition] <= each.records:
+            if not known <= counts[partition] <= item.records:
                 raise ProofFailed(f"partition {partition}: {counts[partition]} rows, not {known}")
         self.check(self.read(), starts={FIRST: start})
         return f"partition {FIRST} begins at {start}; of its rows {counts[FIRST]:,} were still read"
@@ -295,12 +295,12 @@ class Proof:
             self._whole(progress)
         self.truth.read_on()
         self.check(sums(self._table()))
-        starts = {each.partition: extent.log_start for each, extent in self._extents().items()}
+        starts = {item.partition: extent.log_start for item, extent in self._extents().items()}
         self.check(self.read(), starts=starts)
-        lost = sum(each.records for each in self.truth.of(ends=starts).values())
+        lost = sum(item.records for item in self.truth.of(ends=starts).values())
         if not lost:
             raise ProofFailed("the disablement has deleted nothing")
-        kept = sum(each.records for each in before.values())
+        kept = sum(item.records for item in before.values())
         return f"{lost:,} records gone from the topic, of which the table has {kept:,}"
 
     def poisoned(self) -> str:
@@ -323,7 +323,7 @@ class Proof:
             file = self._folder / f"{case.name}{suffix}"
             file.write_text(text)
             lake["schema_file"] = str(file)
-        wanted = Wanted.of({**lake, **case.table})
+        wanted = TableOptions.of({**lake, **case.table})
         for name, value in catalog_settings(CATALOG, {"type": "hadoop", **wanted.catalog}).items():
             self.session.conf.set(name, value)
         records: dict[int, Produced] = {}
@@ -335,7 +335,7 @@ class Proof:
         table = self.session.table(wanted.name_of(wanted.table))
         found = self.session.table(wanted.name_of(wanted.letters)).select("offset", "error")
         letters = {row["offset"]: row["error"] for row in found.collect()}
-        causes = {offset: each.cause for offset, each in records.items() if each.cause}
+        causes = {offset: record.cause for offset, record in records.items() if record.cause}
         if letters.keys() != causes.keys() or found.count() != len(letters):
             raise ProofFailed(f"{case.name}: dead letters are {letters}, not of {causes}")
         for offset, cause in causes.items():
@@ -350,7 +350,7 @@ class Proof:
             raise ProofFailed(f"{case.name}: {len(offsets)} rows of {len(records)} records")
         if set(table.columns) != {*case.columns, "kafka"}:
             raise ProofFailed(f"{case.name}: the table has the columns {table.columns}")
-        far = sum(each.timestamp_ms > _FAR_MS for each in records.values())
+        far = sum(record.timestamp_ms > _FAR_MS for record in records.values())
         if table.where("kafka.timestamp > timestamp '2100-01-01'").count() != far:
             raise ProofFailed(f"{case.name}: a query does not find the {far} rows behind 2100")
         return f"{len(offsets):,} rows, {len(letters)} dead letters"
@@ -527,16 +527,16 @@ class Proof:
 
     def _failed_tasks(self, group: str) -> int:
         tracker = self.session.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(group)]
-        stages = [tracker.getStageInfo(each) for job in jobs if job for each in job.stageIds]
+        jobs = [tracker.getJobInfo(item) for item in tracker.getJobIdsForGroup(group)]
+        stages = [tracker.getStageInfo(stageId) for job in jobs if job for stageId in job.stageIds]
         return sum(stage.numFailedTasks for stage in stages if stage)
 
     # The export
 
     @contextmanager
-    def _exporting(self) -> Iterator[list[Progress]]:
+    def _exporting(self) -> Iterator[list[ExportProgress]]:
         """Run a continuous export that reports each commit and has to end successfully."""
-        progress: list[Progress] = []
+        progress: list[ExportProgress] = []
         stop = threading.Event()
 
         def run() -> None:
@@ -563,12 +563,12 @@ class Proof:
         properties = {"type": "hadoop", "warehouse": str(self._folder / "lake")}
         for name, value in catalog_settings(_CATALOG, properties).items():
             self.session.conf.set(name, value)
-        return IcebergTable(self.session, f"{_CATALOG}.db.records", Layout(columns=RAW_DDL))
+        return IcebergTable(self.session, f"{_CATALOG}.db.records", TableLayout(columns=RAW_DDL))
 
     def _table(self) -> DataFrame:
         return self.session.table(f"{_CATALOG}.db.records")
 
-    def _others_commit(self, progress: list[Progress], times: int) -> None:
+    def _others_commit(self, progress: list[ExportProgress], times: int) -> None:
         """To the table, each behind a commit of the export's."""
         session: Any = self.session
         spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
@@ -578,7 +578,7 @@ class Proof:
             table = spark3.loadIcebergTable(session._jsparkSession, f"{_CATALOG}.db.records")
             table.newFastAppend().commit()
 
-    def _whole(self, progress: list[Progress]) -> None:
+    def _whole(self, progress: list[ExportProgress]) -> None:
         """The table has all that the topic has."""
         with Survey(parse(self.options)) as survey:
             ends = {part.partition: end for part, end in survey.ends(survey.parts()).items()}
@@ -600,7 +600,7 @@ def _children(pid: int) -> list[int]:
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            found += [int(each) for each in task.read_text().split()]
+            found += [int(part) for part in task.read_text().split()]
         except OSError:  # the thread has ended
             continue
     return found

@@ -33,7 +33,7 @@ class Waits:
 
     def share_within(self, limit_s: float) -> float:
         """Return the share of requests that took at most ``limit_s``."""
-        return sum(each <= limit_s for each in self.seconds) / len(self.seconds)
+        return sum(second <= limit_s for second in self.seconds) / len(self.seconds)
 
 
 class Target:
@@ -93,7 +93,7 @@ class Target:
         """
         async with self.attackers(count, "127.0.0.2") as writers, asyncio.TaskGroup() as group:
             head = before + struct.pack(">ihhi", size, 0, 9, 1)
-            pumps = [group.create_task(_pump(each, head, size - MIB)) for each in writers]
+            pumps = [group.create_task(_pump(writer, head, size - MIB)) for writer in writers]
             yield
             for pump in pumps:
                 pump.cancel()

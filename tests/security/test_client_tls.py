@@ -18,8 +18,8 @@ from tests.unit.api import api_requests as kafka
 from tests.user_states import user
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
 from tidemark_operator.check import listener_complaint
-from tidemark_operator.resources.broker_pod import Protocol
-from tidemark_operator.settings import Address
+from tidemark_operator.resources.broker_pod import ListenerProtocol
+from tidemark_operator.settings import BindAddress
 
 LOADER = user("CN=loader\\,x,OU=Data,O=Acme", "ALLOW WRITE TOPIC orders")
 ANYBODY = user("ANONYMOUS", "ALLOW WRITE TOPIC open")
@@ -165,10 +165,10 @@ async def test_a_handshake_that_hangs_costs_no_client_its_place(
             except OSError:
                 await asyncio.sleep(0.2)
     assert await produce(late, "orders") is ErrorCode.none
-    for each in silent:
-        each.settimeout(10)
-        assert not each.recv(1)
-        each.close()
+    for item in silent:
+        item.settimeout(10)
+        assert not item.recv(1)
+        item.close()
     assert cluster.broker.log_text().count("listener CERTS: closed a connection") <= 3
     await served.close()
     await late.close()
@@ -200,10 +200,10 @@ async def test_tls_1_2_and_1_3_are_spoken(cluster: Secured, version: ssl.TLSVers
 
 
 LISTENERS = {
-    "CLEAR": Protocol.PLAINTEXT,
-    "CERTS": Protocol.SSL,
-    "SECURE": Protocol.SASL_SSL,
-    "OPEN": Protocol.SASL_PLAINTEXT,
+    "CLEAR": ListenerProtocol.PLAINTEXT,
+    "CERTS": ListenerProtocol.SSL,
+    "SECURE": ListenerProtocol.SASL_SSL,
+    "OPEN": ListenerProtocol.SASL_PLAINTEXT,
 }
 
 
@@ -212,7 +212,7 @@ async def test_a_listener_is_checked_as_far_as_one_gets_without_credentials(
 ) -> None:
     """As ``helm test`` does, which has none."""
     for name, protocol in LISTENERS.items():
-        address = Address.parse(cluster.address(name))
+        address = BindAddress.parse(cluster.address(name))
         assert not await asyncio.to_thread(listener_complaint, protocol, address, 1), name
-    clear = Address.parse(cluster.address("CLEAR"))
-    assert str(clear) in await asyncio.to_thread(listener_complaint, Protocol.SSL, clear, 1)
+    clear = BindAddress.parse(cluster.address("CLEAR"))
+    assert str(clear) in await asyncio.to_thread(listener_complaint, ListenerProtocol.SSL, clear, 1)

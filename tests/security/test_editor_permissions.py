@@ -19,7 +19,7 @@ from tests.integration.operator import jobs
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld
 from tidemark_operator.certificates.certificate_stores import CERTIFICATES
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError
 from tidemark_operator.kube.kinds import (
@@ -254,7 +254,7 @@ async def editor(world: ClusterWorld, tmp_path: Path) -> AsyncIterator[KubeApi]:
     config = yaml.safe_load(world.kubeconfig.read_text("utf-8"))
     config["users"][0]["user"] = {"token": token}
     (tmp_path / "editor").write_text(yaml.safe_dump(config), "utf-8")
-    async with await KubeApi.open(Access(tmp_path / "editor")) as api:
+    async with await KubeApi.open(KubernetesAccess(tmp_path / "editor")) as api:
         yield api
 
 
@@ -293,7 +293,7 @@ def secrets_of(job: Json) -> set[str]:
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     found = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
-    found |= {each["name"] for each in pod.get("imagePullSecrets") or ()}
+    found |= {image_pull_secret["name"] for image_pull_secret in pod.get("imagePullSecrets") or ()}
     for variable in container["env"]:
         ref = (variable.get("valueFrom") or {}).get("secretKeyRef")
         found |= {ref["name"]} if ref else set()
@@ -332,9 +332,9 @@ async def attacks(world: ClusterWorld, editor: KubeApi, wanted: dict[str, Json])
 
 def reason_of(status: Json, condition: str) -> str:
     """Return the reason of a condition that the operator has written."""
-    for each in status.get("conditions") or ():
-        if each["type"] == condition and each["reason"] != "Pending":
-            return str(each["reason"])
+    for item in status.get("conditions") or ():
+        if item["type"] == condition and item["reason"] != "Pending":
+            return str(item["reason"])
     return ""
 
 
@@ -405,7 +405,7 @@ async def test_an_offer_is_used_and_its_end_ends_the_job(
 
     async def is_ending() -> bool:
         found = await world.api.list_all(JOB, world.namespace)
-        return all(each["metadata"].get("deletionTimestamp") for each in found)
+        return all(item["metadata"].get("deletionTimestamp") for item in found)
 
     await world.until(is_ending, "the job ends")
 

@@ -21,8 +21,8 @@ ADMIN = user("admin", password=PASSWORD)
 MECHANISMS = [
     "OAUTHBEARER",
     *(
-        pytest.param(each, marks=pytest.mark.long)
-        for each in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "certificate")
+        pytest.param(item, marks=pytest.mark.long)
+        for item in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "certificate")
     ),
 ]
 _MODULES = "org.apache.kafka.common.security"

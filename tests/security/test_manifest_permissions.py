@@ -13,7 +13,7 @@ import pytest
 
 from tidemark_cli.controlplane import ControlPlane
 from tidemark_cli.controlplane.minio import MinioServer
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import SECRET
@@ -40,7 +40,7 @@ async def problem(endpoint: str, terms: Terms = TERMS) -> str:
 
 @pytest.mark.parametrize("path", ["../../{}/secrets/keys", "%2e%2e/%2e%2e/{}/secrets/keys", ".."])
 async def test_the_name_of_a_secret_is_no_path(control_plane: ControlPlane, path: str) -> None:
-    async with await KubeApi.open(Access(control_plane.kubeconfig)) as api:
+    async with await KubeApi.open(KubernetesAccess(control_plane.kubeconfig)) as api:
         mine, theirs = (f"ns-{uuid.uuid4().hex[:8]}" for _ in range(2))
         for name in (mine, theirs):
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

@@ -9,10 +9,10 @@ import pytest
 
 from tests.security.secured_broker import PASSWORD, READER, WRITER, Secured, secured
 from tests.security.stock_clients import Login, kafka_python
-from tidemark.kafka_client.access import PASSWORD_MECHANISMS, Access
+from tidemark.kafka_client.access import PASSWORD_MECHANISMS, KafkaAccess
 from tidemark.records.decode import decode_records
 from tidemark_pipeline import brokers, tail
-from tidemark_pipeline.brokers import Brokers, Refused
+from tidemark_pipeline.brokers import BrokerClient, BrokerRefused
 from tidemark_pipeline.options import parse
 from tidemark_pipeline.positions import LATEST
 
@@ -33,7 +33,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:
         yield made
 
 
-def access(cluster: Secured, listener: str, protocol: str, **options: str) -> Access:
+def access(cluster: Secured, listener: str, protocol: str, **options: str) -> KafkaAccess:
     """As a job's options have it."""
     given = {
         "bootstrap": cluster.address(listener),
@@ -50,13 +50,13 @@ def access(cluster: Secured, listener: str, protocol: str, **options: str) -> Ac
     return found
 
 
-def read(how: Access) -> list[bytes | None]:
+def read(how: KafkaAccess) -> list[bytes | None]:
     """All of the topic, through one connection."""
-    with Brokers(how) as client:
+    with BrokerClient(how) as client:
         end = client.list_offsets("orders", {0: LATEST})[0]
         fetched = list(tail.read(client, "orders", 0, 0, end))
         assert client.connections == 1
-    return [record.value for each in fetched for record in decode_records(each.data)]
+    return [record.value for item in fetched for record in decode_records(item.data)]
 
 
 async def test_a_user_reads(cluster: Secured) -> None:
@@ -80,7 +80,7 @@ async def test_permanent_failure_is_reported_at_once(
         ({"ssl_ca_location": ""}, "certificate is not trusted"),
     ):
         how = access(cluster, "SECURE", "SASL_SSL", **changes)
-        with pytest.raises(Refused, match=message):
+        with pytest.raises(BrokerRefused, match=message):
             await asyncio.to_thread(read, how)
 
 
@@ -89,17 +89,17 @@ async def test_returning_leader_is_retried(
 ) -> None:
     """Its connection has ended in between, and another is opened."""
     opened = 0
-    connect = Brokers._connect
+    connect = BrokerClient._connect
 
-    def counted(self: Brokers, address: Any) -> Any:
+    def counted(self: BrokerClient, address: Any) -> Any:
         nonlocal opened
         opened += 1
         return connect(self, address)
 
-    monkeypatch.setattr(Brokers, "_connect", counted)
+    monkeypatch.setattr(BrokerClient, "_connect", counted)
 
     def read_twice() -> None:
-        with Brokers(access(cluster, "OPEN", "SASL_PLAINTEXT")) as client:
+        with BrokerClient(access(cluster, "OPEN", "SASL_PLAINTEXT")) as client:
             assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
             assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
             assert opened == 1

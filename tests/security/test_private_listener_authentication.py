@@ -18,7 +18,7 @@ from tests.certificates import authority_of, dialer, files_of, folder_of, now
 from tests.integration.broker.broker_process import BrokerProcess
 from tests.integration.broker.scripted_controller import CLUSTER_ID, ScriptedController
 from tidemark.tls.dialing import Dialer
-from tidemark.tls.identity import Identity, WrongPeer
+from tidemark.tls.identity import TlsIdentity, WrongPeer
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest, ReplicaFetchResponse
@@ -36,7 +36,7 @@ class Victim:
     @property
     def replication_port(self) -> int:
         listeners = self.controller.brokers[LEADER].registration.listeners
-        return next(each.port for each in listeners if each.name == "REPLICATION")
+        return next(listener.port for listener in listeners if listener.name == "REPLICATION")
 
     def refusals(self) -> int:
         return self.broker.log_text().count("replication listener: closed a connection")
@@ -75,14 +75,14 @@ async def ask(victim: Victim, through: Dialer, request: Any) -> Any:
 
 async def test_broker_of_the_cluster_is_accepted(victim: Victim, tmp_path: Path) -> None:
     """Or the tests below would prove nothing."""
-    me = dialer(Identity(CLUSTER_ID, FOLLOWER), Identity(CLUSTER_ID, LEADER), tmp_path / "x")
+    me = dialer(TlsIdentity(CLUSTER_ID, FOLLOWER), TlsIdentity(CLUSTER_ID, LEADER), tmp_path / "x")
     answer = await ask(victim, me, fetch(FOLLOWER))
     assert answer.error_code != 0, "the controller knows no such broker; but it was heard"
 
 
 async def test_a_broker_cannot_fetch_as_another_one(victim: Victim, tmp_path: Path) -> None:
     """Otherwise it would move the other one's fetch offset, and with it the high watermark."""
-    me = dialer(Identity(CLUSTER_ID, FOLLOWER), Identity(CLUSTER_ID, LEADER), tmp_path / "x")
+    me = dialer(TlsIdentity(CLUSTER_ID, FOLLOWER), TlsIdentity(CLUSTER_ID, LEADER), tmp_path / "x")
     with pytest.raises(ConnectionError):
         await ask(victim, me, fetch(3))
     assert "broker 2 of cluster test-cluster fetches as broker 3" in victim.broker.log_text()
@@ -90,16 +90,16 @@ async def test_a_broker_cannot_fetch_as_another_one(victim: Victim, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "who",
-    [Identity("other-cluster", FOLLOWER), Identity(CLUSTER_ID)],
+    [TlsIdentity("other-cluster", FOLLOWER), TlsIdentity(CLUSTER_ID)],
     ids=["another cluster's broker", "a controller"],
 )
 async def test_only_brokers_of_this_cluster_fetch(
-    victim: Victim, tmp_path: Path, who: Identity
+    victim: Victim, tmp_path: Path, who: TlsIdentity
 ) -> None:
     """Even with a certificate that the cluster's own authority has signed."""
     me = Dialer(
         files=files_of(replace(who), tmp_path / "x", issued_by=authority_of(CLUSTER_ID)),
-        expected=Identity(CLUSTER_ID, LEADER),
+        expected=TlsIdentity(CLUSTER_ID, LEADER),
     )
     (tmp_path / "x" / "ca.crt").write_bytes(authority_of(CLUSTER_ID).certificate)
     with pytest.raises(OSError, match=r"ended|reset|closed"):
@@ -112,8 +112,8 @@ async def test_a_certificate_of_ones_own_making_is_worth_nothing(
     """The names in it are right, its signature is not."""
     forged = make_authority(CLUSTER_ID, now())
     me = Dialer(
-        files=files_of(Identity(CLUSTER_ID, FOLLOWER), tmp_path / "x", issued_by=forged),
-        expected=Identity(CLUSTER_ID, LEADER),
+        files=files_of(TlsIdentity(CLUSTER_ID, FOLLOWER), tmp_path / "x", issued_by=forged),
+        expected=TlsIdentity(CLUSTER_ID, LEADER),
     )
     with pytest.raises(OSError):  # noqa: PT011 - whichever side says so first
         await ask(victim, me, fetch(FOLLOWER))
@@ -129,10 +129,10 @@ async def test_impostor_of_the_leader_receives_nothing(tmp_path: Path) -> None:
         lambda *_: None,
         "127.0.0.1",
         0,
-        ssl=files_of(Identity(CLUSTER_ID, 3), tmp_path / "other").contexts().server,
+        ssl=files_of(TlsIdentity(CLUSTER_ID, 3), tmp_path / "other").contexts().server,
     )
     port = listening.sockets[0].getsockname()[1]
-    me = dialer(Identity(CLUSTER_ID, FOLLOWER), Identity(CLUSTER_ID, LEADER), tmp_path / "x")
+    me = dialer(TlsIdentity(CLUSTER_ID, FOLLOWER), TlsIdentity(CLUSTER_ID, LEADER), tmp_path / "x")
     with pytest.raises(WrongPeer, match="it is broker 3 of cluster test-cluster, not broker 1"):
         await KafkaConnection.connect("127.0.0.1", port, client_id="x", dialer=me)
     listening.close()
@@ -152,7 +152,7 @@ async def test_strangers_cost_a_line_in_a_while_and_no_slot(victim: Victim, tmp_
     for _ in range(200):
         with contextlib.suppress(OSError):
             silent.append(await asyncio.open_connection("127.0.0.1", victim.replication_port))
-    me = dialer(Identity(CLUSTER_ID, FOLLOWER), Identity(CLUSTER_ID, LEADER), tmp_path / "x")
+    me = dialer(TlsIdentity(CLUSTER_ID, FOLLOWER), TlsIdentity(CLUSTER_ID, LEADER), tmp_path / "x")
     async with asyncio.timeout(20):
         while True:
             try:
@@ -166,7 +166,7 @@ async def test_strangers_cost_a_line_in_a_while_and_no_slot(victim: Victim, tmp_
 
 
 async def test_an_old_tls_is_not_spoken(victim: Victim, tmp_path: Path) -> None:
-    folder = folder_of(Identity(CLUSTER_ID, FOLLOWER), tmp_path / "x")
+    folder = folder_of(TlsIdentity(CLUSTER_ID, FOLLOWER), tmp_path / "x")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False

@@ -3,10 +3,10 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark_operator.listener.server import ControlServer, _Peer, _Term
-from tidemark_operator.listener.sessions import Sessions
+from tidemark_operator.listener.sessions import BrokerSessions
 
 SECRET = b"0123456789abcdef"
 STALE = int(ErrorCode.stale_broker_epoch)
@@ -16,7 +16,7 @@ STALE = int(ErrorCode.stale_broker_epoch)
 def server() -> ControlServer:
     """The answers of a listener in a term, with broker 1 registered in epoch 7."""
     made = ControlServer.__new__(ControlServer)
-    sessions = Sessions(9.0, 0.25)
+    sessions = BrokerSessions(9.0, 0.25)
     sessions.open(1, 7, 0.0)
     assert sessions.give_token(1, 7, SECRET)
     made._term = _Term(3, sessions)
@@ -25,7 +25,7 @@ def server() -> ControlServer:
 
 def attach(server: ControlServer, token: bytes, *, epoch: int = 7, node_id: int = 1) -> int:
     request = control.AttachRequest(broker_id=1, broker_epoch=epoch, session_token=token)
-    answer = server._answer(request, _Peer(Identity("c", node_id)))
+    answer = server._answer(request, _Peer(TlsIdentity("c", node_id)))
     assert isinstance(answer, control.AttachResponse)
     return answer.error_code
 
@@ -68,7 +68,7 @@ def test_what_is_refused_leaves_the_session_as_it_was(server: ControlServer) -> 
     before = server._term.sessions.get(1, 7)
     assert before is not None
     seen_s, known = before.last_seen_s, before.beat
-    answer = server._answer(beat, _Peer(Identity("c", 1)))
+    answer = server._answer(beat, _Peer(TlsIdentity("c", 1)))
     assert isinstance(answer, control.BrokerHeartbeatResponse)
     assert answer.error_code == STALE
     assert answer.is_fenced

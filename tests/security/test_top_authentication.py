@@ -10,7 +10,7 @@ import pytest
 from tests.security.secured_broker import NODE, PASSWORD, WRITER, Secured, secured
 from tests.user_states import user
 from tidemark_cli.client_properties import access_of, properties
-from tidemark_cli.top.broker_offsets import Asked, Figures, ask
+from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, ask
 from tidemark_operator.controller.model import PartitionRow
 
 LOOKER = user("looker", "ALLOW DESCRIBE TOPIC orders", password=PASSWORD)
@@ -23,7 +23,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:
         yield made
 
 
-async def asked(cluster: Secured, listener: str, *lines: str) -> Figures:
+async def asked(cluster: Secured, listener: str, *lines: str) -> BrokerOffsets:
     """Return the answer of a listener, with these lines in the file."""
     row = PartitionRow(
         topic_id=uuid.uuid4(), partition=0, leader=NODE, isr=(NODE,), replicas=(NODE,)
@@ -31,7 +31,7 @@ async def asked(cluster: Secured, listener: str, *lines: str) -> Figures:
     host, _, port = cluster.address(listener).rpartition(":")
     access = access_of(properties("\n".join(lines)))
     where = {NODE: (host, int(port))}
-    return await asyncio.to_thread(ask, [Asked("orders", row)], where, access)
+    return await asyncio.to_thread(ask, [PartitionQuery("orders", row)], where, access)
 
 
 def sasl(protocol: str, mechanism: str, password: str = PASSWORD) -> list[str]:

@@ -283,9 +283,9 @@ async def test_strangers_leave_room_for_others(tmp_path: Path) -> None:
         connection = await cluster.connect("CLEAR")
         answer: Any = await connection.request(kafka.metadata(9, None), kafka.answer_type(3, 9), 5)
         assert answer.brokers
-        assert sum(each.closed for each in silent) >= 9
-        for each in (*silent, connection):
-            await each.close()
+        assert sum(item.closed for item in silent) >= 9
+        for item in (*silent, connection):
+            await item.close()
 
 
 async def test_a_proof_holds_for_a_while_and_can_be_given_again(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def main() -> int:
         (asked.torn, TORN),
         (asked.heads, HEADS),
     )
-    profile = next((each for is_asked, each in named if is_asked), None)
+    profile = next((item for is_asked, item in named if is_asked), None)
     if asked.seed is not None:
         outcome = (
             simulate_tables(asked.seed)

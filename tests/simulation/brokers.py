@@ -1,4 +1,4 @@
-"""The adapter to the broker: the real :class:`Broker`, its sockets and threads replaced.
+"""The adapter to the broker: the real :class:`BrokerServer`, its sockets and threads replaced.
 
 It adds a process's share: starting and stopping, dying, losing power or a disk, and the few figures
 that faults and checkers read. A change to an interface of the broker changes this module, and no
@@ -18,10 +18,10 @@ from tests.simulation.disk import ROOT
 from tests.simulation.network import Connection
 from tidemark.ids import id_text
 from tidemark.records.batch import parse_header
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark_broker import config as broker_config
-from tidemark_broker.broker import Broker
+from tidemark_broker.broker import BrokerServer
 from tidemark_broker.listeners import CLIENTS
 from tidemark_broker.log import StorageError
 from tidemark_broker.log.partition_log import PartitionLog
@@ -114,11 +114,11 @@ class Held:
         """Return the offset from which records are lost; the end if none is."""
         if log is None:
             return self.start
-        found = {each.base_offset: each.crc for each in _batches(log, 0, log.next_offset)}
+        found = {batch.base_offset: batch.crc for batch in _batches(log, 0, log.next_offset)}
         others = (
-            each.base_offset
-            for each in self.batches
-            if each.base_offset in found and found[each.base_offset] != each.crc
+            batch.base_offset
+            for batch in self.batches
+            if batch.base_offset in found and found[batch.base_offset] != batch.crc
         )
         return min(log.next_offset, next(others, log.next_offset))
 
@@ -229,7 +229,7 @@ class BrokerProcess:
         self.beats = ProcessLoop(world, machine.name)
         self.beats.process = self
         self.life = life
-        self.broker: Broker | None = None
+        self.broker: BrokerServer | None = None
         self.stop: asyncio.Event | None = None
         self.ended = False
 
@@ -267,7 +267,7 @@ class BrokerProcess:
         stop = self.stop
         assert stop is not None
         config = self.machine.config
-        self.broker = broker = Broker(config, log_directory, self._remote)
+        self.broker = broker = BrokerServer(config, log_directory, self._remote)
         broker.listeners = _Listener(config.advertised_endpoint(CLIENTS, PORT))  # type: ignore[assignment]
         broker.replication_server = _Listener()  # type: ignore[assignment]
         self._serve = {
@@ -293,7 +293,7 @@ class BrokerProcess:
     def answer(self, entity: Any, _: Connection) -> Any:
         """Answer a request of another broker."""
         node_id = getattr(entity, "replica_id", self.node_id)
-        return self._serve[type(entity)](entity, Identity(CLUSTER_ID, node_id), room())
+        return self._serve[type(entity)](entity, TlsIdentity(CLUSTER_ID, node_id), room())
 
     def answered_again(self, request: Any, answer: Any) -> None:
         """Pass an answer to AlterPartition to the partitions once more, as if it had been delayed

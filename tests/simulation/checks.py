@@ -51,7 +51,7 @@ class Account:
         ranges = self.lost.get(key, {}).get(node)
         if not ranges:
             return
-        left = [each for each in ranges if not _holds(partition, ledger, *each)]
+        left = [range_ for range_ in ranges if not _holds(partition, ledger, *range_)]
         if left:
             self.lost[key][node] = left
         else:
@@ -231,7 +231,11 @@ class Checks:
             if row is None or 2 * ledger.topic.min_isr <= len(row.replicas):
                 continue
             machines = [self.cluster.machines[node] for node in row.hosts if node != down.node_id]
-            whole = [each.alive for each in machines if each.alive and _is_whole(each.alive, key)]
+            whole = [
+                machine.alive
+                for machine in machines
+                if machine.alive and _is_whole(machine.alive, key)
+            ]
             if len(row.replicas) - len(whole) < ledger.topic.min_isr:
                 found[key] = whole
         return found
@@ -242,9 +246,11 @@ class Checks:
         """
         for key, processes in proven.items():
             row = self.rows[key]
-            if down.alive is not None or any(each.machine.alive is not each for each in processes):
+            if down.alive is not None or any(
+                process.machine.alive is not process for process in processes
+            ):
                 continue
-            if row.leader not in [each.node_id for each in processes]:
+            if row.leader not in [process.node_id for process in processes]:
                 self.fail(
                     "28",
                     f"{key[0]}-{key[1]} is not led without broker {down.node_id}: {row}",
@@ -796,7 +802,7 @@ class Checks:
         ):
             return f"{key}: ISR {row.isr} of {row.replicas}"
         replicas = [self.cluster.machines[node].alive for node in row.hosts]
-        found = [None if each is None else each.partition(*key) for each in replicas]
+        found = [None if replica is None else replica.partition(*key) for replica in replicas]
         logs = [partition for partition in found if partition is not None]
         if len(logs) != len(found):
             return f"{key}: a replica is not there"
@@ -810,7 +816,7 @@ class Checks:
             return f"{key}: an ISR is still proposed"
         if leader.high_watermark != leader.next_offset:
             return f"{key}: committed to {leader.high_watermark} of {leader.next_offset}"
-        return next(filter(None, (self.deletions.left_below(key, each) for each in logs)), "")
+        return next(filter(None, (self.deletions.left_below(key, log) for log in logs)), "")
 
     def _start_of(self, key: Key, partition: Partition, leader: Partition) -> int:
         """A follower never lowers its log start, as in Kafka: after an unclean election, or where

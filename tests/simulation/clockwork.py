@@ -214,7 +214,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         task._log_destroy_pending = False
         self.tasks.append(task)
         if len(self.tasks) > 5000:
-            self.tasks = [each for each in self.tasks if not each.done()]
+            self.tasks = [item for item in self.tasks if not item.done()]
         return task
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":

@@ -428,7 +428,7 @@ class Cluster:
         row = self.checks.rows.get(key)
         up = [self.machines[node].alive for node in (() if row is None else row.hosts)]
         replicas = [None if process is None else process.partition(*key) for process in up]
-        known = {None if each is None else each.durable_tier_position for each in replicas}
+        known = {None if replica is None else replica.durable_tier_position for replica in replicas}
         if head is None or known != {head.position}:
             return
         which = self.storage.put_back(head_key(head.topic_id, head.partition))
@@ -449,7 +449,7 @@ class Cluster:
             self.world.after(1 + 6 * self.world.chance.random(), self.start_operator, name)
 
     def _operator_stalls(self, kind: str) -> None:
-        leading = [each for each in self.operators.values() if each.term is not None]
+        leading = [operator for operator in self.operators.values() if operator.term is not None]
         if leading:
             seconds = self.world.chance.choice((1.0, 6.0, 12.0))
             self.checks.note(f"{kind} for {seconds} s: {leading[0].name}")

@@ -102,7 +102,10 @@ class Deletions:
             topic = body["spec"]["topicRef"]["name"]
             if any(self._checks.is_unclean((topic, point["partition"])) for point in points):
                 continue
-            found = {each["type"]: each["status"] for each in status.get("conditions") or []}
+            found = {
+                condition["type"]: condition["status"]
+                for condition in status.get("conditions") or []
+            }
             if found.get("Succeeded") != "True":
                 self._checks.fail("12", f"{name} requests what was already deleted: {status}")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.simulation.clockwork import Clockwork, ProcessLoop
-from tidemark_operator.kube.errors import KubeError, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, KubeError
 from tidemark_operator.kube.kinds import EVENT, LEASE, Json, Kind
 
 _TIMEOUT_S = 4.0
@@ -101,7 +101,7 @@ class Api(FakeKubeApi):
 
 def _no_answer(answer: "asyncio.Future[Any]") -> None:
     if not answer.done():
-        answer.set_exception(Unavailable(0, "no answer"))
+        answer.set_exception(ApiServerUnavailable(0, "no answer"))
 
 
 def _settle(answer: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:

@@ -15,12 +15,12 @@ from tests.simulation.brokers import CLUSTER_ID
 from tests.simulation.clockwork import ProcessLoop
 from tests.simulation.kube import Api
 from tests.simulation.network import Connection
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark_operator.certificates.authority import KeyPair, issue
 from tidemark_operator.certificates.certificate_stores import Kept
 from tidemark_operator.certificates.formats import authority_data, leaf_data
-from tidemark_operator.certificates.rotation import Authorities, Phase
+from tidemark_operator.certificates.rotation import Authorities, RotationPhase
 from tidemark_operator.jobs.kubernetes import KubernetesJobs
 from tidemark_operator.kube.kinds import MANY, WATCHED, Json, key_of
 from tidemark_operator.leadership.elector import Elector, LeaseName
@@ -29,13 +29,15 @@ from tidemark_operator.listener.connection import Attached
 from tidemark_operator.listener.server import ControlServer, _Peer
 from tidemark_operator.listener.standby_discovery import Knocks
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.settings import Settings
+from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.term.broker_requests import BrokerRequests
 from tidemark_operator.term.term_loop import TermLoop
 
 PORT = 9092
 NAMESPACE = "default"
-SETTINGS = Settings(namespace=NAMESPACE, session_timeout_s=3.0, lease_duration_s=5.0, resync_s=45.0)
+SETTINGS = OperatorSettings(
+    namespace=NAMESPACE, session_timeout_s=3.0, lease_duration_s=5.0, resync_s=45.0
+)
 
 
 @functools.cache
@@ -131,10 +133,12 @@ class _Issued:
 def _issued(name: str) -> Kept:
     issuing = authority_of(CLUSTER_ID)
     if not name.endswith("-tls"):
-        held = Authorities(cluster_id=CLUSTER_ID, phase=Phase.STEADY, issuing=issuing, since=now())
+        held = Authorities(
+            cluster_id=CLUSTER_ID, phase=RotationPhase.STEADY, issuing=issuing, since=now()
+        )
         return Kept(authority_data(held), "1")
     node_id = int(name.removesuffix("-tls").rpartition("-")[2])
-    leaf = issue(issuing, Identity(CLUSTER_ID, node_id), now())
+    leaf = issue(issuing, TlsIdentity(CLUSTER_ID, node_id), now())
     return Kept(leaf_data(leaf, issuing.certificate), "1")
 
 
@@ -244,7 +248,7 @@ class OperatorProcess:
         """Answer a broker's request; this process notices the end of its connection."""
         peer = self._peers.get(connection)
         if peer is None:
-            peer = self._peers[connection] = _Peer(Identity(CLUSTER_ID, entity.broker_id))
+            peer = self._peers[connection] = _Peer(TlsIdentity(CLUSTER_ID, entity.broker_id))
             connection.on_drop = lambda: self.loop.call_soon(self._ended, connection)
         return self.listener._answer(entity, peer)
 

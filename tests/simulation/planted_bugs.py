@@ -146,12 +146,12 @@ def _same_leader_epoch(old: PartitionRow, new: PartitionRow) -> PartitionRow:
     return dataclasses.replace(new, leader_epoch=old.leader_epoch, partition_epoch=epoch)
 
 
-def _any_answer(row: Any, pending: Any, change: Any, result: Any) -> isr.Answer:
+def _any_answer(row: Any, pending: Any, change: Any, result: Any) -> isr.AlterPartitionAnswer:
     """An answer that shows the row we have settles whatever is proposed."""
     if result.leader_epoch == row.leader_epoch and result.partition_epoch > row.partition_epoch:
-        return isr.Answer.ADOPT
+        return isr.AlterPartitionAnswer.ADOPT
     same = result.partition_epoch == row.partition_epoch and pending is not None
-    return isr.Answer.SETTLED if same else isr.Answer.NOTHING
+    return isr.AlterPartitionAnswer.SETTLED if same else isr.AlterPartitionAnswer.NOTHING
 
 
 def _last_is_believed(
@@ -479,7 +479,7 @@ BUGS: tuple[Bug, ...] = (
         "nobody notices that the API was put back",
         RESTORES,
         frozenset({"24", "1", "2", "convergence"}),
-        replaced("tidemark_operator.objects.store.ObjectStore._begin_anew", lambda *_: None),
+        replaced("tidemark_operator.objects.store.ObjectCache._begin_anew", lambda *_: None),
     ),
     Bug(
         "a partition is rebuilt from the first report",

@@ -9,7 +9,7 @@ from unittest import mock
 from tests.simulation import tables
 from tidemark_pipeline.export import iceberg_lineage
 from tidemark_pipeline.export.export_progress import Exported
-from tidemark_pipeline.export.iceberg_lineage import Ancestor, Standing
+from tidemark_pipeline.export.iceberg_lineage import Ancestor, TableProgress
 from tidemark_pipeline.topic_survey import Survey
 
 _standing = iceberg_lineage.standing
@@ -33,14 +33,14 @@ def _tag_says(
     current: Ancestor | None,
     find: Callable[[int], Ancestor | None],
     tagged: Ancestor | None,
-) -> Standing | None:
+) -> TableProgress | None:
     """If an ancestor has expired, trust the last export's tag, whether or not the table was rolled
     back."""
     try:
         return _standing(name, current, find, tagged)
     except iceberg_lineage.LineageLost:
         found = None if tagged is None else Exported.of_properties(tagged.summary)
-        return None if found is None or tagged is None else Standing(found, tagged.id, False)
+        return None if found is None or tagged is None else TableProgress(found, tagged.id, False)
 
 
 def _newest_says(
@@ -48,12 +48,12 @@ def _newest_says(
     current: Ancestor | None,
     find: Callable[[int], Ancestor | None],
     tagged: Ancestor | None,
-) -> Standing | None:
+) -> TableProgress | None:
     """Trust the tag whatever the table's state."""
     found = None if tagged is None else Exported.of_properties(tagged.summary)
     if found is None or tagged is None:
         return _standing(name, current, find, tagged)
-    return Standing(found, tagged.id, False)
+    return TableProgress(found, tagged.id, False)
 
 
 def _later_epochs(survey: Survey, offsets: Any) -> Any:

@@ -23,7 +23,7 @@ from unittest import mock
 
 from tests.simulation.cluster import Outcome
 from tests.unit.tier.conftest import MemoryStore
-from tidemark.log_lineage import Position
+from tidemark.log_lineage import ReadPosition
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark.tier import transitions
 from tidemark.tier.head import Claim, new_head
@@ -40,12 +40,12 @@ from tidemark.tier.segment import new_segment
 from tidemark.tier.topic_restore import claim, restorable
 from tidemark.tier.topics import TopicCatalog, TopicObject
 from tidemark.tiering import Tiering, TieringState
-from tidemark_pipeline.brokers import BrokersTopic, EpochEnd, LogEnd
+from tidemark_pipeline.brokers import BrokersTopic, EpochEndAnswer, StableLogEnd
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.export import iceberg_lineage
 from tidemark_pipeline.export.export_progress import Exported, ExportError, begin, check_ours
 from tidemark_pipeline.export.iceberg_lineage import Ancestor
-from tidemark_pipeline.export.table import Counts, Written
+from tidemark_pipeline.export.table import RowCounts, Written
 from tidemark_pipeline.jobs import export as job
 from tidemark_pipeline.positions import LATEST
 
@@ -89,7 +89,7 @@ class Log:
     def lose_from(self, offset: int) -> None:
         del self.records[offset:]
         self.epochs = self.epochs.truncate_from_end(offset)
-        self.expired = {each for each in self.expired if each < offset}
+        self.expired = {item for item in self.expired if item < offset}
 
     def delete_below(self, offset: int) -> None:
         self.start = max(self.start, offset)
@@ -214,7 +214,7 @@ class World:
             size_bytes=1,
             broker_id=1,
             event_time_ms=0,
-            leader_epochs=[(each.epoch, each.start_offset) for each in epochs],
+            leader_epochs=[(epoch.epoch, epoch.start_offset) for epoch in epochs],
             leader_epoch=by.leader_epoch,
             tiered_epoch=0,
         )
@@ -487,8 +487,8 @@ class StubTable:
         check_ours(self._mine, self._standing())
         return self._mine
 
-    def counts(self) -> Counts:
-        return Counts()
+    def counts(self) -> RowCounts:
+        return RowCounts()
 
     def close(self) -> None:
         pass
@@ -504,10 +504,10 @@ class StubTable:
         self.roll_back()
         line = self._line()
         others = [
-            (each.id, added)
-            for each in self._there.values()
-            if each.id not in line and each.parent_id not in (None, self._main)
-            if (added := self._rows[each.id] - self._rows[each.parent_id or 0])
+            (item.id, added)
+            for item in self._there.values()
+            if item.id not in line and item.parent_id not in (None, self._main)
+            if (added := self._rows[item.id] - self._rows[item.parent_id or 0])
         ]
         if others:
             source, added = self._world.random.choice(others)
@@ -520,7 +520,7 @@ class StubTable:
 
     def expire_snapshots(self) -> None:
         """Expire snapshots as another tool, which keeps named ones."""
-        self._there = {each: self._there[each] for each in {self._main, self._tag}}
+        self._there = {item: self._there[item] for item in {self._main, self._tag}}
         self._changed("others let snapshots expire")
 
     def maintain(self) -> None:
@@ -593,18 +593,18 @@ class _StubBrokers:
             for part, asked in timestamps.items()
         }
 
-    def log_ends(self, _: str, partitions: Iterable[int]) -> dict[int, LogEnd]:
+    def log_ends(self, _: str, partitions: Iterable[int]) -> dict[int, StableLogEnd]:
         self._interrupt()
         logs = self._world.logs
-        return {part: LogEnd(logs[part].end, logs[part].leader_epoch) for part in partitions}
+        return {part: StableLogEnd(logs[part].end, logs[part].leader_epoch) for part in partitions}
 
-    def epoch_ends(self, _: str, epochs: Mapping[int, int]) -> dict[int, EpochEnd]:
+    def epoch_ends(self, _: str, epochs: Mapping[int, int]) -> dict[int, EpochEndAnswer]:
         self._interrupt()
         found = {}
         for part, epoch in epochs.items():
             log = self._world.logs[part]
             end = log.epochs.end_offset_for(epoch, log.end).end_offset
-            found[part] = EpochEnd(None if end < 0 else end, log.leader_epoch)
+            found[part] = EpochEndAnswer(None if end < 0 else end, log.leader_epoch)
         return found
 
     def _interrupt(self) -> None:
@@ -616,7 +616,7 @@ class _Deleter:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def delete(self, topic: str, topic_id: str, positions: Mapping[int, Position]) -> None:
+    def delete(self, topic: str, topic_id: str, positions: Mapping[int, ReadPosition]) -> None:
         assert (topic, topic_id) == (TOPIC, str(self._world.topic_id))
         below = {part: at.offset for part, at in positions.items()}
         self._world.check_deletion(below)

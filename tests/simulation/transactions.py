@@ -97,7 +97,7 @@ class Transactions:
         if present is not None and present.machine.alive is present:
             return
         alive = [machine.alive for machine in self._cluster.machines.values()]
-        ready = [each for each in alive if each is not None and each.broker is not None]
+        ready = [item for item in alive if item is not None and item.broker is not None]
         if not ready:
             return
         self._coordinator = world.chance.choice(ready)

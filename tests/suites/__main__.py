@@ -23,7 +23,7 @@ from tests.suites.packages import Missing
 from tests.suites.recorded_results import KAFKAS, OURS, RESULTS, Recorded, dumped, load, noted
 from tests.suites.suite import Suite
 from tests.suites.targets import apache_kafka, tidemark
-from tidemark_cli.local.processes import StartError
+from tidemark_cli.local.processes import ProcessStartError
 
 LOGS = Path("build/suites")
 
@@ -39,7 +39,7 @@ class Progress:
     def report(self, result: Result) -> None:
         """Print a result and count it."""
         self.results.append(result)
-        done = len({each.test for each in self.results})
+        done = len({item.test for item in self.results})
         elapsed = time.monotonic() - self._began
         print(
             f"[{done}/{self._total} {elapsed:5.0f} s] {result.outcome:7} {result.test}", flush=True
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 only=asked.only,
                 folder=asked.logs,
             )
-        except (Missing, MavenMissing, StartError, TimeoutError, ValueError) as error:
+        except (Missing, MavenMissing, ProcessStartError, TimeoutError, ValueError) as error:
             refused.append(name)
             print(f"{name}: cannot be run here: {error}", flush=True)
             continue
@@ -146,19 +146,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.only and not ended and not refused:
         parser.error(f"no test's name has {asked.only!r}")
     print(summary(ended, refused))
-    return 1 if refused or any(each.wrong for each in ended) else 0
+    return 1 if refused or any(item.wrong for item in ended) else 0
 
 
 def summary(ended: Sequence[Ended], refused: Sequence[str]) -> str:
     """One line of figures of all of them."""
     whole = Ended(
         Recorded(
-            sum(each.run.passed for each in ended),
-            tuple(test for each in ended for test in each.run.failed),
-            tuple(test for each in ended for test in each.run.skipped),
+            sum(item.run.passed for item in ended),
+            tuple(test for item in ended for test in item.run.failed),
+            tuple(test for item in ended for test in item.run.skipped),
         ),
-        [line for each in ended for line in each.wrong],
-        [test for each in ended for test in each.retried],
+        [line for item in ended for line in item.wrong],
+        [test for item in ended for test in item.retried],
     )
     not_run = f"; not run: {', '.join(refused)}" if refused else ""
     return f"{len(ended)} suite{'' if len(ended) == 1 else 's'}: {whole}{not_run}"

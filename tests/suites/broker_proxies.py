@@ -22,11 +22,11 @@ from tests.suites.child_processes import Child
 from tests.suites.packages import Missing
 from tests.suites.targets import Target
 from tidemark_cli.ports import HOST, free_port
-from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.build import GoProgram, ensure_program
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.versions import GoVersion
 
-TOXIPROXY = Program(
+TOXIPROXY = GoProgram(
     name="toxiproxy",
     version="v2.5.0",
     needs_go=GoVersion(1, 24, 0),
@@ -62,8 +62,8 @@ def proxied(target: Target, folder: Path, ports: Sequence[int]) -> Iterator[Mapp
         Child(command, folder=folder, environ={}, errors=log, output=log) as child,
         docker(target, folder) as programs,
     ):
-        for each in (port, *ports):
-            _await_port(child, each)
+        for item in (port, *ports):
+            _await_port(child, item)
         yield {
             "TOXIPROXY_ADDR": f"http://{HOST}:{port}",
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",

@@ -107,7 +107,7 @@ class Bench:
                 timeout=max(1.0, self.deadline - time.monotonic()),
             )
         except subprocess.TimeoutExpired as error:
-            so_far = b"".join(each for each in (error.stdout, error.stderr) if each).decode(
+            so_far = b"".join(item for item in (error.stdout, error.stderr) if item).decode(
                 errors="replace"
             )
             raise CheckFailed(f"{program} did not end in time: {so_far[-_SAID_CHARS:]}") from error
@@ -140,7 +140,7 @@ class Bench:
     def topic(self, partitions: int = 1, *configs: str) -> str:
         """A new topic with as many replicas as there are brokers, three at most."""
         name = self.name("topic")
-        settings = [each for config in configs for each in ("--config", config)]
+        settings = [item for config in configs for item in ("--config", config)]
         self.java(
             "org.apache.kafka.tools.TopicCommand",
             *(*self.server, "--create", "--topic", name, "--partitions", str(partitions)),

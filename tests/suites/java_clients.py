@@ -17,7 +17,7 @@ def produced(bench: Bench, topic: str, count: int) -> None:
         f"{TOOLS}.VerifiableProducer",
         *(*bench.server, "--topic", topic, "--max-messages", str(count), "--acks", "-1"),
     )
-    assert sum(each["name"] == "producer_send_success" for each in events(said)) == count
+    assert sum(event["name"] == "producer_send_success" for event in events(said)) == count
 
 
 def events(said: str) -> list[dict[str, Any]]:
@@ -32,11 +32,11 @@ def consumed(bench: Bench, topic: str, group: str, count: int, *more: str) -> st
         *(*bench.server, "--topic", topic, "--group-id", group),
         *("--max-messages", str(count), "--reset-policy", "earliest", *more),
     )
-    seen = sum(each["count"] for each in events(said) if each["name"] == "records_consumed")
+    seen = sum(event["count"] for event in events(said) if event["name"] == "records_consumed")
     assert seen == count, f"{seen} of {count} records"
-    committed = [each for each in events(said) if each["name"] == "offsets_committed"]
+    committed = [event for event in events(said) if event["name"] == "offsets_committed"]
     assert committed, said
-    assert all(each["success"] for each in committed), said
+    assert all(item["success"] for item in committed), said
     return said
 
 
@@ -56,7 +56,7 @@ def held(said: str) -> int:
     """Return the number of partitions that a member was assigned and has not released."""
     signs = {"partitions_assigned": 1, "partitions_revoked": -1}
     return sum(
-        signs.get(each["name"], 0) * len(each.get("partitions", ())) for each in events(said)
+        signs.get(event["name"], 0) * len(event.get("partitions", ())) for event in events(said)
     )
 
 

@@ -47,7 +47,7 @@ def offsets(bench: Bench, topic: str, time: str) -> dict[int, int]:
 def broker_api_versions_command(bench: Bench) -> None:
     said = bench.java(f"{TOOLS}.BrokerApiVersionsCommand", *bench.server)
     brokers = re.findall(r"\(id: (\d+) rack: ", said)
-    assert sorted(brokers) == [str(each + 1) for each in range(len(bench.target.listeners))], said
+    assert sorted(brokers) == [str(index + 1) for index in range(len(bench.target.listeners))], said
     assert len(re.findall(r"Produce\(0\): .*\[usable: \d+\]", said)) == len(brokers), said
 
 
@@ -115,7 +115,7 @@ def get_offset_shell(bench: Bench) -> None:
     assert offsets(bench, topic, "earliest") == {0: 0, 1: 0}
     assert offsets(bench, topic, "earliest-local") == {0: 0, 1: 0}
     newest = offsets(bench, topic, "max-timestamp")
-    assert all(newest[each] < end for each, end in ends.items() if end), newest
+    assert all(newest[item] < end for item, end in ends.items() if end), newest
 
 
 def log_dirs_command(bench: Bench) -> None:
@@ -124,7 +124,7 @@ def log_dirs_command(bench: Bench) -> None:
     said = bench.java(f"{TOOLS}.LogDirsCommand", *bench.server, "--describe", "--topic-list", topic)
     (line,) = (line for line in said.splitlines() if line.startswith("{"))
     folders = [folder for broker in json.loads(line)["brokers"] for folder in broker["logDirs"]]
-    sizes = [each["size"] for folder in folders for each in folder["partitions"]]
+    sizes = [item["size"] for folder in folders for item in folder["partitions"]]
     assert len(sizes) == min(3, len(bench.target.listeners)), said
     assert min(sizes) > 0, said
 
@@ -147,7 +147,7 @@ def reassign_partitions_command(bench: Bench) -> None:
     produced(bench, topic, 500)
     said = bench.java(f"{TOOLS}.TopicCommand", *bench.server, "--describe", "--topic", topic)
     (replicas,) = re.findall(r"Replicas: ([\d,]+)", said)
-    turned = [int(each) for each in replicas.split(",")][::-1]
+    turned = [int(part) for part in replicas.split(",")][::-1]
     for number, wanted in enumerate((turned, turned[:-1])):
         place = {"topic": topic, "partition": 0, "replicas": wanted}
         plan = bench.file(f"{number}.json", json.dumps({"version": 1, "partitions": [place]}))

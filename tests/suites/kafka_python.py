@@ -37,7 +37,7 @@ SpawnedService = None
 _WITHOUT = ("asyncio", "cacheprovider", "hypothesispytest", "pytest_cov", "randomly", "xdist")
 _PYTEST = (
     *(sys.executable, "-W", "ignore", "-m", "pytest"),
-    *(each for plugin in _WITHOUT for each in ("-p", f"no:{plugin}")),
+    *(item for plugin in _WITHOUT for item in ("-p", f"no:{plugin}")),
 )
 _ENVIRON = {"KAFKA_VERSION": KAFKA_VERSION.rpartition(".")[0], "COLUMNS": "200"}
 

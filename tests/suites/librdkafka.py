@@ -43,7 +43,7 @@ def named_tests(source: str) -> list[str]:
         name, flags = (part.strip() for part in re.split(r"[,)]", entry, maxsplit=2)[:2])
         scenario = re.search(r'\.scenario = "([^"]*)"', entry)
         for_any = scenario is None or "default" in scenario[1]
-        if for_any and "_share_" not in name and not any(each in flags for each in _LEFT_OUT):
+        if for_any and "_share_" not in name and not any(item in flags for item in _LEFT_OUT):
             found.append(name)
     return found
 
@@ -129,7 +129,7 @@ class ReadyLibrdkafka:
                 "KAFKA_PATH": str(programs.parent),
                 "BROKERS": bootstrap(target),
                 "LD_LIBRARY_PATH": os.pathsep.join(
-                    str(self.folder.with_name(each)) for each in ("src", "src-cpp")
+                    str(self.folder.with_name(value)) for value in ("src", "src-cpp")
                 ),
             },
         )

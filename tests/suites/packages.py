@@ -54,7 +54,7 @@ def command(*arguments: str | Path, folder: Path, environ: Mapping[str, str] | N
     if shutil.which(program) is None and not (folder / program).exists():
         raise Missing(f"{program} is not on the PATH")
     done = subprocess.run(
-        [str(each) for each in arguments],
+        [str(argument) for argument in arguments],
         cwd=folder,
         env={**os.environ, **(environ or {})},
         check=False,
@@ -191,7 +191,9 @@ def crate(name: str, version: str, sha256: str) -> Path:
         (made / "src" / "lib.rs").touch()
         command("cargo", "fetch", "--quiet", folder=made)
         locked_packages = tomllib.loads((made / "Cargo.lock").read_text("utf-8"))["package"]
-        (found,) = (each for each in locked_packages if each["name"] == name)
+        (found,) = (
+            locked_package for locked_package in locked_packages if locked_package["name"] == name
+        )
         if found["checksum"] != sha256:
             raise Missing(f"{name} {version} is not what it was: {found['checksum']}")
         home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")

@@ -118,8 +118,8 @@ def _others() -> list[str]:
         "| broker | suite | figure | source |",
         "|---|---|---|---|",
         *(
-            f"| {each.broker} | {each.suite} | {each.figure} | {each.source} |"
-            for each in PUBLISHED
+            f"| {item.broker} | {item.suite} | {item.figure} | {item.source} |"
+            for item in PUBLISHED
         ),
     ]
 

@@ -193,7 +193,7 @@ class Oracle:
 @contextmanager
 def apache_kafka(folder: Path, wants: Wants) -> Iterator[Target]:
     """Start Apache Kafka in ``folder``, and stop it at the end. Raises MavenMissing."""
-    wanted = kafka.Wanted(
+    wanted = kafka.KafkaOptions(
         brokers=wants.brokers,
         entries={**wants.entries, **wants.kafka_entries},
         ports=wants.ports,

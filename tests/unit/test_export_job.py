@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 from tidemark.export_job import (
     MESSAGE_CHARS_MAX,
     REPORT_BYTES_MAX,
+    ExportJobPhase,
     Hidden,
+    JobReport,
+    OptionPlace,
     Order,
     OrderError,
-    Phase,
-    Place,
-    Report,
 )
 
 ORDER = Order(
     source={"topic": "orders", "path": "/tier"},
     table={"table": "db.orders", "catalog": {"type": "rest"}},
     hidden=(
-        Hidden(place=Place.SOURCE, name="kafka.sasl.password", variable="A"),
-        Hidden(place=Place.CATALOG, name="token", variable="B"),
+        Hidden(place=OptionPlace.SOURCE, name="kafka.sasl.password", variable="A"),
+        Hidden(place=OptionPlace.CATALOG, name="token", variable="B"),
     ),
     jars=("/a.jar",),
     every_s=60,
@@ -34,7 +34,9 @@ def test_an_order_is_read_back() -> None:
 
 
 def test_values_are_written_to_their_fields() -> None:
-    told = ORDER.put({(Place.REGISTRY, "ca"): "/ca", (Place.TABLE, "schema_file"): "/s.avsc"})
+    told = ORDER.put(
+        {(OptionPlace.REGISTRY, "ca"): "/ca", (OptionPlace.TABLE, "schema_file"): "/s.avsc"}
+    )
     assert told.table["registry_options"] == {"ca": "/ca"}
     assert (told.table["schema_file"], told.table["catalog"]) == ("/s.avsc", {"type": "rest"})
     assert "registry_options" not in ORDER.table
@@ -58,18 +60,18 @@ def test_what_is_no_order_is_said_to_be_none(text: str) -> None:
 
 @given(
     st.builds(
-        Report,
-        phase=st.sampled_from(Phase),
+        JobReport,
+        phase=st.sampled_from(ExportJobPhase),
         message=st.text(max_size=3000),
         lag=st.none() | st.integers(0, 2**63 - 1),
         commits=st.integers(0, 2**63 - 1),
         current_ms=st.none() | st.integers(0, 253_402_300_799_999),
     )
 )
-def test_a_report_fits_into_a_termination_message_and_is_read_back(report: Report) -> None:
+def test_a_report_fits_into_a_termination_message_and_is_read_back(report: JobReport) -> None:
     data = report.to_json()
     assert len(data) <= REPORT_BYTES_MAX
-    found = Report.of_json(data)
+    found = JobReport.of_json(data)
     assert found is not None
     assert (found.phase, found.lag, found.current_ms) == (
         report.phase,
@@ -81,7 +83,7 @@ def test_a_report_fits_into_a_termination_message_and_is_read_back(report: Repor
         assert found.message == report.message
 
 
-GOOD = json.loads(Report(phase=Phase.RUNNING, lag=3).to_json())
+GOOD = json.loads(JobReport(phase=ExportJobPhase.RUNNING, lag=3).to_json())
 
 
 @pytest.mark.parametrize(
@@ -99,12 +101,12 @@ GOOD = json.loads(Report(phase=Phase.RUNNING, lag=3).to_json())
     ids=str,
 )
 def test_what_is_no_report_is_passed_over(change: dict[str, object]) -> None:
-    assert Report.of_json(json.dumps(GOOD)) is not None
-    assert Report.of_json(json.dumps(GOOD | change)) is None
+    assert JobReport.of_json(json.dumps(GOOD)) is not None
+    assert JobReport.of_json(json.dumps(GOOD | change)) is None
 
 
 @pytest.mark.parametrize(
     "text", [b"", b"\xff", b"[" * 4000, b"null", b"[]"], ids=lambda text: str(text[:6])
 )
 def test_nor_is_what_is_no_object(text: bytes) -> None:
-    assert Report.of_json(text) is None
+    assert JobReport.of_json(text) is None

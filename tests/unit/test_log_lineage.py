@@ -4,7 +4,7 @@ from tidemark.leader_epochs import GENERATION
 from tidemark.log_lineage import (
     RESTORES_MAX,
     LogLineage,
-    Position,
+    ReadPosition,
     Restore,
     divergence,
     merge_restores,
@@ -19,42 +19,42 @@ def log(**fields: object) -> LogLineage:
 
 
 def test_offset_beyond_the_restored_end_diverges_at_that_end() -> None:
-    assert divergence(Position(1000, 3), log()) == 400
-    assert divergence(Position(401, 3), log()) == 400
-    assert divergence(Position(400, 3), log()) is None
+    assert divergence(ReadPosition(1000, 3), log()) == 400
+    assert divergence(ReadPosition(401, 3), log()) == 400
+    assert divergence(ReadPosition(400, 3), log()) is None
     # Read after the restore, however far.
-    assert divergence(Position(1000, 1000), log()) is None
+    assert divergence(ReadPosition(1000, 1000), log()) is None
     # A partition that the tier did not know began empty.
-    assert divergence(Position(1, 3), log(partition=7)) == 0
+    assert divergence(ReadPosition(1, 3), log(partition=7)) == 0
 
 
 def test_offset_without_an_epoch_is_judged_by_restores_and_the_end_of_the_log() -> None:
-    assert divergence(Position(1000), log(later_epoch_start=5, leader_epoch=0)) == 400
-    assert divergence(Position(400), log(end=400)) is None
-    assert divergence(Position(400), log(end=399)) == 399
-    assert divergence(Position(10**9), LogLineage(partition=0)) is None
+    assert divergence(ReadPosition(1000), log(later_epoch_start=5, leader_epoch=0)) == 400
+    assert divergence(ReadPosition(400), log(end=400)) is None
+    assert divergence(ReadPosition(400), log(end=399)) == 399
+    assert divergence(ReadPosition(10**9), LogLineage(partition=0)) is None
 
 
 def test_records_of_a_later_epoch_below_the_offset_replaced_others() -> None:
     unrestored = {"restores": ()}
-    assert divergence(Position(50, 3), log(**unrestored, later_epoch_start=49)) == 49
-    assert divergence(Position(50, 3), log(**unrestored, later_epoch_start=50)) is None
+    assert divergence(ReadPosition(50, 3), log(**unrestored, later_epoch_start=49)) == 49
+    assert divergence(ReadPosition(50, 3), log(**unrestored, later_epoch_start=50)) is None
     # The epochs of the records may have expired; the record of the restore never does.
-    assert divergence(Position(500, 3), log(later_epoch_start=600, end=900)) == 400
+    assert divergence(ReadPosition(500, 3), log(later_epoch_start=600, end=900)) == 400
 
 
 def test_a_leader_of_an_older_epoch_leads_another_log() -> None:
-    assert divergence(Position(50, 3), log(restores=(), leader_epoch=2, end=90)) == 0
-    assert divergence(Position(50, 3), log(restores=(), leader_epoch=3, end=90)) is None
-    assert divergence(Position(0, 3), log(restores=(), leader_epoch=2, end=90)) is None
+    assert divergence(ReadPosition(50, 3), log(restores=(), leader_epoch=2, end=90)) == 0
+    assert divergence(ReadPosition(50, 3), log(restores=(), leader_epoch=3, end=90)) is None
+    assert divergence(ReadPosition(0, 3), log(restores=(), leader_epoch=2, end=90)) is None
 
 
 def test_the_first_restore_after_the_position_counts() -> None:
     twice = (RESTORED, Restore(2000, {0: 450}))
-    assert divergence(Position(1000, 3), log(restores=twice)) == 400
-    assert divergence(Position(1000, 1001), log(restores=twice)) == 450
-    assert divergence(Position(450, 1001), log(restores=twice)) is None
-    assert divergence(Position(1000, 2000), log(restores=twice)) is None
+    assert divergence(ReadPosition(1000, 3), log(restores=twice)) == 400
+    assert divergence(ReadPosition(1000, 1001), log(restores=twice)) == 450
+    assert divergence(ReadPosition(450, 1001), log(restores=twice)) is None
+    assert divergence(ReadPosition(1000, 2000), log(restores=twice)) is None
 
 
 def test_a_restored_epoch_is_above_all_that_the_lost_cluster_may_have_used() -> None:
@@ -72,7 +72,7 @@ def test_restores_are_bounded_and_the_folded_trust_no_more_than_before() -> None
     assert len(found) == RESTORES_MAX
     for epoch in range(RESTORES_MAX + 6):
         for offset in (0, 1, 500, 985, 1000):
-            exact = divergence(Position(offset, epoch), log(restores=tuple(many)))
-            folded = divergence(Position(offset, epoch), log(restores=found))
+            exact = divergence(ReadPosition(offset, epoch), log(restores=tuple(many)))
+            folded = divergence(ReadPosition(offset, epoch), log(restores=found))
             assert exact is None or (folded is not None and folded <= exact)
     assert merge_restores(found, found) == found

@@ -4,7 +4,7 @@ their defaults for all groups.
 ``tests/conformance/test_configuration_keys.py`` compares them with Kafka's classes.
 """
 
-from tidemark.configuration.key import ConfigKey, Scope, Synonym
+from tidemark.configuration.key import ConfigKey, KeySynonym, Scope
 from tidemark.configuration.values import Number, integer
 
 SESSION_TIMEOUT_MS = "consumer.session.timeout.ms"
@@ -19,7 +19,7 @@ def _key(name: str, type_: Number, default: int, meaning: str) -> ConfigKey:
         default=str(default),
         scopes=frozenset({Scope.GROUP}),
         meaning=meaning,
-        synonyms=(Synonym(f"group.{name}"),),
+        synonyms=(KeySynonym(f"group.{name}"),),
     )
 
 

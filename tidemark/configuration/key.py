@@ -21,7 +21,7 @@ class Scope(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Synonym:
+class KeySynonym:
     """A broker key that is the default of a topic key for all topics; one of its units is
     ``factor`` of the topic key's."""
 
@@ -43,7 +43,7 @@ class ConfigKey:
     scopes: frozenset[Scope]
     meaning: str = ""
     kafka_default: str | None = None
-    synonyms: tuple[Synonym, ...] = ()
+    synonyms: tuple[KeySynonym, ...] = ()
     field: str = ""
     not_served: str = ""
     only: str = ""

@@ -6,7 +6,7 @@ Kafka's broker keys name defaults of topic keys (``log.retention.ms`` for ``rete
 
 from collections.abc import Mapping
 
-from tidemark.configuration.key import ConfigKey, Synonym
+from tidemark.configuration.key import ConfigKey, KeySynonym
 from tidemark.configuration.table import CLUSTER_DEFAULTS, TOPIC
 
 
@@ -42,7 +42,7 @@ def _default_in(layer: Mapping[str, str], key: ConfigKey) -> str | None:
     return None
 
 
-def _scaled(synonym: Synonym, text: str) -> str:
+def _scaled(synonym: KeySynonym, text: str) -> str:
     """A negative number means "no limit" in every unit. Raises ValueError that names the key."""
     if synonym.factor == 1:
         return text

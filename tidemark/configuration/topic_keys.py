@@ -5,7 +5,7 @@ Types, bounds and defaults are Kafka's own; ``tests/conformance/test_configurati
 compares them with Kafka's classes.
 """
 
-from tidemark.configuration.key import ConfigKey, Scope, Synonym
+from tidemark.configuration.key import ConfigKey, KeySynonym, Scope
 from tidemark.configuration.values import (
     BOOLEAN,
     CLEANUP_POLICY,
@@ -38,7 +38,7 @@ _TIMESTAMP_TYPES = {
 }
 
 
-_Synonym = Synonym | str
+_Synonym = KeySynonym | str
 
 
 def _key(name: str, type_: ValueType, default: str, *synonyms: _Synonym, **more: str) -> ConfigKey:
@@ -47,7 +47,7 @@ def _key(name: str, type_: ValueType, default: str, *synonyms: _Synonym, **more:
         type=type_,
         default=default,
         scopes=frozenset({Scope.TOPIC}),
-        synonyms=tuple(Synonym(name) if isinstance(name, str) else name for name in synonyms),
+        synonyms=tuple(KeySynonym(name) if isinstance(name, str) else name for name in synonyms),
         **more,
     )
 
@@ -120,15 +120,15 @@ TOPIC_KEYS = (
         "log.retention.bytes"),
     _served("retention.ms", long(-1), str(7 * _DAY_MS),
         "Retention time of records, in the tier and locally together. -1: unlimited.",
-        "log.retention.ms", Synonym("log.retention.minutes", _MINUTE_MS),
-        Synonym("log.retention.hours", _HOUR_MS)),
+        "log.retention.ms", KeySynonym("log.retention.minutes", _MINUTE_MS),
+        KeySynonym("log.retention.hours", _HOUR_MS)),
     _served("segment.bytes", integer(1024 * 1024), str(1024**3),
         "Size at which a segment is closed. Only closed segments are copied to the tier.",
         "log.segment.bytes"),
     _served("segment.index.bytes", integer(4), str(10 * 1024**2),
         "Size of an index at which its segment is closed.", "log.index.size.max.bytes"),
     _served("segment.ms", long(1), str(7 * _DAY_MS), "Age at which a segment is closed.",
-        "log.roll.ms", Synonym("log.roll.hours", _HOUR_MS)),
+        "log.roll.ms", KeySynonym("log.roll.hours", _HOUR_MS)),
     _served("unclean.leader.election.enable", BOOLEAN, "false",
         "Allow a replica that may lack committed records to lead if no other can. The operator "
         "decides, so a value in a broker's file has no effect.",

@@ -21,7 +21,7 @@ _PEM = "-----BEGIN"
 _NO_PASSWORD = b""
 
 
-class Address(NamedTuple):
+class BrokerAddress(NamedTuple):
     """Address of a broker's listener."""
 
     host: str
@@ -101,7 +101,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class KafkaAccess:
     """Bootstrap brokers as ``host:port``, and how to connect to any broker."""
 
     bootstrap: tuple[str, ...]
@@ -109,10 +109,10 @@ class Access:
     login: Login | None = None
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> BrokerAddress:
     """Parse ``host:port``, with the host of IPv6 in brackets. Raises :class:`BadAddress`."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise BadAddress(f"{text!r} is no host:port")
-    return Address(host, int(port))
+    return BrokerAddress(host, int(port))

@@ -1,7 +1,7 @@
 """Administration of a Kafka cluster over its protocol: topics, partitions, placement, the cluster.
 
-A request has many items, and its answer a result for each: results are by name, a :class:`Failure`
-for an item that failed. A request that failed as a whole raises
+A request has many items, and its answer a result for each: results are by name, a
+:class:`RequestFailure` for an item that failed. A request that failed as a whole raises
 :class:`~tidemark.kafka_client.client.KafkaError`. Versions are those that Apache Kafka has served
 since 4.0.
 """
@@ -30,16 +30,16 @@ from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseT
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
-from tidemark.kafka_client.access import Address
+from tidemark.kafka_client.access import BrokerAddress
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.errors import Unreachable
 from tidemark.kafka_client.values import (
     ClusterView,
-    Failure,
     NewTopic,
     Node,
     PartitionView,
     Reassignment,
+    RequestFailure,
     TopicPartition,
     TopicView,
 )
@@ -72,7 +72,7 @@ class Admin:
             Node(int(node.broker_id), node.host, int(node.port), node.rack, node.is_fenced)
             for node in answer.brokers
         )
-        self.client.know({node.node_id: Address(node.host, node.port) for node in nodes})
+        self.client.know({node.node_id: BrokerAddress(node.host, node.port) for node in nodes})
         return ClusterView(answer.cluster_id, int(answer.controller_id), nodes)
 
     # ------------------------------------------------------------ topics
@@ -103,7 +103,9 @@ class Admin:
             found[str(topic.name)] = _view(topic)
         return found
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, uuid.UUID | Failure]:
+    async def create_topics(
+        self, topics: Sequence[NewTopic]
+    ) -> dict[str, uuid.UUID | RequestFailure]:
         """Create topics; return their ids by name."""
         request = create_request.CreateTopicsRequest(
             topics=tuple(_creatable(topic) for topic in topics),
@@ -120,7 +122,7 @@ class Admin:
 
     async def add_partitions(
         self, added: Mapping[str, tuple[int, Sequence[Sequence[int]]]]
-    ) -> dict[str, Failure | None]:
+    ) -> dict[str, RequestFailure | None]:
         """Add partitions.
 
         By topic: the new number of partitions, and the brokers of each new partition.
@@ -147,7 +149,9 @@ class Admin:
             for result in answer.results
         }
 
-    async def delete_topics(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Failure | None]:
+    async def delete_topics(
+        self, ids: Sequence[uuid.UUID]
+    ) -> dict[uuid.UUID, RequestFailure | None]:
         """Delete topics by id, so that a new topic of the same name is not deleted (KIP-516)."""
         request = delete_request.DeleteTopicsRequest(
             topics=tuple(delete_request.DeleteTopicState(name=None, topic_id=id_) for id_ in ids),
@@ -164,7 +168,7 @@ class Admin:
 
     async def reassign(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
-    ) -> dict[TopicPartition, Failure | None]:
+    ) -> dict[TopicPartition, RequestFailure | None]:
         """Assign these replicas to partitions; None cancels a reassignment in progress."""
         by_topic: dict[str, list[reassign_request.ReassignablePartition]] = {}
         for (topic, partition), replicas in targets.items():
@@ -214,13 +218,13 @@ class Admin:
         }
 
 
-def outcome(code: ErrorCode, message: str | None) -> Failure | None:
+def outcome(code: ErrorCode, message: str | None) -> RequestFailure | None:
     """Return the failure, None if the code means success."""
     return _failure(code, message) if code else None
 
 
-def _failure(code: ErrorCode, message: str | None = None) -> Failure:
-    return Failure(code, message or "")
+def _failure(code: ErrorCode, message: str | None = None) -> RequestFailure:
+    return RequestFailure(code, message or "")
 
 
 def _ids(brokers: Iterable[int]) -> tuple[BrokerId, ...]:
@@ -265,5 +269,5 @@ def _view(topic: MetadataResponseTopic) -> TopicView:
         name=str(topic.name),
         topic_id=topic.topic_id,
         internal=topic.is_internal,
-        partitions=tuple(sorted(partitions, key=lambda each: each.partition)),
+        partitions=tuple(sorted(partitions, key=lambda item: item.partition)),
     )

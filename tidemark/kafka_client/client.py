@@ -4,7 +4,7 @@ Kafka forwards requests about the cluster to its controller (KIP-590), so most r
 to any broker. Requests that only one broker can answer (its view of a configuration, a leader's
 data) are sent to that one. Nothing is retried here, except on another bootstrap address: callers
 are level-based, and know whether a repetition is harmless. Errors are of two kinds: those that may
-heal by themselves (:class:`Unreachable`), and those that need a person (:class:`Refused`).
+heal by themselves (:class:`Unreachable`), and those that need a person (:class:`ClusterRefused`).
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from tidemark.backoff import Backoff
-from tidemark.kafka_client.access import Access, Address, parse_address
+from tidemark.kafka_client.access import BrokerAddress, KafkaAccess, parse_address
 from tidemark.kafka_client.dialing import dial
-from tidemark.kafka_client.errors import KafkaError, Refused, Unreachable
+from tidemark.kafka_client.errors import ClusterRefused, KafkaError, Unreachable
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
 from tidemark.wire.framing import FrameError
 
@@ -49,7 +49,7 @@ _SLOW = _FORWARDED | {"DeleteRecordsRequest"}
 #: An address, and whether the connection is for slow requests: there are two connections to each
 #: address. Brokers answer one connection's requests in order, and reads must not wait for a change
 #: that waits for a controller or a follower.
-_Way: TypeAlias = tuple[Address, bool]
+_Way: TypeAlias = tuple[BrokerAddress, bool]
 
 
 class _Broker:
@@ -64,7 +64,7 @@ class _Broker:
         return not self.connection.closed and time.monotonic() < self.good_until_s
 
 
-class _Failed(NamedTuple):
+class _FailedAddress(NamedTuple):
     """Failed connection attempt: its error, and the pause before the next one."""
 
     error: KafkaError
@@ -74,14 +74,14 @@ class _Failed(NamedTuple):
 class KafkaClient:
     """Client that belongs to one loop; close it. Many requests may be in flight at once."""
 
-    def __init__(self, access: Access, *, client_id: str = CLIENT_ID) -> None:
+    def __init__(self, access: KafkaAccess, *, client_id: str = CLIENT_ID) -> None:
         self._access = access
         self._client_id = client_id
         self._open: dict[_Way, _Broker] = {}
-        self._dialing: dict[Address, asyncio.Lock] = {}
-        self._failed: dict[Address, _Failed] = {}
-        self._nodes: dict[int, Address] = {}
-        self._last: Address | None = None
+        self._dialing: dict[BrokerAddress, asyncio.Lock] = {}
+        self._failed: dict[BrokerAddress, _FailedAddress] = {}
+        self._nodes: dict[int, BrokerAddress] = {}
+        self._last: BrokerAddress | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -89,7 +89,7 @@ class KafkaClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def use(self, access: Access) -> None:
+    async def use(self, access: KafkaAccess) -> None:
         """Use another access to the cluster from now on."""
         if access != self._access:
             self._access = access
@@ -102,7 +102,7 @@ class KafkaClient:
         ended, self._open = list(self._open.values()), {}
         await asyncio.gather(*(broker.connection.close() for broker in ended))
 
-    def know(self, nodes: Mapping[int, Address]) -> None:
+    def know(self, nodes: Mapping[int, BrokerAddress]) -> None:
         """Set the addresses of all brokers, as the cluster reports them."""
         self._nodes = dict(nodes)
 
@@ -132,7 +132,7 @@ class KafkaClient:
 
     # ------------------------------------------------------------ connections
 
-    def _candidates(self) -> Iterable[Address]:
+    def _candidates(self) -> Iterable[BrokerAddress]:
         """Return the last used address, then connected ones, then all that are known."""
         # The last used broker first: it has just answered, and its connection is warm.
         connected = [address for (address, _), broker in self._open.items() if broker.usable]
@@ -153,10 +153,9 @@ class KafkaClient:
             broker = self._open[way] = await self._connect(address)
             return broker
 
-    async def _connect(self, address: Address) -> _Broker:
-        """Connect, unless an attempt has just failed:
-
-        an address is tried a few times a minute at most.
+    async def _connect(self, address: BrokerAddress) -> _Broker:
+        """Connect, unless an attempt has just failed: an address is tried a few times a minute
+        at most.
         """
         failed = self._failed.get(address)
         if failed is not None and not failed.pause.ready(time.monotonic()):
@@ -167,7 +166,7 @@ class KafkaClient:
             connection, lifetime_s = await dial(address, access, self._client_id)
         except KafkaError as error:
             pause = RETRY if failed is None else failed.pause
-            self._failed[address] = _Failed(error, pause.failed(time.monotonic()))
+            self._failed[address] = _FailedAddress(error, pause.failed(time.monotonic()))
             raise
         # ``use`` was called meanwhile: this connection has the former credentials.
         if access is not self._access:
@@ -192,7 +191,7 @@ class KafkaClient:
             raise Unreachable(f"{address}: {error}") from error
         except FrameError as error:
             await self._drop(way, broker)
-            raise Refused(f"{address} does not speak Kafka's protocol: {error}") from error
+            raise ClusterRefused(f"{address} does not speak Kafka's protocol: {error}") from error
 
     async def _drop(self, way: _Way, broker: _Broker) -> None:
         if self._open.get(way) is broker:
@@ -201,11 +200,11 @@ class KafkaClient:
             await broker.connection.close()
 
 
-def _way(address: Address, request: Any) -> _Way:
+def _way(address: BrokerAddress, request: Any) -> _Way:
     return address, type(request).__name__ in _SLOW
 
 
-def _unanswered(address: Address, request: str, timeout_s: float) -> str:
+def _unanswered(address: BrokerAddress, request: str, timeout_s: float) -> str:
     text = f"{address} did not answer {request.removesuffix('Request')} in {timeout_s:.0f} s"
     if request not in _FORWARDED:
         return text

@@ -21,12 +21,12 @@ from tidemark.kafka_client.values import (
     DYNAMIC_TOPIC,
     TOPIC,
     ConfigChange,
-    ConfigEntry,
-    Failure,
+    EffectiveConfig,
+    RequestFailure,
 )
 
 #: Entries by key.
-Configuration: TypeAlias = dict[str, ConfigEntry]
+Configuration: TypeAlias = dict[str, EffectiveConfig]
 _SET, _DELETE = i8(0), i8(1)
 _OWN = {TOPIC: DYNAMIC_TOPIC, BROKER: DYNAMIC_BROKER}
 
@@ -37,7 +37,7 @@ async def topic_configs(
     *,
     keys: Sequence[str] | None = None,
     node_id: int | None = None,
-) -> dict[str, Configuration | Failure]:
+) -> dict[str, Configuration | RequestFailure]:
     """Return configurations by topic. Raises ``KafkaError``.
 
     ``node_id``: those that this broker has applied; brokers receive the cluster's changes at
@@ -52,7 +52,7 @@ async def broker_config(client: KafkaClient, node_id: int, keys: Sequence[str]) 
     """Return a broker's own configuration, its file's included. Raises ``KafkaError``."""
     found = await _describe(client, [(BROKER, str(node_id))], keys, node_id)
     answer = found.get((BROKER, str(node_id)))
-    if answer is None or isinstance(answer, Failure):
+    if answer is None or isinstance(answer, RequestFailure):
         raise Unreachable(f"the configuration of broker {node_id}: {answer or 'not answered'}")
     return answer
 
@@ -62,7 +62,7 @@ async def _describe(
     resources: Sequence[tuple[int, str]],
     keys: Sequence[str] | None,
     node_id: int | None,
-) -> dict[tuple[int, str], Configuration | Failure]:
+) -> dict[tuple[int, str], Configuration | RequestFailure]:
     request = describe_request.DescribeConfigsRequest(
         resources=tuple(
             describe_request.DescribeConfigsResource(
@@ -83,7 +83,7 @@ async def _describe(
             result.error_code, result.error_message
         )
         or {
-            entry.name: ConfigEntry(
+            entry.name: EffectiveConfig(
                 entry.value, int(entry.config_source) == _OWN[int(result.resource_type)]
             )
             for entry in result.configs
@@ -92,7 +92,7 @@ async def _describe(
     }
 
 
-async def alter_broker(client: KafkaClient, change: ConfigChange) -> Failure | None:
+async def alter_broker(client: KafkaClient, change: ConfigChange) -> RequestFailure | None:
     """Alter the configuration of one broker, which only that broker accepts.
 
     Raises ``KafkaError``.
@@ -103,7 +103,7 @@ async def alter_broker(client: KafkaClient, change: ConfigChange) -> Failure | N
 
 async def alter_configs(
     client: KafkaClient, changes: Sequence[ConfigChange], *, node_id: int | None = None
-) -> dict[tuple[int, str], Failure | None]:
+) -> dict[tuple[int, str], RequestFailure | None]:
     """Alter configurations; return results by kind and name.
 
     ``node_id``: the broker to send the request to. Raises ``KafkaError``.

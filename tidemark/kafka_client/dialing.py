@@ -15,8 +15,8 @@ from typing import TypeVar
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.api_versions.v3.response import ApiVersionsResponse
 
-from tidemark.kafka_client.access import Access, Address, Login, Tls
-from tidemark.kafka_client.errors import Refused, Unreachable
+from tidemark.kafka_client.access import BrokerAddress, KafkaAccess, Login, Tls
+from tidemark.kafka_client.errors import ClusterRefused, Unreachable
 from tidemark.kafka_client.sasl import LoginFailed, exchange
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
 from tidemark.wire.framing import FrameError
@@ -43,7 +43,9 @@ class _Dialer:
         return protocol
 
 
-async def dial(address: Address, access: Access, client_id: str) -> tuple[KafkaConnection, float]:
+async def dial(
+    address: BrokerAddress, access: KafkaAccess, client_id: str
+) -> tuple[KafkaConnection, float]:
     """Return a usable connection, and the seconds for which its login is valid (0.0: for ever).
 
     Raises :class:`~tidemark.kafka_client.errors.KafkaError`.
@@ -56,7 +58,7 @@ async def dial(address: Address, access: Access, client_id: str) -> tuple[KafkaC
         raise
 
 
-async def _connect(address: Address, access: Access, client_id: str) -> KafkaConnection:
+async def _connect(address: BrokerAddress, access: KafkaAccess, client_id: str) -> KafkaConnection:
     tls = access.tls
     dialer = None if tls is None else _Dialer(_context(tls))
     try:
@@ -68,12 +70,12 @@ async def _connect(address: Address, access: Access, client_id: str) -> KafkaCon
             dialer=dialer,
         )
     except ssl.SSLCertVerificationError as error:
-        raise Refused(_not_trusted(address, tls, error)) from error
+        raise ClusterRefused(_not_trusted(address, tls, error)) from error
     except ssl.SSLError as error:
         if tls is not None:
             _tell_if_ours(address, tls, error)
         text = f"no TLS with {address}: {error.reason or error} (is it a listener with TLS?)"
-        raise Refused(text) from error
+        raise ClusterRefused(text) from error
     except TimeoutError as error:
         text = f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s"
         raise Unreachable(text) from error
@@ -87,7 +89,7 @@ async def _connect(address: Address, access: Access, client_id: str) -> KafkaCon
         raise Unreachable(f"{address}: {text}{hint}") from error
 
 
-async def _begin(address: Address, access: Access, connection: KafkaConnection) -> float:
+async def _begin(address: BrokerAddress, access: KafkaAccess, connection: KafkaConnection) -> float:
     """Check that the peer speaks Kafka, and log in; return the seconds for which the login is
     valid.
     """
@@ -103,11 +105,11 @@ async def _begin(address: Address, access: Access, connection: KafkaConnection) 
             return 0.0
         return await _log_in(connection, access.login)
     except LoginFailed as error:
-        raise Refused(f"{address}: {error}{_where(access.login)}") from error
+        raise ClusterRefused(f"{address}: {error}{_where(access.login)}") from error
     except TimeoutError as error:
         raise Unreachable(f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s") from error
     except FrameError as error:
-        raise Refused(f"{address} does not speak Kafka's protocol: {error}") from error
+        raise ClusterRefused(f"{address} does not speak Kafka's protocol: {error}") from error
     except ConnectionClosed as error:
         if access.tls is not None:
             _tell_if_ours(address, access.tls, connection.failure or error)
@@ -136,10 +138,12 @@ def _context(tls: Tls) -> ssl.SSLContext:
         why = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or error
         places = " and ".join(dict.fromkeys(filter(None, (tls.ca_source, tls.own_source))))
         mend = f": fix {places}" if places else ""
-        raise Refused(f"the certificates cannot be used: {why}{mend}") from error
+        raise ClusterRefused(f"the certificates cannot be used: {why}{mend}") from error
 
 
-def _not_trusted(address: Address, tls: Tls | None, error: ssl.SSLCertVerificationError) -> str:
+def _not_trusted(
+    address: BrokerAddress, tls: Tls | None, error: ssl.SSLCertVerificationError
+) -> str:
     text = f"the certificate of {address} is not trusted: {error.verify_message}"
     if error.verify_code in _OUT_OF_TIME:
         return f"{text}: renew it at the broker"
@@ -147,21 +151,21 @@ def _not_trusted(address: Address, tls: Tls | None, error: ssl.SSLCertVerificati
     return f"{text}: put the authority of the brokers into {source}" if source else text
 
 
-def _tell_if_ours(address: Address, tls: Tls, error: Exception) -> None:
-    """Raise :class:`Refused` if the broker refuses the client certificate."""
+def _tell_if_ours(address: BrokerAddress, tls: Tls, error: Exception) -> None:
+    """Raise :class:`ClusterRefused` if the broker refuses the client certificate."""
     alert = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     place = f" into {tls.own_source}" if tls.own_source else ""
     mend = f"put one that its authorities have issued, and its key,{place or ' in its place'}"
     if tls.ends_s is not None and tls.ends_s <= time.time():
         ended = dt.datetime.fromtimestamp(tls.ends_s, dt.UTC).isoformat(timespec="seconds")
         text = f"{address} refuses the client certificate, which expired at {ended}: {mend}"
-        raise Refused(text) from error
+        raise ClusterRefused(text) from error
     if not _is_of_certificate(alert):
         return
     if not tls.certificate:
         text = f"{address} requires a client certificate, and none is configured ({alert})"
-        raise Refused(f"{text}: {mend}") from error
-    raise Refused(f"{address} refuses the client certificate ({alert}): {mend}") from error
+        raise ClusterRefused(f"{text}: {mend}") from error
+    raise ClusterRefused(f"{address} refuses the client certificate ({alert}): {mend}") from error
 
 
 def _is_of_certificate(alert: str) -> bool:
@@ -193,15 +197,15 @@ SPOKEN = {
 }
 
 
-def check_versions(address: Address, answer: ApiVersionsResponse) -> None:
-    """Check that a broker serves the versions in use here. Raises :class:`Refused`."""
+def check_versions(address: BrokerAddress, answer: ApiVersionsResponse) -> None:
+    """Check that a broker serves the versions in use here. Raises :class:`ClusterRefused`."""
     if answer.error_code:
-        raise Refused(f"{address} answers ApiVersions with {answer.error_code.name}")
+        raise ClusterRefused(f"{address} answers ApiVersions with {answer.error_code.name}")
     served = {int(api.api_key): api for api in answer.api_keys}
     for key, (version, name) in SPOKEN.items():
         found = served.get(key)
         if found is None or not found.min_version <= version <= found.max_version:
-            raise Refused(
+            raise ClusterRefused(
                 f"{address} does not serve {name} in version {version}: Apache Kafka 4.0 or newer "
                 "does"
             )

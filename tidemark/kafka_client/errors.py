@@ -1,6 +1,5 @@
-"""Errors of requests to a Kafka cluster:
-
-those that may heal by themselves, and those that need a person.
+"""Errors of requests to a Kafka cluster: those that may heal by themselves, and those that need
+a person.
 """
 
 
@@ -12,5 +11,5 @@ class Unreachable(KafkaError):
     """No answer: retry later. The request may have been executed."""
 
 
-class Refused(KafkaError):
+class ClusterRefused(KafkaError):
     """The cluster cannot be used with these settings: a retry cannot succeed."""

@@ -15,14 +15,14 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from tidemark.kafka_client.admin import outcome
 from tidemark.kafka_client.client import KafkaClient
-from tidemark.kafka_client.values import Failure, Offset, TopicPartition
+from tidemark.kafka_client.values import Offset, RequestFailure, TopicPartition
 
 _UNCOMMITTED = i8(0)
 
 
 async def list_offsets(
     client: KafkaClient, node_id: int, timestamps: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, Offset | Failure]:
+) -> dict[TopicPartition, Offset | RequestFailure]:
     """Return the offsets for times (ms), or for the special ones of :mod:`values`.
 
     LATEST is the high watermark. The broker must lead the partitions. Raises ``KafkaError``.
@@ -54,7 +54,7 @@ async def list_offsets(
 
 async def delete_records(
     client: KafkaClient, node_id: int, offsets: Mapping[TopicPartition, int], timeout_ms: int
-) -> dict[TopicPartition, tuple[int, Failure | None]]:
+) -> dict[TopicPartition, tuple[int, RequestFailure | None]]:
     """Delete records; return the low watermark of each partition (-1: unknown), and its failure.
 
     The leader waits up to ``timeout_ms`` for followers. Raises ``KafkaError``.

@@ -12,7 +12,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 #: Resources that have a configuration (Kafka's ``ConfigResource.Type``).
 TOPIC, BROKER = 2, 4
-#: Origin of a value (``ConfigEntry.ConfigSource``): set for this topic, or this broker.
+#: Origin of a value (``EffectiveConfig.ConfigSource``): set for this topic, or this broker.
 DYNAMIC_TOPIC, DYNAMIC_BROKER = 1, 2
 
 #: Special timestamps of ListOffsets (KIP-405, KIP-1005).
@@ -20,7 +20,7 @@ LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RequestFailure:
     """Failure of one item of a request; the other items were executed."""
 
     code: ErrorCode
@@ -89,10 +89,10 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """Value in force (None:
+class EffectiveConfig:
+    """Value in force (None: sensitive, or none).
 
-    sensitive, or none). ``own`` False: a default of the cluster or of Kafka.
+    ``own`` False: a default of the cluster or of Kafka.
     """
 
     value: str | None

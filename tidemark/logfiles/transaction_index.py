@@ -17,7 +17,7 @@ class TransactionIndexError(ValueError):
     """Bytes that are no transaction index."""
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedTxn(NamedTuple):
     """Offsets inclusive, of the first record and of the marker; all transactions that began below
     ``last_stable_offset`` have ended by then."""
 
@@ -27,16 +27,16 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+def encode_aborted(transactions: Iterable[AbortedTxn]) -> bytes:
     """Return the file's bytes."""
     return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
 
 
-def decode_aborted(data: bytes) -> Iterator[AbortedTransaction]:
+def decode_aborted(data: bytes) -> Iterator[AbortedTxn]:
     """The entries; :class:`TransactionIndexError` for a version or a length that it cannot have."""
     if len(data) % ENTRY_BYTES:
         raise TransactionIndexError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
     for version, *fields in _ENTRY.iter_unpack(data):
         if version != _VERSION:
             raise TransactionIndexError(f"version {version}: only {_VERSION} is known")
-        yield AbortedTransaction(*fields)
+        yield AbortedTxn(*fields)

@@ -17,7 +17,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 
-from tidemark.metrics.metric import Kind, Metric
+from tidemark.metrics.metric import Metric, MetricType
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -48,7 +48,7 @@ def histogram(row: Metric, registry: CollectorRegistry, buckets_s: Sequence[floa
 
 def family(row: Metric, values: Values) -> Family:
     """Return a collector's samples of a row; without values its name and type."""
-    kind = CounterMetricFamily if row.kind is Kind.COUNTER else GaugeMetricFamily
+    kind = CounterMetricFamily if row.kind is MetricType.COUNTER else GaugeMetricFamily
     made = kind(row.name, row.meaning, labels=row.label_names)
     for labels, value in values.items():
         made.add_metric(labels, value)

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 
 
-class Kind(enum.StrEnum):
+class MetricType(enum.StrEnum):
     """Prometheus' types, as they stand behind ``# TYPE``."""
 
     COUNTER = "counter"
@@ -28,7 +28,7 @@ class Metric:
     them (seconds, bytes). ``meaning`` is a sentence."""
 
     name: str
-    kind: Kind
+    kind: MetricType
     meaning: str
     labels: tuple[Label, ...] = ()
 
@@ -40,17 +40,17 @@ class Metric:
 
 def counter(name: str, meaning: str, *labels: Label) -> Metric:
     """A row; the name without ``_total``."""
-    return Metric(f"{name}_total", Kind.COUNTER, meaning, labels)
+    return Metric(f"{name}_total", MetricType.COUNTER, meaning, labels)
 
 
 def gauge(name: str, meaning: str, *labels: Label) -> Metric:
     """Return a row for a gauge."""
-    return Metric(name, Kind.GAUGE, meaning, labels)
+    return Metric(name, MetricType.GAUGE, meaning, labels)
 
 
 def histogram(name: str, meaning: str, *labels: Label) -> Metric:
     """A row; ``_bucket``, ``_sum`` and ``_count`` come with it."""
-    return Metric(name, Kind.HISTOGRAM, meaning, labels)
+    return Metric(name, MetricType.HISTOGRAM, meaning, labels)
 
 
 def rows(module: dict[str, object]) -> tuple[Metric, ...]:

@@ -155,7 +155,7 @@ def _write(store: ObjectStore, data: bytes, expected: Version | None) -> bool:
 
 
 def _kept(audits: Iterable[TopicAudit]) -> dict[uuid.UUID, TopicAudit]:
-    ordered = sorted(audits, key=lambda each: (not each.counts, -each.at_ms, each.topic_id))
+    ordered = sorted(audits, key=lambda item: (not item.counts, -item.at_ms, item.topic_id))
     return {audit.topic_id: audit for audit in ordered[:TOPICS_MAX]}
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import google_crc32c
 
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.tier.integrity import ObjectDamaged, split_pieces
 
 _MAGIC = b"TMAX"
@@ -41,7 +41,7 @@ class AbortedRanges:
     none.
     """
 
-    transactions: tuple[AbortedTransaction, ...] = ()
+    transactions: tuple[AbortedTxn, ...] = ()
     first_open_offset: int | None = None
 
 
@@ -139,5 +139,5 @@ def _decode_aborted(data: bytes) -> AbortedRanges:
     fields = json.loads(data)
     rows = (tuple(int(row[key]) for key in _ABORTED_KEYS) for row in fields["aborted"])
     first_open = fields["firstOpenOffset"]
-    transactions = tuple(AbortedTransaction(*row) for row in rows)
+    transactions = tuple(AbortedTxn(*row) for row in rows)
     return AbortedRanges(transactions, None if first_open is None else int(first_open))

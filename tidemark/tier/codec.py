@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from tidemark.ids import id_text, parse_id
-from tidemark.tier.head import Head, ManifestError, Mark, Page, PageRef
+from tidemark.tier.head import Head, ManifestError, ManifestPage, Mark, PageRef
 from tidemark.tier.layout import segment_key
 from tidemark.tier.segment import Digests, SegmentEntry, SegmentState, check_range
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
@@ -85,7 +85,7 @@ def decode_entry(
     return _decode_entry(_Fields(fields, "entry"), (topic, topic_id, partition), FORMAT_VERSION)
 
 
-def encode_page(page: Page) -> bytes:
+def encode_page(page: ManifestPage) -> bytes:
     """Return a page object's bytes."""
     return _dump(
         {
@@ -99,12 +99,12 @@ def encode_page(page: Page) -> bytes:
     )
 
 
-def decode_page(data: bytes, where: str) -> Page:
+def decode_page(data: bytes, where: str) -> ManifestPage:
     """Return the page in ``data``. Raises ManifestCorrupt."""
     try:
         fields = _Fields(_parse(data), "page")
         version, place = _version_of(fields), _place_of(fields)
-        page = Page(fields.text("name"), *place, _entries_of(fields, place, version))
+        page = ManifestPage(fields.text("name"), *place, _entries_of(fields, place, version))
         fields.done()
     except _UNREADABLE as error:
         raise _corrupt(where, error) from error

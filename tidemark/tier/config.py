@@ -75,9 +75,8 @@ def from_options(given: Mapping[str, str], environment: Mapping[str, str]) -> Re
 
 
 def location_of(spec: Mapping[str, object] | None) -> dict[str, dict[str, object]] | None:
-    """Return the location that a status records of ``spec.remoteStorage``:
-
-    all but the credentials.
+    """Return the location that a status records of ``spec.remoteStorage``: all but the
+    credentials.
     """
     if not spec:
         return None

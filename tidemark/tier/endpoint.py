@@ -26,7 +26,7 @@ _METADATA = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class S3Endpoint:
     """Scheme, host (without brackets) and port."""
 
     scheme: str
@@ -47,7 +47,7 @@ class Endpoint:
         return [ipaddress.ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
 
 
-def parse_endpoint(text: str) -> Endpoint:
+def parse_endpoint(text: str) -> S3Endpoint:
     """Parse an endpoint. Raises InvalidConfig unless it is scheme, host and optionally port."""
     what = "remoteStorage: s3.endpoint must be http://host:port or https://host:port"
     try:
@@ -65,7 +65,7 @@ def parse_endpoint(text: str) -> Endpoint:
     host = parts.hostname or ""
     if not _is_host(host) or port == 0:
         raise InvalidConfig(what)
-    return Endpoint(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme])
+    return S3Endpoint(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme])
 
 
 def hands_out_credentials(address: Address) -> bool:

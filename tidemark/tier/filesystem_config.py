@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from tidemark.tier.config_fields import InvalidConfig, required_text
-from tidemark.tier.endpoint import Endpoint
+from tidemark.tier.endpoint import S3Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class FilesystemConfig:
         del environment
         return cls.parse(given)
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[S3Endpoint, ...]:
         """Return no endpoints: a directory has none."""
         return ()
 

@@ -61,9 +61,8 @@ class Claim:
     tiered_epoch: int
 
     def is_older_than(self, other: "Claim") -> bool:
-        """Return whether either epoch is older:
-
-        a former leader, or one that has not received a disablement.
+        """Return whether either epoch is older: a former leader, or one that has not received a
+        disablement.
         """
         return self.leader_epoch < other.leader_epoch or self.tiered_epoch < other.tiered_epoch
 
@@ -127,7 +126,7 @@ class PageRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ManifestPage:
     """A sealed page: entries in the order in which they were finished. Never changed."""
 
     name: str

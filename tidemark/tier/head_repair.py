@@ -25,7 +25,7 @@ from tidemark.tier.head import (
     Head,
     HeadPosition,
     IllegalTransition,
-    Page,
+    ManifestPage,
     PageRef,
 )
 from tidemark.tier.layout import (
@@ -289,7 +289,7 @@ class _StoredObjects:
         self._tier.store.put(key, encode_page(page))
         return True
 
-    def _rebuilt(self, head: Head, ref: PageRef) -> Page:
+    def _rebuilt(self, head: Head, ref: PageRef) -> ManifestPage:
         """Build a page from consecutive complete copies that start where the page starts. The
         caller compares it with the head's reference."""
         named = {entry.key for entry in head.entries}
@@ -302,7 +302,7 @@ class _StoredObjects:
             read = self._origin(key)
             if read is not None and read[1].end_offset_inclusive >= begins:
                 entries.append(replace(read[1], from_offset=begins))
-        return Page(ref.name, head.topic, head.topic_id, head.partition, tuple(entries))
+        return ManifestPage(ref.name, head.topic, head.topic_id, head.partition, tuple(entries))
 
     def _origin(self, key: str) -> tuple[SegmentOrigin, SegmentEntry] | None:
         """Read an origin once: each page that is missing looks at all segments before it."""

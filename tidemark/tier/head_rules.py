@@ -20,9 +20,8 @@ from tidemark.tiering import Tiering
 
 
 def check_holder(head: Head, by: Claim) -> None:
-    """Raise unless the caller's claim is the head's:
-
-    a superseded leader is fenced, and a leader that only reads the head has no claim.
+    """Raise unless the caller's claim is the head's: a superseded leader is fenced, and a
+    leader that only reads the head has no claim.
     """
     _check_not_deleted(head)
     if by == head.claim:

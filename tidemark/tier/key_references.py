@@ -17,7 +17,13 @@ from typing import Generic, Protocol, TypeVar
 
 from tidemark.tier import orphans
 from tidemark.tier.head import Head, ManifestError
-from tidemark.tier.layout import Place, head_key, place_of_data, place_of_page, topic_data_prefix
+from tidemark.tier.layout import (
+    KeyLocation,
+    head_key,
+    place_of_data,
+    place_of_page,
+    topic_data_prefix,
+)
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.open import Tier
 from tidemark.tier.segment_origin import origin_version
@@ -34,7 +40,7 @@ class Keyed(Protocol):
 
 
 _Item = TypeVar("_Item", bound=Keyed)
-_Placed = Sequence[tuple[Place, _Item]]
+_Placed = Sequence[tuple[KeyLocation, _Item]]
 
 
 @dataclass(slots=True)
@@ -67,7 +73,7 @@ class Naming:
     def _judge(
         self,
         items: Sequence[_Item],
-        parse: Callable[[str], Place],
+        parse: Callable[[str], KeyLocation],
         look: Callable[[Head, _Placed[_Item]], Judged[_Item]],
     ) -> Judged[_Item]:
         judged: Judged[_Item] = Judged()
@@ -115,7 +121,7 @@ class Naming:
         )
 
     def _kept_for_newer_head(
-        self, head: Head, unnamed: Sequence[Place]
+        self, head: Head, unnamed: Sequence[KeyLocation]
     ) -> tuple[frozenset[str], list[str]]:
         """Return the segments that a newer head may name, and messages about them."""
         # A segment that was copied under a later head proves that this head is old.
@@ -163,12 +169,12 @@ def _of_pages(head: Head, placed: _Placed[_Item]) -> Judged[_Item]:
 
 
 def _placed(
-    items: Sequence[_Item], parse: Callable[[str], Place], judged: Judged[_Item]
-) -> Mapping[tuple[uuid.UUID, int], list[tuple[Place, _Item]]]:
+    items: Sequence[_Item], parse: Callable[[str], KeyLocation], judged: Judged[_Item]
+) -> Mapping[tuple[uuid.UUID, int], list[tuple[KeyLocation, _Item]]]:
     """Group the items by partition; an item with another kind of key is added to
     ``judged.unknown``.
     """
-    placed: dict[tuple[uuid.UUID, int], list[tuple[Place, _Item]]] = {}
+    placed: dict[tuple[uuid.UUID, int], list[tuple[KeyLocation, _Item]]] = {}
     for item in items:
         try:
             place = parse(item.key)

@@ -64,9 +64,8 @@ def page_key(topic_id: uuid.UUID, partition: int, name: str) -> str:
 
 
 def page_name(sequence: int, unique: uuid.UUID) -> str:
-    """Return a name that no other page has had:
-
-    pages are immutable, so a name never gets a new body.
+    """Return a name that no other page has had: pages are immutable, so a name never gets a new
+    body.
     """
     return f"{sequence:08d}-{id_text(unique)}"
 
@@ -97,7 +96,7 @@ def segment_key(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KeyLocation:
     """Content of the key of a data object or of a page.
 
     ``folder``: the topic's. ``name``: the segment's key without suffix, or the page's name, as
@@ -111,7 +110,7 @@ class Place:
     number: int
 
 
-def place_of_data(key: str) -> Place:
+def place_of_data(key: str) -> KeyLocation:
     """Inverse of ``segment_key`` with a suffix. Raises ValueError for another key."""
     name = next((key.removesuffix(e) for e in (LOG_SUFFIX, AUX_SUFFIX) if key.endswith(e)), key)
     _, folder, partition, file = _four_parts(name)
@@ -121,10 +120,12 @@ def place_of_data(key: str) -> Place:
     made = segment_key(topic, topic_id, int(partition), int(start), parse_id(segment))
     if name == key or made != name:
         raise ValueError(f"{key!r} is no key of a segment")
-    return Place(topic_data_prefix(topic, topic_id), topic_id, int(partition), name, int(start))
+    return KeyLocation(
+        topic_data_prefix(topic, topic_id), topic_id, int(partition), name, int(start)
+    )
 
 
-def place_of_page(key: str) -> Place:
+def place_of_page(key: str) -> KeyLocation:
     """Inverse of ``page_key``. Raises ValueError for another key."""
     _, topic, partition, file = _four_parts(key)
     name, topic_id = file.removesuffix(_JSON), parse_id(topic)
@@ -132,7 +133,7 @@ def place_of_page(key: str) -> Place:
     made = page_key(topic_id, int(partition), page_name(int(sequence), parse_id(unique)))
     if made != key:
         raise ValueError(f"{key!r} is no key of a page")
-    return Place(topic_pages_prefix(topic_id), topic_id, int(partition), name, int(sequence))
+    return KeyLocation(topic_pages_prefix(topic_id), topic_id, int(partition), name, int(sequence))
 
 
 _ID_LENGTH = 22

@@ -32,7 +32,7 @@ from tidemark.tier.codec import (
     encode_head,
     encode_page,
 )
-from tidemark.tier.head import PAGE_ENTRIES, Head, HeadPosition, ManifestError, Page
+from tidemark.tier.head import PAGE_ENTRIES, Head, HeadPosition, ManifestError, ManifestPage
 from tidemark.tier.layout import (
     head_key,
     heads_prefix,
@@ -73,9 +73,8 @@ class HeadNotFound(ManifestError):
 
 
 class PageNotFound(ManifestError):
-    """A page that a head refers to does not exist:
-
-    read the head again, it may have dropped the page.
+    """A page that a head refers to does not exist: read the head again, it may have dropped the
+    page.
     """
 
 
@@ -106,17 +105,21 @@ class PageCache:
     """
 
     def __init__(
-        self, store: ObjectStore, kept: ByteCache[str, Page], topic_id: uuid.UUID, partition: int
+        self,
+        store: ObjectStore,
+        kept: ByteCache[str, ManifestPage],
+        topic_id: uuid.UUID,
+        partition: int,
     ) -> None:
         self._store, self._kept = store, kept
         self._topic_id, self._partition = topic_id, partition
 
-    def __getitem__(self, name: str, /) -> Page:
+    def __getitem__(self, name: str, /) -> ManifestPage:
         """Return the page; blocks on the store for one that is not cached. Raises PageNotFound."""
         key = page_key(self._topic_id, self._partition, name)
         return self._kept.get(key, lambda: self._load(key))
 
-    def _load(self, key: str) -> Page:
+    def _load(self, key: str) -> ManifestPage:
         try:
             data = self._store.get(key).data
         except ObjectNotFound as error:
@@ -152,7 +155,7 @@ class ManifestStore:
         self._store = store
         self._page_entries = page_entries
         self._sleep = sleep
-        self._kept_pages: ByteCache[str, Page] = ByteCache(page_cache_bytes, _memory_of)
+        self._kept_pages: ByteCache[str, ManifestPage] = ByteCache(page_cache_bytes, _memory_of)
         self._positions: Lru[tuple[uuid.UUID, int], HeadPosition] = Lru(_POSITIONS_MAX)
         self._lock = Lock()
 
@@ -357,9 +360,8 @@ class _Commit:
         self._written: list[str] = []
 
     def write(self, base: LoadedHead, changed: Head) -> LoadedHead:
-        """Make one attempt:
-
-        empty the trash, seal if it is time, write the head, empty the new trash.
+        """Make one attempt: empty the trash, seal if it is time, write the head, empty the new
+        trash.
         """
         trash = tuple(name for name in changed.trash if not self._dropped(base.head, name))
         head = self.sealed(replace(changed, trash=trash))
@@ -414,10 +416,9 @@ class _Commit:
         return True
 
 
-def _memory_of(page: Page) -> int:
-    """Return the approximate memory of a page in bytes (measured:
-
-    a plain entry takes about 1 kB).
+def _memory_of(page: ManifestPage) -> int:
+    """Return the approximate memory of a page in bytes (measured: a plain entry takes about 1
+    kB).
     """
     return sum(
         _ENTRY_BYTES + len(entry.custom_metadata or b"") + _EPOCH_BYTES * len(entry.leader_epochs)

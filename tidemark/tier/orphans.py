@@ -12,12 +12,12 @@ The order makes this correct: objects are listed first, and the head is read aft
 
 from collections.abc import Collection, Iterator, Mapping
 
-from tidemark.tier.head import Head, Page
-from tidemark.tier.layout import Place
+from tidemark.tier.head import Head, ManifestPage
+from tidemark.tier.layout import KeyLocation
 from tidemark.tier.queries import Pages
 
 
-def unnamed_segments(head: Head, pages: Pages, places: Collection[Place]) -> frozenset[str]:
+def unnamed_segments(head: Head, pages: Pages, places: Collection[KeyLocation]) -> frozenset[str]:
     """Return the names of segments (keys without suffix) that the head does not name."""
     left = {place.name for place in places}
     left -= {entry.key for entry in head.entries}
@@ -29,7 +29,7 @@ def unnamed_segments(head: Head, pages: Pages, places: Collection[Place]) -> fro
     return frozenset(left)
 
 
-def unnamed_pages(head: Head, places: Collection[Place]) -> frozenset[str]:
+def unnamed_pages(head: Head, places: Collection[KeyLocation]) -> frozenset[str]:
     """Return the names of pages that no head names, nor ever will."""
     named = {ref.name for ref in head.pages}.union(head.trash)
     over = head.deleted_at_ms is not None
@@ -40,7 +40,7 @@ def unnamed_pages(head: Head, places: Collection[Place]) -> frozenset[str]:
     )
 
 
-def _likely_first(head: Head, places: Collection[Place]) -> Iterator[tuple[str, int]]:
+def _likely_first(head: Head, places: Collection[KeyLocation]) -> Iterator[tuple[str, int]]:
     """Yield pages with the masks of their deleted entries, those with matching offsets first.
 
     If no listed segment is an orphan, the other pages are not read.
@@ -58,6 +58,6 @@ def _likely_first(head: Head, places: Collection[Place]) -> Iterator[tuple[str, 
     yield from ((name, gone) for name, gone in masks.items() if name not in known)
 
 
-def _names(page: Page, gone: int) -> Iterator[str]:
+def _names(page: ManifestPage, gone: int) -> Iterator[str]:
     """Keys of the page's entries whose objects are not known to be deleted."""
     return (entry.key for index, entry in enumerate(page.entries) if not gone >> index & 1)

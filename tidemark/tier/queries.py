@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemark.tier.codec import ManifestCorrupt
-from tidemark.tier.head import Head, Page, PageRef
+from tidemark.tier.head import Head, ManifestPage, PageRef
 from tidemark.tier.segment import SegmentEntry, SegmentState
 from tidemark.tier.transitions import PendingDelete
 
@@ -19,11 +19,11 @@ from tidemark.tier.transitions import PendingDelete
 class Pages(Protocol):
     """Sealed pages of one partition by name."""
 
-    def __getitem__(self, name: str, /) -> Page:
+    def __getitem__(self, name: str, /) -> ManifestPage:
         """Return the page of this name."""
 
 
-class RemoteOffsetOutOfRange(Exception):
+class TierOffsetOutOfRange(Exception):
     """The tier does not answer for this offset.
 
     ``log_start_offset`` distinguishes expired data (below it) from data that only brokers have.
@@ -301,7 +301,7 @@ def _check_not_expired(head: Head, offset: int) -> None:
         raise _out_of_range(head, offset, head.remote_log_start_offset)
 
 
-def _out_of_range(head: Head, offset: int, first: int | None) -> RemoteOffsetOutOfRange:
+def _out_of_range(head: Head, offset: int, first: int | None) -> TierOffsetOutOfRange:
     if offset < head.log_start_offset:
         advice = f"it is expired: the log starts at {head.log_start_offset}"
     elif first is None:
@@ -309,4 +309,4 @@ def _out_of_range(head: Head, offset: int, first: int | None) -> RemoteOffsetOut
     else:
         advice = f"the tier begins at {first}: read what is before it from the brokers"
     text = f"{head.name}: offset {offset} is not in the tier; {advice}"
-    return RemoteOffsetOutOfRange(text, log_start_offset=head.log_start_offset)
+    return TierOffsetOutOfRange(text, log_start_offset=head.log_start_offset)

@@ -73,10 +73,8 @@ class RemoteStorageManager:
         return self._buckets
 
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
-        """Upload to the bucket that the segment id selects:
-
-        the log, then the auxiliary object with the log's digests, which are computed during the
-        upload.
+        """Upload to the bucket that the segment id selects: the log, then the auxiliary object
+        with the log's digests, which are computed during the upload.
         """
         # The id is random, so its hash spreads segments evenly over the buckets.
         bucket = self._choose(entry)

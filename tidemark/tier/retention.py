@@ -11,7 +11,7 @@ from tidemark.tier.segment import SegmentEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RetentionLimits:
     """Retention limits of a topic.
 
     ``retention.ms`` and ``retention.bytes``, -1 for none. ``deletes``: its ``cleanup.policy``
@@ -29,7 +29,7 @@ class Expiring:
     ``all_bytes``: log bytes of all segments of the partition, those that are only local included.
     """
 
-    def __init__(self, limits: Limits, *, all_bytes: int, now_ms: int) -> None:
+    def __init__(self, limits: RetentionLimits, *, all_bytes: int, now_ms: int) -> None:
         self._limits, self._now_ms = limits, now_ms
         # Segments that are only local count too: retention.bytes covers the whole partition.
         self._excess = all_bytes - limits.retention_bytes
@@ -54,7 +54,7 @@ class Expiring:
 
 def expired_up_to(
     live: Iterable[SegmentEntry],
-    limits: Limits,
+    limits: RetentionLimits,
     *,
     live_bytes: int,
     local_bytes: int,

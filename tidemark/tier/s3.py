@@ -116,9 +116,8 @@ class S3Store:
         self._call(key, lambda path: obstore.put(self._bucket, path, data))
 
     def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
-        """Upload the parts as they are produced:
-
-        in one request if they are small, else in several.
+        """Upload the parts as they are produced: in one request if they are small, else in
+        several.
         """
         stream = _Stream(parts)
         # A small object costs one request; the first part decides.

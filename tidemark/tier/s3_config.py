@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self, cast
 
 from tidemark.tier.config_fields import InvalidConfig, optional_text, required_text
-from tidemark.tier.endpoint import Endpoint, parse_endpoint
+from tidemark.tier.endpoint import S3Endpoint, parse_endpoint
 
 _REGION = "us-east-1"
 #: Amazon S3, "Bucket naming rules".
@@ -69,7 +69,7 @@ class S3Config:
             )
         return cls.parse({**given, **keys, "buckets": given["buckets"].split(",")})
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[S3Endpoint, ...]:
         """The addresses that are talked to, where the configuration names them."""
         return (parse_endpoint(self.endpoint),) if self.endpoint else ()
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 from tidemark.tier.s3_config import S3Config
-from tidemark.tier.s3_requests import Answer, elements, parsed, send, text_of
+from tidemark.tier.s3_requests import S3Response, elements, parsed, send, text_of
 
 #: S3's limit.
 KEYS_AT_ONCE = 1000
@@ -69,7 +69,7 @@ def delete_objects(config: S3Config, bucket: str, keys: Sequence[str]) -> Mappin
     return refused
 
 
-def _error(request: str, answer: Answer) -> OSError:
+def _error(request: str, answer: S3Response) -> OSError:
     """Build the error in ``obstore``'s words, which the caller maps to the port's errors."""
     body = answer.body.decode("utf-8", "replace")
     text = f"{request}: status code: {answer.status}: {body}"

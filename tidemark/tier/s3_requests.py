@@ -35,7 +35,7 @@ _XML = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class S3Response:
     """Status and body of an answer."""
 
     status: int
@@ -58,7 +58,7 @@ def send(
     query: Mapping[str, str],
     *,
     body: bytes = b"",
-) -> Answer:
+) -> S3Response:
     """Send a request and return the answer, whatever its status. Blocks.
 
     Raises StoreUnavailable if there is no answer.
@@ -81,7 +81,7 @@ def send(
 
 def _sent(
     config: S3Config, bucket: str, method: str, key: str, query: Mapping[str, str], body: bytes
-) -> Answer:
+) -> S3Response:
     # AWS Signature Version 4 signs method, path, ordered query and body.
     place = _place(config, bucket)
     path = urllib.parse.quote(f"{place.path}/{key}", safe="/-_.~")
@@ -95,7 +95,7 @@ def _sent(
         connection.request(method, target, body=body or None, headers=headers)
         # The socket's time-out covers single reads, so the body has a deadline of its own.
         response = connection.getresponse()
-        return Answer(response.status, _body(response, until_s=began_s + ANSWER_S))
+        return S3Response(response.status, _body(response, until_s=began_s + ANSWER_S))
     except (OSError, http.client.HTTPException) as error:
         raise StoreUnavailable(
             f"bucket {bucket}: the endpoint does not answer: check that it runs, its address and "

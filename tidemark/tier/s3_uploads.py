@@ -12,7 +12,7 @@ from datetime import datetime
 from tidemark.reasons import Reason
 from tidemark.tier.objects import StoreUnavailable, UnfinishedUpload
 from tidemark.tier.s3_config import S3Config
-from tidemark.tier.s3_requests import Answer, elements, parsed, send, text_of
+from tidemark.tier.s3_requests import S3Response, elements, parsed, send, text_of
 
 
 def unfinished(config: S3Config, bucket: str) -> Iterator[UnfinishedUpload]:
@@ -47,7 +47,7 @@ def abort(config: S3Config, bucket: str, upload: UnfinishedUpload) -> None:
         _checked(bucket, "DELETE", answer)
 
 
-def _checked(bucket: str, method: str, answer: Answer) -> Answer:
+def _checked(bucket: str, method: str, answer: S3Response) -> S3Response:
     if answer.status >= 300:
         raise _refused(bucket, method, answer.status)
     return answer

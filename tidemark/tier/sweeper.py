@@ -73,7 +73,7 @@ _Judge = Callable[[Sequence[_Item]], Judged[_Item]]
 
 
 @dataclass(slots=True)
-class Found:
+class ObjectTotals:
     """Number of objects or uploads, and their bytes as far as these are known."""
 
     count: int = 0
@@ -96,10 +96,10 @@ class SweepReport:
     """
 
     looked_at: int = 0
-    orphans: Found = field(default_factory=Found)
-    waiting: Found = field(default_factory=Found)
-    removed: Found = field(default_factory=Found)
-    uploads: Found = field(default_factory=Found)
+    orphans: ObjectTotals = field(default_factory=ObjectTotals)
+    waiting: ObjectTotals = field(default_factory=ObjectTotals)
+    removed: ObjectTotals = field(default_factory=ObjectTotals)
+    uploads: ObjectTotals = field(default_factory=ObjectTotals)
     uploads_removed: int = 0
     unknown: dict[str, int] = field(default_factory=dict)
     unknown_objects: int = 0
@@ -235,9 +235,8 @@ class Sweeper:
 
 
 def _printable(text: str) -> str:
-    """Return the text with unprintable characters escaped:
-
-    other writers of the store choose its names.
+    """Return the text with unprintable characters escaped: other writers of the store choose
+    its names.
     """
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 

@@ -24,8 +24,8 @@ from tidemark.tier.head import (
     Claim,
     Head,
     IllegalTransition,
+    ManifestPage,
     Mark,
-    Page,
     PageRef,
 )
 from tidemark.tier.head_rules import (
@@ -269,7 +269,7 @@ def finish_delete(head: Head, by: Claim | None, deleted: Collection[PendingDelet
     return replace(head, entries=entries, pages=kept, trash=head.trash + dropped)
 
 
-def seal(head: Head, name: str, page_entries: int) -> tuple[Head, Page] | None:
+def seal(head: Head, name: str, page_entries: int) -> tuple[Head, ManifestPage] | None:
     """Move the oldest finished entries to a page if there are more than a page holds.
 
     The newest entry therefore always stays in the head. Returns None when it is not yet time. Write
@@ -279,7 +279,7 @@ def seal(head: Head, name: str, page_entries: int) -> tuple[Head, Page] | None:
     if len(finished) <= page_entries:
         return None
     sealed = finished[:page_entries]
-    page = Page(name, head.topic, head.topic_id, head.partition, sealed)
+    page = ManifestPage(name, head.topic, head.topic_id, head.partition, sealed)
     ids = {entry.segment_id for entry in sealed}
     entries = tuple(entry for entry in head.entries if entry.segment_id not in ids)
     pages = (*head.pages, reference_of(page))
@@ -338,7 +338,7 @@ def _without(ref: PageRef, deleted: Collection[PendingDelete]) -> PageRef:
     return ref if gone == ref.gone else replace(ref, gone=gone, gone_bytes=gone_bytes)
 
 
-def reference_of(page: Page) -> PageRef:
+def reference_of(page: ManifestPage) -> PageRef:
     """Return a head's reference to a page with all its entries. Raises IndexError if empty."""
     first, last = page.entries[0], page.entries[-1]
     return PageRef(

@@ -1,6 +1,5 @@
-"""Whole batches of a segment that is received in parts:
-
-the next part completes a batch that a part cuts.
+"""Whole batches of a segment that is received in parts: the next part completes a batch that a
+part cuts.
 
 Every sequential reader of a segment needs this, with the same checks: digests of the passing bytes,
 and the length in the manifest. Memory is one part and the rest of the one before it. Nothing is

@@ -1,6 +1,5 @@
-"""Dialling of a private listener:
-
-data is sent only after the peer has proven the expected identity.
+"""Dialling of a private listener: data is sent only after the peer has proven the expected
+identity.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from typing import TypeVar
 from tidemark.tls import identity
 from tidemark.tls.clear_after_handshake import prove_and_clear
 from tidemark.tls.files import TlsFiles
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -28,7 +27,7 @@ class Dialer:
     """
 
     files: TlsFiles
-    expected: Identity
+    expected: TlsIdentity
     encrypted: bool = True
 
     async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:

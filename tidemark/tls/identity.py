@@ -19,7 +19,7 @@ class WrongPeer(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TlsIdentity:
     """A broker of a cluster, or (``node_id`` None) a controller of it."""
 
     cluster_id: str
@@ -36,18 +36,18 @@ class Identity:
         return f"{who} of cluster {self.cluster_id}"
 
 
-def parse(uri: str) -> Identity | None:
+def parse(uri: str) -> TlsIdentity | None:
     """Return the identity that the URI names; None for any other text."""
     found = _URI.fullmatch(uri)
     if found is None:
         return None
     if found["node"] is None:
-        return Identity(found["cluster"])
+        return TlsIdentity(found["cluster"])
     node_id = int(found["node"])
-    return Identity(found["cluster"], node_id) if node_id <= _NODE_ID_MAX else None
+    return TlsIdentity(found["cluster"], node_id) if node_id <= _NODE_ID_MAX else None
 
 
-def of_certificate(certificate: Mapping[str, Any] | None) -> Identity:
+def of_certificate(certificate: Mapping[str, Any] | None) -> TlsIdentity:
     """Return the identity in a verified certificate, as ``ssl.SSLSocket.getpeercert`` returns it.
 
     Raises :class:`WrongPeer` unless the certificate names exactly one.
@@ -60,7 +60,7 @@ def of_certificate(certificate: Mapping[str, Any] | None) -> Identity:
     return found[0]
 
 
-def check(certificate: Mapping[str, Any] | None, expected: Identity) -> None:
+def check(certificate: Mapping[str, Any] | None, expected: TlsIdentity) -> None:
     """Raise :class:`WrongPeer` unless the certificate is ``expected``'s."""
     actual = of_certificate(certificate)
     if actual != expected:

@@ -14,10 +14,10 @@ from tidemark.tls import identity
 from tidemark.tls.acceptor import HANDSHAKE_TIMEOUT_S, AcceptLimits, Acceptor, Refusals
 from tidemark.tls.clear_after_handshake import prove_and_clear
 from tidemark.tls.files import TlsFiles
-from tidemark.tls.identity import Identity, WrongPeer
+from tidemark.tls.identity import TlsIdentity, WrongPeer
 
 #: Makes the protocol of a connection whose far end is known.
-ProtocolFactory = Callable[[Identity], asyncio.BaseProtocol]
+ProtocolFactory = Callable[[TlsIdentity], asyncio.BaseProtocol]
 
 
 class PrivateListener:
@@ -30,7 +30,7 @@ class PrivateListener:
         self,
         listening: socket.socket,
         files: TlsFiles,
-        may_speak: Callable[[Identity], str | None],
+        may_speak: Callable[[TlsIdentity], str | None],
         factory: ProtocolFactory,
         *,
         name: str,
@@ -47,7 +47,7 @@ class PrivateListener:
         self._may_speak = may_speak
         self._factory = factory
         self._limits = limits or AcceptLimits()
-        self._proven: Counter[Identity] = Counter()
+        self._proven: Counter[TlsIdentity] = Counter()
         # The policy is the same; only the bytes after the handshake differ.
         accept = self._accept_encrypted if encrypted else self._accept_clear
         self.refusals = Refusals(name)
@@ -57,7 +57,7 @@ class PrivateListener:
         """Accept until cancelled; the socket is closed then."""
         await self._acceptor.run()
 
-    def left(self, peer: Identity) -> None:
+    def left(self, peer: TlsIdentity) -> None:
         """A connection of a proven peer has ended."""
         self._proven[peer] -= 1
         if self._proven[peer] <= 0:

@@ -17,7 +17,7 @@ _SCRATCH_BYTES = 64 * 1024
 _KICKS_MAX = 4096
 
 
-class Dials(Protocol):
+class BlockingDialer(Protocol):
     """Factory of connections that also authenticates both ends."""
 
     def connect_blocking(self, host: str, port: int, timeout_s: float) -> socket.socket:
@@ -35,7 +35,7 @@ class BlockingConnection:
         client_id: str,
         timeout_s: float,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        dialer: Dials | None = None,
+        dialer: BlockingDialer | None = None,
     ) -> None:
         """Connect; ``dialer`` None: without TLS. Raises ``OSError``."""
         self._client_id = client_id

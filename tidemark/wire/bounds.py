@@ -38,7 +38,7 @@ class TooManyElements(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Bounds:
+class MessageBounds:
     """Limits of a message.
 
     ``elements``: in all of its arrays together. ``string_bytes``: in each string; Tidemark's own
@@ -49,9 +49,9 @@ class Bounds:
     string_bytes: int = _UINT32_MAX
 
 
-ANY = Bounds()
+ANY = MessageBounds()
 #: A header has nothing but tagged fields.
-_HEADER = Bounds(elements=1024)
+_HEADER = MessageBounds(elements=1024)
 
 
 class _Fixed:
@@ -199,7 +199,7 @@ class _Count:
 
     __slots__ = ("_left", "string_bytes_max")
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: MessageBounds) -> None:
         self._left = bounds.elements
         self.string_bytes_max = bounds.string_bytes
 
@@ -209,7 +209,9 @@ class _Count:
             raise TooManyElements("more elements than a message may have")
 
 
-def end_of_entity(entity_type: Any, buffer: Buffer, offset: int = 0, bounds: Bounds = ANY) -> int:
+def end_of_entity(
+    entity_type: Any, buffer: Buffer, offset: int = 0, bounds: MessageBounds = ANY
+) -> int:
     """Return the position behind the entity at ``offset``.
 
     Raises ValueError, IndexError or struct.error if there cannot be one.

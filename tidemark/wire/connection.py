@@ -33,7 +33,7 @@ class ConnectionClosed(ConnectionError):
     """The connection has ended; the text names the side that ended it, and the cause."""
 
 
-class Dials(Protocol):
+class ConnectionDialer(Protocol):
     """Factory of connections that also authenticates both ends."""
 
     async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:
@@ -68,7 +68,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         client_id: str,
         timeout_s: float = 10.0,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        dialer: Dials | None = None,
+        dialer: ConnectionDialer | None = None,
     ) -> Self:
         """Connect; raises ``OSError`` or ``TimeoutError``.
 

@@ -269,9 +269,8 @@ class PartitionStatus:
 
 @entity(_nested, BROKER_STATUS)
 class SetAsideReplica:
-    """Replica whose log lacked records:
-
-    its directory was set aside, and it copies the whole log from the leader.
+    """Replica whose log lacked records: its directory was set aside, and it copies the whole
+    log from the leader.
 
     ``message``: the directory, and the missing records.
     """
@@ -529,9 +528,8 @@ class ReplicaStatesResponse:
 
 @entity(_request, DISABLE_REMOTE_TOPIC)
 class DisableRemoteTopicRequest:
-    """Disablement of a topic (KIP-950):
-
-    the partitions that the receiver hosts, the frozen policy and the tiered epoch.
+    """Disablement of a topic (KIP-950): the partitions that the receiver hosts, the frozen
+    policy and the tiered epoch.
 
     Idempotent; repeated until each partition is acknowledged.
     """

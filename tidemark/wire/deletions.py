@@ -21,7 +21,7 @@ _response = EntityType.response
 
 
 @entity(_nested, DELETION_POINTS)
-class PointAsked:
+class WireDeletionPointQuery:
     """Question about one partition, which the receiver leads in ``leader_epoch``.
 
     It selects the records before the first one of ``before_time_ms`` or later. If that is -1, it
@@ -40,11 +40,11 @@ class DeletionPointsRequest:
 
     controller_epoch: int = wire("int32")
     topic_id: uuid.UUID = wire("uuid")
-    partitions: tuple[PointAsked, ...]
+    partitions: tuple[WireDeletionPointQuery, ...]
 
 
 @entity(_nested, DELETION_POINTS)
-class PointMeant:
+class WireDeletionPoint:
     """Answer for one partition.
 
     ``offset``: the records below it are selected; never above the high watermark unless requested.
@@ -71,11 +71,11 @@ class DeletionPointsResponse:
     """One point for each partition. ``error_code``: 0 or STALE_CONTROLLER_EPOCH (11)."""
 
     error_code: int = wire("int16")
-    points: tuple[PointMeant, ...]
+    points: tuple[WireDeletionPoint, ...]
 
 
 @entity(_nested, DELETE_TOPIC_RECORDS)
-class RecordsBelow:
+class WirePartitionDeletion:
     """Deletion of the records below ``offset``.
 
     The receiver executes it if it leads in ``leader_epoch``, and the last of the records was
@@ -98,17 +98,17 @@ class DeleteTopicRecordsRequest:
     controller_epoch: int = wire("int32")
     topic_id: uuid.UUID = wire("uuid")
     timeout_ms: int = wire("int32")
-    partitions: tuple[RecordsBelow, ...]
+    partitions: tuple[WirePartitionDeletion, ...]
 
 
 @entity(_nested, DELETE_TOPIC_RECORDS)
-class RecordsDeleted:
+class WirePartitionDeletionResult:
     """Result of one partition.
 
-    ``error_code`` as in DeleteRecords, or as in :class:`PointMeant`. OFFSET_NOT_AVAILABLE (78): the
-    high watermark has not reached the offset yet. OFFSET_OUT_OF_RANGE (1): this log does not have
-    the selected records; ``lost_from_offset`` is where it diverges from the log that had them, -1
-    if unknown. REQUEST_TIMED_OUT (7): deleted here, and not yet by all replicas.
+    ``error_code`` as in DeleteRecords, or as in :class:`WireDeletionPoint`. OFFSET_NOT_AVAILABLE
+    (78): the high watermark has not reached the offset yet. OFFSET_OUT_OF_RANGE (1): this log does
+    not have the selected records; ``lost_from_offset`` is where it diverges from the log that had
+    them, -1 if unknown. REQUEST_TIMED_OUT (7): deleted here, and not yet by all replicas.
     """
 
     partition: int = wire("int32")
@@ -122,4 +122,4 @@ class DeleteTopicRecordsResponse:
     """One result for each partition. ``error_code``: 0 or STALE_CONTROLLER_EPOCH (11)."""
 
     error_code: int = wire("int16")
-    results: tuple[RecordsDeleted, ...]
+    results: tuple[WirePartitionDeletionResult, ...]

@@ -18,7 +18,7 @@ from kio.serial.errors import SerialError
 
 from tidemark.wire.bounds import (
     ANY,
-    Bounds,
+    MessageBounds,
     TooManyElements,
     end_of_entity,
     end_of_tagged_fields,
@@ -60,7 +60,7 @@ def decode(
     entity_type: type[E],
     buffer: bytes | memoryview,
     offset: int = 0,
-    bounds: Bounds = ANY,
+    bounds: MessageBounds = ANY,
 ) -> E:
     """Read one entity.
 
@@ -137,7 +137,9 @@ def peek_client_id(frame: bytes | memoryview) -> str:
     return bytes(frame[begin : begin + max(length, 0)]).decode(errors="replace")
 
 
-def decode_request(request_type: type[E], frame: bytes | memoryview, bounds: Bounds = ANY) -> E:
+def decode_request(
+    request_type: type[E], frame: bytes | memoryview, bounds: MessageBounds = ANY
+) -> E:
     """Return the entity of a request's frame (see :func:`decode`)."""
     meta: Any = request_type
     body = _request_body(frame, flexible=meta.__flexible__)

@@ -116,9 +116,8 @@ def _entity_reader(nested: Any) -> Reader:
 
 
 def _nullable_reader(nested: Any) -> Reader:
-    """Return a reader for an optional entity (KIP-893):
-
-    one byte, -1 for null, before the entity.
+    """Return a reader for an optional entity (KIP-893): one byte, -1 for null, before the
+    entity.
     """
 
     def read(buffer: Buffer, offset: int) -> tuple[Any, int]:

@@ -1,6 +1,5 @@
-"""AddOffsetsToTxn (25):
-
-add the ``__consumer_offsets`` partition of a group to a transaction (KIP-98).
+"""AddOffsetsToTxn (25): add the ``__consumer_offsets`` partition of a group to a transaction
+(KIP-98).
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
-"""``*_authorized_operations`` of answers:
-
-bit sets of the operations that the client may perform (KIP-430).
+"""``*_authorized_operations`` of answers: bit sets of the operations that the client may
+perform (KIP-430).
 """
 
 from tidemark_broker.api.client import Client

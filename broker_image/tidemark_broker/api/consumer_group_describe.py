@@ -1,6 +1,5 @@
-"""ConsumerGroupDescribe (69):
-
-groups of KIP-848, with each member's current and target assignment.
+"""ConsumerGroupDescribe (69): groups of KIP-848, with each member's current and target
+assignment.
 """
 
 import uuid
@@ -27,7 +26,7 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
 @dataclass(slots=True, kw_only=True)
-class TopicPartitions:
+class DescribedTopicPartitions:
     """Partitions of one topic."""
 
     topic_id: uuid.UUID | None
@@ -37,11 +36,11 @@ class TopicPartitions:
 
 @dataclass(slots=True, kw_only=True)
 class AssignmentOfMember:
-    topic_partitions: tuple[TopicPartitions, ...]
+    topic_partitions: tuple[DescribedTopicPartitions, ...]
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class DescribedConsumer:
     """One member. ``member_type`` is sent from version 1 (KIP-1099)."""
 
     member_id: str
@@ -58,7 +57,7 @@ class Member:
 
 
 @dataclass(slots=True, kw_only=True)
-class DescribedGroup:
+class DescribedConsumerGroup:
     """One group. ``assignor_name`` is the assignor that most members prefer."""
 
     group_id: str
@@ -68,7 +67,7 @@ class DescribedGroup:
     group_epoch: int = 0
     assignment_epoch: int = 0
     assignor_name: str = ""
-    members: tuple[Member, ...] = ()
+    members: tuple[DescribedConsumer, ...] = ()
     authorized_operations: int = NOT_ASKED
 
 
@@ -76,7 +75,7 @@ class DescribedGroup:
 class ConsumerGroupDescribeResponse:
     """Groups in the order of the request."""
 
-    groups: tuple[DescribedGroup, ...]
+    groups: tuple[DescribedConsumerGroup, ...]
     throttle_time: timedelta = ZERO
 
 
@@ -86,10 +85,10 @@ async def handle(
     """Describe the groups within the memory limit; for the rest the client must send a new
     request.
     """
-    groups: list[DescribedGroup] = []
+    groups: list[DescribedConsumerGroup] = []
     weight_bytes = 0
     for group_id in request.group_ids:
-        described = DescribedGroup(group_id=group_id)
+        described = DescribedConsumerGroup(group_id=group_id)
         groups.append(described)
         # A group can have thousands of members, so the loop yields between groups.
         await call.turns.pause()
@@ -126,7 +125,7 @@ async def handle(
     return ConsumerGroupDescribeResponse(groups=tuple(groups))
 
 
-async def _describe(described: DescribedGroup, group: ConsumerGroup, call: Call) -> None:
+async def _describe(described: DescribedConsumerGroup, group: ConsumerGroup, call: Call) -> None:
     described.group_state = group.state.value
     described.group_epoch = group.epoch
     described.assignment_epoch = group.assignment_epoch
@@ -139,9 +138,9 @@ async def _describe(described: DescribedGroup, group: ConsumerGroup, call: Call)
     described.members = tuple(members)
 
 
-def _member(member: ConsumerMember, group: ConsumerGroup, call: Call) -> Member:
+def _member(member: ConsumerMember, group: ConsumerGroup, call: Call) -> DescribedConsumer:
     metadata = member.metadata
-    return Member(
+    return DescribedConsumer(
         member_id=member.member_id,
         instance_id=metadata.instance_id,
         rack_id=metadata.rack_id,
@@ -160,12 +159,12 @@ def _named(assignment: "Assignment | Any", call: Call) -> AssignmentOfMember:
     return AssignmentOfMember(topic_partitions=tuple(_partitions(assignment, call)))
 
 
-def _partitions(assignment: "Assignment | Any", call: Call) -> Iterator[TopicPartitions]:
+def _partitions(assignment: "Assignment | Any", call: Call) -> Iterator[DescribedTopicPartitions]:
     """Yield partitions of topics that still exist."""
     for topic_id, numbers in assignment.items():
         view = call.services.cluster.by_id(topic_id)
         if view is not None and numbers:
-            yield TopicPartitions(
+            yield DescribedTopicPartitions(
                 topic_id=topic_id, topic_name=view.name, partitions=tuple(sorted(numbers))
             )
 

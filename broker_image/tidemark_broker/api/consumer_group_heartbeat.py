@@ -29,7 +29,7 @@ _CLIENT_ID_MAX = 255
 
 
 @dataclass(slots=True, kw_only=True)
-class TopicPartitions:
+class HeartbeatTopicPartitions:
     """Partitions of one topic."""
 
     topic_id: uuid.UUID | None
@@ -40,7 +40,7 @@ class TopicPartitions:
 class AssignmentAnswer:
     """All partitions that the member may consume."""
 
-    topic_partitions: tuple[TopicPartitions, ...]
+    topic_partitions: tuple[HeartbeatTopicPartitions, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,11 +123,11 @@ async def _answer(answer: HeartbeatAnswer, call: Call) -> ConsumerGroupHeartbeat
     )
 
 
-async def partitions_of(assignment: Assignment, call: Call) -> tuple[TopicPartitions, ...]:
+async def partitions_of(assignment: Assignment, call: Call) -> tuple[HeartbeatTopicPartitions, ...]:
     """Return an assignment in the form of Kafka's messages."""
     return tuple(
         await call.turns.all_of(
-            TopicPartitions(topic_id=topic, partitions=tuple(sorted(numbers)))
+            HeartbeatTopicPartitions(topic_id=topic, partitions=tuple(sorted(numbers)))
             for topic, numbers in assignment.items()
             if numbers
         )

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark_broker.api.schema import ZERO, milliseconds
-from tidemark_broker.api.services import Services
+from tidemark_broker.api.services import HandlerServices
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.time_slices import named_twice
 from tidemark_broker.replication.hosting import deletions
@@ -64,7 +64,7 @@ async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResp
 
 
 def _statuses(
-    request: DeleteRecordsRequest, denied: Set[str], services: Services
+    request: DeleteRecordsRequest, denied: Set[str], services: HandlerServices
 ) -> Iterator[Deletion]:
     # Kafka's clients never repeat a partition. Both entries fail, because their order is undefined.
     twice = named_twice(
@@ -85,7 +85,7 @@ def _statuses(
                 yield _begin(name, index, part.offset, services)
 
 
-def _begin(topic: str, index: int, offset: int, services: Services) -> Deletion:
+def _begin(topic: str, index: int, offset: int, services: HandlerServices) -> Deletion:
     # Checks in Kafka's order: existence, internal topic, then whether this broker is the leader.
     tp, view = TopicPartition(topic, index), services.cluster.topics.get(topic)
     if view is None or index not in view.partitions:

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from tidemark_broker.api import broker_loggers
 from tidemark_broker.api.config_resources import ConfigResource
 from tidemark_broker.api.described_configs import (
-    Described,
+    DescribedConfig,
     broker_configs,
     cluster_configs,
     group_configs,
@@ -75,7 +75,7 @@ class DescribeConfigsResponse:
     throttle_time: timedelta = ZERO
 
 
-class _Refused(Exception):
+class _ConfigRefused(Exception):
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message)
         self.code = code
@@ -121,7 +121,7 @@ def _result(
 ) -> DescribeConfigsResult:
     try:
         found = _described(resource.resource_type, resource.resource_name, call)
-    except _Refused as refused:
+    except _ConfigRefused as refused:
         return DescribeConfigsResult(
             error_code=refused.code,
             error_message=refused.message,
@@ -142,34 +142,36 @@ def _result(
     )
 
 
-def _described(kind: int, name: str, call: Call) -> Iterable[Described]:
-    """Return the keys of a resource. Raises ``_Refused``."""
+def _described(kind: int, name: str, call: Call) -> Iterable[DescribedConfig]:
+    """Return the keys of a resource. Raises ``_ConfigRefused``."""
     services, client = call.services, call.client
     cluster = services.cluster
     # Each type checks authorization first, so that an error does not reveal what exists.
     if kind == ConfigResource.TOPIC:
         if not client.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
-            raise _Refused(ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED)
+            raise _ConfigRefused(ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED)
         view = cluster.topics.get(name)
         if view is None:
             missing = missing_topic(name)
             is_legal = missing is ErrorCode.unknown_topic_or_partition
-            raise _Refused(missing, None if is_legal else f"{name[:300]!r} is not a topic name")
+            raise _ConfigRefused(
+                missing, None if is_legal else f"{name[:300]!r} is not a topic name"
+            )
         # Tiering is a field of its own in the manifest. Kafka's clients expect it among the keys.
         config = {**view.config, **tiering_config(view.tiering)}
         return topic_configs(config, cluster.cluster_config, services.entries)
     if kind == ConfigResource.GROUP:
         if not client.may(Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, name):
-            raise _Refused(ErrorCode.group_authorization_failed, AUTHORIZATION_FAILED)
+            raise _ConfigRefused(ErrorCode.group_authorization_failed, AUTHORIZATION_FAILED)
         if not name:
-            raise _Refused(ErrorCode.invalid_request, "Group name must not be empty")
+            raise _ConfigRefused(ErrorCode.invalid_request, "Group name must not be empty")
         return group_configs(cluster.group_config(name), services.entries)
     if kind not in (ConfigResource.BROKER, ConfigResource.BROKER_LOGGER):
-        raise _Refused(ErrorCode.invalid_request, f"Unsupported resource type: {kind}")
+        raise _ConfigRefused(ErrorCode.invalid_request, f"Unsupported resource type: {kind}")
     if not client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
-        raise _Refused(ErrorCode.cluster_authorization_failed, AUTHORIZATION_FAILED)
+        raise _ConfigRefused(ErrorCode.cluster_authorization_failed, AUTHORIZATION_FAILED)
     if kind == ConfigResource.BROKER_LOGGER and not name:
-        raise _Refused(ErrorCode.invalid_request, "Broker id must not be empty")
+        raise _ConfigRefused(ErrorCode.invalid_request, "Broker id must not be empty")
     # An empty name stands for Kafka's dynamic defaults of all brokers.
     if not name:
         return cluster_configs(cluster.cluster_config)
@@ -177,13 +179,13 @@ def _described(kind: int, name: str, call: Call) -> Iterable[Described]:
     me = services.replicas.context.node_id
     if name != str(me):
         text = f"Unexpected broker id, expected {me} or empty string, but received {name[:100]}"
-        raise _Refused(ErrorCode.invalid_request, text)
+        raise _ConfigRefused(ErrorCode.invalid_request, text)
     if kind == ConfigResource.BROKER_LOGGER:
         return logger_configs(broker_loggers.levels())
     return broker_configs(cluster.cluster_config, services.entries)
 
 
-def _key(key: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _key(key: DescribedConfig, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = key.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         name=key.name,

@@ -10,7 +10,7 @@ from tidemark_broker.api.authorized_operations import group_operations
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.member import Member
+from tidemark_broker.groups.core.member import ClassicMember
 from tidemark_broker.groups.core.values import GroupState
 from tidemark_broker.security.acls import Operation, ResourceType
 
@@ -120,7 +120,7 @@ async def _described(group_id: str, call: Call) -> DescribedGroup:
     return described
 
 
-def _member(member: Member, protocol_name: str | None) -> DescribedGroupMember:
+def _member(member: ClassicMember, protocol_name: str | None) -> DescribedGroupMember:
     return DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,

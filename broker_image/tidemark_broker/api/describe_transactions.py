@@ -29,7 +29,7 @@ class TopicData:
 
 
 @dataclass(slots=True, kw_only=True)
-class TransactionState:
+class DescribedTransaction:
     """State of one transactional id.
 
     Of a decided transaction only partitions without markers are listed.
@@ -49,13 +49,13 @@ class TransactionState:
 class DescribeTransactionsResponse:
     """Each id once, in the order of the request."""
 
-    transaction_states: tuple[TransactionState, ...]
+    transaction_states: tuple[DescribedTransaction, ...]
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: DescribeTransactionsRequest, call: Call) -> DescribeTransactionsResponse:
     """Look up the ids within the memory limit; for the rest the client must send a new request."""
-    states: list[TransactionState] = []
+    states: list[DescribedTransaction] = []
     weight_bytes = 0
     for transactional_id in dict.fromkeys(request.transactional_ids):
         found = _found(transactional_id, call)
@@ -65,7 +65,7 @@ async def handle(request: DescribeTransactionsRequest, call: Call) -> DescribeTr
         if not call.has_room(weight_bytes):
             found = ErrorCode.coordinator_load_in_progress
         if isinstance(found, ErrorCode):
-            states.append(TransactionState(error_code=found, transactional_id=transactional_id))
+            states.append(DescribedTransaction(error_code=found, transactional_id=transactional_id))
         else:
             states.append(_state(transactional_id, found, call))
         await call.turns.pause()
@@ -84,12 +84,12 @@ def _found(transactional_id: str, call: Call) -> TransactionMetadata | ErrorCode
     return ErrorCode.transactional_id_not_found if known is None else known
 
 
-def _state(transactional_id: str, known: TransactionMetadata, call: Call) -> TransactionState:
+def _state(transactional_id: str, known: TransactionMetadata, call: Call) -> DescribedTransaction:
     # Sorted, so that an answer is the same on every call.
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(known.partitions):
         by_topic.setdefault(topic, []).append(partition)
-    return TransactionState(
+    return DescribedTransaction(
         error_code=ErrorCode.none,
         transactional_id=transactional_id,
         transaction_state=known.state.label,

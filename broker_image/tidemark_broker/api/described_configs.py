@@ -17,7 +17,7 @@ from tidemark.configuration.table import BROKER, CLUSTER, DYNAMIC, GROUP, TOPIC
 from tidemark.tiering import DisablePolicy, Tiering
 
 
-class Source(enum.IntEnum):
+class ConfigSource(enum.IntEnum):
     """Origin of a value."""
 
     TOPIC = 1
@@ -33,30 +33,30 @@ _ENABLE = "remote.storage.enable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Synonym:
+class ConfigSynonym:
     """A key from which a value may be taken."""
 
     name: str
     value: str | None
-    source: Source
+    source: ConfigSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class DescribedConfig:
     """One key. ``synonyms`` are in descending precedence. ``read_only``: no client can set it."""
 
     name: str
     value: str | None
-    source: Source
+    source: ConfigSource
     type: int
     documentation: str
-    synonyms: tuple[Synonym, ...]
+    synonyms: tuple[ConfigSynonym, ...]
     read_only: bool = False
 
 
 def topic_configs(
     config: Mapping[str, str], cluster_config: Mapping[str, str], entries: Mapping[str, str]
-) -> Iterator[Described]:
+) -> Iterator[DescribedConfig]:
     """Yield all keys of a topic, by name.
 
     ``config`` is the topic's own configuration, ``entries`` the broker's file.
@@ -70,7 +70,7 @@ def topic_configs(
 
 def broker_configs(
     cluster_config: Mapping[str, str], entries: Mapping[str, str]
-) -> Iterator[Described]:
+) -> Iterator[DescribedConfig]:
     """Yield all keys of a broker, by name: its own, the Cluster's, and the defaults of topics."""
     keys = {**CLUSTER, **BROKER}
     for topic_key in TOPIC.values():
@@ -83,41 +83,47 @@ def broker_configs(
         yield described if name in DYNAMIC else replace(described, read_only=True)
 
 
-def cluster_configs(cluster_config: Mapping[str, str]) -> Iterator[Described]:
+def cluster_configs(cluster_config: Mapping[str, str]) -> Iterator[DescribedConfig]:
     """Yield the keys that are set for all brokers: Kafka's dynamic defaults."""
     for name in sorted(cluster_config.keys() & CLUSTER.keys()):
-        value = Synonym(name=name, value=cluster_config[name], source=Source.CLUSTER)
+        value = ConfigSynonym(name=name, value=cluster_config[name], source=ConfigSource.CLUSTER)
         described = _described(CLUSTER[name], (value,))
         yield described if name in DYNAMIC else replace(described, read_only=True)
 
 
-def group_configs(config: Mapping[str, str], entries: Mapping[str, str]) -> Iterator[Described]:
+def group_configs(
+    config: Mapping[str, str], entries: Mapping[str, str]
+) -> Iterator[DescribedConfig]:
     """Yield all keys of a consumer group, by name.
 
     ``config`` is the group's own configuration, ``entries`` the broker's file.
     """
     for name, key in sorted(GROUP.items()):
-        synonyms: list[Synonym] = []
+        synonyms: list[ConfigSynonym] = []
         if name in config:
-            synonyms.append(Synonym(name=name, value=config[name], source=Source.GROUP))
+            synonyms.append(ConfigSynonym(name=name, value=config[name], source=ConfigSource.GROUP))
         # Kafka lists the broker's key as a synonym of the group's key, with its file before its
         # default.
         for synonym in key.synonyms:
             if synonym.name in entries:
                 value = entries[synonym.name]
-                synonyms.append(Synonym(name=synonym.name, value=value, source=Source.BROKER_FILE))
-            default = Synonym(name=synonym.name, value=key.default, source=Source.DEFAULT)
+                synonyms.append(
+                    ConfigSynonym(name=synonym.name, value=value, source=ConfigSource.BROKER_FILE)
+                )
+            default = ConfigSynonym(
+                name=synonym.name, value=key.default, source=ConfigSource.DEFAULT
+            )
             synonyms.append(default)
         yield _described(key, tuple(synonyms))
 
 
-def logger_configs(levels: Iterable[tuple[str, str]]) -> Iterator[Described]:
+def logger_configs(levels: Iterable[tuple[str, str]]) -> Iterator[DescribedConfig]:
     """Yield the levels of a broker's loggers."""
     for name, level in levels:
-        yield Described(
+        yield DescribedConfig(
             name=name,
             value=level,
-            source=Source.LOGGER,
+            source=ConfigSource.LOGGER,
             type=_TYPES["string"],
             documentation="",
             synonyms=(),
@@ -136,9 +142,9 @@ def tiering_config(tiering: Tiering) -> dict[str, str]:
     return {"remote.log.delete.on.disable": "true", "remote.log.disable.policy": "delete"}
 
 
-def _described(key: ConfigKey, synonyms: tuple[Synonym, ...]) -> Described:
+def _described(key: ConfigKey, synonyms: tuple[ConfigSynonym, ...]) -> DescribedConfig:
     first = synonyms[0]
-    return Described(
+    return DescribedConfig(
         name=key.name,
         value=first.value,
         source=first.source,
@@ -154,34 +160,37 @@ def _topic_synonyms(
     defaults: Mapping[str, str],
     cluster_config: Mapping[str, str],
     entries: Mapping[str, str],
-) -> Iterable[Synonym]:
+) -> Iterable[ConfigSynonym]:
     # A value that equals the default in force counts as the default. The sender does not tell them
     # apart.
     own = config.get(key.name)
     is_default = own == defaults.get(key.name) or (key.name == _ENABLE and own == key.default)
     if own is not None and not is_default:
-        yield Synonym(name=key.name, value=own, source=Source.TOPIC)
+        yield ConfigSynonym(name=key.name, value=own, source=ConfigSource.TOPIC)
     if not key.synonyms:
-        yield Synonym(name=key.name, value=key.default, source=Source.DEFAULT)
+        yield ConfigSynonym(name=key.name, value=key.default, source=ConfigSource.DEFAULT)
         return
     # Each synonym is looked up in both layers, since an earlier one takes precedence in either.
     for synonym in key.synonyms:
-        for layer, source in ((cluster_config, Source.CLUSTER), (entries, Source.BROKER_FILE)):
+        for layer, source in (
+            (cluster_config, ConfigSource.CLUSTER),
+            (entries, ConfigSource.BROKER_FILE),
+        ):
             if synonym.name in layer:
                 value = _scaled(layer[synonym.name], synonym.factor)
-                yield Synonym(name=synonym.name, value=value, source=source)
+                yield ConfigSynonym(name=synonym.name, value=value, source=source)
     name = key.synonyms[0].name
-    yield Synonym(name=name, value=key.default, source=Source.DEFAULT)
+    yield ConfigSynonym(name=name, value=key.default, source=ConfigSource.DEFAULT)
 
 
 def _broker_synonyms(
     key: ConfigKey, name: str, cluster_config: Mapping[str, str], entries: Mapping[str, str]
-) -> Iterable[Synonym]:
+) -> Iterable[ConfigSynonym]:
     if name in cluster_config:
-        yield Synonym(name=name, value=cluster_config[name], source=Source.CLUSTER)
+        yield ConfigSynonym(name=name, value=cluster_config[name], source=ConfigSource.CLUSTER)
     if name in entries:
-        yield Synonym(name=name, value=entries[name], source=Source.BROKER_FILE)
-    yield Synonym(name=name, value=key.default, source=Source.DEFAULT)
+        yield ConfigSynonym(name=name, value=entries[name], source=ConfigSource.BROKER_FILE)
+    yield ConfigSynonym(name=name, value=key.default, source=ConfigSource.DEFAULT)
 
 
 def _scaled(text: str, factor: int) -> str:

@@ -1,6 +1,5 @@
-"""Requests of clients and brokers:
-
-look up the Api, decode the frame, handle it, encode the answer.
+"""Requests of clients and brokers: look up the Api, decode the frame, handle it, encode the
+answer.
 """
 
 import time
@@ -9,8 +8,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.tls.identity import Identity
-from tidemark.wire.bounds import STRING_BYTES_MAX, Bounds
+from tidemark.tls.identity import TlsIdentity
+from tidemark.wire.bounds import STRING_BYTES_MAX, MessageBounds
 from tidemark.wire.framing import (
     FrameError,
     encode_response_pieces,
@@ -71,7 +70,7 @@ from tidemark_broker.api import (
 )
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.large_messages import LargeRequests
-from tidemark_broker.api.services import Services
+from tidemark_broker.api.services import HandlerServices
 from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
 from tidemark_broker.api.throttle import Throttle
 from tidemark_broker.api.time_slices import InOrder
@@ -81,9 +80,9 @@ from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.response_memory import AnswerMemory
 
 #: Topics, partitions and other elements that one request of a client may contain.
-_CLIENT = Bounds(elements=20_000, string_bytes=STRING_BYTES_MAX)
+_CLIENT = MessageBounds(elements=20_000, string_bytes=STRING_BYTES_MAX)
 #: Limit of a broker's request: a follower names all partitions that it follows at once.
-_PEER = Bounds(elements=200_000, string_bytes=STRING_BYTES_MAX)
+_PEER = MessageBounds(elements=200_000, string_bytes=STRING_BYTES_MAX)
 
 APIS: tuple[Api[Any, Any], ...] = (
     produce.API,
@@ -174,7 +173,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        services: Services,
+        services: HandlerServices,
         *,
         metrics: NetMetrics | None = None,
     ) -> None:
@@ -304,7 +303,7 @@ class PrivateDispatcher:
         self._apis = {api.key: api for api in apis}
         self._metrics = metrics
 
-    async def serve(self, frame: Frame, memory: AnswerMemory, peer: Identity) -> Sequence[bytes]:
+    async def serve(self, frame: Frame, memory: AnswerMemory, peer: TlsIdentity) -> Sequence[bytes]:
         """Return the answer's frame in pieces. Raises ``FrameError`` for an unknown request."""
         began_s = time.perf_counter()
         key, version, correlation_id = peek_request(frame)

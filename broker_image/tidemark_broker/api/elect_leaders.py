@@ -24,7 +24,7 @@ _PREFERRED, _UNCLEAN = 0, 1
 
 
 @dataclass(slots=True, kw_only=True)
-class PartitionResult:
+class ElectionResult:
     partition_id: int
     error_code: ErrorCode
     error_message: str | None
@@ -33,7 +33,7 @@ class PartitionResult:
 @dataclass(slots=True, kw_only=True)
 class ReplicaElectionResult:
     topic: str
-    partition_result: tuple[PartitionResult, ...]
+    partition_result: tuple[ElectionResult, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def _result(
     if result.error_code:
         return _refused(topic, numbers, error_of(result.error_code), result.error_message)
     parts = tuple(
-        PartitionResult(
+        ElectionResult(
             partition_id=part.partition,
             error_code=error_of(part.error_code),
             error_message=part.error_message,
@@ -141,7 +141,7 @@ def _refused(
     return ReplicaElectionResult(
         topic=topic,
         partition_result=tuple(
-            PartitionResult(partition_id=number, error_code=code, error_message=message)
+            ElectionResult(partition_id=number, error_code=code, error_message=message)
             for number in numbers
         ),
     )

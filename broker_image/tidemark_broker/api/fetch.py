@@ -82,7 +82,7 @@ class FetchRequest(v18.FetchRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEndOffset:
+class DivergingEpoch:
     """Position at which the leader's log diverges from the client's (KIP-595)."""
 
     epoch: int = -1
@@ -91,9 +91,8 @@ class EpochEndOffset:
 
 @dataclass(slots=True, kw_only=True)
 class AbortedTransaction:
-    """An aborted transaction:
-
-    a consumer skips the producer's records from ``first_offset`` to the marker.
+    """An aborted transaction: a consumer skips the producer's records from ``first_offset`` to
+    the marker.
     """
 
     producer_id: int
@@ -109,7 +108,7 @@ class PartitionData:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    diverging_epoch: EpochEndOffset = EpochEndOffset()
+    diverging_epoch: DivergingEpoch = DivergingEpoch()
     current_leader: LeaderIdAndEpoch = NO_LEADER
     aborted_transactions: tuple[AbortedTransaction, ...] | None
     preferred_read_replica: int = -1
@@ -317,7 +316,7 @@ def _partition(read: Read, isolation_level: int, version: int) -> PartitionData:
     )
     # The client truncates to this position before it fetches again (KIP-595).
     if result.diverging is not None:
-        made.diverging_epoch = EpochEndOffset(
+        made.diverging_epoch = DivergingEpoch(
             epoch=result.diverging.epoch, end_offset=result.diverging.end_offset
         )
     # Saves the client a metadata request (KIP-951).

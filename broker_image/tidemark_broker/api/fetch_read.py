@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.replica_selector import redirected
-from tidemark_broker.api.services import Services
+from tidemark_broker.api.services import HandlerServices
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.partition import consumer_reads as partition_reads
@@ -110,7 +110,7 @@ async def _fill_from_disk(read: Read) -> None:
         read.result = await partition_reads.read_from_disk(read.partition, read.result)
 
 
-def check_replicas(reads: Sequence[Read], services: Services, params: FetchParams) -> None:
+def check_replicas(reads: Sequence[Read], services: HandlerServices, params: FetchParams) -> None:
     """Discard the records of partitions that this broker may no longer serve.
 
     A wait for the disk or the tier may outlast the leadership, or the lease of a stalled leader.
@@ -166,7 +166,9 @@ def _read(
     return Read(request, partition, result)
 
 
-def _with_leader(result: FetchResult, request: PartitionRequest, services: Services) -> FetchResult:
+def _with_leader(
+    result: FetchResult, request: PartitionRequest, services: HandlerServices
+) -> FetchResult:
     """Add the leader from this broker's metadata, for a partition that it does not lead."""
     view = services.cluster.topics.get(request.topic)
     row = None if view is None else view.partitions.get(request.partition)

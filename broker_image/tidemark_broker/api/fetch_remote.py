@@ -17,7 +17,7 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api.fetch_read import Read, total_bytes
-from tidemark_broker.api.services import Services
+from tidemark_broker.api.services import HandlerServices
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.remote import (
     RemoteDataCorrupt,
@@ -30,7 +30,9 @@ from tidemark_broker.replication.types import FetchResult, RemoteFetchNeed
 logger = logging.getLogger(__name__)
 
 
-async def read_remote(reads: Sequence[Read], services: Services, client_deadline_s: float) -> None:
+async def read_remote(
+    reads: Sequence[Read], services: HandlerServices, client_deadline_s: float
+) -> None:
     """Read from the tier and replace the results.
 
     ``client_deadline_s`` is the monotonic time until which the client waits.

@@ -21,7 +21,7 @@ from tidemark_broker.api.fetch_read import (
 )
 from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.table import Call
-from tidemark_broker.purgatory import Change, Watch
+from tidemark_broker.purgatory import PartitionChange, Watch
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.partition.consumer_reads import readable_end
 
@@ -116,10 +116,12 @@ async def _wait_for(watched: Sequence[_Snapshot], missing: int, call: Call, left
     # Watches are removed even if the client disconnects during their registration.
     try:
         for snapshot in watched:
-            purgatory.watch(watch, (Change.HIGH_WATERMARK, snapshot.partition.tp), snapshot)
+            purgatory.watch(
+                watch, (PartitionChange.HIGH_WATERMARK, snapshot.partition.tp), snapshot
+            )
             if turns.over:
                 await turns.give()
         return await purgatory.wait([watch], enough, left_s, who=call.client.who)
     finally:
         for snapshot in watched:
-            purgatory.unwatch(watch, (Change.HIGH_WATERMARK, snapshot.partition.tp))
+            purgatory.unwatch(watch, (PartitionChange.HIGH_WATERMARK, snapshot.partition.tp))

@@ -14,7 +14,7 @@ from tidemark.wire import control
 from tidemark_broker.api.endpoints import reachable
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.coordinators.coordinator_lookup import Finder
+from tidemark_broker.coordinators.coordinator_lookup import CoordinatorFinder
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.security.acls import Operation, ResourceType
 
@@ -80,7 +80,7 @@ async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinator
     """Look up each key; a missing coordinator topic is created."""
     # Computed once for all keys of the request.
     live = reachable(call.services.cluster, call.client.listener)
-    finder = Finder(call.services.cluster, call.services.creations.request)
+    finder = CoordinatorFinder(call.services.cluster, call.services.creations.request)
     batched = call.version >= _BATCHED_SINCE
     keys = request.coordinator_keys if batched else (request.key,)
     found = await call.turns.all_of(
@@ -100,7 +100,11 @@ async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinator
 
 
 def _find(
-    finder: Finder, live: Mapping[int, control.Endpoint], call: Call, key_type: int, key: str
+    finder: CoordinatorFinder,
+    live: Mapping[int, control.Endpoint],
+    call: Call,
+    key_type: int,
+    key: str,
 ) -> Coordinator:
     kind = _KINDS.get(key_type)
     if kind is None:

@@ -9,7 +9,7 @@ from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.values import Identity
+from tidemark_broker.groups.core.values import MemberIdentity
 from tidemark_broker.security.acls import Operation, ResourceType
 
 
@@ -26,7 +26,7 @@ async def handle(request: HeartbeatRequest, call: Call) -> HeartbeatResponse:
         return HeartbeatResponse(error_code=ErrorCode.group_authorization_failed)
     if not request.group_id:
         return HeartbeatResponse(error_code=ErrorCode.invalid_group_id)
-    who = Identity(request.member_id, request.group_instance_id)
+    who = MemberIdentity(request.member_id, request.group_instance_id)
     try:
         error = await call.services.groups.heartbeat(request.group_id, who, request.generation_id)
     except CoordinatorError as failed:

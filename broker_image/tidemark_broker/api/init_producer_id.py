@@ -1,6 +1,5 @@
-"""InitProducerId (22):
-
-assign an id to an idempotent producer, or initialise a transactional id (KIP-98, KIP-360, KIP-890).
+"""InitProducerId (22): assign an id to an idempotent producer, or initialise a transactional id
+(KIP-98, KIP-360, KIP-890).
 """
 
 from dataclasses import dataclass
@@ -87,9 +86,8 @@ def _refusal(
 
 
 def _may_be_idempotent(client: Client) -> bool:
-    """True if the client may produce idempotently:
-
-    permission to write any topic suffices (KIP-679).
+    """True if the client may produce idempotently: permission to write any topic suffices
+    (KIP-679).
     """
     if client.may(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER):
         return True

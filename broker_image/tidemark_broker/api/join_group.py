@@ -16,10 +16,10 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.values import (
     UNKNOWN_MEMBER_ID,
-    Identity,
     JoinAnswer,
     JoinRequest,
-    Protocol,
+    MemberIdentity,
+    MemberProtocol,
 )
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.security.principal import host_of
@@ -92,7 +92,7 @@ def _join_request(
     name = request.group_instance_id or client_id
     return JoinRequest(
         group_id=request.group_id,
-        who=Identity(request.member_id, request.group_instance_id),
+        who=MemberIdentity(request.member_id, request.group_instance_id),
         client_id=client_id,
         client_host=f"/{host_of(call.client.peer)}",
         # Version 0 has no rebalance timeout. Kafka uses the session timeout.
@@ -100,7 +100,8 @@ def _join_request(
         session_timeout_ms=session_ms,
         protocol_type=request.protocol_type,
         protocols=tuple(
-            Protocol(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols
+            MemberProtocol(protocol.name, bytes(protocol.metadata))
+            for protocol in request.protocols
         ),
         needs_member_id=call.version >= _ID_FIRST_SINCE,
         may_skip_assignment=call.version >= _SKIP_SINCE,

@@ -16,18 +16,18 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from tidemark.wire.bounds import STRING_BYTES_MAX, Bounds
+from tidemark.wire.bounds import STRING_BYTES_MAX, MessageBounds
 from tidemark.wire.framing import FrameTooManyElements, decode_request, encode_response_pieces
 from tidemark.wire.receiver import Frame
 from tidemark_broker.fair_queue import FairTurns
-from tidemark_broker.replication.threads import Threads
+from tidemark_broker.replication.threads import ThreadPool
 
 E = TypeVar("E")
 R = TypeVar("R")
 P = ParamSpec("P")
 
 #: Limits of messages that are decoded and encoded on the loop.
-_ON_LOOP = Bounds(elements=1000, string_bytes=STRING_BYTES_MAX)
+_ON_LOOP = MessageBounds(elements=1000, string_bytes=STRING_BYTES_MAX)
 #: Longest wait of a large request, or of one with many bytes, for other replicas or for the tier.
 WAIT_MAX_S = 30.0
 MUCH_BYTES = 1024 * 1024
@@ -38,11 +38,11 @@ POLL_BYTES = 16 * 1024
 #: is records.
 BUDGET_BYTES = 1024 * 1024
 #: For clients' large requests and the answers to them.
-in_request_thread = Threads("large requests", threads=1)
+in_request_thread = ThreadPool("large requests", threads=1)
 #: For large answers to small requests, which do not wait behind large requests.
-in_answer_thread = Threads("large answers", threads=1)
+in_answer_thread = ThreadPool("large answers", threads=1)
 #: For requests between brokers, which clients must not delay.
-in_peer_thread = Threads("brokers' large messages", threads=1)
+in_peer_thread = ThreadPool("brokers' large messages", threads=1)
 
 
 class LargeRequests:
@@ -66,10 +66,10 @@ def small(request_type: type[E], frame: Frame) -> E | None:
 
 
 async def decoded(
-    threads: Threads,
+    threads: ThreadPool,
     request_type: type[E],
     frame: Frame,
-    bounds: Bounds,
+    bounds: MessageBounds,
     *,
     spent: Callable[[float], None],
 ) -> E:
@@ -82,7 +82,7 @@ async def decoded(
 
 
 async def encoded(
-    threads: Threads,
+    threads: ThreadPool,
     answer: Any,
     correlation_id: int,
     answer_type: Any,
@@ -94,7 +94,7 @@ async def encoded(
     return await _timed(threads, spent, work)
 
 
-async def _timed(threads: Threads, spent: Callable[[float], None], work: Callable[[], R]) -> R:
+async def _timed(threads: ThreadPool, spent: Callable[[float], None], work: Callable[[], R]) -> R:
     # thread_time excludes waits for the interpreter, which the client did not cause.
     def timed() -> tuple[R, float]:
         began_s = time.thread_time()

@@ -10,7 +10,7 @@ from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.time_slices import some
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.values import Identity
+from tidemark_broker.groups.core.values import MemberIdentity
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: From this version several members leave at once.
@@ -46,10 +46,10 @@ async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
         return LeaveGroupResponse(error_code=ErrorCode.group_authorization_failed)
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.invalid_group_id)
-    members = [Identity(request.member_id)]
+    members = [MemberIdentity(request.member_id)]
     if call.version >= _BATCHED_SINCE:
         members = [
-            Identity(member.member_id, member.group_instance_id) for member in request.members
+            MemberIdentity(member.member_id, member.group_instance_id) for member in request.members
         ]
     errors: list[ErrorCode] = []
     try:

@@ -23,7 +23,7 @@ _ID_BYTES = 200
 
 
 @dataclass(slots=True, kw_only=True)
-class TransactionState:
+class ListedTransaction:
     transactional_id: str
     producer_id: int
     transaction_state: str
@@ -35,7 +35,7 @@ class ListTransactionsResponse:
 
     error_code: ErrorCode
     unknown_state_filters: tuple[str, ...] = ()
-    transaction_states: tuple[TransactionState, ...] = ()
+    transaction_states: tuple[ListedTransaction, ...] = ()
     throttle_time: timedelta = ZERO
 
 
@@ -72,7 +72,7 @@ async def _matcher(pattern: str | None) -> Callable[[str], bool]:
 
 def _looked_at(
     request: ListTransactionsRequest, call: Call, matches: Callable[[str], bool]
-) -> Iterator[TransactionState | None]:
+) -> Iterator[ListedTransaction | None]:
     """Yield matching transactions, and None for others, so that the loop can yield between them."""
     transactions, now_ms = call.services.transactions, call.services.transactions.wall_ms()
     states = {STATES_BY_LABEL.get(name) for name in request.state_filters}
@@ -99,8 +99,8 @@ def _looked_at(
             yield _state(transactional_id, known) if may else None
 
 
-def _state(transactional_id: str, known: TransactionMetadata) -> TransactionState:
-    return TransactionState(
+def _state(transactional_id: str, known: TransactionMetadata) -> ListedTransaction:
+    return ListedTransaction(
         transactional_id=transactional_id,
         producer_id=known.producer_id,
         transaction_state=known.state.label,

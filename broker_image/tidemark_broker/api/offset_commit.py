@@ -12,9 +12,9 @@ from kio.schema.offset_commit.v10 import request as v10
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
-from tidemark_broker.groups.core.offsets import TopicPartition
-from tidemark_broker.groups.core.values import Identity
+from tidemark_broker.groups.core.group_offsets import NewOffset, OffsetCommitter
+from tidemark_broker.groups.core.offsets import OffsetKey
+from tidemark_broker.groups.core.values import MemberIdentity
 from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.security.acls import Operation, ResourceType
 
@@ -60,7 +60,7 @@ class OffsetCommitResponse:
     throttle_time: timedelta = ZERO
 
 
-class _Entry(NamedTuple):
+class _CommitEntry(NamedTuple):
     """One partition: its error, or the offset to store."""
 
     error: ErrorCode
@@ -90,10 +90,10 @@ async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitRespon
     return await _answer(request, call, answers)
 
 
-def _by(request: OffsetCommitRequest, call: Call) -> Committer:
-    return Committer(
+def _by(request: OffsetCommitRequest, call: Call) -> OffsetCommitter:
+    return OffsetCommitter(
         group_id=request.group_id,
-        who=Identity(request.member_id, request.group_instance_id),
+        who=MemberIdentity(request.member_id, request.group_instance_id),
         generation_id=request.generation_id_or_member_epoch,
         version=call.version,
         retention_ms=milliseconds(request.retention_time),
@@ -112,7 +112,7 @@ def _entries(
     views: list[TopicMetadata | None],
     denied: Set[str],
     call: Call,
-) -> Iterator[_Entry]:
+) -> Iterator[_CommitEntry]:
     # An id of a deleted topic is an error of its own, from which clients refresh their metadata.
     by_id = call.version >= _BY_ID_SINCE
     # Kafka distinguishes an unknown id from an unknown name.
@@ -121,18 +121,18 @@ def _entries(
         name = topic.name if view is None else view.name
         for part in topic.partitions:
             if name in denied:
-                yield _Entry(ErrorCode.topic_authorization_failed, None)
+                yield _CommitEntry(ErrorCode.topic_authorization_failed, None)
             elif view is None:
-                yield _Entry(unknown, None)
+                yield _CommitEntry(unknown, None)
             elif part.partition_index not in view.partitions:
-                yield _Entry(ErrorCode.unknown_topic_or_partition, None)
+                yield _CommitEntry(ErrorCode.unknown_topic_or_partition, None)
             else:
-                yield _Entry(ErrorCode.none, _new(view, part))
+                yield _CommitEntry(ErrorCode.none, _new(view, part))
 
 
 def _new(view: TopicMetadata, part: Any) -> NewOffset:
     return NewOffset(
-        of=TopicPartition(view.name, part.partition_index),
+        of=OffsetKey(view.name, part.partition_index),
         offset=part.committed_offset,
         leader_epoch=part.committed_leader_epoch,
         metadata=part.committed_metadata,

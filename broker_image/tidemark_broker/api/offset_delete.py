@@ -10,7 +10,7 @@ from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.time_slices import some
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.offsets import TopicPartition
+from tidemark_broker.groups.core.offsets import OffsetKey
 from tidemark_broker.security.acls import Operation, ResourceType
 
 
@@ -44,13 +44,13 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.invalid_group_id)
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
-    errors: dict[TopicPartition, ErrorCode] = {}
+    errors: dict[OffsetKey, ErrorCode] = {}
     deletable = []
     # Each partition is checked by itself. Only an error of the group fails the whole request.
     for topic in request.topics:
         view = call.services.cluster.topics.get(topic.name)
         for part in topic.partitions:
-            of = TopicPartition(topic.name, part.partition_index)
+            of = OffsetKey(topic.name, part.partition_index)
             if topic.name in denied:
                 errors[of] = ErrorCode.topic_authorization_failed
             elif view is None or part.partition_index not in view.partitions:
@@ -67,7 +67,7 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
         partitions = await call.turns.all_of(
             OffsetDeleteResponsePartition(
                 partition_index=part.partition_index,
-                error_code=errors[TopicPartition(topic.name, part.partition_index)],
+                error_code=errors[OffsetKey(topic.name, part.partition_index)],
             )
             for part in topic.partitions
         )
@@ -77,8 +77,8 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
 
 async def _delete(
     group_id: str,
-    deletable: list[TopicPartition],
-    errors: dict[TopicPartition, ErrorCode],
+    deletable: list[OffsetKey],
+    errors: dict[OffsetKey, ErrorCode],
     call: Call,
 ) -> ErrorCode:
     """Delete offsets and fill in ``errors``; return the error of the whole request."""

@@ -12,7 +12,7 @@ from kio.schema.offset_fetch.v10 import request as v10
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
+from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: From these versions a group has an error of its own, several groups are requested, and topics
@@ -104,10 +104,10 @@ class _Requested(NamedTuple):
 class _Known:
     """Offsets of a group, and the partitions that an open transaction may change."""
 
-    offsets: dict[TopicPartition, CommittedOffset]
-    unstable: Set[TopicPartition]
+    offsets: dict[OffsetKey, CommittedOffset]
+    unstable: Set[OffsetKey]
 
-    def of(self, of: TopicPartition, topic_id: uuid.UUID | None) -> OffsetFetchResponsePartition:
+    def of(self, of: OffsetKey, topic_id: uuid.UUID | None) -> OffsetFetchResponsePartition:
         """Return one partition.
 
         An offset committed to an earlier topic of the same name does not count.
@@ -242,7 +242,7 @@ def _parts(
     known: _Known, name: str, topic_id: uuid.UUID | None, partitions: Sequence[int]
 ) -> Iterator[OffsetFetchResponsePartition]:
     for number in partitions:
-        yield known.of(TopicPartition(name, number), topic_id)
+        yield known.of(OffsetKey(name, number), topic_id)
 
 
 async def _all(known: _Known, call: Call) -> list[OffsetFetchResponseTopic]:

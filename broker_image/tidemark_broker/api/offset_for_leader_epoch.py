@@ -1,6 +1,5 @@
-"""OffsetForLeaderEpoch (23):
-
-end offset of a leader epoch, by which clients detect a truncation (KIP-320).
+"""OffsetForLeaderEpoch (23): end offset of a leader epoch, by which clients detect a truncation
+(KIP-320).
 """
 
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.records.batch import codec_of, is_transactional
 from tidemark.records.codecs import Codec
 from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpoint, node_endpoints
-from tidemark_broker.api.produce_verification import Batch, Verdict, verified
+from tidemark_broker.api.produce_verification import TransactionalBatch, Verdict, verified
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.time_slices import InOrder, named_twice, some
@@ -111,7 +111,7 @@ class ProduceResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _ProduceEntry:
     """One partition of a request."""
 
     topic: str
@@ -121,7 +121,7 @@ class _Entry:
     guard: VerificationGuard | None = None
 
 
-class _Begun(NamedTuple):
+class _PendingAppend(NamedTuple):
     """A partition with a started append."""
 
     partition: Partition
@@ -158,7 +158,7 @@ def _name_of(topic: TopicProduceData, call: Call) -> str | None:
 
 def _entries(
     request: ProduceRequest, names: Sequence[str | None], denied: Set[str]
-) -> Iterator[_Entry]:
+) -> Iterator[_ProduceEntry]:
     named = list(zip(names, request.topic_data, strict=True))
     twice = named_twice(
         [(name, data.index) for name, topic in named for data in topic.partition_data]
@@ -167,13 +167,13 @@ def _entries(
         refused = _UNKNOWN_ID if name is None else _DENIED if name in denied else None
         for data in topic.partition_data:
             repeated = twice and (name, data.index) in twice
-            yield _Entry(
+            yield _ProduceEntry(
                 name or "", data.index, data.records, refused or (_TWICE if repeated else None)
             )
 
 
 async def _append_all(
-    request: ProduceRequest, entries: Sequence[_Entry], call: Call
+    request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call
 ) -> Sequence[ProduceResult]:
     """Start every append in order before waiting for the first of them.
 
@@ -196,10 +196,10 @@ async def _append_all(
 
 
 async def _append_some(
-    request: ProduceRequest, entries: Sequence[_Entry], call: Call, order: InOrder | None
+    request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call, order: InOrder | None
 ) -> Sequence[ProduceResult]:
     timeout_ms = int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
-    begun: list[_Begun | ProduceResult] = []
+    begun: list[_PendingAppend | ProduceResult] = []
     who = call.client.who
     # If one append raises, the delayed ones must be given up, or they would stay in the purgatory.
     try:
@@ -217,12 +217,12 @@ async def _append_some(
         return [task.result() for task in tasks]
     finally:
         for started in begun:
-            if isinstance(started, _Begun) and isinstance(started.append, DelayedAppend):
+            if isinstance(started, _PendingAppend) and isinstance(started.append, DelayedAppend):
                 started.append.give_up()
 
 
 async def _acknowledged(
-    begun: "_Begun | ProduceResult", acks: int, timeout_ms: int, who: Hashable
+    begun: "_PendingAppend | ProduceResult", acks: int, timeout_ms: int, who: Hashable
 ) -> ProduceResult:
     if isinstance(begun, ProduceResult):
         return begun
@@ -239,19 +239,19 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
     return None
 
 
-def _is_transactional(entry: _Entry) -> bool:
+def _is_transactional(entry: _ProduceEntry) -> bool:
     return entry.records is not None and is_transactional(entry.records)
 
 
 async def _verified(
-    request: ProduceRequest, entries: Sequence[_Entry], call: Call
-) -> Sequence[_Entry]:
+    request: ProduceRequest, entries: Sequence[_ProduceEntry], call: Call
+) -> Sequence[_ProduceEntry]:
     """Add the guard or the error to the entries of a transaction.
 
     Later requests of the connection wait meanwhile, because their sequence numbers follow.
     """
     batches = {
-        number: Batch(TopicPartition(entry.topic, entry.partition), entry.records)
+        number: TransactionalBatch(TopicPartition(entry.topic, entry.partition), entry.records)
         for number, entry in enumerate(entries)
         if entry.records is not None and entry.refused is None
     }
@@ -262,13 +262,13 @@ async def _verified(
     ]
 
 
-def _judged(entry: _Entry, verdict: Verdict) -> _Entry:
+def _judged(entry: _ProduceEntry, verdict: Verdict) -> _ProduceEntry:
     if isinstance(verdict, ProduceResult):
         return replace(entry, refused=verdict)
     return replace(entry, guard=verdict)
 
 
-def _begin(entry: _Entry, acks: int, call: Call) -> "_Begun | ProduceResult":
+def _begin(entry: _ProduceEntry, acks: int, call: Call) -> "_PendingAppend | ProduceResult":
     partition, refused = _found(entry, call)
     if partition is None or entry.records is None:
         return refused
@@ -282,10 +282,10 @@ def _begin(entry: _Entry, acks: int, call: Call) -> "_Begun | ProduceResult":
         is_early=call.client.batches_sent < FIRST_BATCHES,
     )
     call.client.batches_sent += 1
-    return _Begun(partition, append)
+    return _PendingAppend(partition, append)
 
 
-def _found(entry: _Entry, call: Call) -> tuple[Partition | None, ProduceResult]:
+def _found(entry: _ProduceEntry, call: Call) -> tuple[Partition | None, ProduceResult]:
     """Return the partition, or the error of one that cannot be appended to."""
     if entry.refused is not None:
         return None, entry.refused
@@ -302,7 +302,7 @@ def _found(entry: _Entry, call: Call) -> tuple[Partition | None, ProduceResult]:
     return partition, _NOTHING
 
 
-def _close_on_error(entries: Sequence[_Entry], results: Sequence[ProduceResult]) -> None:
+def _close_on_error(entries: Sequence[_ProduceEntry], results: Sequence[ProduceResult]) -> None:
     """Close the connection on an error with acks 0.
 
     There is no answer to carry the error. As in Kafka, closing makes the client refresh its

@@ -30,7 +30,7 @@ _TWO_PRODUCERS = ProduceResult(
 )
 
 
-class Batch(NamedTuple):
+class TransactionalBatch(NamedTuple):
     tp: TopicPartition
     records: bytes
 
@@ -39,7 +39,7 @@ Verdict = VerificationGuard | ProduceResult
 
 
 async def verified(
-    batches: Mapping[int, Batch], transactional_id: str | None, call: Call
+    batches: Mapping[int, TransactionalBatch], transactional_id: str | None, call: Call
 ) -> Mapping[int, Verdict]:
     """Return for each transactional batch the guard for the log, or the error."""
     headers = {
@@ -86,7 +86,7 @@ def _transactional_header(records: bytes) -> BatchHeader | None:
     return header if header.is_transactional else None
 
 
-def _guard(batch: Batch, call: Call) -> VerificationGuard | None:
+def _guard(batch: TransactionalBatch, call: Call) -> VerificationGuard | None:
     """Start a verification in the log. None if it is not needed, or if the append will fail."""
     # A partition that this broker does not lead fails in the append, with the right error.
     partition: Partition | None = call.services.replicas.get(*batch.tp)

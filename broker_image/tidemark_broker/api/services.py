@@ -24,7 +24,7 @@ def _default(name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class HandlerSettings:
     """Settings of the handlers.
 
     ``fetch_bytes_max`` is ``fetch.max.bytes``, ``remote_wait_ms`` is ``remote.fetch.max.wait.ms``,
@@ -40,13 +40,13 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+class HandlerServices:
     """Parts of one broker, all owned by its loop. ``entries`` is its configuration file."""
 
     replicas: ReplicaManager
     cluster: MetadataCache
     purgatory: Purgatory
-    settings: Settings
+    settings: HandlerSettings
     users: UserStore
     fetch_sessions: FetchSessionCache
     changes: ChangeForwarder

@@ -55,7 +55,7 @@ class ProofLimits:
         )
 
 
-class Sessions:
+class ConnectionSessions:
     """Sessions of one listener.
 
     ``waits_for_users``: reject connections until the users are known.

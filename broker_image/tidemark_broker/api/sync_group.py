@@ -10,7 +10,7 @@ from kio.schema.sync_group.v5.request import SyncGroupRequest
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.groups.core.values import Identity, SyncAnswer, SyncRequest
+from tidemark_broker.groups.core.values import MemberIdentity, SyncAnswer, SyncRequest
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: From this version a member sends its protocol type and name (KIP-559).
@@ -56,7 +56,7 @@ async def handle(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
 def _sync_request(request: SyncGroupRequest, deliver: Callable[[SyncAnswer], None]) -> SyncRequest:
     return SyncRequest(
         group_id=request.group_id,
-        who=Identity(request.member_id, request.group_instance_id),
+        who=MemberIdentity(request.member_id, request.group_instance_id),
         generation_id=request.generation_id,
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,

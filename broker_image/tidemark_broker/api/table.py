@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_broker.api import schema
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.large_messages import MUCH_BYTES, POLL_BYTES, POLL_MAX_S, WAIT_MAX_S
-from tidemark_broker.api.services import Services
-from tidemark_broker.api.time_slices import InOrder, Turns
+from tidemark_broker.api.services import HandlerServices
+from tidemark_broker.api.time_slices import InOrder, TimeSlices
 from tidemark_broker.quotas.client_quotas import RequestQuotas
 from tidemark_broker.response_memory import AnswerMemory
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -37,12 +37,12 @@ class Call:
     - ``client_id``: the client's name for itself
     """
 
-    services: Services
+    services: HandlerServices
     version: int
     client: Client
     memory: AnswerMemory
     quotas: RequestQuotas | None = None
-    turns: Turns = field(default_factory=Turns)
+    turns: TimeSlices = field(default_factory=TimeSlices)
     order: InOrder | None = None
     is_large: bool = False
     frame_bytes: int = 0
@@ -136,7 +136,7 @@ class PrivateApi(Generic[Q, A]):
     name: str
     request: type[Q]
     answer: type[A]
-    handler: Callable[[Q, Identity, AnswerMemory], Awaitable[A]]
+    handler: Callable[[Q, TlsIdentity, AnswerMemory], Awaitable[A]]
 
 
 def by_key(apis: Iterable[Api[Any, Any]]) -> Mapping[int, Api[Any, Any]]:

@@ -19,7 +19,7 @@ _SLICE_S = 0.005
 _SOME = 250
 
 
-class Turns:
+class TimeSlices:
     """Time slices of one request. ``now`` returns seconds."""
 
     __slots__ = ("_now", "_until_s")
@@ -56,9 +56,8 @@ class Turns:
 
 
 class InOrder:
-    """Order of requests on one connection:
-
-    a request starts after the previous ones have started, although they may yield while they start.
+    """Order of requests on one connection: a request starts after the previous ones have
+    started, although they may yield while they start.
     """
 
     __slots__ = ("_is_first", "_lock")

@@ -18,9 +18,9 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.transactional import refusal
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
-from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
-from tidemark_broker.groups.core.offsets import TopicPartition
-from tidemark_broker.groups.core.values import Identity
+from tidemark_broker.groups.core.group_offsets import NewOffset, OffsetCommitter
+from tidemark_broker.groups.core.offsets import OffsetKey
+from tidemark_broker.groups.core.values import MemberIdentity
 from tidemark_broker.log import VerificationGuard
 from tidemark_broker.replication import types
 from tidemark_broker.security.acls import Operation, ResourceType
@@ -51,7 +51,7 @@ class TxnOffsetCommitResponse:
     throttle_time: timedelta = ZERO
 
 
-class _Entry(NamedTuple):
+class _TxnCommitEntry(NamedTuple):
     """One partition: its error, or the offset to store as pending."""
 
     error: ErrorCode
@@ -83,24 +83,26 @@ async def handle(request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommit
     return await _answer(request, call, answers, ErrorCode.none)
 
 
-def _entries(request: TxnOffsetCommitRequest, denied: Set[str], call: Call) -> Iterator[_Entry]:
+def _entries(
+    request: TxnOffsetCommitRequest, denied: Set[str], call: Call
+) -> Iterator[_TxnCommitEntry]:
     topics = call.services.cluster.topics
     for topic in request.topics:
         view = topics.get(topic.name)
         for part in topic.partitions:
             if topic.name in denied:
-                yield _Entry(ErrorCode.topic_authorization_failed, None)
+                yield _TxnCommitEntry(ErrorCode.topic_authorization_failed, None)
             elif view is None or part.partition_index not in view.partitions:
-                yield _Entry(ErrorCode.unknown_topic_or_partition, None)
+                yield _TxnCommitEntry(ErrorCode.unknown_topic_or_partition, None)
             else:
                 new = NewOffset(
-                    of=TopicPartition(topic.name, part.partition_index),
+                    of=OffsetKey(topic.name, part.partition_index),
                     offset=part.committed_offset,
                     leader_epoch=part.committed_leader_epoch,
                     metadata=part.committed_metadata,
                     topic_id=view.topic_id,
                 )
-                yield _Entry(ErrorCode.none, new)
+                yield _TxnCommitEntry(ErrorCode.none, new)
 
 
 async def _committed(
@@ -115,9 +117,9 @@ async def _committed(
     found = await _verified(request, producer, log, call)
     if isinstance(found, ErrorCode):
         return [found] * len(new)
-    by = Committer(
+    by = OffsetCommitter(
         group_id=request.group_id,
-        who=Identity(request.member_id, request.group_instance_id),
+        who=MemberIdentity(request.member_id, request.group_instance_id),
         generation_id=request.generation_id,
         producer=producer,
     )

@@ -23,7 +23,7 @@ from tidemark_broker.log.compaction import (
     dirtiness_of,
 )
 from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.threads import Threads
+from tidemark_broker.replication.threads import ThreadPool
 from tidemark_broker.replication.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class LogCleaner:
         self._settings = settings_of(config, threads)
         self._backoff_s = config.seconds("log.cleaner.backoff.ms")
         self._throttle = IoThrottle(config.integer("log.cleaner.io.max.bytes.per.second"))
-        self._in_thread = Threads("cleaner", threads=threads)
+        self._in_thread = ThreadPool("cleaner", threads=threads)
         self._partitions = partitions
         self._monotonic = monotonic
         self._wall_ms = wall_ms
@@ -144,7 +144,7 @@ class LogCleaner:
         # The metrics cover all compacted logs, not only the due ones.
         max_ratio = max_overdue_s = 0.0
         self._forget_removed()
-        compacted = [each for each in self._partitions() if each.log.config.compacts]
+        compacted = [item for item in self._partitions() if item.log.config.compacts]
         for number, partition in enumerate(compacted):
             # Thousands of logs are examined: let requests through in between.
             if number % _LOOKS == _LOOKS - 1:
@@ -175,8 +175,8 @@ class LogCleaner:
 
     def _forget_removed(self) -> None:
         if self._aside:
-            hosted = {each.tp for each in self._partitions()}
-            self._aside = {tp: each for tp, each in self._aside.items() if tp in hosted}
+            hosted = {partition.tp for partition in self._partitions()}
+            self._aside = {tp: item for tp, item in self._aside.items() if tp in hosted}
 
     async def _clean(self, partition: Partition, dirtiness: Dirtiness) -> None:
         try:

@@ -26,21 +26,26 @@ from tidemark.tls.files import TlsFiles
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
-from tidemark_broker.control.commands import LAST_COMMAND, Commands
-from tidemark_broker.control.controller_discovery import DIAL_S, Address, Finder, Found
+from tidemark_broker.control.commands import LAST_COMMAND, CommandServer
+from tidemark_broker.control.controller_discovery import (
+    DIAL_S,
+    Address,
+    ControllerFinder,
+    FoundController,
+)
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.errors import (
     AliveElsewhere,
+    ControllerRefused,
     NotController,
-    Refused,
     SessionEnded,
     check,
 )
-from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
+from tidemark_broker.control.heartbeat import HeartbeatTarget, HeartbeatThread, LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.control.producer_id_blocks import allocate_blocks
 from tidemark_broker.control.replica_states import pages
-from tidemark_broker.control.session import Session
+from tidemark_broker.control.session import ControllerSession
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
 from tidemark_broker.producer_ids import ProducerIds
@@ -56,7 +61,7 @@ _FORMER_PROCESS_PAUSE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class ProcessIdentity:
     """Identity of this process."""
 
     broker_id: int
@@ -74,13 +79,13 @@ class ControlClient:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: ProcessIdentity,
         addresses: tuple[Address, ...],
         *,
         tls: TlsFiles,
         listeners: Callable[[], tuple[control.Endpoint, ...]],
         manager: ReplicaManager,
-        commands: Commands,
+        commands: CommandServer,
         epoch: ControllerEpoch,
         isr_changes: IsrChanges,
         producer_ids: ProducerIds,
@@ -90,10 +95,10 @@ class ControlClient:
         clean_broker_epoch: int,
     ) -> None:
         self._identity = identity
-        self._finder = Finder(
+        self._finder = ControllerFinder(
             identity.broker_id, addresses, lambda address: self._connect(address, "requests")
         )
-        self._dialer = Dialer(files=tls, expected=tls_identity.Identity(identity.cluster_id))
+        self._dialer = Dialer(files=tls, expected=tls_identity.TlsIdentity(identity.cluster_id))
         self._session_token = b""
         self._listeners = listeners
         self._manager = manager
@@ -144,7 +149,7 @@ class ControlClient:
             backoff = backoff.failed(clock())
             await asyncio.sleep(backoff.until_s - clock())
 
-    async def _try(self, found: Found) -> Exception | None:
+    async def _try(self, found: FoundController) -> Exception | None:
         """Run one session; return the error that ended it."""
         address = found.address
         try:
@@ -171,7 +176,7 @@ class ControlClient:
             logger.warning("%s", problem)
         self._last_problem = problem
 
-    async def _session(self, found: Found) -> None:
+    async def _session(self, found: FoundController) -> None:
         self._session_began_s = time.monotonic()
         address, requests = found
         # Set before anything can fail: discovery then tries the other addresses first.
@@ -217,7 +222,9 @@ class ControlClient:
         commands: KafkaConnection,
         ended: "asyncio.Future[None]",
     ) -> None:
-        session = Session(self._identity.broker_id, self.broker_epoch, self._session_token)
+        session = ControllerSession(
+            self._identity.broker_id, self.broker_epoch, self._session_token
+        )
         reporter = StatusReporter(self._manager, self._storage_error, self._directory_error)
         self._manager.context.failures.changed = reporter.kick
         await first_of(
@@ -240,8 +247,8 @@ class ControlClient:
         # 41 is NOT_CONTROLLER, which the check below turns into a retry elsewhere.
         if answer.error_code and answer.error_message and answer.error_code != 41:
             former = answer.error_code == int(ErrorCode.duplicate_broker_registration.value)
-            kind = AliveElsewhere if former else Refused
-            if kind is Refused and self.want_shut_down:
+            kind = AliveElsewhere if former else ControllerRefused
+            if kind is ControllerRefused and self.want_shut_down:
                 # If its Broker object is deleted, this controller moves no leaders for it.
                 self.may_shut_down.set()
             raise kind(f"registration refused: {answer.error_message}")
@@ -258,7 +265,7 @@ class ControlClient:
         return max(answer.session_timeout_ms, 1000) / 1000
 
     async def _request_registration(
-        self, connection: KafkaConnection, me: Identity
+        self, connection: KafkaConnection, me: ProcessIdentity
     ) -> control.BrokerRegistrationResponse:
         return await connection.request(
             control.BrokerRegistrationRequest(
@@ -277,7 +284,7 @@ class ControlClient:
             _TIMEOUT_S,
         )
 
-    async def _send_states(self, connection: KafkaConnection, me: Identity) -> None:
+    async def _send_states(self, connection: KafkaConnection, me: ProcessIdentity) -> None:
         """Send the recorded states of the replicas.
 
         The controller decides nothing about them before.
@@ -336,7 +343,7 @@ class ControlClient:
 
     def _start_heartbeat(self, address: Address, session_timeout_s: float) -> HeartbeatThread:
         thread = HeartbeatThread(
-            Target(
+            HeartbeatTarget(
                 host=address[0],
                 port=address[1],
                 broker_id=self._identity.broker_id,

@@ -40,8 +40,8 @@ from tidemark_broker.control.replica_logs import replica_logs
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.remote import RemoteUnavailable
-from tidemark_broker.replication.threads import Threads
-from tidemark_broker.security.user_store import Users, UserStore
+from tidemark_broker.replication.threads import ThreadPool
+from tidemark_broker.security.user_store import UserSnapshot, UserStore
 
 logger = logging.getLogger(__name__)
 Q = TypeVar("Q")
@@ -58,7 +58,7 @@ Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
 
 #: Larger sets of users are decoded in a thread, since each change contains all of them.
 _LONG_BYTES = 64 * 1024
-_in_thread = Threads("users", threads=1)
+_in_thread = ThreadPool("users", threads=1)
 #: Sent with Attach, so that the controller sends no command that would close the connection.
 LAST_COMMAND = DELETE_TOPIC_RECORDS
 AT_ONCE = 32
@@ -70,10 +70,9 @@ _TIMED_OUT = int(ErrorCode.request_timed_out.value)
 _STORAGE = int(ErrorCode.kafka_storage_error.value)
 
 
-class Turns:
-    """Commands of one connection:
-
-    at most :data:`AT_ONCE` running and :data:`WAITING_MAX` waiting.
+class CommandSlots:
+    """Commands of one connection: at most :data:`AT_ONCE` running and :data:`WAITING_MAX`
+    waiting.
     """
 
     def __init__(self, work: Callable[[Frame], Coroutine[None, None, None]]) -> None:
@@ -114,7 +113,7 @@ class Turns:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class Commands:
+class CommandServer:
     """Command connections, one at a time.
 
     ``snapshot_applied`` is called with the controller epoch of each full snapshot, before its
@@ -140,7 +139,7 @@ class Commands:
 
     async def run(self, connection: KafkaConnection, broker_epoch: int) -> None:
         """Serve until the connection ends (raises) or the task is cancelled."""
-        turns = Turns(lambda frame: self._one(connection, frame, broker_epoch))
+        turns = CommandSlots(lambda frame: self._one(connection, frame, broker_epoch))
         try:
             while True:
                 frame = await connection.read_frame()
@@ -245,7 +244,7 @@ class Commands:
             )
         return UserStatesResponse(error_code=_STALE if stale else 0, broker_epoch=broker_epoch)
 
-    def _users_of(self, frame: Frame) -> tuple[UserStatesRequest, Users]:
+    def _users_of(self, frame: Frame) -> tuple[UserStatesRequest, UserSnapshot]:
         request = _body(UserStatesRequest, frame)
         return request, self._users.prepared(request)
 

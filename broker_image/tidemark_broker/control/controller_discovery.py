@@ -35,14 +35,14 @@ _PAUSES = Backoff(first_s=0.1, most_s=LONGEST_PAUSE_S)
 _NO_EPOCH = -1
 
 
-class Found(NamedTuple):
+class FoundController(NamedTuple):
     """The leading controller and the connection to it, which the caller closes."""
 
     address: Address
     connection: KafkaConnection
 
 
-class Finder:
+class ControllerFinder:
     """Queries of all addresses. Used from the loop only.
 
     ``connect`` dials an address and raises ``OSError``, ``TimeoutError`` or ``FrameError``.
@@ -60,7 +60,7 @@ class Finder:
         #: Last problem of each address, so that only new problems are logged.
         self._problems: dict[Address, str] = {}
 
-    async def find(self, *, last: Address | None = None) -> Found:
+    async def find(self, *, last: Address | None = None) -> FoundController:
         """Return the first address that leads.
 
         ``last`` led before but created no session, because it hangs or was superseded. It is
@@ -70,7 +70,7 @@ class Finder:
             asyncio.ensure_future(self._look(address, LATER_S if address == last else 0.0))
             for address in self._addresses
         ]
-        first: Found | None = None
+        first: FoundController | None = None
         try:
             try:
                 # Each task only ends with a leader, so the first one that is done is the result.
@@ -81,7 +81,7 @@ class Finder:
                     task.cancel()
                 # Several may have answered in the same turn. Only one connection is used.
                 for other in await asyncio.gather(*looking, return_exceptions=True):
-                    if isinstance(other, Found) and other is not first:
+                    if isinstance(other, FoundController) and other is not first:
                         other.connection.abort()
         except BaseException:
             if first is not None:
@@ -89,7 +89,7 @@ class Finder:
             raise
         return first
 
-    async def _look(self, address: Address, after_s: float) -> Found:
+    async def _look(self, address: Address, after_s: float) -> FoundController:
         failures = 0
         # Gives the other addresses a chance to answer first.
         await asyncio.sleep(after_s)
@@ -103,7 +103,7 @@ class Finder:
                 logger.exception("the query of the controller at %s:%d failed", *address)
             else:
                 self._problems.pop(address, None)
-                return Found(address, connection)
+                return FoundController(address, connection)
             failures += 1
             await asyncio.sleep(_PAUSES.pause_s(failures))
 

@@ -11,11 +11,11 @@ class NotController(SessionEnded):
     """The other side does not lead; the next address is tried at once."""
 
 
-class Refused(SessionEnded):
+class ControllerRefused(SessionEnded):
     """The controller rejects this broker for the reason in the text. Retried after a pause."""
 
 
-class AliveElsewhere(Refused):
+class AliveElsewhere(ControllerRefused):
     """The broker's previous process still counts as alive, for at most one session."""
 
 
@@ -39,4 +39,4 @@ def check(code: int, request: str) -> None:
         int(ErrorCode.stale_controller_epoch.value),
     ):
         raise SessionEnded(f"{request}: {name_of(code)}")
-    raise Refused(f"{request}: {name_of(code)}")
+    raise ControllerRefused(f"{request}: {name_of(code)}")

@@ -55,7 +55,7 @@ class LoopClock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class HeartbeatTarget:
     """Destination of heartbeats, identity, and session length (heartbeats are sent four times
     in it).
     """
@@ -83,7 +83,7 @@ class HeartbeatThread:
 
     def __init__(
         self,
-        target: Target,
+        target: HeartbeatTarget,
         clock: LoopClock,
         *,
         answered: Callable[[control.BrokerHeartbeatResponse], None],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
-from tidemark_broker.control.session import Session
+from tidemark_broker.control.session import ControllerSession
 from tidemark_broker.replication.partition import isr_maintenance
 from tidemark_broker.replication.types import TopicIdPartition
 
@@ -43,7 +43,7 @@ class IsrChanges:
         self._waiting[change.topic_id, change.partition] = (partition, change)
         self._arrived.set()
 
-    async def run(self, connection: KafkaConnection, session: Session) -> None:
+    async def run(self, connection: KafkaConnection, session: ControllerSession) -> None:
         """Send proposals until the session ends (raises) or the task is cancelled."""
         # Proposals of the previous session are still queued and must be sent first.
         self._arrived.set()

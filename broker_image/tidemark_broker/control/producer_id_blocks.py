@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
-from tidemark_broker.control.session import Session
+from tidemark_broker.control.session import ControllerSession
 from tidemark_broker.producer_ids import ProducerIds
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ _PAUSE_S = 1.0
 _BLOCKS, _WHILE_S = 20, 5.0
 
 
-class Pace:
+class AllocationPace:
     """Rate limit of requests for blocks. Pure; times in seconds of one clock."""
 
     def __init__(self) -> None:
@@ -42,12 +42,12 @@ class Pace:
 
 
 async def allocate_blocks(
-    producer_ids: ProducerIds, connection: KafkaConnection, session: Session
+    producer_ids: ProducerIds, connection: KafkaConnection, session: ControllerSession
 ) -> None:
     """Request a block whenever one is wanted, until the session ends (raises) or the task is
     cancelled.
     """
-    now, pace = asyncio.get_running_loop().time, Pace()
+    now, pace = asyncio.get_running_loop().time, AllocationPace()
     while True:
         await producer_ids.block_needed.wait()
         # Waiting here delays only new producers. Those with an id continue.

@@ -30,7 +30,7 @@ _LOOKUPS_S = 20.0
 WAIT_MAX_MS = 60_000
 
 
-class _Refused(Exception):
+class _DeletionRefused(Exception):
     """An error code that ends the processing of a partition."""
 
     def __init__(self, error: ErrorCode) -> None:
@@ -40,12 +40,12 @@ class _Refused(Exception):
 
 async def deletion_points(
     manager: ReplicaManager, request: wire.DeletionPointsRequest
-) -> tuple[wire.PointMeant, ...]:
+) -> tuple[wire.WireDeletionPoint, ...]:
     """Return one answer for each partition, in the order of the request."""
     gate, found = asyncio.Semaphore(_AT_ONCE), []
     until_s = asyncio.get_running_loop().time() + _LOOKUPS_S
 
-    async def limited(point: wire.PointAsked) -> wire.PointMeant:
+    async def limited(point: wire.WireDeletionPointQuery) -> wire.WireDeletionPoint:
         async with gate:
             return await _point(manager, request.topic_id, point, until_s)
 
@@ -58,18 +58,18 @@ async def deletion_points(
 
 
 async def _point(
-    manager: ReplicaManager, topic_id: uuid.UUID, point: wire.PointAsked, until_s: float
-) -> wire.PointMeant:
+    manager: ReplicaManager, topic_id: uuid.UUID, point: wire.WireDeletionPointQuery, until_s: float
+) -> wire.WireDeletionPoint:
     try:
         # One deadline for all partitions, so that the answer arrives while the controller waits.
         async with asyncio.timeout_at(until_s):
             partition = _hosted(manager, topic_id, point.partition, point.leader_epoch)
             return await _resolved(partition, point)
-    except _Refused as refused:
+    except _DeletionRefused as refused:
         error = refused.error
     except TimeoutError:
         error = ErrorCode.request_timed_out
-    return wire.PointMeant(
+    return wire.WireDeletionPoint(
         partition=point.partition,
         error_code=int(error.value),
         log_start_offset=-1,
@@ -84,17 +84,19 @@ def _hosted(
     manager: ReplicaManager, topic_id: uuid.UUID, number: int, leader_epoch: int
 ) -> Partition:
     if leader_epoch < 0:  # elsewhere "any epoch"; a deletion must name the exact one
-        raise _Refused(ErrorCode.fenced_leader_epoch)
+        raise _DeletionRefused(ErrorCode.fenced_leader_epoch)
     partition = manager.by_id(topic_id, number)
     if partition is not None:
         return partition
     offline = manager.is_offline(topic_id, number)
-    raise _Refused(ErrorCode.kafka_storage_error if offline else ErrorCode.unknown_topic_id)
+    raise _DeletionRefused(ErrorCode.kafka_storage_error if offline else ErrorCode.unknown_topic_id)
 
 
-async def _resolved(partition: Partition, point: wire.PointAsked) -> wire.PointMeant:
+async def _resolved(
+    partition: Partition, point: wire.WireDeletionPointQuery
+) -> wire.WireDeletionPoint:
     if not partition.log.config.deletes:  # a dry run fails like the deletion itself
-        raise _Refused(ErrorCode.policy_violation)
+        raise _DeletionRefused(ErrorCode.policy_violation)
     # The high watermark is read first: records that arrive during the look-ups are not covered.
     high_watermark = await _offset(partition, consumer_reads.LATEST, point.leader_epoch)
     offset = high_watermark if point.before_offset < 0 else point.before_offset
@@ -105,8 +107,8 @@ async def _resolved(partition: Partition, point: wire.PointAsked) -> wire.PointM
     # Another leader may have been elected during the look-ups, and truncated records.
     error = partition.check_leader(point.leader_epoch)
     if error is not ErrorCode.none:
-        raise _Refused(error)
-    return wire.PointMeant(
+        raise _DeletionRefused(error)
+    return wire.WireDeletionPoint(
         partition=point.partition,
         error_code=0,
         log_start_offset=partition.log_start_offset,
@@ -122,14 +124,13 @@ async def _offset(partition: Partition, timestamp: int, leader_epoch: int) -> in
         partition, timestamp, current_leader_epoch=leader_epoch
     )
     if found.error is not ErrorCode.none:
-        raise _Refused(found.error)
+        raise _DeletionRefused(found.error)
     return found.offset
 
 
 async def _bytes_below(partition: Partition, offset: int) -> int:
-    """Return the size in bytes below the offset, -1 if the tier does not answer:
-
-    the figure is optional.
+    """Return the size in bytes below the offset, -1 if the tier does not answer: the figure is
+    optional.
     """
     remote, end, tiered = partition.context.remote, partition.remote_end, 0
     try:
@@ -155,7 +156,7 @@ def _local_bytes(log: PartitionLog, copied: int, offset: int) -> int:
 
 async def delete_topic_records(
     manager: ReplicaManager, request: wire.DeleteTopicRecordsRequest, *, who: str
-) -> tuple[wire.RecordsDeleted, ...]:
+) -> tuple[wire.WirePartitionDeletionResult, ...]:
     """Delete, wait for the followers, and return one result for each partition in the order of
     the request.
     """
@@ -170,11 +171,13 @@ async def delete_topic_records(
     return _results(begun)
 
 
-def _begin(manager: ReplicaManager, topic_id: uuid.UUID, below: wire.RecordsBelow) -> Deletion:
+def _begin(
+    manager: ReplicaManager, topic_id: uuid.UUID, below: wire.WirePartitionDeletion
+) -> Deletion:
     """Start a deletion. The conditions are checked in the same step of the loop that deletes."""
     try:
         partition = _hosted(manager, topic_id, below.partition, below.leader_epoch)
-    except _Refused as refused:
+    except _DeletionRefused as refused:
         return Deletion(TopicPartition("", below.partition), refused.error)
     result = log_start.delete_intended(
         partition,
@@ -185,9 +188,9 @@ def _begin(manager: ReplicaManager, topic_id: uuid.UUID, below: wire.RecordsBelo
     return deletions.begun(partition, result)
 
 
-def _results(ended: Sequence[Deletion]) -> tuple[wire.RecordsDeleted, ...]:
+def _results(ended: Sequence[Deletion]) -> tuple[wire.WirePartitionDeletionResult, ...]:
     return tuple(
-        wire.RecordsDeleted(
+        wire.WirePartitionDeletionResult(
             partition=deletion.tp.partition,
             error_code=int(deletion.error.value),
             low_watermark=deletion.low_watermark,

@@ -24,14 +24,14 @@ _NODE_BYTES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ReplicaStatesPage:
     """Content of one request."""
 
     topics: tuple[control.TopicState, ...]
     is_last: bool
 
 
-async def pages(manager: ReplicaManager) -> list[Page]:
+async def pages(manager: ReplicaManager) -> list[ReplicaStatesPage]:
     """Return all pages, at least one."""
     held = manager.held()
     # State files of replicas that are not open are read from disk, so in a thread.
@@ -42,7 +42,7 @@ async def pages(manager: ReplicaManager) -> list[Page]:
             sorted([*held, *unopened], key=lambda replica: (replica.topic_id, replica.partition))
         )
     )
-    return [Page(part, index == len(parts) - 1) for index, part in enumerate(parts)]
+    return [ReplicaStatesPage(part, index == len(parts) - 1) for index, part in enumerate(parts)]
 
 
 def _parts(held: Iterable[HeldReplica]) -> Iterator[tuple[control.TopicState, ...]]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ControllerSession:
     """Result of a registration. ``token`` is a secret between broker and controller."""
 
     broker_id: int

@@ -17,7 +17,7 @@ from tidemark.reasons import Reason
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
-from tidemark_broker.control.session import Session
+from tidemark_broker.control.session import ControllerSession
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, Role, log_start
 from tidemark_broker.replication.remote import RemoteSummary
@@ -124,7 +124,7 @@ class StatusReporter:
         """Send a report now."""
         self._kicked.set()
 
-    async def run(self, connection: KafkaConnection, session: Session) -> None:
+    async def run(self, connection: KafkaConnection, session: ControllerSession) -> None:
         """Report until the session ends (raises) or the task is cancelled."""
         while True:
             self._kicked.clear()
@@ -200,7 +200,7 @@ class StatusReporter:
     async def _send(
         self,
         connection: KafkaConnection,
-        session: Session,
+        session: ControllerSession,
         health: _Health,
         changed: list[control.PartitionStatus],
     ) -> None:

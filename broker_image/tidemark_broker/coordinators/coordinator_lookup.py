@@ -9,7 +9,7 @@ from tidemark_broker.coordinators.java_hash import partition_of
 from tidemark_broker.replication.metadata import MetadataCache
 
 
-class Finder:
+class CoordinatorFinder:
     """Lookup by key. ``want`` requests the creation of a missing topic, any number of times."""
 
     def __init__(self, cluster: MetadataCache, want: Callable[[str], None]) -> None:

@@ -17,13 +17,13 @@ from typing import Generic, Protocol, TypeVar
 from kio.schema.errors import ErrorCode
 
 from tidemark.records.batch import CorruptBatch
-from tidemark_broker.coordinators.coordinator_lookup import Finder
+from tidemark_broker.coordinators.coordinator_lookup import CoordinatorFinder
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog
 from tidemark_broker.coordinators.partition_loading import Loaded, Replayed, in_loading_thread, load
 from tidemark_broker.log import LogError
-from tidemark_broker.purgatory import Change, Purgatory, Watch
+from tidemark_broker.purgatory import PartitionChange, Purgatory, Watch
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
 
@@ -91,7 +91,7 @@ class Coordinators(Generic[S]):
     ) -> None:
         self.topic = topic
         self._make = make
-        self._finder = Finder(cluster, want)
+        self._finder = CoordinatorFinder(cluster, want)
         self._purgatory = purgatory
         self._now = now
         self._seats: dict[int, _Seat[S]] = {}
@@ -104,7 +104,7 @@ class Coordinators(Generic[S]):
     # ------------------------------------------------------------ lookup
 
     def partition_of(self, key: str) -> int:
-        """Return the partition of a key. See :meth:`Finder.partition_of`."""
+        """Return the partition of a key. See :meth:`CoordinatorFinder.partition_of`."""
         return self._finder.partition_of(self.topic, key)
 
     def shard_of(self, key: str) -> S:
@@ -173,7 +173,7 @@ class Coordinators(Generic[S]):
         seat = self._new_seat(partition)
         self._seats[partition.partition] = seat
         # Watched before loading, because the load waits for commits of its own partition.
-        key = (Change.HIGH_WATERMARK, partition.tp)
+        key = (PartitionChange.HIGH_WATERMARK, partition.tp)
         self._purgatory.watch(self._watch, key, partition.partition)
         task = asyncio.get_running_loop().create_task(self._load(seat))
         self._loads.add(task)
@@ -186,7 +186,7 @@ class Coordinators(Generic[S]):
     def _resign(self, seat: _Seat[S]) -> None:
         partition = seat.log.partition
         del self._seats[partition.partition]
-        self._purgatory.unwatch(self._watch, (Change.HIGH_WATERMARK, partition.tp))
+        self._purgatory.unwatch(self._watch, (PartitionChange.HIGH_WATERMARK, partition.tp))
         seat.log.end()
         # A state that never became active has no waiters.
         if seat.state is State.ACTIVE:

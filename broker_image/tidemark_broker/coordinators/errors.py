@@ -29,7 +29,7 @@ class CoordinatorError(Exception):
         self.error_code = error_code
 
 
-class RecordTooLarge(CoordinatorError):
+class CoordinatorRecordTooLarge(CoordinatorError):
     """A batch exceeds the topic's limit. Nothing was appended."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:

@@ -14,7 +14,11 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.lru import Lru
 from tidemark.records.builder import Record, build_batch
-from tidemark_broker.coordinators.errors import CoordinatorError, RecordTooLarge, append_failed
+from tidemark_broker.coordinators.errors import (
+    CoordinatorError,
+    CoordinatorRecordTooLarge,
+    append_failed,
+)
 from tidemark_broker.log import AppendOrigin, VerificationGuard
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
@@ -109,7 +113,7 @@ class CoordinatorLog:
         # Checked here, because the error of the append would not contain the sizes.
         limit_bytes = self.partition.log.config.max_message_bytes
         if len(batch) > limit_bytes:
-            raise RecordTooLarge(len(batch), limit_bytes)
+            raise CoordinatorRecordTooLarge(len(batch), limit_bytes)
         begun = produce.begin(
             self.partition,
             batch,

@@ -12,14 +12,14 @@ from tidemark.records.batch import BatchHeader, CorruptBatch, check_crc, iter_he
 from tidemark.records.decode import decode_records
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.log import PartitionLog
-from tidemark_broker.replication.threads import Threads
+from tidemark_broker.replication.threads import ThreadPool
 
 READ_BYTES = 1024 * 1024
 #: A control record's key: version, and abort (0) or commit (1).
 _MARKER = struct.Struct(">hh")
 _COMMIT = 1
 
-in_loading_thread = Threads("coordinators that load", threads=2)
+in_loading_thread = ThreadPool("coordinators that load", threads=2)
 
 
 class Replayed(Protocol):

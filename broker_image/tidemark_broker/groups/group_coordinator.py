@@ -33,18 +33,18 @@ from tidemark_broker.groups.core.consumer_targets import Offload
 from tidemark_broker.groups.core.consumer_values import (
     HeartbeatAnswer,
     HeartbeatRequest,
-    Topic,
+    SubscribedTopic,
 )
-from tidemark_broker.groups.core.group_offsets import Committer, Group, NewOffset
-from tidemark_broker.groups.core.journal import Room
-from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
+from tidemark_broker.groups.core.group_offsets import Group, NewOffset, OffsetCommitter
+from tidemark_broker.groups.core.journal import GroupMemory
+from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps
 from tidemark_broker.groups.core.topic_patterns import BadPattern, compiled
 from tidemark_broker.groups.core.values import (
-    Identity,
     JoinAnswer,
     JoinRequest,
+    MemberIdentity,
     SyncAnswer,
     SyncRequest,
     shown,
@@ -53,7 +53,7 @@ from tidemark_broker.groups.group_responses import Answers
 from tidemark_broker.groups.shard import GroupShard
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
-from tidemark_broker.replication.threads import Threads
+from tidemark_broker.replication.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
 A = TypeVar("A")
@@ -67,9 +67,9 @@ Denied = Callable[[Iterable[str]], Awaitable[Set[str]]]
 #: Number of compiled expressions in the cache.
 _PATTERNS_MAX = 50
 #: Runs long steps of heartbeats.
-_in_heartbeat_thread = Threads("heartbeats", threads=1)
+_in_heartbeat_thread = ThreadPool("heartbeats", threads=1)
 #: Computes the targets of large groups.
-_in_assignor_thread = Threads("assignors", threads=1)
+_in_assignor_thread = ThreadPool("assignors", threads=1)
 #: Topics that are matched with all expressions of a group before the loop is yielded.
 _TOPICS_AT_ONCE = 20
 
@@ -90,7 +90,7 @@ class GroupCoordinator:
         clock: Callable[[], Now],
     ) -> None:
         self.settings = settings
-        self.room = Room(settings.bytes_max)
+        self.room = GroupMemory(settings.bytes_max)
         self._clock = clock
         # One shard per led partition; room and clock are shared by all of them.
         self.coordinators: Coordinators[GroupShard] = Coordinators(
@@ -169,14 +169,14 @@ class GroupCoordinator:
         except TimeoutError:
             return SyncAnswer(error=ErrorCode.rebalance_in_progress)
 
-    async def heartbeat(self, group_id: str, who: Identity, generation_id: int) -> ErrorCode:
+    async def heartbeat(self, group_id: str, who: MemberIdentity, generation_id: int) -> ErrorCode:
         """Handle a classic heartbeat. See :meth:`Rebalancing.heartbeat`."""
         shard = self.coordinators.shard_of(group_id)
         async with shard.turn(group_id):
             steps = shard.classic_heartbeat(group_id, who, generation_id, self._clock())
             return await _driven(steps)
 
-    async def leave(self, group_id: str, members: Sequence[Identity]) -> list[ErrorCode]:
+    async def leave(self, group_id: str, members: Sequence[MemberIdentity]) -> list[ErrorCode]:
         """Remove members. See :meth:`Rebalancing.leave`."""
         shard = self.coordinators.shard_of(group_id)
         async with shard.turn(group_id):
@@ -244,9 +244,9 @@ class GroupCoordinator:
             self._patterns.evict()
         return known
 
-    def _topic(self, name: str) -> Topic | None:
+    def _topic(self, name: str) -> SubscribedTopic | None:
         view = self._cluster.topics.get(name)
-        return None if view is None else Topic(view.topic_id, len(view.partitions))
+        return None if view is None else SubscribedTopic(view.topic_id, len(view.partitions))
 
     def _name(self, topic_id: uuid.UUID) -> str | None:
         view = self._cluster.by_id(topic_id)
@@ -296,7 +296,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------ offsets
 
     async def commit(
-        self, by: Committer, new: Sequence[NewOffset], pause: Pause
+        self, by: OffsetCommitter, new: Sequence[NewOffset], pause: Pause
     ) -> list[ErrorCode]:
         """Commit offsets. Return one error each once the stored ones are committed.
 
@@ -318,7 +318,7 @@ class GroupCoordinator:
 
     async def offsets(
         self, group_id: str
-    ) -> tuple[dict[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
+    ) -> tuple[dict[OffsetKey, CommittedOffset], frozenset[OffsetKey]]:
         """Return the group's committed offsets, and the partitions whose offset a transaction
         may change.
         """
@@ -332,7 +332,7 @@ class GroupCoordinator:
         return known, pending
 
     async def delete_offsets(
-        self, group_id: str, of: Sequence[TopicPartition]
+        self, group_id: str, of: Sequence[OffsetKey]
     ) -> "list[ErrorCode] | ErrorCode":
         """Delete offsets. Return one error each, or the error of the group."""
         shard = self.coordinators.shard_of(group_id)

@@ -30,12 +30,12 @@ from tidemark_broker.groups.core.consumer_values import (
     JOIN,
     HeartbeatAnswer,
     HeartbeatRequest,
-    Topic,
+    SubscribedTopic,
 )
 from tidemark_broker.groups.core.group_configs import GroupConfigOf, GroupConfigs
 from tidemark_broker.groups.core.group_offsets import Group, GroupOffsets
-from tidemark_broker.groups.core.journal import Room
-from tidemark_broker.groups.core.offsets import CommittedOffset, Offsets, TopicPartition
+from tidemark_broker.groups.core.journal import GroupMemory
+from tidemark_broker.groups.core.offsets import CommittedOffset, CommittedOffsets, OffsetKey
 from tidemark_broker.groups.core.rebalancing import CheckDeadline, Rebalancing
 from tidemark_broker.groups.core.records import (
     ExpiringOffsetCommitValue,
@@ -50,9 +50,9 @@ from tidemark_broker.groups.core.records import (
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
 from tidemark_broker.groups.core.values import (
-    Identity,
     JoinAnswer,
     JoinRequest,
+    MemberIdentity,
     SyncAnswer,
     SyncRequest,
     shown,
@@ -76,9 +76,9 @@ class GroupShard:
         deadlines: "Deadlines[Hashable]",
         *,
         settings: GroupSettings,
-        room: Room,
+        room: GroupMemory,
         clock: Callable[[], Now],
-        topic: Callable[[str], Topic | None],
+        topic: Callable[[str], SubscribedTopic | None],
         name: Callable[[uuid.UUID], str | None],
         config_of: GroupConfigOf,
         offload: Callable[["GroupShard", Offload], None],
@@ -95,7 +95,7 @@ class GroupShard:
         # Weak values: a lock disappears with the last request that holds or awaits it.
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.groups: dict[str, ClassicGroup] = {}
-        self.offsets = Offsets()
+        self.offsets = CommittedOffsets()
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         # Both protocols share the journal and the deadlines, since a group may change between them.
         self.rebalancing = Rebalancing(self.groups, self._journal, deadlines, settings, room)
@@ -156,7 +156,7 @@ class GroupShard:
             return
         key, value = read
         if isinstance(key, OffsetCommitKey):
-            of = TopicPartition(key.topic, key.partition)
+            of = OffsetKey(key.topic, key.partition)
             if value is None:
                 self.offsets.remove(key.group, of)
             elif isinstance(value, OffsetCommitValue | ExpiringOffsetCommitValue):
@@ -263,7 +263,7 @@ class GroupShard:
         return None
 
     def classic_heartbeat(
-        self, group_id: str, who: Identity, generation_id: int, now: Now
+        self, group_id: str, who: MemberIdentity, generation_id: int, now: Now
     ) -> Steps[ErrorCode]:
         """Handle the heartbeat of a classic member."""
         group = self.consumer_groups.get(group_id)
@@ -272,7 +272,7 @@ class GroupShard:
             return (yield from beat)
         return self.rebalancing.heartbeat(group_id, who, generation_id, now)
 
-    def leave(self, group_id: str, members: Sequence[Identity], now: Now) -> list[ErrorCode]:
+    def leave(self, group_id: str, members: Sequence[MemberIdentity], now: Now) -> list[ErrorCode]:
         """Remove members. Return the error of each."""
         group = self.consumer_groups.get(group_id)
         if group is not None:

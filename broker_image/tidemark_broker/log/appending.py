@@ -205,7 +205,7 @@ def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> Appen
             # Positions are relative to the bytes of the run, which is written as one piece.
             run = [batch._replace(position=batch.position - start) for batch in run]
             end = run[-1].last_offset
-            known = [each for each in produced if run[0].base_offset <= each.last_offset <= end]
+            known = [item for item in produced if run[0].base_offset <= item.last_offset <= end]
             rolled |= _append(log, buffers, run, now_ms, known)
     return AppendInfo(
         base_offset=batches[0].base_offset,
@@ -288,7 +288,7 @@ def _continuing(
         return data, batches  # not the result of a compaction: the caller rejects it
     gap = Gap(end, first.last_offset, first.leader_epoch).batch()
     shift = len(gap) - first.end_position
-    rest = [each._replace(position=each.position + shift) for each in batches[1:]]
+    rest = [batch._replace(position=batch.position + shift) for batch in batches[1:]]
     front = BatchAt(0, len(gap), end, first.last_offset, first.leader_epoch, NO_TIMESTAMP)
     return gap + bytes(memoryview(data)[first.end_position :]), [front, *rest]
 

@@ -15,7 +15,7 @@ from tidemark_broker.log.batch_walk import BatchAt, walk_batches
 from tidemark_broker.log.segment import Segment
 
 
-class Run(NamedTuple):
+class EpochRun(NamedTuple):
     """Consecutive batches of one epoch, with the offsets of the first and the last record."""
 
     epoch: int
@@ -31,7 +31,7 @@ class SegmentEpochs:
     def __init__(self, segment: Segment, *, whole: bool) -> None:
         self.segment = segment
         self.whole = whole
-        self.runs: list[Run] = []
+        self.runs: list[EpochRun] = []
 
     def note(self, batch: BatchAt) -> None:
         """Add one batch; offsets rise from call to call."""
@@ -39,9 +39,9 @@ class SegmentEpochs:
         if run is not None and run.epoch == batch.leader_epoch:
             self.runs[-1] = run._replace(last_offset=batch.last_offset)
         else:
-            self.runs.append(Run(batch.leader_epoch, batch.base_offset, batch.last_offset))
+            self.runs.append(EpochRun(batch.leader_epoch, batch.base_offset, batch.last_offset))
 
-    def all_runs(self) -> list[Run]:
+    def all_runs(self) -> list[EpochRun]:
         """Return the runs of the whole segment, after a walk (blocking) if the ends differ.
 
         Epochs do not fall, so ends of the same epoch leave no other epoch in between.
@@ -67,14 +67,14 @@ def correct(saved: LeaderEpochs, segments: Iterable[SegmentEpochs]) -> LeaderEpo
     return epochs
 
 
-def _agrees(epochs: LeaderEpochs, run: Run) -> bool:
+def _agrees(epochs: LeaderEpochs, run: EpochRun) -> bool:
     first, last = (
         epochs.epoch_for_offset(offset) for offset in (run.first_offset, run.last_offset)
     )
     return run.epoch < 0 or first == last == run.epoch
 
 
-def _with(epochs: LeaderEpochs, run: Run) -> LeaderEpochs:
+def _with(epochs: LeaderEpochs, run: EpochRun) -> LeaderEpochs:
     """Add a run. Entries after its start are dropped, because later batches add them again."""
     if _agrees(epochs, run):
         return epochs

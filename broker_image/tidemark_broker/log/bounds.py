@@ -10,7 +10,7 @@ an answer to a client.
 from typing import NamedTuple
 
 
-class Bounds(NamedTuple):
+class LogBounds(NamedTuple):
     """Offsets of one moment. A transition returns the next value, or itself if nothing moves.
 
     Invariants: log start <= local log start <= high watermark <= end, and recovery point <= end.
@@ -28,14 +28,14 @@ class Bounds(NamedTuple):
     end: int
 
     @classmethod
-    def empty(cls, offset: int, *, log_start: int) -> "Bounds":
+    def empty(cls, offset: int, *, log_start: int) -> "LogBounds":
         """Return the bounds of an empty log at ``offset``, below which everything is committed."""
         return cls(log_start, offset, offset, offset, offset)._checked()
 
     @classmethod
     def opened(
         cls, first: int, end: int, *, log_start: int, recovery_point: int, high_watermark: int
-    ) -> "Bounds":
+    ) -> "LogBounds":
         """Return the bounds of a log whose local records are [first, end).
 
         The other offsets are from checkpoints and are clamped to the records. Everything below
@@ -52,34 +52,34 @@ class Bounds(NamedTuple):
             end,
         )._checked()
 
-    def appended(self, end: int) -> "Bounds":
+    def appended(self, end: int) -> "LogBounds":
         """Advance the end to ``end`` (exclusive) after an append."""
         assert end > self.end, (end, self)
         # Called for each produce, here and below: _replace would take three times as long.
-        return Bounds(
+        return LogBounds(
             self.log_start, self.local_start, self.recovery_point, self.high_watermark, end
         )
 
-    def committed(self, offset: int) -> "Bounds":
+    def committed(self, offset: int) -> "LogBounds":
         """Raise the high watermark to ``offset``, but not above the local end."""
         offset = min(offset, self.end)
         if offset <= self.high_watermark:
             return self
-        return Bounds(self.log_start, self.local_start, self.recovery_point, offset, self.end)
+        return LogBounds(self.log_start, self.local_start, self.recovery_point, offset, self.end)
 
-    def flushed(self, offset: int) -> "Bounds":
+    def flushed(self, offset: int) -> "LogBounds":
         """Raise the recovery point to ``offset``."""
         assert offset <= self.end, (offset, self)
         return self._replace(recovery_point=max(self.recovery_point, offset))
 
-    def with_log_start(self, offset: int) -> "Bounds":
+    def with_log_start(self, offset: int) -> "LogBounds":
         """Raise the log start to ``offset``, never above the high watermark (invariant 13)."""
         assert offset <= self.high_watermark, (offset, self)
         return self._replace(
             log_start=max(self.log_start, offset), local_start=max(self.local_start, offset)
         )
 
-    def with_local_start(self, offset: int) -> "Bounds":
+    def with_local_start(self, offset: int) -> "LogBounds":
         """Raise the local start to ``offset``: records below are in the tier only.
 
         Uncommitted records never are (invariant 6).
@@ -87,24 +87,24 @@ class Bounds(NamedTuple):
         assert offset <= self.high_watermark, (offset, self)
         return self._replace(local_start=max(self.local_start, offset))
 
-    def without_remote_part(self) -> "Bounds":
+    def without_remote_part(self) -> "LogBounds":
         """Drop the remote part from the log."""
         return self._replace(log_start=self.local_start)
 
-    def begun_at(self, base_offset: int) -> "Bounds":
+    def begun_at(self, base_offset: int) -> "LogBounds":
         """Let an empty log take a batch that starts at ``base_offset``, below its own start."""
         assert base_offset < self.end, (base_offset, self)
         return self._replace(local_start=max(self.log_start, base_offset))
 
-    def lowered(self, offset: int) -> "Bounds":
+    def lowered(self, offset: int) -> "LogBounds":
         """Lower all bounds but the end to ``offset``, while a truncation is in progress."""
         return self.truncated(offset)._replace(end=self.end)
 
-    def truncated(self, offset: int) -> "Bounds":
+    def truncated(self, offset: int) -> "LogBounds":
         """Lower all bounds to ``offset`` after a truncation."""
-        return Bounds._make(min(bound, offset) for bound in self)._checked()
+        return LogBounds._make(min(bound, offset) for bound in self)._checked()
 
-    def _checked(self) -> "Bounds":
+    def _checked(self) -> "LogBounds":
         assert self.log_start <= self.local_start <= self.high_watermark <= self.end, self
         assert self.recovery_point <= self.end, self
         return self

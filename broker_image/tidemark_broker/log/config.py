@@ -51,11 +51,11 @@ class LogConfig:
         Raises ``ValueError``, which names the key, for a value that cannot be parsed.
         """
         values: dict[str, Any] = {}
-        for each in fields(cls):
-            key = TOPIC[each.name.replace("_", ".")]
+        for field_ in fields(cls):
+            key = TOPIC[field_.name.replace("_", ".")]
             if key.name in entries:
                 try:
-                    values[each.name] = key.type.parse(entries[key.name].strip())
+                    values[field_.name] = key.type.parse(entries[key.name].strip())
                 except ValueError as error:
                     raise ValueError(
                         f"{key.name}={entries[key.name]!r} cannot be parsed"

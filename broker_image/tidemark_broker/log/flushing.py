@@ -95,7 +95,7 @@ def _save_indexes(log: LogState, *, closing: bool = False) -> None:
             segment.cut_torn_tail()
         if closing:
             active.seal()
-        unsaved = [(each, each.unsaved()) for each in (*segments.unfinished, active)]
+        unsaved = [(item, item.unsaved()) for item in (*segments.unfinished, active)]
         if closing and active.size_bytes and log.producers.is_complete:
             segments.snapshots.take(log.bounds.end, log.producers.snapshot())
     # Write outside the lock: appends continue during the I/O.
@@ -130,7 +130,7 @@ def _due(log: LogState, target: int) -> list[Segment]:
     cut there, and a power failure undoes a cut that was not synced.
     """
     first = log.segments.number_of(log.bounds.recovery_point - 1)
-    return [each for each in log.segments.items[first:] if each.base_offset < target]
+    return [item for item in log.segments.items[first:] if item.base_offset < target]
 
 
 def _sync(log: LogState, due: Sequence[Segment]) -> None:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import TopicPartition
 from tidemark_broker.lock_order import LockRank
-from tidemark_broker.log.bounds import Bounds
+from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.checkpoint_file import OffsetCheckpoint
 from tidemark_broker.log.errors import StorageError
 from tidemark_broker.log.log_starts import LogStarts, Starts
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _Moment: TypeAlias = tuple[
     int,
     tuple[TopicPartition, ...],
-    list[tuple[LogState, Bounds, StartRecord, Starts | None, int | None, int | None]],
+    list[tuple[LogState, LogBounds, StartRecord, Starts | None, int | None, int | None]],
 ]
 
 
@@ -65,7 +65,7 @@ class LogCheckpoints:
 
     def has_entry(self, key: TopicPartition) -> bool:
         """Return whether any of the files has an entry of that name."""
-        return key in self.starts.recorded or any(key in each.offsets for each in self._offsets)
+        return key in self.starts.recorded or any(key in offset.offsets for offset in self._offsets)
 
     @property
     def _offsets(self) -> tuple[OffsetCheckpoint, ...]:
@@ -96,7 +96,7 @@ class LogCheckpoints:
         return self.starts.changes, failures, of_logs
 
     def _exist(self) -> bool:
-        return self.starts.exists and all(each.exists for each in self._offsets)
+        return self.starts.exists and all(offset.exists for offset in self._offsets)
 
     def record_starts(self, logs: Iterable[PartitionLog]) -> None:
         """T: persist the logs' starts, announced ones included.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark_broker.lock_order import LockRank, ordered_rlock
-from tidemark_broker.log.bounds import Bounds
+from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.epoch_file import EpochFile
 from tidemark_broker.log.errors import StorageError
@@ -70,7 +70,7 @@ class LogState:
         self.producers = ProducerStates(producer_limit)
 
     def adopt(
-        self, segments: SegmentList, epochs: LeaderEpochs, epoch_file: EpochFile, bounds: Bounds
+        self, segments: SegmentList, epochs: LeaderEpochs, epoch_file: EpochFile, bounds: LogBounds
     ) -> None:
         """Take over the opened state, which is contiguous from the local log start to the end
         (invariant 4).
@@ -123,7 +123,7 @@ class LogState:
             indexed_below=self.bounds.end + 1 if indexed_below is None else indexed_below,
             high_watermark=self.bounds.high_watermark,
         )
-        self.has_aborted = any(len(each.aborted) for each in self.segments.items)
+        self.has_aborted = any(len(item.aborted) for item in self.segments.items)
 
     # -- bounds --------------------------------------------------------------------------------
 
@@ -144,13 +144,13 @@ class LogState:
             self.producers.on_high_watermark(self.bounds.high_watermark)
             return True
 
-    def move_log_start(self, bounds: Bounds) -> None:
+    def move_log_start(self, bounds: LogBounds) -> None:
         """Set ``bounds`` and drop the epochs below the log start. The caller holds ``lock``."""
         self.bounds = bounds
         self.epochs = self.epochs.truncate_from_start(bounds.log_start)
 
     @property
-    def bounds_on_record(self) -> Bounds:
+    def bounds_on_record(self) -> LogBounds:
         """Bounds for the checkpoints: a truncation in progress counts as done."""
         bounds, cut_ahead = self.bounds, self.cut_ahead
         return bounds if cut_ahead is None else bounds.lowered(cut_ahead)

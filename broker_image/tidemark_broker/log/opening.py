@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidemark.logfiles.leader_epochs import LeaderEpochs
-from tidemark_broker.log.bounds import Bounds
+from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.creation import make_directory
 from tidemark_broker.log.deletion import sync_parent_of
@@ -58,7 +58,7 @@ def create_log(
         open_segments=open_segments,
         producer_limit=producer_limit,
     )
-    log.adopt(segments, LeaderEpochs(), EpochFile(directory), Bounds.empty(0, log_start=0))
+    log.adopt(segments, LeaderEpochs(), EpochFile(directory), LogBounds.empty(0, log_start=0))
     try:
         sync_parent_of(directory, sync_parent)
     except BaseException:  # otherwise the next attempt would find a log without an owner
@@ -108,7 +108,7 @@ def open_log(
     start = loaded.segments[0].base_offset if log_start_offset is None else log_start_offset
     epoch_file, epochs = _load_epochs(log, loaded, start)
     # Checkpoints may lag behind or be ahead of the files; the files decide.
-    bounds = Bounds.opened(
+    bounds = LogBounds.opened(
         *loaded.extent,
         log_start=start,
         recovery_point=recovery_point,
@@ -153,7 +153,7 @@ def _reopen(log: LogState) -> bool:
     start, local_start = former.log_start, starts_of(log).local_log_start_offset
     loaded = _load(log, former.recovery_point, start, local_start, clean_shutdown=False)
     epoch_file, epochs = _load_epochs(log, loaded, start)
-    bounds = Bounds.opened(
+    bounds = LogBounds.opened(
         *loaded.extent,
         log_start=start,
         recovery_point=former.recovery_point,

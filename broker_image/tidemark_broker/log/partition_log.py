@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tidemark.logfiles.checkpoints import TopicPartition
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import Buffer
 from tidemark.records.control import EndMarker
 from tidemark_broker.log import (
@@ -28,7 +28,7 @@ from tidemark_broker.log import (
     truncation,
 )
 from tidemark_broker.log.batch_inspection import BatchContents
-from tidemark_broker.log.bounds import Bounds
+from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.deletion import rename_log
 from tidemark_broker.log.log_state import LogState
@@ -84,7 +84,7 @@ class PartitionLog:
         self.state.config = config
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> LogBounds:
         """All bounding offsets, as one consistent value."""
         return self.state.bounds
 
@@ -348,7 +348,7 @@ class PartitionLog:
         """
         return reading.read(self.state, offset, max_bytes, up_to_offset, min_one=min_one)
 
-    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
         """T: return the aborted transactions with records in [start, end), in the order of their
         markers.
 

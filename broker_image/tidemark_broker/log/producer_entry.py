@@ -131,7 +131,7 @@ def packed_without_written(data: bytes) -> bytes | None:
     return b"".join((data[:ENTRY_BYTES], _HAS_WRITTEN.pack(False), data[_BATCHES_AT:]))
 
 
-class ProducerEntry:
+class ProducerStateEntry:
     """One producer in one log.
 
     ``batches``: oldest first, all of ``epoch``. ``txn_first_offset``: first offset of its open
@@ -302,7 +302,7 @@ class ProducerEntry:
         )
 
     @classmethod
-    def unpacked(cls, data: bytes) -> "ProducerEntry":
+    def unpacked(cls, data: bytes) -> "ProducerStateEntry":
         """Return the producer that :meth:`packed` packed."""
         entry = cls.of(unpack_entry(data))
         (entry.has_written,) = _HAS_WRITTEN.unpack_from(data, ENTRY_BYTES)
@@ -326,7 +326,7 @@ class ProducerEntry:
         )
 
     @classmethod
-    def of(cls, entry: SnapshotEntry) -> "ProducerEntry":
+    def of(cls, entry: SnapshotEntry) -> "ProducerStateEntry":
         """Return the producer of a snapshot's entry."""
         made = cls()
         made.epoch = entry.producer_epoch

@@ -50,7 +50,7 @@ def _rebuild(
     end = segments[-1].next_offset
     # A snapshot omits transactions that ended by markers not committed yet, so one above the high
     # watermark is not usable. The snapshot of a clean shutdown omits none.
-    incomplete = {each.base_offset for each in segments if each.base_offset > high_watermark}
+    incomplete = {item.base_offset for item in segments if item.base_offset > high_watermark}
     found = snapshots.latest(min(indexed_below, end), incomplete)
     begin, entries = (segments[0].base_offset, ()) if found is None else found
     # Batches before the snapshot restore what it lacks: more than one batch of a producer.
@@ -82,7 +82,7 @@ def _lately_before(segments: Sequence[Segment], offset: int) -> Iterator[Produce
 
     Their clients may retry them, and a snapshot has only one batch of each producer.
     """
-    before = [each for each in segments if each.next_offset <= offset and each.size_bytes]
+    before = [item for item in segments if item.next_offset <= offset and item.size_bytes]
     chosen, left = [], _RECALLED_BYTES
     for segment in reversed(before):
         # Clients give up retries after some minutes, so older batches cannot come again.

@@ -85,19 +85,19 @@ class ProducerSnapshots:
 
     def remove_above(self, offset: int) -> None:
         """T: remove the snapshots above ``offset``."""
-        for each in [each for each in self._unsaved if each > offset]:
-            del self._unsaved[each]
-        self._remove(each for each in self._saved() if each > offset)
+        for item in [item for item in self._unsaved if item > offset]:
+            del self._unsaved[item]
+        self._remove(item for item in self._saved() if item > offset)
 
     def remove_all_but(self, offset: int | None) -> None:
         """T: remove all other snapshots, unwritten ones included."""
         self._unsaved.clear()
-        self._remove(each for each in self._saved() if each != offset)
+        self._remove(item for item in self._saved() if item != offset)
 
     def keep_only(self, offsets: Iterable[int]) -> None:
         """T: remove the snapshots of other offsets."""
         kept = frozenset(offsets)
-        self._remove(each for each in self._saved() if each not in kept)
+        self._remove(item for item in self._saved() if item not in kept)
 
     def path(self, offset: int) -> Path:
         """Return the path of the snapshot of that offset."""

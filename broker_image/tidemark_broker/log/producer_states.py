@@ -23,7 +23,7 @@ from typing import NamedTuple
 from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles.producer_snapshot import ENTRY_BYTES, join_entries
 from tidemark.logfiles.producer_snapshot import ProducerEntry as SnapshotEntry
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import BatchHeader
 from tidemark_broker.log.batch_walk import BatchAt
 from tidemark_broker.log.errors import InvalidTransactionState, OutOfOrderSequence, TooManyProducers
@@ -33,7 +33,7 @@ from tidemark_broker.log.producer_entry import (
     AppendOrigin,
     BatchMetadata,
     ProducerBatch,
-    ProducerEntry,
+    ProducerStateEntry,
     packed_timestamp_ms,
     packed_without_written,
 )
@@ -97,7 +97,7 @@ class _Verification:
         elif epoch == self.epoch:
             self.lowest_sequence = min(self.lowest_sequence, sequence)
 
-    def check(self, batch: ProducerBatch, known: ProducerEntry | None) -> None:
+    def check(self, batch: ProducerBatch, known: ProducerStateEntry | None) -> None:
         """Raise :class:`OutOfOrderSequence` if an earlier batch is still to arrive."""
         first = batch.base_sequence
         if self.supports_epoch_bump and first != 0 and (known is None or not known.batches):
@@ -141,7 +141,7 @@ class ProducerStates:
     def __init__(self, limit: ProducerLimit | None = None) -> None:
         self._limit = limit or ProducerLimit()
         #: Producers that wrote last, in that order. No producer is in both dictionaries.
-        self._live: dict[int, ProducerEntry] = {}
+        self._live: dict[int, ProducerStateEntry] = {}
         #: All others, packed.
         self._packed: dict[int, bytes] = {}
         #: First offset of each open transaction, in rising order, and its producer.
@@ -161,23 +161,23 @@ class ProducerStates:
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._live or producer_id in self._packed
 
-    def _known(self, producer_id: int) -> ProducerEntry | None:
+    def _known(self, producer_id: int) -> ProducerStateEntry | None:
         """Return the state of a producer, read-only: a packed one stays packed."""
         entry = self._live.get(producer_id)
         if entry is None and (packed := self._packed.get(producer_id)) is not None:
-            return ProducerEntry.unpacked(packed)
+            return ProducerStateEntry.unpacked(packed)
         return entry
 
-    def _newest(self, most: int | None) -> Iterator[tuple[int, ProducerEntry]]:
+    def _newest(self, most: int | None) -> Iterator[tuple[int, ProducerStateEntry]]:
         """Yield every producer, or the ``most`` that wrote last. Only these are unpacked."""
         skipped = 0 if most is None else max(0, len(self) - most)
         for producer_id, packed in islice(self._packed.items(), skipped, None):
-            yield producer_id, ProducerEntry.unpacked(packed)
+            yield producer_id, ProducerStateEntry.unpacked(packed)
         yield from islice(self._live.items(), max(0, skipped - len(self._packed)), None)
 
     # -- appends -------------------------------------------------------------------------------
 
-    def entry_in_sequence(self, header: BatchHeader) -> ProducerEntry | None:
+    def entry_in_sequence(self, header: BatchHeader) -> ProducerStateEntry | None:
         """Return the producer whose next batch in sequence this is, if nothing else needs checking.
 
         The caller calls :meth:`note_in_sequence` after the append. This replaces :meth:`check` and
@@ -186,7 +186,7 @@ class ProducerStates:
         entry = self._live.get(header.producer_id)
         return entry if entry is not None and entry.is_followed_by(header) else None
 
-    def note_in_sequence(self, entry: ProducerEntry, header: BatchHeader, at: BatchAt) -> None:
+    def note_in_sequence(self, entry: ProducerStateEntry, header: BatchHeader, at: BatchAt) -> None:
         """Record the batch of a producer that :meth:`entry_in_sequence` returned."""
         producers, producer_id = self._live, header.producer_id
         # Reinsert at the end: the dictionary is ordered by the last write.
@@ -250,12 +250,13 @@ class ProducerStates:
         )
 
     def check_marker(self, batch: ProducerBatch, transaction_version: int) -> None:
-        """Check a marker before a leader appends it; see :meth:`ProducerEntry.check_marker`."""
+        """Check a marker before a leader appends it; see
+        :meth:`ProducerStateEntry.check_marker`."""
         entry = self._known(batch.producer_id)
         if entry is not None and batch.marker is not None:
             entry.check_marker(batch, batch.marker, transaction_version)
 
-    def note(self, batch: ProducerBatch) -> AbortedTransaction | None:
+    def note(self, batch: ProducerBatch) -> AbortedTxn | None:
         """Record a batch after its append, here or by the leader.
 
         Return the transaction it aborts, if any.
@@ -276,7 +277,7 @@ class ProducerStates:
                 self._settle()
         return None
 
-    def _end(self, entry: ProducerEntry, batch: ProducerBatch) -> AbortedTransaction | None:
+    def _end(self, entry: ProducerStateEntry, batch: ProducerBatch) -> AbortedTxn | None:
         assert batch.marker is not None
         self._verified(batch.producer_id)
         first_offset = entry.txn_first_offset
@@ -293,9 +294,9 @@ class ProducerStates:
             return None
         # Readers stop their search for aborted transactions at this offset.
         stable = next(iter(self._ongoing), batch.last_offset + 1)
-        return AbortedTransaction(batch.producer_id, first_offset, batch.last_offset, stable)
+        return AbortedTxn(batch.producer_id, first_offset, batch.last_offset, stable)
 
-    def _unpacked_or_new(self, producer_id: int) -> ProducerEntry:
+    def _unpacked_or_new(self, producer_id: int) -> ProducerStateEntry:
         """Return the entry of a producer that becomes live."""
         if len(self._live) >= LIVE_MAX:
             # Half of them at once: taking single items from the front of a dictionary is slow.
@@ -303,9 +304,9 @@ class ProducerStates:
                 self._packed[oldest_id] = self._live.pop(oldest_id).packed(oldest_id)
         packed = self._packed.pop(producer_id, None)
         if packed is not None:
-            return ProducerEntry.unpacked(packed)
+            return ProducerStateEntry.unpacked(packed)
         self._limit.count += 1
-        return ProducerEntry()
+        return ProducerStateEntry()
 
     # -- transactions --------------------------------------------------------------------------
 
@@ -430,7 +431,7 @@ class ProducerStates:
             if timestamp_ms <= newest_ms and (idle := packed_without_written(packed)):
                 self._packed[producer_id] = idle
                 continue
-            entry = ProducerEntry.unpacked(packed)
+            entry = ProducerStateEntry.unpacked(packed)
             if entry.is_expired(now_ms, idle_ms, newest_ms):
                 del self._packed[producer_id]
                 self._limit.count -= 1
@@ -438,8 +439,8 @@ class ProducerStates:
                 self._packed[producer_id] = entry.packed(producer_id)
         late = [
             producer_id
-            for producer_id, each in self._verifications.items()
-            if now_ms - each.began_ms >= idle_ms
+            for producer_id, verification in self._verifications.items()
+            if now_ms - verification.began_ms >= idle_ms
         ]
         for producer_id in late:
             self._verified(producer_id)
@@ -460,10 +461,10 @@ class ProducerStates:
         """Replace the whole state by that of a snapshot."""
         self.clear()
         ongoing = {}
-        for each in entries:
-            self._packed[each.producer_id] = ProducerEntry.of(each).packed(each.producer_id)
-            if each.current_txn_first_offset >= 0:
-                ongoing[each.current_txn_first_offset] = each.producer_id
+        for entry in entries:
+            self._packed[entry.producer_id] = ProducerStateEntry.of(entry).packed(entry.producer_id)
+            if entry.current_txn_first_offset >= 0:
+                ongoing[entry.current_txn_first_offset] = entry.producer_id
         self._limit.count += len(self)
         self._ongoing = dict(sorted(ongoing.items()))
         self._settle()
@@ -473,12 +474,12 @@ class ProducerStates:
 
         A snapshot has only the last batch of each producer.
         """
-        found: dict[int, ProducerEntry] = {}
+        found: dict[int, ProducerStateEntry] = {}
         for batch in batches:
             if batch.marker is None and batch.producer_id in self._packed:
-                found.setdefault(batch.producer_id, ProducerEntry()).add(batch)
+                found.setdefault(batch.producer_id, ProducerStateEntry()).add(batch)
         for producer_id, recalled in found.items():
-            entry = ProducerEntry.unpacked(self._packed[producer_id])
+            entry = ProducerStateEntry.unpacked(self._packed[producer_id])
             # Use them only if they end with the snapshot's own batch, else they are of another
             # history.
             if recalled.epoch == entry.epoch and recalled.batches[-1:] == entry.batches:

@@ -8,7 +8,7 @@ one. If the segment is cut, removed or replaced meanwhile, the thread retries.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import HEADER_BYTES
 from tidemark_broker.log.batch_inspection import unpack_limits
 from tidemark_broker.log.errors import LogError
@@ -88,7 +88,7 @@ def aborted_count(log: LogState, start: int) -> int:
         return sum(map(len, _indexes_from(log, start)))
 
 
-def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTransaction]:
+def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTxn]:
     """T: do the work of :meth:`PartitionLog.aborted_transactions`."""
     while True:
         with log.lock:
@@ -107,8 +107,8 @@ def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTra
 def _has_all(log: LogState, indexes: list[TransactionIndex], truncations: int) -> bool:
     """Return whether nothing was cut, removed or compacted since the indexes were looked up."""
     with log.lock:
-        there = {id(each.aborted) for each in log.segments.items}
-        return truncations == log.truncations and all(id(each) in there for each in indexes)
+        there = {id(item.aborted) for item in log.segments.items}
+        return truncations == log.truncations and all(id(index) in there for index in indexes)
 
 
 def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
@@ -116,7 +116,7 @@ def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
     if not log.has_aborted:
         return []
     items = log.segments.items
-    return [each.aborted for each in items[log.segments.number_of(start) :] if len(each.aborted)]
+    return [item.aborted for item in items[log.segments.number_of(start) :] if len(item.aborted)]
 
 
 def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | None:

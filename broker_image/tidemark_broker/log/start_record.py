@@ -8,7 +8,7 @@ at once, and persists it before a file is deleted.
 
 from dataclasses import dataclass, replace
 
-from tidemark_broker.log.bounds import Bounds
+from tidemark_broker.log.bounds import LogBounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class StartRecord:
         """Return the value for a log that was opened or created."""
         return cls(log_start, log_start, log_start)
 
-    def target(self, bounds: Bounds) -> int:
+    def target(self, bounds: LogBounds) -> int:
         """Return the log start that is to be persisted soon."""
         return max(bounds.log_start, self.announced)
 
-    def recordable(self, bounds: Bounds) -> int:
+    def recordable(self, bounds: LogBounds) -> int:
         """Return the highest log start that may be persisted, never above the end that a crash
         leaves.
 
@@ -43,7 +43,7 @@ class StartRecord:
         durable_end = max(bounds.recovery_point, self.synced_to)
         return max(bounds.log_start, min(self.announced, durable_end))
 
-    def adoptable(self, bounds: Bounds) -> int:
+    def adoptable(self, bounds: LogBounds) -> int:
         """Return the log start that may take effect: announced and persisted."""
         return min(self.checkpointed, self.target(bounds))
 
@@ -51,7 +51,7 @@ class StartRecord:
         """Note that everything below ``offset`` is durable."""
         return replace(self, synced_to=max(self.synced_to, offset))
 
-    def recorded(self, log_start: int, bounds: Bounds) -> "StartRecord":
+    def recorded(self, log_start: int, bounds: LogBounds) -> "StartRecord":
         """Note that ``log_start``, or a later one, is persisted.
 
         Records are written in order, but their writer threads may report out of order.
@@ -59,7 +59,7 @@ class StartRecord:
         held = max(self.checkpointed, log_start)
         return replace(self, checkpointed=held, durable=min(held, bounds.log_start))
 
-    def adopted(self, log_start: int, bounds: Bounds) -> "StartRecord":
+    def adopted(self, log_start: int, bounds: LogBounds) -> "StartRecord":
         """Note that the persisted ``log_start`` took effect."""
         assert log_start <= min(self.checkpointed, bounds.log_start), (log_start, self, bounds)
         return replace(self, durable=max(self.durable, log_start))

@@ -83,7 +83,7 @@ def finish_swaps(directory: Path) -> None:
 
     Raises ``OSError``.
     """
-    found = [each.name for each in directory.iterdir()]
+    found = [path.name for path in directory.iterdir()]
     for name in found:
         if name.endswith(names.CLEANED_SUFFIX):
             (directory / name).unlink()

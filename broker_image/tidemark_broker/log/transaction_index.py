@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidemark.logfiles.transaction_index import (
     ENTRY_BYTES,
-    AbortedTransaction,
+    AbortedTxn,
     TransactionIndexError,
     decode_aborted,
     encode_aborted,
@@ -36,7 +36,7 @@ class TransactionIndex:
     def __init__(self, path: Path, entries: int = 0) -> None:
         self.path = path
         #: Number of entries in the file, and the entries that follow them.
-        self._content: tuple[int, list[AbortedTransaction]] = (entries, [])
+        self._content: tuple[int, list[AbortedTxn]] = (entries, [])
         self._is_stale = False
 
     @classmethod
@@ -58,7 +58,7 @@ class TransactionIndex:
         saved, unsaved = self._content
         return saved + len(unsaved)
 
-    def append(self, transaction: AbortedTransaction) -> None:
+    def append(self, transaction: AbortedTxn) -> None:
         """Add a transaction whose marker was appended to the segment."""
         self._content[1].append(transaction)
 
@@ -110,26 +110,26 @@ class TransactionIndex:
                     os.close(descriptor)
         self._content = (saved, kept)
 
-    def between(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
+    def between(self, start: int, end: int) -> tuple[list[AbortedTxn], bool]:
         """Return the transactions that ended at or above ``start`` and started below ``end``
         (blocking), and whether these are all, because everything below ``end`` was stable by
         then.
         """
         found = []
-        for each in self._ended_from(start):
-            if each.first_offset < end:
-                found.append(each)
-            if each.last_stable_offset >= end:
+        for item in self._ended_from(start):
+            if item.first_offset < end:
+                found.append(item)
+            if item.last_stable_offset >= end:
                 return found, True
         return found, False
 
-    def _ended_from(self, offset: int) -> Iterator[AbortedTransaction]:
+    def _ended_from(self, offset: int) -> Iterator[AbortedTxn]:
         saved, unsaved = self._content
         if saved:
             yield from self._saved_from(offset, saved)
         yield from unsaved[bisect_left(unsaved, offset, key=_last_offset) :]
 
-    def _saved_from(self, offset: int, saved: int) -> Iterator[AbortedTransaction]:
+    def _saved_from(self, offset: int, saved: int) -> Iterator[AbortedTxn]:
         with storage_errors(f"{self.path} cannot be read"):
             try:
                 descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -150,7 +150,7 @@ class TransactionIndex:
                 os.close(descriptor)
 
 
-def _last_offset(transaction: AbortedTransaction) -> int:
+def _last_offset(transaction: AbortedTxn) -> int:
     return transaction.last_offset
 
 
@@ -168,9 +168,7 @@ def _entries(descriptor: int, number: int, count: int) -> bytes:
     return pread_exactly(descriptor, count * ENTRY_BYTES, number * ENTRY_BYTES)
 
 
-def aborted_between(
-    indexes: Iterable[TransactionIndex], start: int, end: int
-) -> list[AbortedTransaction]:
+def aborted_between(indexes: Iterable[TransactionIndex], start: int, end: int) -> list[AbortedTxn]:
     """Return all aborted transactions with records in [start, end) (blocking), from the indexes
     of the segments from that of ``start``.
     """

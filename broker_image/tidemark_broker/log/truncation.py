@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
-from tidemark_broker.log.bounds import Bounds
+from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.log_starts import Starts
@@ -95,7 +95,7 @@ def truncate_fully_and_start_at(
                 log.check_usable()
                 log.lower_bounds(cut_to)
                 renamed = replace_segments(log, offset, producer_snapshot)
-                log.bounds = Bounds.empty(offset, log_start=log_start)
+                log.bounds = LogBounds.empty(offset, log_start=log_start)
                 if producer_snapshot is not None:
                     log.reload_producers()
                     log.producers.recall(recent_batches)

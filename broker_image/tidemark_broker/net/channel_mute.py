@@ -19,7 +19,7 @@ FIRST_MAX_S = 10.0
 _ASK_AGAIN_S = 1.0
 
 
-class Rest:
+class ChannelMute:
     """Mute of one connection; ``over`` is called at its end."""
 
     __slots__ = ("_first_until_s", "_loop", "_over", "_timer", "_until_s", "before_first")

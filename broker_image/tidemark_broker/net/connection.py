@@ -22,11 +22,11 @@ from tidemark.wire.connection import peer_name
 from tidemark.wire.framing import PRODUCE_KEY, FrameError, peek_key
 from tidemark.wire.receiver import Frame, FrameReceiver
 from tidemark_broker.net.budget import RequestBudget
-from tidemark_broker.net.channel_mute import Rest
+from tidemark_broker.net.channel_mute import ChannelMute
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.partial_requests import UnfinishedFrames
-from tidemark_broker.net.read_backpressure import REQUEST_BYTES_MIN, Reading, weight
+from tidemark_broker.net.read_backpressure import REQUEST_BYTES_MIN, ReadBackpressure, weight
 from tidemark_broker.net.sockets import has_left
 from tidemark_broker.net.unsent_responses import Unsent
 from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
@@ -65,7 +65,7 @@ class CloseConnection(Exception):  # named as the order it gives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class ListenerState:
     """Parts that all connections of one listener share.
 
     ``opened`` and ``lost`` are called for each connection. ``confined`` and ``released`` are called
@@ -103,7 +103,7 @@ class _Slot:
 class ServerConnection(asyncio.BufferedProtocol):
     """Connection of one accepted socket. See the module."""
 
-    def __init__(self, shared: Shared, address: str = "") -> None:
+    def __init__(self, shared: ListenerState, address: str = "") -> None:
         self.shared = shared
         self.address = address
         self._config = shared.config
@@ -112,7 +112,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._serve: Serve
         self._now = shared.loop.time
         # Reading decides when to pause. It calls back once the reason has passed.
-        self._reading = Reading(
+        self._reading = ReadBackpressure(
             FrameReceiver(
                 shared.config.request_bytes_max, shared.scratch, frame_bytes_min=REQUEST_BYTES_MIN
             ),
@@ -130,7 +130,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_read = True
         self._ended = False
         self._unsent = Unsent(AnswerMemory(shared.answers), shared.loop, self._advance)
-        self._rest = Rest(shared.loop, self._rest_is_over)
+        self._rest = ChannelMute(shared.loop, self._rest_is_over)
         self._closing: asyncio.TimerHandle | None = None
         self.peer = "?"
         self.last_received_s = 0.0
@@ -264,9 +264,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         return None if tls is None else tls.getpeercert(binary_form=True)
 
     def confine(self, frame_bytes_max: int, timeout_s: float) -> None:
-        """Restrict the connection until :meth:`release`:
-
-        small frames, one at a time, with a deadline.
+        """Restrict the connection until :meth:`release`: small frames, one at a time, with a
+        deadline.
         """
         self._reading.limit(frame_bytes_max)
         self._in_flight_max = 1
@@ -281,7 +280,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.shared.released(self)
 
     def rests_before_first(self, rest_s: Callable[[Frame], float | None]) -> None:
-        """Set :attr:`Rest.before_first`. Of a large request only the beginning is read before."""
+        """Set :attr:`ChannelMute.before_first`. Of a large request only the beginning is read
+        before."""
         self._rest.before_first = rest_s
 
     def rest(self, for_s: float) -> None:
@@ -302,9 +302,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def parked_bytes(self) -> int:
-        """Bytes of requests that cannot start for an unlimited time:
-
-        behind a waiting one, or muted.
+        """Bytes of requests that cannot start for an unlimited time: behind a waiting one, or
+        muted.
         """
         if not (self._reading.behind_one or self._rest.is_on):
             return 0

@@ -14,7 +14,7 @@ from tidemark.tls.acceptor import Refusals
 from tidemark.wire.receiver import SCRATCH_BYTES
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
-from tidemark_broker.net.connection import OpenSession, ServerConnection, Shared
+from tidemark_broker.net.connection import ListenerState, OpenSession, ServerConnection
 from tidemark_broker.net.connection_quotas import Newcomers
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.partial_requests import UnfinishedFrames
@@ -53,7 +53,7 @@ class Connections:
         self._sweepers: list[asyncio.Task[None]] = []
         self._scratch = bytearray(SCRATCH_BYTES)
 
-    def shared(self, open_session: OpenSession, name: str) -> Shared:
+    def shared(self, open_session: OpenSession, name: str) -> ListenerState:
         """Return the shared parts of one listener's connections."""
         loop = asyncio.get_running_loop()
         # The sweeps need a running loop, which does not exist in the constructor.
@@ -61,7 +61,7 @@ class Connections:
             sweeps = (self._close_idle(), self._close_non_readers(), self._close_parked())
             self._sweepers = [loop.create_task(sweep) for sweep in sweeps]
         # Budgets are common to all listeners, only sessions and refusals differ.
-        return Shared(
+        return ListenerState(
             open_session=open_session,
             config=self.config,
             metrics=self.metrics,
@@ -77,7 +77,7 @@ class Connections:
             refusals=Refusals(f"listener {name}"),
         )
 
-    async def close(self, of: Shared, grace_s: float) -> None:
+    async def close(self, of: ListenerState, grace_s: float) -> None:
         """Let running requests of a listener finish for ``grace_s`` seconds, then close its
         connections.
         """
@@ -92,7 +92,7 @@ class Connections:
                 sweeper.cancel()
             self._sweepers.clear()
 
-    async def _all_lost(self, of: Shared, grace_s: float) -> None:
+    async def _all_lost(self, of: ListenerState, grace_s: float) -> None:
         now = asyncio.get_running_loop().time
         deadline = now() + grace_s
         while left := self._of(of):  # removed in connection_lost, a turn or two later
@@ -102,7 +102,7 @@ class Connections:
                 deadline = float("inf")
             await asyncio.sleep(0.001)
 
-    def _of(self, listener: Shared) -> list[ServerConnection]:
+    def _of(self, listener: ListenerState) -> list[ServerConnection]:
         return [connection for connection in self._open if connection.shared is listener]
 
     # ------------------------------------------------------------ called by connections

@@ -29,7 +29,7 @@ RENEWAL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reader:
+class FrameReader:
     """A waiting connection: ``resume`` reads on, ``give_up`` closes it."""
 
     address: str
@@ -59,7 +59,7 @@ class UnfinishedFrames:
             for reader in (*self._little.dissolved(), *self._much.dissolved()):
                 reader.resume()
 
-    def may_read(self, reader: Reader, frame_bytes: int, missing_bytes: int) -> bool:
+    def may_read(self, reader: FrameReader, frame_bytes: int, missing_bytes: int) -> bool:
         """Return whether a connection may read on in a frame of that length.
 
         If not, it is resumed later.
@@ -72,7 +72,7 @@ class UnfinishedFrames:
         line = self._little if missing_bytes <= LITTLE_BYTES else self._much
         return line.may_read(reader, missing_bytes)
 
-    def has_turn(self, reader: Reader) -> bool:
+    def has_turn(self, reader: FrameReader) -> bool:
         """True if the connection is read although the limit is reached."""
         return reader is self._little.turn or reader is self._much.turn
 
@@ -81,7 +81,7 @@ class UnfinishedFrames:
         """True if a connection waits for a turn."""
         return self._little.is_waited_for or self._much.is_waited_for
 
-    def left(self, reader: Reader) -> None:
+    def left(self, reader: FrameReader) -> None:
         """Remove a connection whose frame is complete, or that cannot be read for another
         reason.
         """
@@ -93,8 +93,8 @@ class _Line:
     """Connections that wait for the same turn."""
 
     def __init__(self) -> None:
-        self.turn: Reader | None = None
-        self._waiting: dict[Reader, int] = {}
+        self.turn: FrameReader | None = None
+        self._waiting: dict[FrameReader, int] = {}
         #: Time of an address's last turn, or of its arrival in the line, in half turns.
         self._last: dict[str, int] = {}
         self._turns = 0
@@ -106,14 +106,14 @@ class _Line:
     def is_waited_for(self) -> bool:
         return bool(self._waiting)
 
-    def continues(self, reader: Reader, missing_bytes: int) -> bool:
+    def continues(self, reader: FrameReader, missing_bytes: int) -> bool:
         """Return whether the connection has the turn, and update its missing bytes."""
         if reader is not self.turn:
             return False
         self._missing_bytes = missing_bytes
         return True
 
-    def may_read(self, reader: Reader, missing_bytes: int) -> bool:
+    def may_read(self, reader: FrameReader, missing_bytes: int) -> bool:
         if self.turn is None:
             self._begin(reader, missing_bytes)
             return True
@@ -122,13 +122,13 @@ class _Line:
         self._last.setdefault(reader.address, 2 * self._turns - 1)
         return False
 
-    def left(self, reader: Reader) -> None:
+    def left(self, reader: FrameReader) -> None:
         self._waiting.pop(reader, None)
         if reader is self.turn:
             self._end()
             self._next()
 
-    def dissolved(self) -> list[Reader]:
+    def dissolved(self) -> list[FrameReader]:
         """End the turn and return the connections that waited."""
         waiting = list(self._waiting)
         self._waiting.clear()
@@ -149,7 +149,7 @@ class _Line:
         # In a later turn of the loop, since it may leave the line at once, and all after it too.
         asyncio.get_running_loop().call_soon(following.resume)
 
-    def _begin(self, reader: Reader, missing_bytes: int) -> None:
+    def _begin(self, reader: FrameReader, missing_bytes: int) -> None:
         self.turn = reader
         self._turns += 1
         self._last[reader.address] = 2 * self._turns

@@ -13,7 +13,7 @@ from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.partial_requests import (
     CAUTIOUS_BYTES,
     SMALL_BYTES,
-    Reader,
+    FrameReader,
     UnfinishedFrames,
 )
 
@@ -28,7 +28,7 @@ def weight(frame: Frame) -> int:
     return len(frame) + _OBJECTS_BYTES
 
 
-class Reading:
+class ReadBackpressure:
     """Reading of one connection.
 
     ``go_on`` is called once a paused connection may be read again, ``give_up`` if others wait for
@@ -53,7 +53,7 @@ class Reading:
         self._budget = budget
         self._unfinished = unfinished
         self._go_on = go_on
-        self._reader = Reader(address, go_on, give_up)
+        self._reader = FrameReader(address, go_on, give_up)
         #: Bytes of an incomplete request.
         self.held_bytes = 0
         #: True while a request is in progress that the next one must wait for.

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol, Self
 
 from tidemark.tls.files import TlsFiles
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.tls.private_listener import PrivateListener
 from tidemark.wire.receiver import SCRATCH_BYTES, Frame
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
-from tidemark_broker.net.connection import Serve, ServerConnection, Shared
+from tidemark_broker.net.connection import ListenerState, Serve, ServerConnection
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.partial_requests import UnfinishedFrames
 from tidemark_broker.net.sockets import bound_socket
@@ -35,7 +35,7 @@ class ServePeer(Protocol):
     """Handler of frames from an authenticated broker."""
 
     def __call__(
-        self, frame: Frame, memory: AnswerMemory, peer: Identity
+        self, frame: Frame, memory: AnswerMemory, peer: TlsIdentity
     ) -> Awaitable[Sequence[bytes] | None]: ...
 
 
@@ -46,7 +46,7 @@ class ReplicationServer:
         self,
         serve: ServePeer,
         *,
-        me: Identity,
+        me: TlsIdentity,
         files: TlsFiles,
         encrypted: bool,
         config: ServerConfig,
@@ -62,7 +62,7 @@ class ReplicationServer:
         self._budget = RequestBudget(config.queued_request_bytes_max)
         self._answers = AnswerBudget(config.answer_bytes_max)
         self._unfinished = UnfinishedFrames(config.queued_request_bytes_max // 4)
-        self._connections: dict[ServerConnection, Identity] = {}
+        self._connections: dict[ServerConnection, TlsIdentity] = {}
         self._listening: asyncio.Task[None] | None = None
         self._socket: socket.socket
         self._listener: PrivateListener
@@ -92,20 +92,20 @@ class ReplicationServer:
             logger.info("replication listener on %s:%d", self.host, self.port)
         return self
 
-    def _why_not(self, peer: Identity) -> str | None:
+    def _why_not(self, peer: TlsIdentity) -> str | None:
         # The same CA may serve several clusters.
         if peer.cluster_id != self._me.cluster_id:
             return f"the peer is {peer}, which belongs to another cluster"
         return f"the peer is {peer}, which is not a broker" if peer.node_id is None else None
 
-    def _connection(self, shared: Shared, peer: Identity) -> ServerConnection:
+    def _connection(self, shared: ListenerState, peer: TlsIdentity) -> ServerConnection:
         made = ServerConnection(shared)
         self._connections[made] = peer
         return made
 
-    def _shared(self) -> Shared:
+    def _shared(self) -> ListenerState:
         # Separate budgets, so that clients cannot exhaust the memory for replication.
-        return Shared(
+        return ListenerState(
             open_session=self._open_session,
             config=self._config,
             metrics=self._metrics,

@@ -17,7 +17,7 @@ from typing import Self
 
 from tidemark.tls.acceptor import HANDSHAKE_TIMEOUT_S, AcceptLimits, Acceptor
 from tidemark.tls.files import NoCertificates
-from tidemark_broker.net.connection import OpenSession, ServerConnection, Shared
+from tidemark_broker.net.connection import ListenerState, OpenSession, ServerConnection
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.malloc import keep_freed_memory
 from tidemark_broker.net.sockets import bound_socket
@@ -49,7 +49,7 @@ class KafkaServer:
         self.name = name
         self._tls = tls
         self._socket: socket.socket
-        self._shared: Shared | None = None
+        self._shared: ListenerState | None = None
         self._accepting: asyncio.Task[None] | None = None
         self.host = ""
         self.port = 0
@@ -83,7 +83,7 @@ class KafkaServer:
             logger.info("%s listens on %s:%d", self.name, self.host, self.port)
         return self
 
-    def _accept(self, shared: Shared) -> None:
+    def _accept(self, shared: ListenerState) -> None:
         async def welcome(accepted: socket.socket, address: str) -> None:
             connection = ServerConnection(shared, address)
             try:

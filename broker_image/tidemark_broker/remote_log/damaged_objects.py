@@ -14,7 +14,7 @@ from tidemark.reasons import Reason
 from tidemark.tier.segment import SegmentEntry
 from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.lock_order import LockRank, ordered_lock
-from tidemark_broker.remote_log.tier_failure import Failure
+from tidemark_broker.remote_log.tier_failure import TierFailure
 from tidemark_broker.replication.types import TopicIdPartition
 
 #: Limit of remembered segments for each partition, and of partitions.
@@ -82,7 +82,7 @@ class Damages:
 
     def failure(
         self, key: TopicIdPartition, is_live: Callable[[SegmentEntry], bool]
-    ) -> Failure | None:
+    ) -> TierFailure | None:
         """Return the first damage of a live segment, for the partition's status."""
         if not self._found:
             return None
@@ -90,7 +90,7 @@ class Damages:
             # Expired segments are not served any more, so their damage is dropped.
             for damage in tuple((self._found.get(key) or {}).values()):
                 if is_live(damage.entry):
-                    return Failure(damage.reason, damage.message)
+                    return TierFailure(damage.reason, damage.message)
                 self._drop(key, damage.entry)
         return None
 

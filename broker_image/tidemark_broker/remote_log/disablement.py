@@ -12,9 +12,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tidemark_broker.purgatory import Change, DelayedOperationKey
+from tidemark_broker.purgatory import DelayedOperationKey, PartitionChange
 from tidemark_broker.remote_log.head_writer import HeadWriter
-from tidemark_broker.remote_log.manager_state import Shared
+from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.remote import RemoteUnavailable
 
@@ -25,7 +25,7 @@ _LOOK_AGAIN_S = 0.2
 
 def fetch_key(partition: Partition) -> DelayedOperationKey:
     """Return the purgatory key of reads from the tier."""
-    return Change.REMOTE_READ, partition.tp
+    return PartitionChange.REMOTE_READ, partition.tp
 
 
 async def delete_remote_part(writer: HeadWriter) -> None:
@@ -44,7 +44,7 @@ async def delete_remote_part(writer: HeadWriter) -> None:
     start = writer.head.log_start_offset
     # An earlier leader's commit may be above this leader's high watermark.
     await _until(
-        shared, partition, Change.HIGH_WATERMARK, lambda: partition.high_watermark >= start
+        shared, partition, PartitionChange.HIGH_WATERMARK, lambda: partition.high_watermark >= start
     )
     writer.announce()
     await _made_durable(partition, start)
@@ -73,16 +73,21 @@ async def follow_local_starts(writer: HeadWriter) -> None:
         await writer.expire_to(start)
 
 
-async def follow_disablement(shared: Shared, partition: Partition, tiered_epoch: int) -> None:
+async def follow_disablement(shared: ManagerState, partition: Partition, tiered_epoch: int) -> None:
     """Do a follower's part of Delete: wait until its log start has reached the head's, is
     checkpointed, and it has everything from there.
     """
     await _until(
-        shared, partition, Change.LOW_WATERMARK, lambda: _knows_head(partition, tiered_epoch)
+        shared,
+        partition,
+        PartitionChange.LOW_WATERMARK,
+        lambda: _knows_head(partition, tiered_epoch),
     )
     # The leader sends the head's log start together with its tiered epoch.
     start = partition.head_log_start_offset
-    await _until(shared, partition, Change.LOW_WATERMARK, lambda: _has_reached(partition, start))
+    await _until(
+        shared, partition, PartitionChange.LOW_WATERMARK, lambda: _has_reached(partition, start)
+    )
     await _made_durable(partition, start)
     await partition.write_changes()
 
@@ -106,7 +111,7 @@ def local_starts(partition: Partition, tiered_epoch: int) -> dict[int, int | Non
     return starts
 
 
-async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch: int) -> int:
+async def _common_local_start(shared: ManagerState, partition: Partition, tiered_epoch: int) -> int:
     """Return the largest local log start of the electable replicas, once all have reported
     theirs.
     """
@@ -115,7 +120,7 @@ async def _common_local_start(shared: Shared, partition: Partition, tiered_epoch
         return _largest(partition, tiered_epoch) is not None
 
     while True:
-        await _until(shared, partition, Change.LOW_WATERMARK, all_have_the_epoch)
+        await _until(shared, partition, PartitionChange.LOW_WATERMARK, all_have_the_epoch)
         start = _largest(partition, tiered_epoch)
         if start is not None:
             return start
@@ -141,7 +146,10 @@ def _largest(partition: Partition, tiered_epoch: int) -> int | None:
 
 
 async def _until(
-    shared: Shared, partition: Partition, change: Change, condition: Callable[[], bool]
+    shared: ManagerState,
+    partition: Partition,
+    change: PartitionChange,
+    condition: Callable[[], bool],
 ) -> None:
     """Wait for a condition, checked after each change and periodically."""
     while not condition():

@@ -66,7 +66,7 @@ def lag(segments: Sequence[SegmentInfo], next_copy_offset: int) -> CopyLag:
     """Return the closed segments that are not in the tier yet."""
     first = first_ending_behind(segments, next_copy_offset)
     late = [segments[at] for at in range(first, len(segments)) if not segments[at].is_active]
-    return CopyLag(len(late), sum(each.size_bytes for each in late))
+    return CopyLag(len(late), sum(item.size_bytes for item in late))
 
 
 def first_ending_behind(segments: Sequence[SegmentInfo], offset: int) -> int:

@@ -13,13 +13,13 @@ from tidemark.tier import queries, transitions
 from tidemark.tier.head import Head
 from tidemark.tier.objects import DeletesRefused, StoreError
 from tidemark.tier.open import Tier
-from tidemark.tier.retention import Limits, expired_up_to
+from tidemark.tier.retention import RetentionLimits, expired_up_to
 from tidemark.tier.topics import TopicObject
 from tidemark.tier.transitions import PendingDelete
 from tidemark_broker.remote_log import expiry
 from tidemark_broker.remote_log.disablement import follow_local_starts
 from tidemark_broker.remote_log.head_writer import HeadWriter
-from tidemark_broker.remote_log.manager_state import Shared
+from tidemark_broker.remote_log.manager_state import ManagerState
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Expirer:
             return head.log_start_offset
         # Read now, so that a changed configuration applies to this run.
         tier, config = self._shared.guard.tier(), log.config
-        limits = Limits(
+        limits = RetentionLimits(
             retention_ms=config.retention_ms,
             retention_bytes=config.retention_bytes,
             deletes=config.deletes,
@@ -96,7 +96,7 @@ class Expirer:
         return head.log_start_offset if new_start is None else new_start
 
     def _expired_up_to(
-        self, tier: Tier, head: Head, limits: Limits, live_bytes: int, local_bytes: int
+        self, tier: Tier, head: Head, limits: RetentionLimits, live_bytes: int, local_bytes: int
     ) -> int | None:
         """Apply retention, in a thread because it may load a page.
 
@@ -169,7 +169,7 @@ class Expirer:
 
 
 def delete_objects(
-    shared: Shared, tier: Tier, due: Sequence[PendingDelete]
+    shared: ManagerState, tier: Tier, due: Sequence[PendingDelete]
 ) -> tuple[Sequence[PendingDelete], StoreError | None]:
     """Delete both objects of each marked segment (blocking).
 

@@ -25,7 +25,7 @@ from tidemark_broker.log import unpack_limits
 from tidemark_broker.log.max_timestamp import newest
 from tidemark_broker.remote_log.damaged_objects import Damages
 from tidemark_broker.remote_log.disablement import fetch_key
-from tidemark_broker.remote_log.manager_state import Shared
+from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.remote_log.read_jobs import Abandoned, Job, ReadJobs
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.thread_pools import PoolFull
@@ -47,10 +47,12 @@ _LOOKUP_S = 30.0
 R = TypeVar("R")
 
 
-class Fetcher:
+class RemoteFetcher:
     """Reader of the tier. ``snapshot_of`` returns a leader's own view of the manifest, or None."""
 
-    def __init__(self, shared: Shared, snapshot_of: Callable[[Partition], Snapshot | None]) -> None:
+    def __init__(
+        self, shared: ManagerState, snapshot_of: Callable[[Partition], Snapshot | None]
+    ) -> None:
         self._shared = shared
         self._snapshot_of = snapshot_of
         self._snapshots: OrderedDict[TopicIdPartition, tuple[float, Snapshot]] = OrderedDict()
@@ -178,7 +180,7 @@ class Fetcher:
             self._jobs.leave(job, keep=request_key is not None)
         try:
             return job.future.result()
-        except queries.RemoteOffsetOutOfRange as error:
+        except queries.TierOffsetOutOfRange as error:
             # The replica's own log start follows the head's once it is durable.
             if error.log_start_offset > offset:
                 raise RemoteUnavailable(f"{error}; it is being deleted") from error
@@ -233,7 +235,7 @@ class Fetcher:
             except (
                 ObjectNotFound,
                 ManifestError,
-                queries.RemoteOffsetOutOfRange,
+                queries.TierOffsetOutOfRange,
             ) as error:
                 logger.info("%s: reading the manifest again: %s", partition.tp, error)
         fresh = self._fresh(tier, partition)
@@ -263,7 +265,7 @@ class Fetcher:
         if entry is None:
             # The caller distinguishes a deleted offset from one above the tier's end.
             head = snapshot.head
-            raise queries.RemoteOffsetOutOfRange(
+            raise queries.TierOffsetOutOfRange(
                 f"{head.name}: offset {offset} is not in the tier, which ends at "
                 f"{head.highest_remote_offset}",
                 log_start_offset=head.log_start_offset,
@@ -421,4 +423,4 @@ def _next_not_older(
     snapshot: Snapshot, entry: SegmentEntry, timestamp_ms: int
 ) -> SegmentEntry | None:
     following = queries.live_segments(snapshot.head, snapshot.pages, entry.end_offset_inclusive + 1)
-    return next((each for each in following if each.max_timestamp_ms >= timestamp_ms), None)
+    return next((item for item in following if item.max_timestamp_ms >= timestamp_ms), None)

@@ -20,7 +20,7 @@ from tidemark.tiering import Tiering
 from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.remote_log import verified_head
 from tidemark_broker.remote_log.bootstrap import tier_end
-from tidemark_broker.remote_log.manager_state import Shared
+from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.replication.partition import (
     Partition,
     isr_maintenance,
@@ -52,7 +52,7 @@ def leader_term(partition: Partition) -> LeaderTerm:
     return LeaderTerm(partition.leader_epoch, partition.tiering.in_force)
 
 
-def claiming(shared: Shared, term: LeaderTerm) -> Transition:
+def claiming(shared: ManagerState, term: LeaderTerm) -> Transition:
     """Return the claim of a term as a transition.
 
     The tiered epoch of a Delete is claimed by the one commit that moves the log start
@@ -81,7 +81,7 @@ class HeadWriter:
     ``head`` is the last version read or written; nothing else writes while the claim is valid.
     """
 
-    def __init__(self, shared: Shared, partition: Partition, term: LeaderTerm) -> None:
+    def __init__(self, shared: ManagerState, partition: Partition, term: LeaderTerm) -> None:
         self.shared = shared
         self.partition = partition
         self.term = term

@@ -15,16 +15,16 @@ from tidemark.reasons import Reason
 from tidemark.tier.head import ManifestFenced, TopicDeleted
 from tidemark.tier.manifest import PageNotFound
 from tidemark.tier.objects import StoreError
-from tidemark_broker.purgatory import Change
+from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.remote_log.copier import Copier
 from tidemark_broker.remote_log.disablement import delete_remote_part
 from tidemark_broker.remote_log.expirer import Expirer
 from tidemark_broker.remote_log.head_writer import HeadWriter, LeaderTerm
-from tidemark_broker.remote_log.manager_state import Shared
+from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.remote_log.tier_failure import (
     RETRIED,
     CustomMetadataTooLarge,
-    Failure,
+    TierFailure,
     failure_of,
     jittered,
 )
@@ -42,21 +42,21 @@ class LeaderTasks:
     the acknowledgement is done.
     """
 
-    def __init__(self, shared: Shared, partition: Partition, term: LeaderTerm) -> None:
+    def __init__(self, shared: ManagerState, partition: Partition, term: LeaderTerm) -> None:
         self.shared = shared
         self.partition = partition
         self.term = term
         self.writer = HeadWriter(shared, partition, term)
         self.settled = asyncio.Event()
         self.ended = False
-        self.failures: dict[str, Failure] = {}
+        self.failures: dict[str, TierFailure] = {}
         self._copier = Copier(self.writer)
         self._expirer = Expirer(self.writer)
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> TierFailure | None:
         """Most important current failure."""
         return next((self.failures[k] for k in (SETTLE, COPY, EXPIRE) if k in self.failures), None)
 
@@ -80,7 +80,7 @@ class LeaderTasks:
         self.ended = True
         self._changed.set()
 
-    async def wait_settled(self) -> Failure | None:
+    async def wait_settled(self) -> TierFailure | None:
         """Wait until settled (None), or until a failure is known."""
         # A disablement request returns with the reason instead of waiting for the store.
         while not self.settled.is_set() and not self.ended and not self.failures:
@@ -88,7 +88,9 @@ class LeaderTasks:
             await self._changed.wait()
         if self.settled.is_set():
             return None
-        return self.failure or Failure(Reason.FENCED, f"{self.partition.tp}: the term has ended")
+        return self.failure or TierFailure(
+            Reason.FENCED, f"{self.partition.tp}: the term has ended"
+        )
 
     async def _run(self) -> None:
         try:
@@ -137,7 +139,7 @@ class LeaderTasks:
         # A head's log start above the high watermark must be applied as soon as that rises.
         behind = writer.awaits_commit
         await self.shared.wait(
-            [(Change.HIGH_WATERMARK if behind else Change.LOW_WATERMARK, tp)],
+            [(PartitionChange.HIGH_WATERMARK if behind else PartitionChange.LOW_WATERMARK, tp)],
             lambda: self._expirer.log_start_moved or (behind and not writer.awaits_commit),
             self.shared.settings.interval_s,
         )
@@ -150,19 +152,21 @@ class LeaderTasks:
         interval_s = self.shared.settings.interval_s
         # Nothing may be copied before the controller knows of the head.
         if partition.row is None or not partition.row.manifest:
-            await wait([(Change.HIGH_WATERMARK, partition.tp)], self._manifest_known, interval_s)
+            await wait(
+                [(PartitionChange.HIGH_WATERMARK, partition.tp)], self._manifest_known, interval_s
+            )
             return
         stable = self._copier.stable_from()
         if stable is not None:
             log = partition.log
             await wait(
-                [(Change.HIGH_WATERMARK, partition.tp)],
+                [(PartitionChange.HIGH_WATERMARK, partition.tp)],
                 lambda: log.last_stable_offset >= stable,
                 interval_s,
             )
             return
         await wait(
-            [(Change.SEGMENT_ROLLED, partition.tp)],
+            [(PartitionChange.SEGMENT_ROLLED, partition.tp)],
             lambda: self._copier.stable_from() is not None,
             interval_s,
         )

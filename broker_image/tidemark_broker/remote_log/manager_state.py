@@ -86,7 +86,7 @@ class RemoteQuotas:
 
 
 @dataclass(slots=True, kw_only=True)
-class Shared:
+class ManagerState:
     """Shared services.
 
     ``uploads``: those of this process. ``store_key``: purgatory key of tasks whose store fails.

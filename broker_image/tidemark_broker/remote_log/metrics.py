@@ -7,8 +7,8 @@ from prometheus_client.registry import Collector
 
 from tidemark.metrics import tier_table
 from tidemark.metrics.families import single
-from tidemark.metrics.metric import Kind
 from tidemark.metrics.metric import Metric as Row
+from tidemark.metrics.metric import MetricType
 from tidemark_broker.lock_order import LockRank, ordered_lock
 
 
@@ -16,7 +16,7 @@ class RemoteMetrics:
     """Counters, safe between threads."""
 
     def __init__(self) -> None:
-        counters = [row for row in tier_table.ALL if row.kind is Kind.COUNTER]
+        counters = [row for row in tier_table.ALL if row.kind is MetricType.COUNTER]
         self._values = dict.fromkeys(counters, 0.0)
         self._lock = ordered_lock(LockRank.LEAF)
 

@@ -24,16 +24,16 @@ from tidemark.tiering import Tiering
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, topic_deletion
 from tidemark_broker.remote_log.disablement import follow_disablement
-from tidemark_broker.remote_log.fetcher import Fetcher
+from tidemark_broker.remote_log.fetcher import RemoteFetcher
 from tidemark_broker.remote_log.head_writer import claiming, leader_term
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
-from tidemark_broker.remote_log.manager_state import Pools, RemoteQuotas, Shared
+from tidemark_broker.remote_log.manager_state import ManagerState, Pools, RemoteQuotas
 from tidemark_broker.remote_log.metrics import RemoteCollector, RemoteMetrics
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.sweeps import Sweeps
 from tidemark_broker.remote_log.thread_pools import PoolFull
-from tidemark_broker.remote_log.tier_failure import Failure
+from tidemark_broker.remote_log.tier_failure import TierFailure
 from tidemark_broker.remote_log.uploads import Uploads
 from tidemark_broker.replication.partition import Partition, ReplicaContext, Role
 from tidemark_broker.replication.remote import (
@@ -59,7 +59,7 @@ class RemoteLogManager:
     def __init__(self, context: ReplicaContext, settings: RemoteSettings) -> None:
         self._context = context
         pools, counters = Pools.of(settings), RemoteMetrics()
-        self._shared = Shared(
+        self._shared = ManagerState(
             context=context,
             settings=settings,
             dynamic=DynamicSettings(settings, lambda: context.metadata.cluster_config),
@@ -70,7 +70,7 @@ class RemoteLogManager:
             uploads=Uploads(pools.copier, pools.expiration),
         )
         self._sweeps = Sweeps(self._shared)
-        self._fetcher = Fetcher(self._shared, self._snapshot_of)
+        self._fetcher = RemoteFetcher(self._shared, self._snapshot_of)
         self._tasks: dict[TopicIdPartition, LeaderTasks] = {}
         self._ending: dict[asyncio.Task[None], TopicIdPartition] = {}
         # Topics with a deletion request in progress.
@@ -263,7 +263,7 @@ class RemoteLogManager:
             error_message="" if failure is None else failure.message,
         )
 
-    def _failure_of(self, tasks: LeaderTasks) -> Failure | None:
+    def _failure_of(self, tasks: LeaderTasks) -> TierFailure | None:
         """Return the status failure: damage first, since it does not heal by itself."""
         loaded = tasks.writer.loaded
 
@@ -314,17 +314,17 @@ class RemoteLogManager:
         totals = [tasks.writer.totals for tasks in led]
         lags = [
             eligibility.lag(tasks.partition.log.segments_from(behind), behind)
-            for tasks, behind in ((each, each.writer.head.next_copy_offset) for each in led)
+            for tasks, behind in ((item, item.writer.head.next_copy_offset) for item in led)
             if tasks.term.tiering.copies
         ]
         pools, status = self._shared.pools, self.status()
         return {
-            tier_table.COPY_LAG_BYTES: sum(each.size_bytes for each in lags),
-            tier_table.COPY_LAG_SEGMENTS: sum(each.segments for each in lags),
-            tier_table.DELETE_LAG_BYTES: sum(each.pending_bytes for each in totals),
-            tier_table.DELETE_LAG_SEGMENTS: sum(each.pending_segments for each in totals),
-            tier_table.SIZE_BYTES: sum(each.live_bytes for each in totals),
-            tier_table.METADATA_COUNT: sum(each.live_segments for each in totals),
+            tier_table.COPY_LAG_BYTES: sum(lag.size_bytes for lag in lags),
+            tier_table.COPY_LAG_SEGMENTS: sum(lag.segments for lag in lags),
+            tier_table.DELETE_LAG_BYTES: sum(total.pending_bytes for total in totals),
+            tier_table.DELETE_LAG_SEGMENTS: sum(total.pending_segments for total in totals),
+            tier_table.SIZE_BYTES: sum(total.live_bytes for total in totals),
+            tier_table.METADATA_COUNT: sum(total.live_segments for total in totals),
             tier_table.MANAGER_IDLE: pools.expiration.idle_share,
             tier_table.COPIER_IDLE: pools.copier.idle_share,
             tier_table.READER_QUEUE: pools.fetcher.queue_size,
@@ -332,7 +332,7 @@ class RemoteLogManager:
             tier_table.CACHE_BYTES: self._fetcher.size_bytes + self._shared.guard.page_cache_bytes,
             **self._sweeps.gauges(),
             tier_table.PARTITION_ERRORS: sum(
-                self._failure_of(each) is not None for each in tuple(self._tasks.values())
+                self._failure_of(task) is not None for task in tuple(self._tasks.values())
             ),
             tier_table.STORE_AVAILABLE: float(bool(status.store_id) and not status.error),
         }

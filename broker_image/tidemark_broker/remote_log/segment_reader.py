@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
@@ -43,7 +43,7 @@ class Indexes:
     offsets: OffsetIndex
     times: TimeIndex
     pieces: tuple[bytes, ...]
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedTxn, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -53,7 +53,7 @@ class Indexes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _BatchPosition:
     """Position of a batch in the segment's log."""
 
     position: int
@@ -129,10 +129,10 @@ class SegmentReader:
             line.check_batch(data, batch.position - first.position)
         return data, last.last_offset + 1, last.end
 
-    def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
+    def aborted(self, start: int, end: int) -> Sequence[AbortedTxn]:
         """Return this segment's aborted transactions with records in [start, end)."""
         found = self._indexes().aborted
-        return [each for each in found if each.last_offset >= start and each.first_offset < end]
+        return [item for item in found if item.last_offset >= start and item.first_offset < end]
 
     def first_at_or_after(
         self, timestamp_ms: int, start_offset: int, limits: UnpackLimits
@@ -157,7 +157,7 @@ class SegmentReader:
                 return None
             batch = self._passed(line, batch)
 
-    def _begin_of(self, batch: _Batch, start_offset: int) -> RemoteOffset:
+    def _begin_of(self, batch: _BatchPosition, start_offset: int) -> RemoteOffset:
         """Return the start of a batch: the requested record is not before it."""
         offset = max(batch.base_offset, start_offset)
         return RemoteOffset(offset, batch.max_timestamp_ms, self._entry.epoch_at(offset))
@@ -219,7 +219,7 @@ class SegmentReader:
     def _first_in_batch(
         self,
         line: BatchLine,
-        batch: _Batch,
+        batch: _BatchPosition,
         timestamp_ms: int,
         start_offset: int,
         limits: UnpackLimits,
@@ -239,7 +239,7 @@ class SegmentReader:
             return self._begin_of(batch, start_offset)
         return None
 
-    def _find(self, offset: int) -> tuple[BatchLine, _Batch]:
+    def _find(self, offset: int) -> tuple[BatchLine, _BatchPosition]:
         line, batch = self._walk_from(offset)
         while batch.last_offset < offset:
             if batch.end >= self._entry.size_bytes:
@@ -247,7 +247,7 @@ class SegmentReader:
             batch = self._passed(line, batch)
         return line, batch
 
-    def _passed(self, line: BatchLine, batch: _Batch) -> _Batch:
+    def _passed(self, line: BatchLine, batch: _BatchPosition) -> _BatchPosition:
         """Move to the next batch and drop the chunks before it."""
         following = self._batch_at(batch.end)
         self._follow(line, following)
@@ -256,7 +256,7 @@ class SegmentReader:
             del self._chunks[number]
         return following
 
-    def _walk_from(self, offset: int) -> tuple[BatchLine, _Batch]:
+    def _walk_from(self, offset: int) -> tuple[BatchLine, _BatchPosition]:
         """Return the batch from which to walk to ``offset``, and the line of offsets that continues
         after it.
 
@@ -275,10 +275,10 @@ class SegmentReader:
         self._follow(line, batch)
         return line, batch
 
-    def _follow(self, line: BatchLine, batch: _Batch) -> None:
+    def _follow(self, line: BatchLine, batch: _BatchPosition) -> None:
         line.follow(batch.base_offset, batch.last_offset, batch.position, batch.size_bytes)
 
-    def _batch_at(self, position: int) -> _Batch:
+    def _batch_at(self, position: int) -> _BatchPosition:
         header = self._bytes(position, min(position + HEADER_BYTES, self._entry.size_bytes))
         if len(header) < HEADER_BYTES:
             raise self._damaged(f"it ends within a batch at byte {position}")
@@ -287,7 +287,7 @@ class SegmentReader:
         fits = HEADER_BYTES <= size <= self._entry.size_bytes - position
         if magic != MAGIC or not fits or last_delta < 0:
             raise self._damaged(f"no record batch starts at byte {position}")
-        return _Batch(position, size, base, base + last_delta, max_timestamp)
+        return _BatchPosition(position, size, base, base + last_delta, max_timestamp)
 
     def _bytes(self, start: int, end: int) -> bytes:
         size = self._caches.chunk_bytes

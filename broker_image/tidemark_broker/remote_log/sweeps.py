@@ -19,7 +19,7 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.sweep_lease import SweepLease, SweptElsewhere
 from tidemark.tier.sweeper import Sweeper, SweepReport
-from tidemark_broker.remote_log.manager_state import Shared
+from tidemark_broker.remote_log.manager_state import ManagerState
 from tidemark_broker.remote_log.thread_pools import PoolFull
 from tidemark_broker.remote_log.tier_failure import jittered
 
@@ -35,7 +35,7 @@ class Sweeps:
     expiration pool.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ManagerState) -> None:
         self._shared = shared
         # A process sweeps once at a time. So a lease with this name that a failing store did not
         # let it release is its own, and it need not wait for it.

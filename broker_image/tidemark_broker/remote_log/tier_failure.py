@@ -57,21 +57,21 @@ _REASONS: tuple[tuple[type[BaseException], Reason], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class TierFailure:
     """Failure with a CamelCase ``reason`` and a ``message`` that has the remedy."""
 
     reason: str
     message: str
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> TierFailure:
     """Return the failure of an error, with the store's own reason if it has one."""
     if isinstance(error, StoreUnavailable):
-        return Failure(error.reason or Reason.REMOTE_STORAGE_UNAVAILABLE, str(error))
+        return TierFailure(error.reason or Reason.REMOTE_STORAGE_UNAVAILABLE, str(error))
     reason = next(
         (name for kind, name in _REASONS if isinstance(error, kind)), Reason.REMOTE_LOG_ERROR
     )
-    return Failure(reason, str(error) or type(error).__name__)
+    return TierFailure(reason, str(error) or type(error).__name__)
 
 
 def jittered(pause_s: float, jitter: float) -> float:

@@ -24,7 +24,7 @@ from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import NEVER_TIERED
 from tidemark_broker.remote_log.expirer import delete_objects
-from tidemark_broker.remote_log.manager_state import Shared
+from tidemark_broker.remote_log.manager_state import ManagerState
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ SEGMENTS_AT_ONCE = 1000
 
 
 def delete_topic(
-    shared: Shared, tier: Tier, topic_id: uuid.UUID, name: str, partitions: int
+    shared: ManagerState, tier: Tier, topic_id: uuid.UUID, name: str, partitions: int
 ) -> int:
     """Write the tombstones of all heads first, so that nothing new starts; then delete.
 
@@ -68,7 +68,7 @@ def delete_topic(
     return remaining
 
 
-def _buried(shared: Shared, tier: Tier, topic: TopicObject) -> list[tuple[int, LoadedHead]]:
+def _buried(shared: ManagerState, tier: Tier, topic: TopicObject) -> list[tuple[int, LoadedHead]]:
     """Return the tombstones of all partitions, created if there was no head."""
     now_ms, found = shared.context.wall_ms(), set(tier.manifests.partitions(topic.topic_id))
     heads = []
@@ -84,7 +84,7 @@ def _buried(shared: Shared, tier: Tier, topic: TopicObject) -> list[tuple[int, L
     return heads
 
 
-def _tombstone(shared: Shared, topic: TopicObject, partition: int, now_ms: int) -> Head:
+def _tombstone(shared: ManagerState, topic: TopicObject, partition: int, now_ms: int) -> Head:
     head = new_head(
         topic=topic.name,
         topic_id=topic.topic_id,
@@ -115,7 +115,7 @@ def _sweep(tier: Tier, topic: TopicObject) -> int:
 
 
 def _clear(
-    shared: Shared, tier: Tier, loaded: LoadedHead, pages: PageCache, budget: int
+    shared: ManagerState, tier: Tier, loaded: LoadedHead, pages: PageCache, budget: int
 ) -> tuple[int, int]:
     """Delete one partition's segments.
 
@@ -143,7 +143,7 @@ def _clear(
     return left, len(done)
 
 
-def _may_still_arrive(shared: Shared, entry: SegmentEntry, now_ms: int) -> bool:
+def _may_still_arrive(shared: ManagerState, entry: SegmentEntry, now_ms: int) -> bool:
     """Return whether an upload may still be running: here, or on a leader that was superseded
     recently.
     """

@@ -153,7 +153,7 @@ class MetadataCache:
         """Return the endpoint where other brokers reach a broker, or None."""
         row = self.brokers.get(node_id)
         listeners = () if row is None else row.listeners
-        return next((each for each in listeners if each.name == REPLICATION), None)
+        return next((listener for listener in listeners if listener.name == REPLICATION), None)
 
     def apply(self, request: control.PartitionStatesRequest) -> None:
         """Apply a snapshot or a delta.
@@ -166,8 +166,8 @@ class MetadataCache:
         )
         self.groups = MappingProxyType(
             {
-                each.group_id: {entry.name: entry.value for entry in each.config}
-                for each in request.groups
+                group.group_id: {entry.name: entry.value for entry in group.config}
+                for group in request.groups
             }
         )
         if request.full or request.brokers:

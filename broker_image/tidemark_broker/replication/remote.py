@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from prometheus_client.registry import Collector
 
 from tidemark.logfiles.leader_epochs import EpochEntry
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.tier.head import HeadPosition
 from tidemark.tiering import Tiering
 from tidemark_broker.log import ProducerBatch
@@ -72,7 +72,7 @@ class RemoteRead:
 
     data: bytes
     next_offset: int
-    aborted: Sequence[AbortedTransaction] = ()
+    aborted: Sequence[AbortedTxn] = ()
 
 
 @dataclass(frozen=True, slots=True)

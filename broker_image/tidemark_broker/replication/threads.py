@@ -43,7 +43,7 @@ class _Call(Generic[R]):
         return self._taken.setdefault("by", taker) is taker  # one step for all threads
 
 
-class Threads:
+class ThreadPool:
     """Named pool that runs a function to its end in one of ``threads`` threads.
 
     ``pending_max``: limit of waiting calls (None: no limit). ``only_reads``: a call is skipped if
@@ -96,12 +96,12 @@ class Threads:
 
 
 #: Maintenance: flushes, checkpoints, retention, and logs being opened, created or removed.
-in_thread = Threads("upkeep", threads=6)
+in_thread = ThreadPool("upkeep", threads=6)
 #: Work that a role change waits for: state files, leader epochs, truncations.
-in_role_thread = Threads("role changes", threads=4)
+in_role_thread = ThreadPool("role changes", threads=4)
 #: Clients' look-ups by time, which unpack batches.
-in_lookup_thread = Threads("look-ups", threads=2, pending_max=100, only_reads=True)
+in_lookup_thread = ThreadPool("look-ups", threads=2, pending_max=100, only_reads=True)
 #: Records of client batches that are read before the append.
-in_record_thread = Threads("records that are read", threads=2, pending_max=1000, only_reads=True)
+in_record_thread = ThreadPool("records that are read", threads=2, pending_max=1000, only_reads=True)
 #: Reads of uncached data, for consumers and for followers that are far behind.
-in_read_thread = Threads("reads", threads=4, only_reads=True)
+in_read_thread = ThreadPool("reads", threads=4, only_reads=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark_broker.log import RecordError
 
 #: A partition by its topic's id; names may be reused, ids never are.
@@ -83,7 +83,7 @@ class FetchResult:
     leader_id: int = -1
     leader_epoch: int = -1
     preferred_read_replica: int = -1
-    aborted: Sequence[AbortedTransaction] = ()
+    aborted: Sequence[AbortedTxn] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,9 +39,8 @@ def user_name(principal: str) -> str:
 
 
 def host_of(peer: str) -> str:
-    """Return the address of ``host:port`` in the form of ACLs:
-
-    the shortest, IPv4 also from a dual-stack socket.
+    """Return the address of ``host:port`` in the form of ACLs: the shortest, IPv4 also from a
+    dual-stack socket.
     """
     host = peer.rpartition(":")[0].strip("[]").partition("%")[0]
     try:

@@ -134,9 +134,8 @@ def _text(message: bytes) -> str:
 
 
 def _saslname(text: str) -> str:
-    """Decode a name (RFC 5802, 5.1):
-
-    ``=2C`` is a comma, ``=3D`` an equals sign, any other ``=`` is invalid.
+    """Decode a name (RFC 5802, 5.1): ``=2C`` is a comma, ``=3D`` an equals sign, any other
+    ``=`` is invalid.
     """
     if len(text) > _NAME_MAX or re.search(r"=(?!2C|3D)", text):
         raise AuthenticationFailed("the user name is malformed")

@@ -67,7 +67,7 @@ def _number(drawn: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Users:
+class UserSnapshot:
     """One immutable state of the users. Usable from any thread."""
 
     by_name: Mapping[str, UserState]
@@ -115,14 +115,14 @@ class UserStore:
         self.awaited = False
         self._present = self.prepared(_NO_USERS)
 
-    def prepared(self, states: UserStatesRequest) -> Users:
+    def prepared(self, states: UserStatesRequest) -> UserSnapshot:
         """Convert users for :meth:`take`.
 
         Takes seconds for ten thousand users; may run in any thread.
         """
-        return Users.of(states, if_none=self._if_none)
+        return UserSnapshot.of(states, if_none=self._if_none)
 
-    def take(self, users: Users) -> None:
+    def take(self, users: UserSnapshot) -> None:
         """Replace all users and quotas."""
         self._present = users
         # Both change in the same turn of the loop.

@@ -36,7 +36,7 @@ _FIRST = Backoff(first_s=0.5, most_s=30.0)
 _DONE = (int(ErrorCode.none), int(ErrorCode.topic_already_exists))
 
 
-class Wanted:
+class TopicRequests:
     """Names to request, with the earliest time of each. Pure; ``now_s`` is monotonic."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Wanted:
         shortest.
         """
         # Groups and transactions depend on the broker's own topics.
-        in_turn = sorted(self._waiting.items(), key=lambda each: each[1] != "")
+        in_turn = sorted(self._waiting.items(), key=lambda item: item[1] != "")
         taken = dict(in_turn[:CHANGES_MAX])
         for name in taken:
             self._of[self._waiting.pop(name)] -= 1
@@ -106,7 +106,7 @@ class Creations:
         self._entries = entries
         self._monotonic = monotonic
         # Clients' names are bounded here, before anything is sent.
-        self._pending = Wanted()
+        self._pending = TopicRequests()
         self._news = asyncio.Event()
 
     def request(self, name: str, *, principal: str = "") -> None:

@@ -203,8 +203,11 @@ def _messages(changes: Sequence[TopicChange]) -> Iterator[Sequence[TopicChange]]
 
 def _size(change: TopicChange) -> int:
     """Return an upper estimate of the change's bytes in a message."""
-    texts = [change.name, *(text for each in change.settings for text in (each.name, each.value))]
-    brokers = sum(len(each.replicas) for each in change.assignments)
+    texts = [
+        change.name,
+        *(text for setting in change.settings for text in (setting.name, setting.value)),
+    ]
+    brokers = sum(len(assignment.replicas) for assignment in change.assignments)
     elements = len(texts) + len(change.assignments) + brokers
     return 100 + 12 * elements + sum(4 * len(text) for text in texts if text is not None)
 

@@ -1,6 +1,5 @@
-"""Transaction coordinator of one broker:
-
-its partitions of ``__transaction_state``, the markers to write, and queries of other brokers.
+"""Transaction coordinator of one broker: its partitions of ``__transaction_state``, the markers
+to write, and queries of other brokers.
 """
 
 import asyncio
@@ -14,8 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.names import TRANSACTION_STATE_TOPIC
 from tidemark.tls.dialing import Dialer
-from tidemark.tls.identity import Identity
-from tidemark_broker.coordinators.coordinator_lookup import Finder
+from tidemark.tls.identity import TlsIdentity
+from tidemark_broker.coordinators.coordinator_lookup import CoordinatorFinder
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
@@ -40,7 +39,7 @@ from tidemark_broker.transactions.core.metadata import (
 )
 from tidemark_broker.transactions.inquiries import Inquiries
 from tidemark_broker.transactions.marker_sender import MarkerSender
-from tidemark_broker.transactions.shard import Limits, TransactionShard
+from tidemark_broker.transactions.shard import TransactionLimits, TransactionShard
 from tidemark_broker.transactions.wire import (
     AskCoordinatorRequest,
     AskCoordinatorResponse,
@@ -66,7 +65,7 @@ class TransactionCoordinator:
         self,
         context: ReplicaContext,
         *,
-        limits: Limits,
+        limits: TransactionLimits,
         dialer_of: Callable[[int], Dialer],
         want: Callable[[str], None],
         producer_ids: ProducerIds,
@@ -99,7 +98,7 @@ class TransactionCoordinator:
             finished=self._markers_written,
             now=context.monotonic,
         )
-        finder = Finder(context.metadata, want)
+        finder = CoordinatorFinder(context.metadata, want)
         self.inquiries = Inquiries(
             node_id=context.node_id,
             links=self._links[1],
@@ -209,7 +208,7 @@ class TransactionCoordinator:
     # ------------------------------------------------------------ queries of brokers
 
     async def serve(
-        self, request: AskCoordinatorRequest, peer: Identity, memory: AnswerMemory
+        self, request: AskCoordinatorRequest, peer: TlsIdentity, memory: AnswerMemory
     ) -> AskCoordinatorResponse:
         """Answer another broker's inquiries."""
         verdicts = await self.answer(request.inquiries)

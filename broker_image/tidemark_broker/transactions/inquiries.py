@@ -33,7 +33,7 @@ _ANSWER_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingInquiry:
     """Queries for the next request to one broker."""
 
     inquiries: list[tuple[WireInquiry, "asyncio.Future[Sequence[ErrorCode]]"]] = field(
@@ -70,7 +70,7 @@ class Inquiries:
         self._links = links
         self._leader_of = leader_of
         self._answer_here = answer_here
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingInquiry] = {}
 
     async def query(
         self,
@@ -106,7 +106,7 @@ class Inquiries:
         if broker == self._node_id:
             (errors,) = await self._answer_here([inquiry])
             return errors
-        waiting = self._waiting.setdefault(broker, _Waiting())
+        waiting = self._waiting.setdefault(broker, _PendingInquiry())
         if len(waiting.inquiries) >= _WAITING_MAX:
             return [ErrorCode.coordinator_not_available] * len(inquiry.partitions)
         loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ class Inquiries:
             waiting.task = loop.create_task(self._send(broker, waiting))
         return await answer
 
-    async def _send(self, broker: int, waiting: _Waiting) -> None:
+    async def _send(self, broker: int, waiting: _PendingInquiry) -> None:
         try:
             # The loop ends when nothing has accumulated, and the next query starts a new task.
             while batch := waiting.inquiries[: waiting.next_count()]:

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.lru import Lru
 from tidemark.records.control import EndMarker
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.replication.partition import Partition, produce
@@ -66,7 +66,7 @@ class MarkerWriter:
         self._remembered: Lru[WireMarker, ProduceResult] = Lru(_REMEMBERED_MAX)
 
     async def serve(
-        self, request: WriteMarkersRequest, peer: Identity, memory: AnswerMemory
+        self, request: WriteMarkersRequest, peer: TlsIdentity, memory: AnswerMemory
     ) -> WriteMarkersResponse:
         """Write another broker's markers."""
         errors = await self.write(request.markers)

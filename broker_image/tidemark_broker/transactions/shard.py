@@ -60,7 +60,7 @@ Rule = Callable[[TransactionMetadata | None, int | None], Decision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TransactionLimits:
     """``transaction.max.timeout.ms``, ``transactional.id.expiration.ms``, and the memory limit
     in bytes of a broker's transactional ids with their partitions.
     """
@@ -74,7 +74,7 @@ class Around(Protocol):
     """Shared parts of a broker's shards."""
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> TransactionLimits: ...
 
     def wall_ms(self) -> int:
         """Milliseconds since the epoch."""
@@ -167,9 +167,8 @@ class TransactionShard:
                 await asyncio.sleep(0)
 
     def expired(self, key: Hashable, now_s: float) -> None:
-        """Handle a deadline:
-
-        a transaction timeout, the look for unused ids, or a repeated append.
+        """Handle a deadline: a transaction timeout, the look for unused ids, or a repeated
+        append.
         """
         if key is _EXPIRY:
             self._deadlines.schedule(_EXPIRY, now_s + _EXPIRY_INTERVAL_S)

@@ -6,8 +6,8 @@ import typer
 
 from tidemark.error_text import error_text
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
-from tidemark_cli.local.kube import KubeError
-from tidemark_cli.local.processes import StartError
+from tidemark_cli.local.kube import KubeRequestError
+from tidemark_cli.local.processes import ProcessStartError
 from tidemark_cli.toolchain.errors import ToolchainError
 
 app = typer.Typer(help="Add, stop, start or kill a broker of the local cluster.")
@@ -58,5 +58,5 @@ def kill(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
 def _start(directory: DirOption, node_id: int) -> None:
     try:
         open_cluster(directory).start_broker(node_id)
-    except (StartError, KubeError, ToolchainError, TimeoutError, OSError) as error:
+    except (ProcessStartError, KubeRequestError, ToolchainError, TimeoutError, OSError) as error:
         fail(error_text(error))

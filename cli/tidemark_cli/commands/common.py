@@ -11,7 +11,7 @@ from rich.markup import escape
 from tidemark_cli.lazy_commands import OF_KUBECTL
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kube import Kube, KubeError, namespace_of
+from tidemark_cli.local.kube import KubeClient, KubeRequestError, namespace_of
 from tidemark_cli.local.layout import Layout, LayoutError
 from tidemark_cli.local.processes import running
 
@@ -63,7 +63,7 @@ def open_cluster(directory: Path, otherwise: str = "") -> LocalCluster:
 
 def open_kube(
     called: typer.Context, directory: Path, kubeconfig: Path | None, context: str, namespace: str
-) -> Kube:
+) -> KubeClient:
     """Return a client for the API server that the options name.
 
     With a kubeconfig, or as a plugin of kubectl, that is the server that kubectl would use.
@@ -75,10 +75,10 @@ def open_kube(
         cluster = open_cluster(directory)
         try:
             return cluster.kube()
-        except (KubeError, OSError) as error:
+        except (KubeRequestError, OSError) as error:
             fail(f"{error}; if the local cluster is down, start it with: tidemark up")
     path = kubeconfig or Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
     try:
-        return Kube(path, namespace or namespace_of(path, context), context)
-    except (KubeError, ValueError, OSError) as error:
+        return KubeClient(path, namespace or namespace_of(path, context), context)
+    except (KubeRequestError, ValueError, OSError) as error:
         fail(str(error))

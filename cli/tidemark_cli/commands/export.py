@@ -19,7 +19,7 @@ from tidemark_cli.commands.common import (
     errors,
     fail,
 )
-from tidemark_cli.commands.export_deletes import Api, deleter_of
+from tidemark_cli.commands.export_deletes import ApiOptions, deleter_of
 from tidemark_cli.commands.spark_topic import checked, is_local, source_options
 from tidemark_cli.commands.stores import (
     BucketsOption,
@@ -47,22 +47,22 @@ from tidemark_cli.commands.tables import (
 from tidemark_cli.local.tier import kafka_jars
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
-from tidemark_pipeline.brokers import BrokersUnavailable, Refused
+from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
 from tidemark_pipeline.errors import DataLoss, own_words
-from tidemark_pipeline.export.export_progress import ExportError, Mode
+from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.table import Evolution, Period
-from tidemark_pipeline.export.table_options import Wanted, catalog_of
+from tidemark_pipeline.export.table import Evolution, PartitionPeriod
+from tidemark_pipeline.export.table_options import TableOptions, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
 
 if TYPE_CHECKING:
-    from tidemark_pipeline.jobs.export import Progress
+    from tidemark_pipeline.jobs.export import ExportProgress
 
 #: Errors whose text already says what to do.
 _EXPLAINED = (
     *(JavaMissing, ToolchainError, ExportError, DataLoss, OptionError, LookupError),
-    *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, Refused),
+    *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, BrokerRefused),
 )
 
 
@@ -111,12 +111,12 @@ def export(
         str, typer.Option(help="Table for records that do not parse, with a schema.")
     ] = "",
     mode: Annotated[
-        Mode,
+        WriteMode,
         typer.Option(help="One row for each record, or for the last record of each key (upsert)."),
-    ] = Mode.APPEND,
+    ] = WriteMode.APPEND,
     partition: Annotated[
-        Period, typer.Option(help="Partition a new table by the record's timestamp.")
-    ] = Period.NONE,
+        PartitionPeriod, typer.Option(help="Partition a new table by the record's timestamp.")
+    ] = PartitionPeriod.NONE,
     key_buckets: Annotated[
         int, typer.Option(min=0, help="Number of buckets by the record's key, of a new table.")
     ] = 0,
@@ -160,7 +160,7 @@ def export(
     of_registry = pairs(registry_option, "--registry-option")
     named = check_jars(jar)
     try:
-        wanted = Wanted(
+        wanted = TableOptions(
             table=table,
             format=table_format,
             catalog=catalog_of(place(warehouse), properties, table_format),
@@ -186,7 +186,7 @@ def export(
                 from_topic,
                 wanted,
                 directory if is_local(source, extra) else None,
-                Api(kubeconfig, context, namespace),
+                ApiOptions(kubeconfig, context, namespace),
             )
             if delete_after_commit
             else None
@@ -232,7 +232,7 @@ class _StartNotice:
     def __init__(self, table: str) -> None:
         self._table, self._is_printed = table, False
 
-    def __call__(self, progress: "Progress") -> None:
+    def __call__(self, progress: "ExportProgress") -> None:
         if not self._is_printed:
             self._is_printed = True
             _tell(f"{self._table}: export starts, {progress.lag:,} offsets behind")
@@ -248,11 +248,11 @@ def _tell(text: str) -> None:
     errors.print(text, highlight=False, markup=False)
 
 
-def _say(progress: "Progress") -> None:
+def _say(progress: "ExportProgress") -> None:
     errors.print(_text(progress), highlight=False, markup=False)
 
 
-def _text(progress: "Progress") -> str:
+def _text(progress: "ExportProgress") -> str:
     written = progress.written
     deleted = f", {written.deleted:,} deleted" if written.deleted else ""
     letters = f" and {written.letters:,} dead letters" if written.letters else ""

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemark_cli.commands.common import fail, open_cluster
-from tidemark_cli.local.kube import Kube, KubeError, namespace_of
+from tidemark_cli.local.kube import KubeClient, KubeRequestError, namespace_of
 from tidemark_cli.local.record_deletions import RecordDeletions
 from tidemark_pipeline.broker_deletions import BrokerDeletions
 from tidemark_pipeline.export.record_deletion import Deleter
-from tidemark_pipeline.export.table_options import Wanted
+from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.topic_source import topic_options
 
 
-class Api(NamedTuple):
+class ApiOptions(NamedTuple):
     """Kubernetes API that the options name; empty fields are not given."""
 
     kubeconfig: Path | None
@@ -25,7 +25,7 @@ class Api(NamedTuple):
 
 
 def deleter_of(
-    source: Mapping[str, str], wanted: Wanted, directory: Path | None, api: Api
+    source: Mapping[str, str], wanted: TableOptions, directory: Path | None, api: ApiOptions
 ) -> Deleter:
     """Return the deleter for an export; exit if neither an API nor brokers are given.
 
@@ -37,10 +37,10 @@ def deleter_of(
     try:
         if api.kubeconfig is not None:
             namespace = api.namespace or namespace_of(api.kubeconfig, api.context)
-            return RecordDeletions(Kube(api.kubeconfig, namespace, api.context), table)
+            return RecordDeletions(KubeClient(api.kubeconfig, namespace, api.context), table)
         if directory is not None:
             return RecordDeletions(open_cluster(directory).kube(), table)
-    except (KubeError, ValueError, OSError) as error:
+    except (KubeRequestError, ValueError, OSError) as error:
         fail(str(error))
     access = topic_options(source).access
     if access is None:

@@ -18,9 +18,16 @@ from tidemark_cli.imports.documents import Document, DocumentError, read
 from tidemark_cli.imports.kafka_topics import Existing
 from tidemark_cli.imports.manifest_writer import as_yaml
 from tidemark_cli.imports.strimzi import Defaults
-from tidemark_cli.imports.topics import Imported, NotImported, Target, Wanted, imported, is_internal
+from tidemark_cli.imports.topics import (
+    Imported,
+    ImportedTopic,
+    ImportTarget,
+    NotImported,
+    imported,
+    is_internal,
+)
 from tidemark_operator.controller.events import count
-from tidemark_operator.resources.topic import DeletionPolicy
+from tidemark_operator.resources.topic import DeletionPolicyName
 
 
 def import_topics(
@@ -100,8 +107,8 @@ def import_topics(
         wanted = _of_cluster(run, there, bootstrap)
     else:
         fail("no source: add --bootstrap HOST:PORT or --strimzi FILE")
-    target = Target(
-        cluster=cluster, namespace=namespace, deletion_policy=DeletionPolicy(deletion_policy)
+    target = ImportTarget(
+        cluster=cluster, namespace=namespace, deletion_policy=DeletionPolicyName(deletion_policy)
     )
     made = run.imported(wanted, target)
     # Written even if some topics failed; each of those was reported, and the status is 1.
@@ -133,7 +140,7 @@ class _Run:
         """Report a topic that is left out because its records are a program's state."""
         self.say(f"{source}: skipped, since {name} is an internal topic")
 
-    def imported(self, topics: Iterable[Wanted], target: Target) -> list[Imported]:
+    def imported(self, topics: Iterable[ImportedTopic], target: ImportTarget) -> list[Imported]:
         """Return the topics that can be imported, with each topic and each object name once."""
         found: list[Imported] = []
         sources: dict[tuple[str, str], str] = {}
@@ -201,7 +208,7 @@ def _kafka_topics(
 
 def _of_strimzi(
     run: _Run, documents: Sequence[Document], defaults: Defaults, metadata: strimzi.MetadataRule
-) -> Iterator[Wanted]:
+) -> Iterator[ImportedTopic]:
     omitted = Counter(key for document in documents for key in metadata.omitted(document))
     for key, number in sorted(omitted.items()):
         run.say(
@@ -250,7 +257,7 @@ def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str
     return found
 
 
-def _of_cluster(run: _Run, there: Iterable[Existing], name: str) -> Iterator[Wanted]:
+def _of_cluster(run: _Run, there: Iterable[Existing], name: str) -> Iterator[ImportedTopic]:
     for topic in there:
         if kafka_topics.is_own(topic.view):
             run.skip_internal(f"{name}, topic {topic.view.name}", topic.view.name)
@@ -261,7 +268,9 @@ def _of_cluster(run: _Run, there: Iterable[Existing], name: str) -> Iterator[Wan
             run.trouble(f"topic {topic.view.name}", str(error))
 
 
-def _identified(run: _Run, topics: Iterable[Wanted], there: Iterable[Existing]) -> Iterator[Wanted]:
+def _identified(
+    run: _Run, topics: Iterable[ImportedTopic], there: Iterable[Existing]
+) -> Iterator[ImportedTopic]:
     known = {topic.view.name: topic for topic in there}
     for topic in topics:
         try:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark_cli.client_properties import BadProperties, read_access
 from tidemark_cli.commands.common import fail
 
@@ -22,7 +22,7 @@ ClientConfigOption = Annotated[
 ]
 
 
-def open_access(bootstrap: str, client_config: Path | None) -> Access:
+def open_access(bootstrap: str, client_config: Path | None) -> KafkaAccess:
     """Return the access that the two options describe; exit with a hint if they cannot be used."""
     try:
         return read_access(client_config, bootstrap)

@@ -38,13 +38,13 @@ from tidemark_cli.commands.tables import (
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_operator.resources.durations import duration_ms
-from tidemark_pipeline.brokers import BrokersUnavailable, Refused
+from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
 from tidemark_pipeline.errors import own_words
 from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.maintenance import Maintained, Upkeep
-from tidemark_pipeline.export.table_options import Wanted, catalog_of
+from tidemark_pipeline.export.maintenance import Maintained, TableMaintenance
+from tidemark_pipeline.export.table_options import TableOptions, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
 from tidemark_pipeline.topic_source import topic_options
@@ -56,7 +56,7 @@ _NEVER = "never"
 #: Errors whose text already says what to do.
 _EXPLAINED = (
     *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError, ManifestError),
-    *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, Refused),
+    *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, BrokerRefused),
 )
 
 
@@ -118,7 +118,7 @@ def maintain(
     """
     properties, conf_given = pairs(catalog, "--catalog"), pairs(conf, "--conf")
     named = check_jars(jar)
-    upkeep = Upkeep(
+    upkeep = TableMaintenance(
         compact=compact,
         keep=_age(keep, "--keep"),
         keep_last=keep_last,
@@ -130,7 +130,7 @@ def maintain(
     named_source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
     try:
         places = catalog_of(place(warehouse), properties, table_format)
-        wanted = Wanted(table=tables[0], format=table_format, catalog=places)
+        wanted = TableOptions(table=tables[0], format=table_format, catalog=places)
         source = None
         if propagate_deletes:
             source = source_options(named_source, extra, directory)
@@ -164,7 +164,7 @@ def maintain(
 
 def _propagate(
     session: "SparkSession",
-    wanted: Wanted,
+    wanted: TableOptions,
     table: str,
     source: Mapping[str, str],
     *,
@@ -192,7 +192,9 @@ def propagated(done: Propagated) -> str:
     )
 
 
-def _maintain(session: "SparkSession", wanted: Wanted, table: str, upkeep: Upkeep) -> None:
+def _maintain(
+    session: "SparkSession", wanted: TableOptions, table: str, upkeep: TableMaintenance
+) -> None:
     from tidemark_pipeline.jobs.maintain import maintain as run
     from tidemark_pipeline.jobs.progress import told
 

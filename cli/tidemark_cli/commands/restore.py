@@ -28,7 +28,7 @@ from tidemark_cli.commands.stores import (
     named_store,
     open_named,
 )
-from tidemark_cli.local.kube import Kube, KubeError
+from tidemark_cli.local.kube import KubeClient, KubeRequestError
 from tidemark_operator.resources.topic_config import spec_of_kafka_config
 from tidemark_operator.topic_changes.object_names import object_name
 
@@ -91,7 +91,7 @@ def restore(
         for topic in topics:
             own = _restore(found, target, topic, present, from_cluster, new_id, replication_factor)
             present[topic.topic.name] = {"metadata": {"name": own}}
-    except (StoreError, ManifestError, KubeError) as error:
+    except (StoreError, ManifestError, KubeRequestError) as error:
         fail(f"{error}; the topics restored so far stay: run the same command again to continue")
     finally:
         target.kube.close()
@@ -101,7 +101,7 @@ def restore(
 class _Target:
     """Cluster in which the topics are created."""
 
-    def __init__(self, kube: Kube, cluster: str) -> None:
+    def __init__(self, kube: KubeClient, cluster: str) -> None:
         self.kube = kube
         self.cluster = cluster
 
@@ -115,7 +115,7 @@ class _Target:
             return cls(local.kube(), local.settings.cluster)
         if not namespace or not cluster:
             fail("--kubeconfig needs the new Cluster: add --namespace and --cluster")
-        return cls(Kube(kubeconfig, namespace), cluster)
+        return cls(KubeClient(kubeconfig, namespace), cluster)
 
     def cluster_id(self) -> str:
         """Return the new cluster's id; exit with a hint while it has none."""

@@ -52,7 +52,7 @@ def topics_there(options: Mapping[str, str]) -> set[str]:
 
     ``options`` contain no topic.
     """
-    from tidemark_pipeline.brokers import Brokers, BrokersUnavailable, Refused
+    from tidemark_pipeline.brokers import BrokerClient, BrokerRefused, BrokersUnavailable
     from tidemark_pipeline.topic_source import topic_options
 
     whole = {**options, "subscribePattern": ".*"}
@@ -62,9 +62,9 @@ def topics_there(options: Mapping[str, str]) -> set[str]:
             assert found.storage is not None
             names = {topic.name for topic in open_tier(found.storage).topics.all()}
             return {name for name in names if not name.startswith("__")}
-        with Brokers(found.access) as brokers:
+        with BrokerClient(found.access) as brokers:
             return {known.name for known in brokers.topics().values() if not known.internal}
-    except (*UNREADABLE, BrokersUnavailable, Refused) as error:
+    except (*UNREADABLE, BrokersUnavailable, BrokerRefused) as error:
         fail(str(error))
 
 
@@ -76,13 +76,13 @@ def mentioned(names: Iterable[str], statement: str) -> list[str]:
 
 def checked(options: Mapping[str, str]) -> Mapping[str, str]:
     """Return the options unchanged; exit if the topic that they name cannot be read."""
-    from tidemark_pipeline.brokers import BrokersUnavailable, Refused
+    from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
     from tidemark_pipeline.topic_source import topic_options
     from tidemark_pipeline.topic_survey import Survey
 
     try:
         with Survey(topic_options(options)) as survey:
             survey.extents(survey.parts())
-    except (*UNREADABLE, BrokersUnavailable, Refused) as error:
+    except (*UNREADABLE, BrokersUnavailable, BrokerRefused) as error:
         fail(str(error))
     return options

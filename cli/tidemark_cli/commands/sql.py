@@ -48,14 +48,14 @@ from tidemark_pipeline.answer_text import SameNames, cell, csv_text, json_text
 from tidemark_pipeline.errors import own_words
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.table_options import CATALOG, Wanted, catalog_of
+from tidemark_pipeline.export.table_options import CATALOG, TableOptions, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
 
-    from tidemark_pipeline.jobs.sql import Answer
+    from tidemark_pipeline.jobs.sql import StatementResult
 
 LIMIT_MAX = 100_000
 #: Longest text in a cell of the table; a value may have megabytes.
@@ -171,7 +171,7 @@ def _settings(
     Raises ToolchainError.
     """
     if places:
-        found = Wanted(table="-", format=kind, catalog=places).settings(
+        found = TableOptions(table="-", format=kind, catalog=places).settings(
             jars(given, kind, places, conf), conf
         )
         if kind is Format.ICEBERG:
@@ -183,7 +183,7 @@ def _settings(
 
 def _ask(
     statement: str, views: Views, settings: Mapping[str, str], *, limit: int, cores: int, log: Path
-) -> "Answer":
+) -> "StatementResult":
     from pyspark.errors import PySparkException
 
     from tidemark_pipeline.jobs.progress import told
@@ -218,7 +218,7 @@ def failure(error: "PySparkException", views: Views, log: Path) -> str:
     return f"{text}; topics: {named}" + (f" and {more:,} more" if more > 0 else "")
 
 
-def _tell(answer: "Answer", output: Output, limit: int) -> None:
+def _tell(answer: "StatementResult", output: Output, limit: int) -> None:
     if output is Output.TABLE:
         _print(answer)
     else:
@@ -230,7 +230,7 @@ def _tell(answer: "Answer", output: Output, limit: int) -> None:
         errors.print(f"{text}{LIMIT_MAX:,}", highlight=False)
 
 
-def _print(answer: "Answer") -> None:
+def _print(answer: "StatementResult") -> None:
     if not answer.columns:
         return
     table = Table()

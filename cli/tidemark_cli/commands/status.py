@@ -19,7 +19,7 @@ from tidemark_cli.commands.common import (
     fail,
     open_kube,
 )
-from tidemark_cli.local.kube import Kube, KubeError
+from tidemark_cli.local.kube import KubeClient, KubeRequestError
 from tidemark_cli.local.object_summaries import (
     both_names,
     cluster_line,
@@ -63,7 +63,7 @@ def status(
         clusters, brokers, users = (kube.objects(kind) for kind in ("Cluster", "Broker", "User"))
         found, exports = topics(kube), _exports(kube)
         kube.close()
-    except (KubeError, OSError) as error:
+    except (KubeRequestError, OSError) as error:
         fail(f"{error}; if the local cluster is down, start it with: tidemark up")
     if output == "json":
         print(json.dumps([_as_json(topic) for topic in named(found, names or [])]))
@@ -73,11 +73,11 @@ def status(
     print_status(console, brokers, found, names or [], limit, users, exports)
 
 
-def _exports(kube: Kube) -> list[dict[str, Any]]:
+def _exports(kube: KubeClient) -> list[dict[str, Any]]:
     """Return the Exports; none if the API server's CRDs predate them."""
     try:
         return kube.objects("Export")
-    except KubeError as error:
+    except KubeRequestError as error:
         if error.status == NOT_FOUND:
             return []
         raise

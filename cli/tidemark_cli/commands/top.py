@@ -22,16 +22,17 @@ from tidemark_cli.commands.common import (
     open_kube,
 )
 from tidemark_cli.commands.kafka_access import ClientConfigOption, open_access
-from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.top import broker_offsets, pages
 from tidemark_cli.top.object_index import BROKER, KINDS, SLICE, Holdings
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import PAGE_SIZE, Query, choose
-from tidemark_cli.top.reader import Reader
+from tidemark_cli.top.reader import ObjectReader
 from tidemark_cli.top.text import print_frame
 
 Ask = Callable[
-    [Sequence[broker_offsets.Asked], Mapping[int, tuple[str, int]]], broker_offsets.Figures
+    [Sequence[broker_offsets.PartitionQuery], Mapping[int, tuple[str, int]]],
+    broker_offsets.BrokerOffsets,
 ]
 Sort = Literal["trouble", "name", "remote", "partitions", "placeholders", "behind"]
 
@@ -83,7 +84,7 @@ def asking(client_config: Path | None) -> Ask:
     return functools.partial(broker_offsets.ask, access=open_access("", client_config))
 
 
-def _once(kube: Kube, query: Query, html: Path | None, listener: str, ask: Ask) -> None:
+def _once(kube: KubeClient, query: Query, html: Path | None, listener: str, ask: Ask) -> None:
     view = look(kube, query, listener, ask)
     if html is None:
         print_frame(console, view)
@@ -94,7 +95,9 @@ def _once(kube: Kube, query: Query, html: Path | None, listener: str, ask: Ask) 
         fail(f"{html} cannot be written: {error.strerror}")
 
 
-def look(kube: Kube, query: Query, listener: str = "", ask: Ask = broker_offsets.ask) -> pages.View:
+def look(
+    kube: KubeClient, query: Query, listener: str = "", ask: Ask = broker_offsets.ask
+) -> pages.View:
     """Return one frame.
 
     Unreadable partition rows are a problem line of it. Without the other objects there is nothing
@@ -102,7 +105,7 @@ def look(kube: Kube, query: Query, listener: str = "", ask: Ask = broker_offsets
     """
     holdings, problems = Holdings(), []
     for kind in KINDS:
-        for batch in Reader(kube, kind).read(0):
+        for batch in ObjectReader(kube, kind).read(0):
             batch.put_into(holdings)
             if batch.problem and kind != SLICE:
                 fail(batch.problem)
@@ -125,8 +128,8 @@ def look(kube: Kube, query: Query, listener: str = "", ask: Ask = broker_offsets
     )
 
 
-def _follow(kube: Kube, query: Query, interval_s: int, listener: str, ask: Ask) -> None:
+def _follow(kube: KubeClient, query: Query, interval_s: int, listener: str, ask: Ask) -> None:
     from tidemark_cli.top.app import TopApp  # textual is 0.2 s of start-up
 
-    readers = [Reader(kube, kind) for kind in KINDS]
+    readers = [ObjectReader(kube, kind) for kind in KINDS]
     TopApp(readers, ask, interval_s=interval_s, query=query, listener=listener).run()

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail, open_cluster
-from tidemark_cli.controlplane.process import StartError as ServerStartError
+from tidemark_cli.controlplane.process import ServerStartError
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import Addresses, LocalCluster
-from tidemark_cli.local.kube import KubeError, namespace_of
+from tidemark_cli.local.kube import KubeRequestError, namespace_of
 from tidemark_cli.local.layout import Layout, LayoutError
 from tidemark_cli.local.listeners import described
-from tidemark_cli.local.processes import StartError
+from tidemark_cli.local.processes import ProcessStartError
 from tidemark_cli.toolchain.errors import ToolchainError
 
 
@@ -74,7 +74,14 @@ def up(
         cluster.stop()
 
 
-_FAILURES = (StartError, ServerStartError, ToolchainError, KubeError, TimeoutError, OSError)
+_FAILURES = (
+    ProcessStartError,
+    ServerStartError,
+    ToolchainError,
+    KubeRequestError,
+    TimeoutError,
+    OSError,
+)
 
 
 def _start(cluster: LocalCluster, brokers: int, ran_already: frozenset[str]) -> Addresses:

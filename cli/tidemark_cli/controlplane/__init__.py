@@ -2,6 +2,6 @@
 
 from tidemark_cli.controlplane.client import kubectl, run_kubectl
 from tidemark_cli.controlplane.launcher import ControlPlane
-from tidemark_cli.controlplane.process import StartError
+from tidemark_cli.controlplane.process import ServerStartError
 
-__all__ = ["ControlPlane", "StartError", "kubectl", "run_kubectl"]
+__all__ = ["ControlPlane", "ServerStartError", "kubectl", "run_kubectl"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from tidemark_cli.controlplane.files import write_private
-from tidemark_cli.controlplane.process import Server, ServerProcess, StartError, private_dir
+from tidemark_cli.controlplane.process import Server, ServerProcess, ServerStartError, private_dir
 from tidemark_cli.ports import HOST, free_port
 from tidemark_cli.toolchain import ensure_minio
 
@@ -27,7 +27,7 @@ _KEPT = "server.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MinioSettings:
     """Credentials and port of a folder, in a file that only its owner can read."""
 
     access_key: str
@@ -35,7 +35,7 @@ class Settings:
     port: int
 
     @classmethod
-    def of(cls, data_dir: Path) -> "Settings":
+    def of(cls, data_dir: Path) -> "MinioSettings":
         """Return the settings of the server in ``data_dir``, or new ones."""
         try:
             return cls(**json.loads((data_dir / _KEPT).read_text(encoding="utf-8")))
@@ -75,7 +75,7 @@ class MinioServer(Server):
         binary = ensure_minio()
         folder = private_dir(data_dir)
         kept = folder / _KEPT
-        settings = Settings.of(folder)
+        settings = MinioSettings.of(folder)
         tries_left = START_TRIES
         while True:
             tries_left -= 1
@@ -84,14 +84,14 @@ class MinioServer(Server):
             write_private(kept, json.dumps(asdict(settings)))
             try:
                 return cls._start(binary, folder, settings, detached, timeout_s)
-            except StartError:
+            except ServerStartError:
                 # Between finding a free port and using it another process may take it.
                 if tries_left == 0 or free_port(settings.port) == settings.port:
                     raise
 
     @classmethod
     def _start(
-        cls, binary: Path, folder: Path, settings: Settings, detached: bool, timeout_s: float
+        cls, binary: Path, folder: Path, settings: MinioSettings, detached: bool, timeout_s: float
     ) -> Self:
         endpoint = f"http://{HOST}:{settings.port}"
         command = [str(binary), "server", "--quiet", "--address", f"{HOST}:{settings.port}"]

@@ -29,7 +29,7 @@ STOP_TIMEOUT_S = 30.0
 _detached: list["subprocess.Popen[bytes]"] = []
 
 
-class StartError(RuntimeError):
+class ServerStartError(RuntimeError):
     """Server that did not become ready; the message quotes the end of its output."""
 
 
@@ -88,10 +88,10 @@ class ServerProcess:
         while not is_ready():
             if not self.alive:
                 self._release()
-                raise StartError(f"{self.name} ended while it started: {self._tail()}")
+                raise ServerStartError(f"{self.name} ended while it started: {self._tail()}")
             if time.monotonic() > deadline_s:
                 self.stop(timeout_s=KILL_WAIT_S)
-                raise StartError(
+                raise ServerStartError(
                     f"{self.name} is not ready after {timeout_s:.0f} s: {self._tail()}"
                 )
             time.sleep(POLL_S)

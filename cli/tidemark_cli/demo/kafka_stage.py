@@ -10,15 +10,15 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.values import TopicView
 from tidemark_cli.demo import manifests
-from tidemark_cli.demo.stage import NO_GAPS, TOPIC, WAITS, Placed
+from tidemark_cli.demo.stage import NO_GAPS, TOPIC, WAITS, PartitionPlacement
 from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.local.tier import read_options, session_settings
 
 #: ``<topic>-<partition>-<topic id>/<first offset>-<segment id>.log``
@@ -51,10 +51,10 @@ class KafkaStage:
     def spark_settings(self) -> dict[str, str]:
         return session_settings(self.read_options())
 
-    def partitions(self) -> list[Placed]:
+    def partitions(self) -> list[PartitionPlacement]:
         view = asyncio.run(_look(self._access()))
         return [
-            Placed(
+            PartitionPlacement(
                 partition.partition,
                 partition.replicas,
                 partition.isr,
@@ -98,13 +98,13 @@ class KafkaStage:
         return {partition: sorted(firsts) for partition, firsts in found.items()}
 
     @functools.cached_property
-    def _kube(self) -> Kube:
+    def _kube(self) -> KubeClient:
         return self._cluster.kube()
 
-    def _access(self) -> Access:
-        return Access(tuple(self._cluster.addresses().bootstrap.split(",")))
+    def _access(self) -> KafkaAccess:
+        return KafkaAccess(tuple(self._cluster.addresses().bootstrap.split(",")))
 
 
-async def _look(access: Access) -> TopicView | None:
+async def _look(access: KafkaAccess) -> TopicView | None:
     async with KafkaClient(access) as client:
         return (await Admin(client).topics([TOPIC])).get(TOPIC)

@@ -7,10 +7,10 @@ from tidemark.tier.layout import topic_data_prefix
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.queries import SegmentRange
 from tidemark_cli.demo import manifests
-from tidemark_cli.demo.stage import PARTITIONS, TOPIC, Placed
+from tidemark_cli.demo.stage import PARTITIONS, TOPIC, PartitionPlacement
 from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.local.tier import read_options, storage
 
 
@@ -37,9 +37,9 @@ class OwnStage:
     def spark_settings(self) -> dict[str, str]:
         return {}
 
-    def partitions(self) -> list[Placed]:
+    def partitions(self) -> list[PartitionPlacement]:
         return [
-            Placed(row.partition, row.replicas, row.isr, row.leader, row.leader_epoch)
+            PartitionPlacement(row.partition, row.replicas, row.isr, row.leader, row.leader_epoch)
             for row in self._topic().rows
         ]
 
@@ -74,7 +74,7 @@ class OwnStage:
         return topic_rows.topic(self._kube, TOPIC)
 
     @functools.cached_property
-    def _kube(self) -> Kube:
+    def _kube(self) -> KubeClient:
         return self._cluster.kube()
 
     def _tier(self) -> Tier:

@@ -16,7 +16,7 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DemoCheck:
     """Line of the final table."""
 
     step: int
@@ -25,14 +25,14 @@ class Check:
     outcome: Outcome
 
 
-class Report:
+class DemoReport:
     """Report that prints each step and collects the checks."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._began = time.monotonic()
         self._step = 0
-        self.checks: list[Check] = []
+        self.checks: list[DemoCheck] = []
 
     def step(self, title: str) -> None:
         """Start the next step."""
@@ -46,11 +46,11 @@ class Report:
 
     def check(self, claim: str, has_passed: bool, figure: str = "") -> None:
         """Record and print a check."""
-        self._add(Check(self._step, claim, figure, "passed" if has_passed else "failed"))
+        self._add(DemoCheck(self._step, claim, figure, "passed" if has_passed else "failed"))
 
     def skip(self, claim: str, reason: str) -> None:
         """Record and print a check that could not be made, with the reason."""
-        self._add(Check(self._step, claim, reason, "skipped"))
+        self._add(DemoCheck(self._step, claim, reason, "skipped"))
 
     def wait(
         self, claim: str, holds: Callable[[], bool], figure: Callable[[], str], timeout_s: float
@@ -79,7 +79,7 @@ class Report:
             )
         return table
 
-    def _add(self, check: Check) -> None:
+    def _add(self, check: DemoCheck) -> None:
         self.checks.append(check)
         mark = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}[check.outcome]
         self.say(f"{mark} {check.claim}{': ' + check.figure if check.figure else ''}")

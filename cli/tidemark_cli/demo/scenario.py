@@ -15,12 +15,12 @@ from typing import Any
 from tidemark_cli.demo import clients, manifests
 from tidemark_cli.demo.clients import Ledger, SteadyProducer
 from tidemark_cli.demo.flights import FLIGHTS_TOTAL, Flight, delays_by_carrier, load
-from tidemark_cli.demo.report import Report
+from tidemark_cli.demo.report import DemoReport
 from tidemark_cli.demo.spark import SparkBeside
-from tidemark_cli.demo.stage import NO_GAPS, PARTITIONS, TOPIC, WAITS, Placed, Stage
+from tidemark_cli.demo.stage import NO_GAPS, PARTITIONS, TOPIC, WAITS, PartitionPlacement, Stage
 from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_pipeline import positions, tail
 from tidemark_pipeline.java import JavaMissing
@@ -38,7 +38,7 @@ class Scenario:
         self,
         cluster: LocalCluster,
         stage: Stage,
-        report: Report,
+        report: DemoReport,
         scratch: Path,
         flights_max: int = FLIGHTS_TOTAL,
     ) -> None:
@@ -48,7 +48,7 @@ class Scenario:
         self.report = report
         self.ledger = Ledger()
         self.flights: list[Flight] = []
-        self.kube: Kube | None = None
+        self.kube: KubeClient | None = None
         self._scratch = scratch
 
     def run(self) -> None:
@@ -276,7 +276,7 @@ class Scenario:
     def _topic(self) -> topic_rows.TopicRows:
         return topic_rows.topic(self._kube(), TOPIC)
 
-    def _kube(self) -> Kube:
+    def _kube(self) -> KubeClient:
         if self.kube is None:
             raise RuntimeError("the first step has not run")
         return self.kube
@@ -323,7 +323,7 @@ class Scenario:
     def _wait_isr(self) -> None:
         _wait(lambda: all(len(partition.isr) == 3 for partition in self.stage.partitions()), 60)
 
-    def _has_new_leader(self, before: Placed) -> bool:
+    def _has_new_leader(self, before: PartitionPlacement) -> bool:
         now = self.stage.partitions()[0]
         return now.leader not in {before.leader, -1} and now.leader_epoch > before.leader_epoch
 

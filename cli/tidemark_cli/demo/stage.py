@@ -15,7 +15,7 @@ NO_GAPS = "no gap and no overlap in the tier"
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PartitionPlacement:
     """Partition and its replicas; ``leader`` is -1 without a leader."""
 
     partition: int
@@ -42,7 +42,7 @@ class Stage(Protocol):
     def spark_settings(self) -> dict[str, str]:
         """Return settings of the Spark session that reads. Raises ToolchainError."""
 
-    def partitions(self) -> list[Placed]:
+    def partitions(self) -> list[PartitionPlacement]:
         """Return the partitions in order; empty before the topic exists."""
 
     def placeholders(self) -> int:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.ids import id_text
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.configs import Configuration, topic_configs
-from tidemark.kafka_client.values import Failure, TopicView
-from tidemark_cli.imports.topics import NotImported, Wanted, is_internal
+from tidemark.kafka_client.values import RequestFailure, TopicView
+from tidemark_cli.imports.topics import ImportedTopic, NotImported, is_internal
 
 #: Topics per request; each answer has about 40 keys per topic.
 PAGE = 500
@@ -26,7 +26,7 @@ class Existing:
     """Topic of a cluster; ``configuration`` has every effective key, or why it is unknown."""
 
     view: TopicView
-    configuration: Configuration | Failure
+    configuration: Configuration | RequestFailure
     is_moving: bool
 
     @property
@@ -36,7 +36,9 @@ class Existing:
 
 
 def read(
-    access: Access, pattern: str = "", on_progress: Callable[[int, int], None] = lambda *_: None
+    access: KafkaAccess,
+    pattern: str = "",
+    on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Existing]:
     """Return the topics whose full name matches the regular expression ("": all), by name.
 
@@ -47,7 +49,7 @@ def read(
 
 
 async def _read(
-    access: Access, pattern: re.Pattern[str], on_progress: Callable[[int, int], None]
+    access: KafkaAccess, pattern: re.Pattern[str], on_progress: Callable[[int, int], None]
 ) -> list[Existing]:
     async with KafkaClient(access) as client:
         admin = Admin(client)
@@ -69,10 +71,10 @@ def is_own(view: TopicView) -> bool:
     return view.internal or is_internal(view.name)
 
 
-def wanted(topic: Existing, cluster_name: str) -> Wanted:
+def wanted(topic: Existing, cluster_name: str) -> ImportedTopic:
     """Return the topic as a desired state that changes nothing. Raises :class:`NotImported`."""
     view, factors = topic.view, topic.replication_factors
-    if isinstance(topic.configuration, Failure):
+    if isinstance(topic.configuration, RequestFailure):
         raise NotImported(f"its configuration cannot be read: {topic.configuration}")
     if topic.is_moving:
         raise NotImported("its partitions are being reassigned: import it after the reassignment")
@@ -83,7 +85,7 @@ def wanted(topic: Existing, cluster_name: str) -> Wanted:
         )
     # Inherited values are left out: the manifest would freeze the brokers' current defaults.
     own = {key: entry.value for key, entry in topic.configuration.items() if entry.own}
-    return Wanted(
+    return ImportedTopic(
         source=f"{cluster_name}, topic {view.name}",
         name=view.name,
         partitions=len(view.partitions),
@@ -93,7 +95,7 @@ def wanted(topic: Existing, cluster_name: str) -> Wanted:
     )
 
 
-def identified(topic: Wanted, there: Mapping[str, Existing]) -> Wanted:
+def identified(topic: ImportedTopic, there: Mapping[str, Existing]) -> ImportedTopic:
     """Return a foreign description of a topic with the topic's id in the cluster.
 
     Differences to the cluster become remarks. Raises :class:`NotImported`.
@@ -111,7 +113,7 @@ def identified(topic: Wanted, there: Mapping[str, Existing]) -> Wanted:
     return replace(topic, topic_id=topic_id, remarks=(*topic.remarks, *_differences(topic, found)))
 
 
-def _differences(topic: Wanted, found: Existing) -> Sequence[str]:
+def _differences(topic: ImportedTopic, found: Existing) -> Sequence[str]:
     pairs = (
         ("partitions", topic.partitions, [len(found.view.partitions)]),
         ("replicas", topic.replication_factor, found.replication_factors),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark_cli.imports.documents import Document
-from tidemark_cli.imports.topics import NotImported, Wanted
+from tidemark_cli.imports.topics import ImportedTopic, NotImported
 
 GROUP = "kafka.strimzi.io"
 VERSIONS = ("v1", "v1beta2")
@@ -110,7 +110,7 @@ def clusters(documents: Iterable[Document]) -> list[str]:
 
 def wanted(
     document: Document, defaults: Defaults, metadata: MetadataRule = MetadataRule()
-) -> Wanted:
+) -> ImportedTopic:
     """Return the desired state that a KafkaTopic describes. Raises :class:`NotImported`."""
     body = document.body
     version = str(body["apiVersion"]).partition("/")[2]
@@ -126,7 +126,7 @@ def wanted(
     annotations, labels = _text_map(body, "annotations"), _text_map(body, "labels")
     # Strimzi ignores an unmanaged topic, so its Topic must not change it either.
     is_unmanaged = annotations.get(_MANAGED) == "false"
-    return Wanted(
+    return ImportedTopic(
         source=document.source,
         name=_name(spec, name),
         partitions=_count(spec, "partitions", defaults.partitions),

@@ -15,7 +15,7 @@ from tidemark.wire.topics import Setting, SettingOperation
 from tidemark_operator.resources.durations import PATTERN, duration_ms
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.resources.names import API_VERSION, PAUSED_ANNOTATION
-from tidemark_operator.resources.topic import DeletionPolicy, parse_topic
+from tidemark_operator.resources.topic import DeletionPolicyName, parse_topic
 from tidemark_operator.resources.topic_config import (
     COMPACTED,
     TYPED,
@@ -24,8 +24,8 @@ from tidemark_operator.resources.topic_config import (
     retention_problem,
 )
 from tidemark_operator.topic_changes.object_names import object_name
-from tidemark_operator.topic_changes.refusal import Refusal
-from tidemark_operator.topic_changes.settings import Described, changed
+from tidemark_operator.topic_changes.refusal import ChangeRefusal
+from tidemark_operator.topic_changes.settings import TopicSettings, changed
 
 _UNITS_MS = ((3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
 _BINARY = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
@@ -49,7 +49,7 @@ class NotImported(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ImportedTopic:
     """Topic to import: name in Kafka, own configuration (not inherited), and if known its id and
     object name.
 
@@ -89,15 +89,17 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ImportTarget:
     """Cluster and namespace ("": none in the manifest) of the manifests that are written."""
 
     cluster: str
     namespace: str
-    deletion_policy: DeletionPolicy
+    deletion_policy: DeletionPolicyName
 
 
-def imported(topic: Wanted, target: Target, is_taken: Callable[[str], bool]) -> Imported:
+def imported(
+    topic: ImportedTopic, target: ImportTarget, is_taken: Callable[[str], bool]
+) -> Imported:
     """Return a topic's manifest. ``is_taken``: whether another manifest has that object name.
 
     Raises :class:`NotImported`.
@@ -152,7 +154,7 @@ def _check(manifest: Mapping[str, Any]) -> None:
         raise NotImported(problem)
 
 
-def _described(config: Mapping[str, str]) -> tuple[Described, list[str]]:
+def _described(config: Mapping[str, str]) -> tuple[TopicSettings, list[str]]:
     """Return ``spec.config`` and ``spec.tiering``, and remarks about keys that fit into neither."""
     kept, remarks = {}, []
     for name, value in config.items():
@@ -166,8 +168,8 @@ def _described(config: Mapping[str, str]) -> tuple[Described, list[str]]:
         for name, value in kept.items()
     ]
     try:
-        return changed(Described({}, None), settings, is_whole=False), remarks
-    except Refusal as error:
+        return changed(TopicSettings({}, None), settings, is_whole=False), remarks
+    except ChangeRefusal as error:
         raise NotImported(error.message) from error
 
 

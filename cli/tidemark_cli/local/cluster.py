@@ -16,12 +16,12 @@ from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 from tidemark_cli.controlplane import ControlPlane, minio
 from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_cli.local import processes
-from tidemark_cli.local.kube import Kube, KubeError
+from tidemark_cli.local.kube import KubeClient, KubeRequestError
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.listeners import ListenerAddresses, listeners_of
-from tidemark_cli.local.own_brokers import READY_TIMEOUT_S, STARTS_AT_ONCE, OwnBrokers
+from tidemark_cli.local.own_brokers import READY_TIMEOUT_S, STARTS_AT_ONCE, LocalOwnBrokers
 from tidemark_cli.local.processes import ProcessRecord
-from tidemark_cli.local.settings import KAFKA, Settings
+from tidemark_cli.local.settings import KAFKA, LocalClusterSettings
 from tidemark_cli.ports import HOST
 
 Say = Callable[[str], None]
@@ -35,7 +35,7 @@ LEASE_DURATION_S = 4
 _STOPPED_LATE = {"operator": 1, "minio": 2, "control-plane": 3}
 
 
-class Brokers(Protocol):
+class LocalBrokers(Protocol):
     """Operations of a local cluster that depend on the engine."""
 
     def ids(self) -> list[int]:
@@ -81,7 +81,7 @@ class LocalCluster:
     def __init__(
         self,
         layout: Layout,
-        settings: Settings,
+        settings: LocalClusterSettings,
         say: Say,
         *,
         entries: Mapping[str, str] | None = None,
@@ -89,14 +89,14 @@ class LocalCluster:
         self.layout = layout
         self.settings = settings
         self._say = say
-        self.brokers: Brokers
+        self.brokers: LocalBrokers
         if settings.engine == KAFKA:
             # Imported only here: Kafka's client and schema take longer than most commands.
             from tidemark_cli.local.kafka_brokers import KafkaBrokers
 
             self.brokers = KafkaBrokers(layout)
         else:
-            self.brokers = OwnBrokers(layout, settings, self.kubeconfig, entries or {})
+            self.brokers = LocalOwnBrokers(layout, settings, self.kubeconfig, entries or {})
 
     @property
     def kubeconfig(self) -> Path:
@@ -105,9 +105,9 @@ class LocalCluster:
             return Path(self.settings.kubeconfig)
         return self.layout.control_plane / "kubeconfig"
 
-    def kube(self) -> Kube:
+    def kube(self) -> KubeClient:
         """Return a client for the cluster's namespace."""
-        return Kube(self.kubeconfig, self.settings.namespace)
+        return KubeClient(self.kubeconfig, self.settings.namespace)
 
     def start(self, *, brokers: int, create_cluster: bool = True) -> Addresses:
         """Start everything and wait until each part is ready."""
@@ -193,7 +193,7 @@ class LocalCluster:
             record = processes.adopt(self.layout, "minio", server.process.child, ready)
             self._say(f"MinIO ready at {server.endpoint} (process {server.pid})")
         # Applied on every start: the Secret is missing if the control plane's data was removed.
-        kept = minio.Settings.of(self.layout.minio)
+        kept = minio.MinioSettings.of(self.layout.minio)
         keys = {"accessKeyId": kept.access_key, "secretAccessKey": kept.secret_key}
         kube = self.kube()
         kube.apply_secret(SECRET, keys)
@@ -316,7 +316,7 @@ class LocalCluster:
             kube = self.kube()
             found = kube.get("Cluster", self.settings.cluster) or {"spec": {}}
             kube.close()
-        except KubeError:
+        except KubeRequestError:
             return None
         return "authorization" in found["spec"]
 

@@ -55,8 +55,8 @@ LIGHT = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 class KafkaNodes:
     """Nodes of one folder, running or not.
 
-    Raises LayoutError for a damaged file, processes.StartError, and ToolchainError if Kafka is not
-    available.
+    Raises LayoutError for a damaged file, processes.ProcessStartError, and ToolchainError if Kafka
+    is not available.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -266,7 +266,7 @@ class KafkaNodes:
         )
         if done.returncode != 0:
             output = (done.stdout + done.stderr).strip()
-            raise processes.StartError(
+            raise processes.ProcessStartError(
                 f"Apache Kafka's log directories cannot be formatted: {output[-2000:]}"
             )
 
@@ -277,7 +277,7 @@ class KafkaNodes:
             port, in_clear = client_address(self.entries(node))
             while in_clear and not set(brokers) <= known_brokers(port):
                 if time.monotonic() > deadline:
-                    raise processes.StartError(
+                    raise processes.ProcessStartError(
                         f"broker {node} does not know all of {brokers} after "
                         f"{START_TIMEOUT_S:.0f} s"
                     )

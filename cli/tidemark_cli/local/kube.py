@@ -20,7 +20,7 @@ PAGE = 500
 GONE = 410
 
 
-class KubeError(RuntimeError):
+class KubeRequestError(RuntimeError):
     """Failed call, with the HTTP status and message of the API server.
 
     The status is 0 if the server is unreachable.
@@ -31,7 +31,7 @@ class KubeError(RuntimeError):
         self.status = status
 
 
-class Page(NamedTuple):
+class ListPage(NamedTuple):
     """Part of a list's objects, and the resource version of the whole list."""
 
     objects: list[dict[str, Any]]
@@ -68,10 +68,10 @@ def namespace_of(kubeconfig: Path, context: str = "") -> str:
     return str(active["context"].get("namespace") or "default")
 
 
-class Kube:
+class KubeClient:
     """Synchronous client for one namespace, with a timeout of ten seconds per call.
 
-    Raises :class:`KubeError`.
+    Raises :class:`KubeRequestError`.
     """
 
     def __init__(self, kubeconfig: Path, namespace: str, context: str = "") -> None:
@@ -84,7 +84,7 @@ class Kube:
                 config_file=str(kubeconfig), context=context or None
             )
         except config.ConfigException as error:
-            raise KubeError(0, f"{kubeconfig} cannot be used: {error}") from error
+            raise KubeRequestError(0, f"{kubeconfig} cannot be used: {error}") from error
 
     def close(self) -> None:
         """Release the connections."""
@@ -95,13 +95,13 @@ class Kube:
         found = [body for page in self.pages(kind) for body in page.objects]
         return sorted(found, key=lambda item: str(item["metadata"]["name"]))
 
-    def pages(self, kind: str, limit: int = PAGE) -> Iterator[Page]:
+    def pages(self, kind: str, limit: int = PAGE) -> Iterator[ListPage]:
         """Yield the objects of a kind, ``limit`` at a time, as one consistent snapshot."""
         query, rest = [("limit", str(limit))], ""
         while True:
             answer = self._call("GET", self._path(kind), query=[*query, *_continued(rest)])
             metadata = answer["metadata"]
-            yield Page(answer["items"], str(metadata["resourceVersion"]))
+            yield ListPage(answer["items"], str(metadata["resourceVersion"]))
             rest = metadata.get("continue", "")
             if not rest:
                 return
@@ -125,7 +125,7 @@ class Kube:
             event = json.loads(line)
             body = event["object"]
             if event["type"] == "ERROR":
-                raise KubeError(int(body.get("code", 0)), str(body.get("message")))
+                raise KubeRequestError(int(body.get("code", 0)), str(body.get("message")))
             # Bookmarks carry no object, but their version keeps a quiet watch from becoming too
             # old.
             resource_version = str(body["metadata"]["resourceVersion"])
@@ -137,7 +137,7 @@ class Kube:
         """Return one object, or None if it does not exist."""
         try:
             return self._call("GET", self._path(kind, name))
-        except KubeError as error:
+        except KubeRequestError as error:
             if error.status == 404:
                 return None
             raise
@@ -166,7 +166,7 @@ class Kube:
         """Request deletion; a missing object is no error."""
         try:
             self._call("DELETE", self._path(kind, name))
-        except KubeError as error:
+        except KubeRequestError as error:
             if error.status != 404:
                 raise
 
@@ -184,7 +184,7 @@ class Kube:
         while True:
             try:
                 self._call("GET", self._path(kind), query=[("limit", "1")])
-            except KubeError as error:
+            except KubeRequestError as error:
                 if error.status not in {404, 429} or time.monotonic() > deadline:
                     raise
             else:
@@ -259,9 +259,11 @@ class Kube:
             answer.read()
         except (HTTPError, ApiException, OSError) as error:
             host = self._api.configuration.host
-            raise KubeError(0, f"the API server {host} is unreachable: {_cause(error)}") from error
+            raise KubeRequestError(
+                0, f"the API server {host} is unreachable: {_cause(error)}"
+            ) from error
         if answer.status >= 400:
-            raise KubeError(answer.status, _message_of(answer.data))
+            raise KubeRequestError(answer.status, _message_of(answer.data))
         data: bytes = answer.data
         return data
 

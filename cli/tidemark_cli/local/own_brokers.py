@@ -12,10 +12,10 @@ from typing import Any
 
 from tidemark.tls.files import CERTIFICATE
 from tidemark_cli.local import processes
-from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.local.layout import Layout, write_json
 from tidemark_cli.local.processes import ProcessRecord
-from tidemark_cli.local.settings import Settings
+from tidemark_cli.local.settings import LocalClusterSettings
 from tidemark_cli.ports import HOST, free_ports
 
 READY_TIMEOUT_S = 60.0
@@ -27,14 +27,18 @@ LOCAL_INTERVALS_MS = {
 }
 
 
-class OwnBrokers:
+class LocalOwnBrokers:
     """Tidemark brokers of one folder.
 
     ``entries`` are added to the configuration of each broker that is created here.
     """
 
     def __init__(
-        self, layout: Layout, settings: Settings, kubeconfig: Path, entries: Mapping[str, str]
+        self,
+        layout: Layout,
+        settings: LocalClusterSettings,
+        kubeconfig: Path,
+        entries: Mapping[str, str],
     ) -> None:
         self._layout = layout
         self._settings = settings
@@ -73,8 +77,8 @@ class OwnBrokers:
             timeout_s=READY_TIMEOUT_S,
         )
 
-    def _kube(self) -> Kube:
-        return Kube(self._kubeconfig, self._settings.namespace)
+    def _kube(self) -> KubeClient:
+        return KubeClient(self._kubeconfig, self._settings.namespace)
 
     def _broker_settings(self, node_id: int) -> dict[str, Any]:
         listener, metrics = free_ports(2)

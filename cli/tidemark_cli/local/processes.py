@@ -26,7 +26,7 @@ LAST_THREADS_S = 5.0
 Ready = Callable[[], dict[str, Any] | None]
 
 
-class StartError(RuntimeError):
+class ProcessStartError(RuntimeError):
     """Process that did not become ready; the message quotes the end of its log."""
 
 
@@ -96,8 +96,8 @@ def spawn(
     """Start ``command`` and wait until it is ready.
 
     It is ready when it prints the JSON line ``{"ready": true, …}``, or for a program without one,
-    when ``ready`` returns a value. Raises :class:`StartError` if it ends or is not ready after
-    ``timeout_s`` seconds. It is then stopped, as it is if the wait is interrupted.
+    when ``ready`` returns a value. Raises :class:`ProcessStartError` if it ends or is not ready
+    after ``timeout_s`` seconds. It is then stopped, as it is if the wait is interrupted.
     """
     ready_path = layout.ready(name)
     ready_path.unlink(missing_ok=True)
@@ -212,13 +212,13 @@ def _await_ready(
         # An own child reports its status; another process can only be found gone.
         child = _children.get(record.pid)
         if child is not None and child.poll() is not None:
-            raise StartError(
+            raise ProcessStartError(
                 f"{record.name} ended with status {child.returncode}; {_tail(log_path)}"
             )
         if child is None and not record.alive():
-            raise StartError(f"{record.name} ended; {_tail(log_path)}")
+            raise ProcessStartError(f"{record.name} ended; {_tail(log_path)}")
         if time.monotonic() > deadline:
-            raise StartError(
+            raise ProcessStartError(
                 f"{record.name} was not ready after {timeout_s:.0f} s; {_tail(log_path)}"
             )
         time.sleep(0.02)

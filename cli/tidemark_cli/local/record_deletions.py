@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidemark.ids import id_text
-from tidemark.log_lineage import Position
-from tidemark_cli.local.kube import KubeError
+from tidemark.log_lineage import ReadPosition
+from tidemark_cli.local.kube import KubeRequestError
 from tidemark_operator.resources.names import GROUP
-from tidemark_pipeline.errors import ExportError, Unavailable
+from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 
 KIND = "RecordDeletion"
 #: Annotation of an export's object: the table.
@@ -30,7 +30,7 @@ _NAME_CHARS = 200
 
 
 class Objects(Protocol):
-    """Subset of :class:`~tidemark_cli.local.kube.Kube` that is used."""
+    """Subset of :class:`~tidemark_cli.local.kube.KubeClient` that is used."""
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """Return all objects of a kind."""
@@ -66,13 +66,15 @@ class RecordDeletions:
     def __init__(self, kube: Objects, table: str, timeout_s: float = _TIMEOUT_S) -> None:
         self._kube, self._table, self._timeout_s = kube, table, timeout_s
 
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
         """Implement :class:`~tidemark_pipeline.export.record_deletion.Deleter`."""
         try:
             for points in _divided(below):
                 self._apply(self._object_of(topic, topic_id), topic_id, points)
-        except KubeError as error:
-            raise Unavailable(f"records of {topic} are not deleted yet: {error}") from error
+        except KubeRequestError as error:
+            raise DependencyUnavailable(
+                f"records of {topic} are not deleted yet: {error}"
+            ) from error
 
     def _object_of(self, topic: str, topic_id: str) -> str:
         """Return the name of the Topic object."""
@@ -87,7 +89,7 @@ class RecordDeletions:
             "was recreated, or its Topic is in another namespace"
         )
 
-    def _apply(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
+    def _apply(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
         name = name_of(topic, self._table)
         deadline_s = time.monotonic() + self._timeout_s
         found = self._kube.get(KIND, name)
@@ -121,12 +123,12 @@ class RecordDeletions:
         while True:
             found = self._kube.get(KIND, name)
             if found is None or found["metadata"]["uid"] != uid:
-                raise Unavailable(f"RecordDeletion {name} was deleted before it was done")
+                raise DependencyUnavailable(f"RecordDeletion {name} was deleted before it was done")
             end = ended(found)
             if end.succeeded:
                 return
             if end.succeeded is not None:
-                raise Unavailable(f"RecordDeletion {name}: {end.message}")
+                raise DependencyUnavailable(f"RecordDeletion {name}: {end.message}")
             _pause(deadline_s, f"RecordDeletion {name} is not done yet: {end.message}")
 
 
@@ -145,7 +147,7 @@ def ended(body: Mapping[str, Any]) -> Ended:
     return Ended(None, "the operator has not reconciled it yet")
 
 
-def _partitions(below: Mapping[int, Position]) -> list[dict[str, int]]:
+def _partitions(below: Mapping[int, ReadPosition]) -> list[dict[str, int]]:
     found = []
     for partition, at in sorted(below.items()):
         point = {"partition": partition, "beforeOffset": at.offset}
@@ -156,7 +158,7 @@ def _partitions(below: Mapping[int, Position]) -> list[dict[str, int]]:
     return found
 
 
-def _divided(below: Mapping[int, Position]) -> Iterator[dict[int, Position]]:
+def _divided(below: Mapping[int, ReadPosition]) -> Iterator[dict[int, ReadPosition]]:
     points = sorted(below.items())
     for first in range(0, len(points), PARTITIONS_MAX):
         yield dict(points[first : first + PARTITIONS_MAX])
@@ -164,5 +166,5 @@ def _divided(below: Mapping[int, Position]) -> Iterator[dict[int, Position]]:
 
 def _pause(deadline_s: float, otherwise: str) -> None:
     if time.monotonic() > deadline_s:
-        raise Unavailable(otherwise)
+        raise DependencyUnavailable(otherwise)
     time.sleep(_LOOK_S)

@@ -15,7 +15,7 @@ ENGINES = (TIDEMARK, KAFKA)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LocalClusterSettings:
     """Settings of one local cluster.
 
     ``kubeconfig`` is "" for its own control plane, else the given file. ``engine``: which brokers
@@ -35,7 +35,7 @@ class Settings:
         write_json(layout.settings, asdict(self))
 
 
-def load(layout: Layout) -> Settings | None:
+def load(layout: Layout) -> LocalClusterSettings | None:
     """Return the settings of an earlier ``up`` in this folder, or None.
 
     Raises :class:`LayoutError` for any other content.
@@ -54,7 +54,7 @@ def load(layout: Layout) -> Settings | None:
         or value["engine"] not in ENGINES
     ):
         raise LayoutError(f"{layout.settings} was not written by `tidemark up`: remove it")
-    return Settings(**value)
+    return LocalClusterSettings(**value)
 
 
 def choose(
@@ -65,7 +65,7 @@ def choose(
     engine: str | None = None,
     kubeconfig: str = "",
     namespace: str = "default",
-) -> Settings:
+) -> LocalClusterSettings:
     """Return the folder's settings if it has any, else new ones, and store them.
 
     Raises ValueError if ``tier`` or ``engine`` differs from that of the folder's data.
@@ -75,7 +75,7 @@ def choose(
     before = load(layout)
     if before is None:
         control, metrics = free_ports(2)
-        made = Settings(
+        made = LocalClusterSettings(
             cluster,
             namespace,
             tier or "directory",

@@ -6,7 +6,7 @@ They are those of the ``tidemark`` source, or of Spark's Kafka source for Apache
 from collections.abc import Mapping
 
 from tidemark.tier.config import RemoteStorage, from_options
-from tidemark_cli.controlplane.minio import Settings
+from tidemark_cli.controlplane.minio import MinioSettings
 from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import BUCKET, LocalCluster
 from tidemark_cli.local.settings import KAFKA
@@ -62,7 +62,7 @@ def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
     record = processes.find(cluster.layout, "minio")
     if record is None:
         raise LookupError("MinIO is not running; start the cluster with: tidemark up")
-    kept = Settings.of(cluster.layout.minio)
+    kept = MinioSettings.of(cluster.layout.minio)
     return {
         **options,
         "endpoint": str(record.ready["endpoint"]),

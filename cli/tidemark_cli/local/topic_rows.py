@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.ids import parse_id
-from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.kube import KubeClient
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import decode_row
 from tidemark_operator.resources.names import INTERNAL_LABEL
@@ -61,7 +61,7 @@ def condition(obj: dict[str, Any], kind: str) -> dict[str, Any]:
     return next((dict(c) for c in conditions if c["type"] == kind), {})
 
 
-def topics(kube: Kube) -> list[TopicRows]:
+def topics(kube: KubeClient) -> list[TopicRows]:
     """Return every Topic of the namespace with its rows."""
     pieces = kube.objects("PartitionSlice")
     rows = [decode_row(text) for piece in pieces for text in piece.get("partitions") or []]
@@ -94,7 +94,7 @@ def topic_id_of(topic: TopicRows, ids: Mapping[str, uuid.UUID]) -> uuid.UUID | N
     return parse_id(text) if text else ids.get(topic.kafka_name)
 
 
-def topic(kube: Kube, name: str) -> TopicRows:
+def topic(kube: KubeClient, name: str) -> TopicRows:
     """Return one Topic; raises LookupError."""
     for topic in topics(kube):
         if topic.name == name:

@@ -36,7 +36,7 @@ COMMON_FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class GoProgram:
     """Go program to build.
 
     ``folder`` is its module. Without one, ``package`` is a published main package, installed at
@@ -67,7 +67,7 @@ class Program:
 
 
 def ensure_program(
-    program: Program,
+    program: GoProgram,
     *,
     progress: BuildProgress | None = None,
     cache: Path | None = None,
@@ -111,7 +111,7 @@ def _used(target: Path) -> bool:
 
 
 def _build(
-    program: Program, go: Go, environ: dict[str, str], target: Path, progress: BuildProgress
+    program: GoProgram, go: Go, environ: dict[str, str], target: Path, progress: BuildProgress
 ) -> None:
     target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
     # Built in a temporary folder on the same file system, so that the final rename is atomic.
@@ -132,7 +132,7 @@ def _run(
     command: list[str],
     folder: Path,
     environ: dict[str, str],
-    program: Program,
+    program: GoProgram,
     progress: BuildProgress,
 ) -> None:
     with subprocess.Popen(

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.build import GoProgram, ensure_program
 from tidemark_cli.toolchain.cache import read_sources
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.progress import BuildProgress
@@ -22,12 +22,12 @@ MINIO_VARIABLE = "TIDEMARK_MINIO"
 MINIO_PACKAGES = 1300
 
 
-def controlplane_program(folder: Path = CONTROLPLANE_MODULE) -> Program:
+def controlplane_program(folder: Path = CONTROLPLANE_MODULE) -> GoProgram:
     """Return the control plane as built from the module in ``folder``."""
     sources = read_sources(folder)
     go_mod = sources["go.mod"].decode()
     version = required_module(go_mod, "k8s.io/kubernetes")
-    return Program(
+    return GoProgram(
         name="tidemark-controlplane",
         version=version,
         needs_go=required_go(go_mod),
@@ -52,7 +52,7 @@ def version_flags(version: str) -> tuple[str, ...]:
     return tuple(f"-X={path}.{name}={value}" for name, value in values.items())
 
 
-MINIO = Program(
+MINIO = GoProgram(
     name="minio",
     version="v0.0.0-20260212201848-7aac2a2c5b7c",
     needs_go=GoVersion(1, 24, 0),

@@ -18,13 +18,13 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static
 
 from tidemark_cli.top import pages
-from tidemark_cli.top.broker_offsets import Asked, Figures, addresses, asked_of
+from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, addresses, asked_of
 from tidemark_cli.top.object_index import BROKER, Holdings
 from tidemark_cli.top.query import Query
-from tidemark_cli.top.reader import Batch
+from tidemark_cli.top.reader import ObjectBatch
 from tidemark_cli.top.text import LEGEND, cell_text
 
-Ask = Callable[[Sequence[Asked], Mapping[int, tuple[str, int]]], Figures]
+Ask = Callable[[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]], BrokerOffsets]
 _TICK_S = 0.1
 #: Longest time that one tick spends on queued results; the rest waits for the next tick.
 _TAKING_S = 0.05
@@ -35,7 +35,7 @@ _FOUND_MAX = 16
 class Reads(Protocol):
     """Reader of one kind of objects, see :class:`reader.Reader`."""
 
-    def read(self, wait_s: int) -> Iterable[Batch]: ...
+    def read(self, wait_s: int) -> Iterable[ObjectBatch]: ...
 
 
 class TopApp(App[None]):
@@ -77,11 +77,11 @@ class TopApp(App[None]):
         self._query = query
         self._listener = listener
         self._holdings = Holdings()
-        self._figures = Figures({})
+        self._figures = BrokerOffsets({})
         self._problems: dict[str, str] = {}
         self._selected = ""
-        self._asked: tuple[Sequence[Asked], Mapping[int, tuple[str, int]]] = ((), {})
-        self._found: queue.Queue[Batch | Figures] = queue.Queue(_FOUND_MAX)
+        self._asked: tuple[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]] = ((), {})
+        self._found: queue.Queue[ObjectBatch | BrokerOffsets] = queue.Queue(_FOUND_MAX)
         self._over, self._wanted = threading.Event(), threading.Event()
 
     def compose(self) -> ComposeResult:
@@ -154,8 +154,8 @@ class TopApp(App[None]):
         if some:
             self._draw()
 
-    def _put(self, found: Batch | Figures) -> bool:
-        if isinstance(found, Figures):
+    def _put(self, found: ObjectBatch | BrokerOffsets) -> bool:
+        if isinstance(found, BrokerOffsets):
             self._figures = found
             return True
         version = self._holdings.version
@@ -196,7 +196,7 @@ class TopApp(App[None]):
         self._static("partitions-title", "  ".join((table.title, *table.notes)))
         self._fill("partitions", table)
 
-    def _fill(self, name: str, shown: pages.Table) -> None:
+    def _fill(self, name: str, shown: pages.ViewTable) -> None:
         """Refill a table; the cursor stays on its topic."""
         table = self._table(name)
         table.clear()

@@ -17,13 +17,13 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
 from tidemark.error_text import error_text
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.sasl import LoginFailed, log_in
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
 from tidemark_cli.local.topic_rows import TopicRows
 from tidemark_cli.top.pages import shown_rows
-from tidemark_cli.top.ranges import Offsets
+from tidemark_cli.top.ranges import PartitionOffsets
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_pipeline.positions import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 
@@ -31,7 +31,7 @@ CLIENT_ID = "tidemark-top"
 #: Replica ids of a consumer and of Kafka's debugging replica, which also followers answer.
 _CONSUMER, _DEBUGGING = -1, -2
 _TIMEOUT_S = 3.0
-_IN_CLEAR = Access(())
+_IN_CLEAR = KafkaAccess(())
 #: Listener that is reserved for other brokers.
 _REPLICATION = "REPLICATION"
 _BROKERS_AT_ONCE = 8
@@ -43,7 +43,7 @@ Answers = dict[Partition, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PartitionQuery:
     """Partition to query, with its row."""
 
     topic: str
@@ -56,16 +56,16 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class BrokerOffsets:
     """Offsets from the brokers, and the problems of brokers that did not answer."""
 
-    told: Mapping[Partition, Offsets]
+    told: Mapping[Partition, PartitionOffsets]
     problems: tuple[str, ...] = ()
 
 
-def asked_of(topics: Iterable[TopicRows]) -> list[Asked]:
+def asked_of(topics: Iterable[TopicRows]) -> list[PartitionQuery]:
     """Return the partitions of the topics that are on the screen."""
-    found = [Asked(topic.kafka_name, row) for topic in topics for row in shown_rows(topic)]
+    found = [PartitionQuery(topic.kafka_name, row) for topic in topics for row in shown_rows(topic)]
     return found[:PARTITIONS_MAX]
 
 
@@ -90,8 +90,10 @@ def addresses(
 
 
 def ask(
-    asked: Sequence[Asked], reached_at: Mapping[int, tuple[str, int]], access: Access = _IN_CLEAR
-) -> Figures:
+    asked: Sequence[PartitionQuery],
+    reached_at: Mapping[int, tuple[str, int]],
+    access: KafkaAccess = _IN_CLEAR,
+) -> BrokerOffsets:
     """Query the leaders, then the followers, see :func:`ranges.lag`. Never raises."""
     led, followed = _by_broker(asked)
     # The order of the queries puts a range that moves meanwhile into two places, never into none.
@@ -110,7 +112,7 @@ def ask(
             # An incomplete answer cannot place the ranges, so the offsets are unknown.
             if len(answers) == len(_OF_A_LEADER) and all(partition in answer for answer in answers):
                 told[partition] = _offsets(node, partition, answers, ends[partition])
-    return Figures(told, tuple(problems[node] for node in sorted(problems)))
+    return BrokerOffsets(told, tuple(problems[node] for node in sorted(problems)))
 
 
 _Question = tuple[int, int]
@@ -128,7 +130,7 @@ _OF_A_LEADER = (
 def _ask_brokers(
     partitions_of: Mapping[int, list[Partition]],
     reached_at: Mapping[int, tuple[str, int]],
-    access: Access,
+    access: KafkaAccess,
     questions: Sequence[_Question],
 ) -> tuple[_Told, dict[int, str]]:
     """Query brokers in batches, in daemon threads that do not delay the end of the program."""
@@ -156,7 +158,7 @@ def _ask_brokers(
 
 
 def _by_broker(
-    asked: Iterable[Asked],
+    asked: Iterable[PartitionQuery],
 ) -> tuple[dict[int, list[Partition]], dict[int, list[Partition]]]:
     led: dict[int, list[Partition]] = defaultdict(list)
     followed: dict[int, list[Partition]] = defaultdict(list)
@@ -172,9 +174,9 @@ def _by_broker(
 
 def _offsets(
     leader: int, partition: Partition, answers: Sequence[Answers], ends: Mapping[int, int]
-) -> Offsets:
+) -> PartitionOffsets:
     start, local, tiered, committed, end = (answer[partition] for answer in answers)
-    return Offsets(
+    return PartitionOffsets(
         log_start=start,
         local_start=local,
         tier_end=None if tiered < 0 else tiered + 1,
@@ -186,7 +188,7 @@ def _offsets(
 def _ask_broker(
     node_id: int,
     at: tuple[str, int] | None,
-    access: Access,
+    access: KafkaAccess,
     partitions: Sequence[Partition],
     questions: Sequence[_Question],
 ) -> tuple[list[Answers], str]:

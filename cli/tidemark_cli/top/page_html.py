@@ -5,8 +5,8 @@ archived.
 from collections.abc import Iterable
 from html import escape
 
-from tidemark_cli.top.pages import Bar, Cell, Table, View
-from tidemark_cli.top.ranges import Place
+from tidemark_cli.top.pages import Bar, Cell, View, ViewTable
+from tidemark_cli.top.ranges import RangePlace
 
 _STYLE = """
 :root{color-scheme:light dark;--remote:#3b82c4;--both:#3f9d6b;--local:#d19a2a;--nowhere:#c0392b}
@@ -18,7 +18,7 @@ td{white-space:pre-line;overflow-wrap:anywhere}section{overflow-x:auto;margin:1.
 .bar{display:flex;height:1rem;min-width:16rem}.bar i{display:block;min-width:3px}
 .key i{display:inline-block;width:1rem;height:.8rem;margin:0 .3rem 0 1rem}
 """
-_COLOURS = "".join(f".{place}{{background:var(--{place})}}" for place in Place)
+_COLOURS = "".join(f".{place}{{background:var(--{place})}}" for place in RangePlace)
 
 
 def page(view: View, when: str) -> str:
@@ -39,7 +39,7 @@ def _lines(texts: Iterable[str], kind: str) -> str:
     return "".join(f'<p class="{kind}">{escape(text)}</p>\n' for text in texts)
 
 
-def _table(table: Table) -> str:
+def _table(table: ViewTable) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
     rows = "".join(
         "<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>\n"
@@ -65,7 +65,11 @@ def _cell(cell: Cell) -> str:
 
 
 def _key() -> str:
-    keys = ((Place.REMOTE, "remote only"), (Place.BOTH, "both"), (Place.LOCAL, "local only"))
+    keys = (
+        (RangePlace.REMOTE, "remote only"),
+        (RangePlace.BOTH, "both"),
+        (RangePlace.LOCAL, "local only"),
+    )
     return (
         '<p class="key">'
         + "".join(f'<i class="{place}"></i>{text}' for place, text in keys)

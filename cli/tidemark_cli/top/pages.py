@@ -21,11 +21,11 @@ from tidemark_cli.local.object_summaries import (
 from tidemark_cli.local.topic_rows import TopicRows, condition
 from tidemark_cli.top.object_index import BROKER, CLUSTER, Holdings, TopicLine
 from tidemark_cli.top.query import Chosen, Query, choose
-from tidemark_cli.top.ranges import Offsets, Range, lag, ranges
+from tidemark_cli.top.ranges import PartitionOffsets, Range, lag, ranges
 from tidemark_operator.controller.model import PartitionRow
 
 #: (topic in Kafka, partition) -> offsets from its leader, if it answered.
-Told = Mapping[tuple[str, int], Offsets]
+Told = Mapping[tuple[str, int], PartitionOffsets]
 #: Most partitions of one topic that are shown and queried at once.
 PARTITIONS_SHOWN = 50
 BROKERS_SHOWN = 100
@@ -48,7 +48,7 @@ Cell = str | Bar
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ViewTable:
     """Table of cells; ``keys`` identify the rows, ``notes`` are printed below."""
 
     title: str
@@ -68,13 +68,13 @@ class View:
 
     heading: tuple[str, ...]
     problems: tuple[str, ...]
-    brokers: Table
-    topics: Table
-    partitions: tuple[Table, ...] = ()
+    brokers: ViewTable
+    topics: ViewTable
+    partitions: tuple[ViewTable, ...] = ()
     pages: int = 1
 
     @property
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[ViewTable, ...]:
         """Return the tables in print order."""
         return (self.brokers, self.topics, *self.partitions)
 
@@ -100,7 +100,7 @@ def view(
     )
 
 
-def broker_table(holdings: Holdings) -> Table:
+def broker_table(holdings: Holdings) -> ViewTable:
     """Return the table of brokers; leaders and replicas are counted from rows, as in ``tidemark
     status``.
     """
@@ -121,7 +121,7 @@ def broker_table(holdings: Holdings) -> Table:
         )
     left = len(bodies) - len(rows)
     notes = (f"{left} more brokers: kubectl get tmb",) if left else ()
-    return Table("brokers", BROKER_COLUMNS, tuple(rows), notes=notes)
+    return ViewTable("brokers", BROKER_COLUMNS, tuple(rows), notes=notes)
 
 
 def _broker_trouble(body: dict[str, Any]) -> str:
@@ -132,7 +132,7 @@ def _broker_trouble(body: dict[str, Any]) -> str:
     return "; ".join(filter(None, found))
 
 
-def topic_table(holdings: Holdings, chosen: Chosen, query: Query) -> Table:
+def topic_table(holdings: Holdings, chosen: Chosen, query: Query) -> ViewTable:
     """Return one page of the topic list."""
     rows = []
     for line in chosen.lines:
@@ -142,7 +142,7 @@ def topic_table(holdings: Holdings, chosen: Chosen, query: Query) -> Table:
     notes = [f"{chosen.matching:,} of {chosen.total:,} topics, by {query.sort}"]
     if chosen.pages > 1:
         notes[0] += f"; page {chosen.page + 1} of {chosen.pages}"
-    return Table(
+    return ViewTable(
         "topics",
         TOPIC_COLUMNS,
         tuple(rows),
@@ -176,7 +176,7 @@ def shown_rows(topic: TopicRows) -> tuple[PartitionRow, ...]:
     return tuple(sorted(ordered[:PARTITIONS_SHOWN], key=lambda row: row.partition))
 
 
-def partition_table(topic: TopicRows, told: Told) -> Table:
+def partition_table(topic: TopicRows, told: Told) -> ViewTable:
     """Return the table of a topic's partitions: leader, ISR, lag and location of the offsets."""
     shown = shown_rows(topic)
     rows = []
@@ -194,12 +194,12 @@ def partition_table(topic: TopicRows, told: Told) -> Table:
         )
     left = len(topic.rows) - len(shown)
     notes = (f"{left} more partitions: tidemark status {topic.kafka_name}",) if left else ()
-    return Table(
+    return ViewTable(
         f"{topic.kafka_name}: {tiering_text(topic)}", PARTITION_COLUMNS, tuple(rows), notes=notes
     )
 
 
-def _lags(row: PartitionRow, offsets: Offsets | None) -> str:
+def _lags(row: PartitionRow, offsets: PartitionOffsets | None) -> str:
     """Return the lag of each follower; ``?`` if it is unknown."""
     found = []
     for replica in row.replicas:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Place(enum.StrEnum):
+class RangePlace(enum.StrEnum):
     """Location of a range. NOWHERE: the offsets changed between two requests."""
 
     REMOTE = "remote"
@@ -20,7 +20,7 @@ class Place(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offsets:
+class PartitionOffsets:
     """Offsets of a partition; all ends are exclusive.
 
     ``tier_end`` None: the tier has no segment of it. ``log_ends``: of replicas by node id including
@@ -42,21 +42,29 @@ class Offsets:
 class Range(NamedTuple):
     """Offsets from ``start`` to ``end``, exclusive."""
 
-    place: Place
+    place: RangePlace
     start: int
     end: int
 
 
-def ranges(offsets: Offsets) -> tuple[Range, ...]:
+def ranges(offsets: PartitionOffsets) -> tuple[Range, ...]:
     """Return the ranges from log start to high watermark without a gap; () for an empty log."""
     start, end = offsets.log_start, offsets.end
     # Clamped: the offsets come from several requests, between which the log may have changed.
     tier_end = start if offsets.tier_end is None else min(max(offsets.tier_end, start), end)
     local_start = min(max(offsets.local_start, start), end)
     if tier_end < local_start:
-        cuts = ((Place.REMOTE, tier_end), (Place.NOWHERE, local_start), (Place.LOCAL, end))
+        cuts = (
+            (RangePlace.REMOTE, tier_end),
+            (RangePlace.NOWHERE, local_start),
+            (RangePlace.LOCAL, end),
+        )
     else:
-        cuts = ((Place.REMOTE, local_start), (Place.BOTH, tier_end), (Place.LOCAL, end))
+        cuts = (
+            (RangePlace.REMOTE, local_start),
+            (RangePlace.BOTH, tier_end),
+            (RangePlace.LOCAL, end),
+        )
     found = []
     for place, up_to in cuts:
         if up_to > start:
@@ -65,7 +73,7 @@ def ranges(offsets: Offsets) -> tuple[Range, ...]:
     return tuple(found)
 
 
-def cells(found: Sequence[Range], width: int) -> tuple[tuple[Place, int], ...]:
+def cells(found: Sequence[Range], width: int) -> tuple[tuple[RangePlace, int], ...]:
     """Return a bar of ``width`` cells in which each range gets its share, and at least one cell.
 
     ``width`` is at least three, the largest number of ranges.
@@ -84,7 +92,7 @@ def cells(found: Sequence[Range], width: int) -> tuple[tuple[Place, int], ...]:
     return tuple((span.place, count) for span, count in zip(found, counts, strict=True))
 
 
-def lag(offsets: Offsets, leader: int, replica: int) -> int | None:
+def lag(offsets: PartitionOffsets, leader: int, replica: int) -> int | None:
     """Return the number of records that a follower lacks; None if an offset is unknown.
 
     The leader is queried before its followers, so a follower that is ahead of the answer lacks

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark_cli.local.kube import GONE, Kube, KubeError
+from tidemark_cli.local.kube import GONE, KubeClient, KubeRequestError
 from tidemark_cli.top.object_index import Holdings
 
 #: Objects per batch, so that the screen can draw in between; a slice has many rows.
@@ -17,7 +17,7 @@ _AT_ONCE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ObjectBatch:
     """Update for one kind of objects.
 
     ``whole``: names of all objects, at the end of a list. ``problem``: why the update is missing,
@@ -40,15 +40,15 @@ class Batch:
             holdings.keep(self.kind, self.whole)
 
 
-class Reader:
+class ObjectReader:
     """Reader of one kind of objects."""
 
-    def __init__(self, kube: Kube, kind: str) -> None:
+    def __init__(self, kube: KubeClient, kind: str) -> None:
         self._kube = kube
         self._kind = kind
         self._version = ""
 
-    def read(self, wait_s: int) -> Iterator[Batch]:
+    def read(self, wait_s: int) -> Iterator[ObjectBatch]:
         """Yield all objects on the first call, then the changes within ``wait_s``.
 
         Never raises: a problem is a batch, and the next call retries.
@@ -58,29 +58,29 @@ class Reader:
                 yield self._changed(wait_s)
             else:
                 yield from self._listed()
-        except KubeError as error:
+        except KubeRequestError as error:
             if error.status == GONE:
                 self._version = ""
             else:
-                yield Batch(self._kind, problem=f"{self._kind} objects: {error}")
+                yield ObjectBatch(self._kind, problem=f"{self._kind} objects: {error}")
 
-    def _listed(self) -> Iterator[Batch]:
+    def _listed(self) -> Iterator[ObjectBatch]:
         names: set[str] = set()
         version = ""
         for page in self._kube.pages(self._kind):
             names.update(str(found["metadata"]["name"]) for found in page.objects)
             version = page.resource_version
             for first in range(0, len(page.objects), _AT_ONCE):
-                yield Batch(self._kind, page.objects[first : first + _AT_ONCE])
+                yield ObjectBatch(self._kind, page.objects[first : first + _AT_ONCE])
         self._version = version
-        yield Batch(self._kind, whole=frozenset(names))
+        yield ObjectBatch(self._kind, whole=frozenset(names))
 
-    def _changed(self, wait_s: int) -> Batch:
+    def _changed(self, wait_s: int) -> ObjectBatch:
         changes = self._kube.changes(self._kind, self._version, wait_s)
         self._version = changes.resource_version
         # Several events of one object collapse into the last one.
         latest = {str(body["metadata"]["name"]): (how, body) for how, body in changes.events}
-        return Batch(
+        return ObjectBatch(
             self._kind,
             [body for how, body in latest.values() if how != "DELETED"],
             [name for name, (how, _) in latest.items() if how == "DELETED"],

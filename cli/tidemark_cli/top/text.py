@@ -8,12 +8,22 @@ from rich.text import Text
 
 from tidemark_cli.top import pages
 from tidemark_cli.top.pages import Bar, Cell, View
-from tidemark_cli.top.ranges import Place, Range, cells
+from tidemark_cli.top.ranges import Range, RangePlace, cells
 
 BAR_WIDTH = 40
 #: Distinct without colours too.
-GLYPHS = {Place.REMOTE: "░", Place.BOTH: "▒", Place.LOCAL: "█", Place.NOWHERE: "?"}
-STYLES = {Place.REMOTE: "cyan", Place.BOTH: "green", Place.LOCAL: "yellow", Place.NOWHERE: "red"}
+GLYPHS = {
+    RangePlace.REMOTE: "░",
+    RangePlace.BOTH: "▒",
+    RangePlace.LOCAL: "█",
+    RangePlace.NOWHERE: "?",
+}
+STYLES = {
+    RangePlace.REMOTE: "cyan",
+    RangePlace.BOTH: "green",
+    RangePlace.LOCAL: "yellow",
+    RangePlace.NOWHERE: "red",
+}
 LEGEND = "░ remote only  ▒ both  █ local only"
 
 
@@ -35,7 +45,7 @@ def print_frame(out: Console, view: View) -> None:
     out.print(frame(view), soft_wrap=not out.is_terminal)
 
 
-def _table(shown: pages.Table) -> Table:
+def _table(shown: pages.ViewTable) -> Table:
     table = Table(*(Column(name, overflow="fold") for name in shown.columns), title=shown.title)
     for row in shown.rows:
         table.add_row(*map(cell_text, row))

@@ -20,7 +20,7 @@ from e2e.pods.kubernetes import condition
 from e2e.pods.objects import NAMESPACE
 from e2e.pods.progress import Failed
 from e2e.pods.stage import Stage
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates.authority import issue, make_authority
 from tidemark_operator.certificates.formats import leaf_data
 
@@ -51,7 +51,7 @@ def _comes(stage: Stage) -> None:
     now = dt.datetime.now(dt.UTC)
     kept = stage.kubernetes.get(NAMESPACE, "secret", f"broker-{STOLEN}-tls")["data"]
     forged = issue(
-        make_authority(_cluster_id(stage), now), Identity(_cluster_id(stage), STOLEN), now
+        make_authority(_cluster_id(stage), now), TlsIdentity(_cluster_id(stage), STOLEN), now
     )
     stage.kubernetes.apply(
         objects.secret("forged", leaf_data(forged, b64decode(kept["ca.crt"]))),

@@ -15,7 +15,7 @@ from e2e.pods.objects import NAMESPACE
 from e2e.pods.stage import OPERATOR, OPERATORS, Stage
 from tests.monitoring.promql_queries import has_data, queries
 from tidemark.metrics import broker_table, operator_table, process_table, tier_table, topic_table
-from tidemark.metrics.metric import Kind, Metric
+from tidemark.metrics.metric import Metric, MetricType
 
 SECOND = "name-taken"
 ROWS: tuple[Metric, ...] = (
@@ -47,12 +47,14 @@ def _pages_complaint(stage: Stage, prometheus: Prometheus) -> str:
     """Return which pages have no target. The operators' only page has no label with its path."""
     targets = prometheus.get("api/v1/targets?state=active")["activeTargets"]
     up = {
-        (each["labels"].get("pod", ""), each["labels"].get("metrics_path", "/metrics"))
-        for each in targets
-        if each["health"] == "up"
+        (target["labels"].get("pod", ""), target["labels"].get("metrics_path", "/metrics"))
+        for target in targets
+        if target["health"] == "up"
     }
     wrong = sorted(pages(stage) ^ up)
-    said = [f"{each['scrapeUrl']}: {each['lastError'] or each['health']}" for each in targets]
+    said = [
+        f"{target['scrapeUrl']}: {target['lastError'] or target['health']}" for target in targets
+    ]
     return f"{wrong} of {'; '.join(said)}" if wrong or len(targets) != len(up) else ""
 
 
@@ -83,7 +85,7 @@ def _has_all(stage: Stage) -> None:
 
 
 def _shown(row: Metric) -> str:
-    return f"{row.name}_count" if row.kind is Kind.HISTOGRAM else row.name
+    return f"{row.name}_count" if row.kind is MetricType.HISTOGRAM else row.name
 
 
 def _not_stalled(stage: Stage) -> str:

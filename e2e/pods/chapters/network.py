@@ -108,8 +108,8 @@ def _reach(stage: Stage, wanted: Mapping[Pod, Set[str]]) -> None:
     Raises Failed."""
     with ThreadPoolExecutor(len(wanted)) as beside:
         asked = [beside.submit(_reaches, stage, pod, names) for pod, names in wanted.items()]
-    for each in asked:
-        each.result()
+    for item in asked:
+        item.result()
 
 
 def _reaches(stage: Stage, pod: Pod, names: Set[str]) -> None:
@@ -119,9 +119,9 @@ def _reaches(stage: Stage, pod: Pod, names: Set[str]) -> None:
     """
     doors = {
         address: name
-        for each in (*stage.operator_pods(), *stage.broker_pods())
-        if each != pod[1]
-        for name, address in stage.ports(each).items()
+        for operator_pod in (*stage.operator_pods(), *stage.broker_pods())
+        if operator_pod != pod[1]
+        for name, address in stage.ports(operator_pod).items()
     }
     # Every other port has to be unreachable, so both kinds of deviation are reported.
     wanted = {address for address, name in doors.items() if name in names}

@@ -76,7 +76,7 @@ def _without(stage: Stage, listener: str) -> str:
     for number in range(1, BROKERS + 1):
         body = stage.kubernetes.get(NAMESPACE, "brokers.tidemark.dev", f"broker-{number}")
         told = body.get("status", {}).get("externalEndpoints") or []
-        if listener not in {each["name"] for each in told}:
+        if listener not in {item["name"] for item in told}:
             message = condition(body, "ExternalAddress").get("message", "no condition")
             left.append(f"broker-{number}: {message}")
     return "; ".join(left)
@@ -86,14 +86,14 @@ def _servers(stage: Stage, listener: str) -> str:
     """Return the bootstrap servers of a listener from the Cluster's status."""
     body = stage.kubernetes.get(NAMESPACE, "clusters.tidemark.dev", "tidemark")
     told = body.get("status", {}).get("externalListeners") or []
-    return next((each["bootstrapServers"] for each in told if each["name"] == listener), "")
+    return next((item["bootstrapServers"] for item in told if item["name"] == listener), "")
 
 
 def _told(servers: str) -> dict[int, tuple[str, int]]:
     """Return the advertised address of each broker, as a client of the servers receives it."""
     client = AdminClient({"bootstrap.servers": servers})
     found = client.list_topics(timeout=CLIENT_TIMEOUT_S).brokers
-    return {node: (str(each.host), each.port) for node, each in found.items()}
+    return {node: (str(item.host), item.port) for node, item in found.items()}
 
 
 def _by_nodes(stage: Stage) -> None:
@@ -101,7 +101,7 @@ def _by_nodes(stage: Stage) -> None:
     stage.make_topic(TOPIC)
     servers = _servers(stage, "NODES")
     (node,) = stage.kubernetes.all("", "nodes")
-    addresses = {each["type"]: each["address"] for each in node["status"]["addresses"]}
+    addresses = {item["type"]: item["address"] for item in node["status"]["addresses"]}
     told = _told(servers)
     hosts, ports = {host for host, _ in told.values()}, {port for _, port in told.values()}
     if hosts != {addresses["InternalIP"]} or len(ports) != BROKERS:

@@ -49,7 +49,7 @@ def _one_by_one(stage: Stage) -> None:
 def _withdrawn(stage: Stage, rules: list[Rule], rule: Rule, case: Case) -> None:
     what = f"{', '.join(rule['verbs'])} {', '.join(rule['resources'])}"
     begun_s = time.monotonic()
-    _set_role(stage, [each for each in rules if each is not rule])
+    _set_role(stage, [item for item in rules if item is not rule])
     case.disturb(stage)
     stage.wait(f"without {what}", lambda: case.noticed(stage, begun_s))
     noticed_s = time.monotonic()

@@ -41,7 +41,7 @@ def _goes(stage: Stage) -> None:
         _scale(stage, BROKERS)
         stage.wait(f"no {NAME}", lambda: _there(stage))
     told = [json.loads(text) for text in seen if text]
-    if not any(each["remaining"] for each in told):
+    if not any(item["remaining"] for item in told):
         raise Failed(f"its status shows no progress: {told}")
     stage.wait("no pod of it", lambda: _kept(stage, "pods", f"{NAME}-0"))
     stage.wait("no StatefulSet of it", lambda: _kept(stage, "statefulsets", NAME))

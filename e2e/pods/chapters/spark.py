@@ -105,7 +105,7 @@ def _rows_complaint(stage: Stage, wanted: int) -> str:
 def _left(stage: Stage) -> str:
     found = stage.kubernetes.all(NAMESPACE, "jobs", "pods")
     ours = [body["metadata"] for body in found if _of_export(body)]
-    return ", ".join(each["name"] for each in ours)
+    return ", ".join(our["name"] for our in ours)
 
 
 def _of_export(body: dict[str, Any]) -> bool:

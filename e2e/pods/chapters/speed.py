@@ -26,7 +26,7 @@ _NANOSECONDS = slice(0, 26)
 
 
 def _tell(stage: Stage, what: str, taken_s: Sequence[float], target_s: int) -> None:
-    told = ", ".join(f"{each:.1f}" for each in taken_s)
+    told = ", ".join(f"{item:.1f}" for item in taken_s)
     missed = " MISSED" if max(taken_s) > target_s else ""
     stage.progress.figure(what, f"{told} s (target {target_s} s{missed})")
 

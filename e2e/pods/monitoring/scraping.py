@@ -51,7 +51,10 @@ def _job(
             {"source_labels": [_PORT], "regex": endpoint["port"], "action": "keep"},
             {"source_labels": [_PHASE], "regex": "Failed|Succeeded", "action": "drop"},
             *({"source_labels": [meta], "target_label": name} for meta, name in _KEPT.items()),
-            *({_snake(key): each[key] for key in each} for each in endpoint.get("relabelings", ())),
+            *(
+                {_snake(key): relabeling[key] for key in relabeling}
+                for relabeling in endpoint.get("relabelings", ())
+            ),
         ],
     }
 

@@ -72,7 +72,7 @@ def _remove_of_ended(cache: Path) -> None:
 
 def _remove(folder: Path) -> None:
     """The kernel takes a moment to let go of processes that were killed."""
-    left = [path for each in folder.glob(CONTAINERS) for path in _cgroups(each.name)]
+    left = [path for item in folder.glob(CONTAINERS) for path in _cgroups(item.name)]
     parents = {path.parent for path in left}
     deadline_s = time.monotonic() + CGROUPS_TIMEOUT_S
     while (left := [path for path in left if not _removed(path)]) and time.monotonic() < deadline_s:

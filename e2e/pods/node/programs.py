@@ -3,7 +3,7 @@ plane's is."""
 
 from pathlib import Path
 
-from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.build import GoProgram, ensure_program
 from tidemark_cli.toolchain.cache import read_sources
 from tidemark_cli.toolchain.programs import CONTROLPLANE_TAGS, checkout, version_flags
 from tidemark_cli.toolchain.versions import required_go, required_module
@@ -16,11 +16,11 @@ POLICIES = Path(__file__).parents[1] / "policies"
 POLICIES_PACKAGES = 700
 
 
-def _program(name: str, package: str, packages: int) -> Program:
+def _program(name: str, package: str, packages: int) -> GoProgram:
     sources = read_sources(MODULE)
     go_mod = sources["go.mod"].decode()
     version = required_module(go_mod, "k8s.io/kubernetes")
-    return Program(
+    return GoProgram(
         name=name,
         version=version,
         needs_go=required_go(go_mod),
@@ -50,7 +50,7 @@ def ensure_policies() -> Path:
     """
     sources = read_sources(POLICIES)
     go_mod = sources["go.mod"].decode()
-    program = Program(
+    program = GoProgram(
         name="tidemark-e2e-policies",
         version=required_module(go_mod, "sigs.k8s.io/kube-network-policies"),
         needs_go=required_go(go_mod),

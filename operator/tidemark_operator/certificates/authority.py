@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tidemark.tls.identity import Identity, parse
+from tidemark.tls.identity import TlsIdentity, parse
 
 AUTHORITY_LIFE = dt.timedelta(days=5 * 365)
 LEAF_LIFE = dt.timedelta(days=90)
@@ -88,7 +88,7 @@ def make_authority(
 
 
 def issue(
-    authority: KeyPair, who: Identity, now: dt.datetime, life: dt.timedelta = LEAF_LIFE
+    authority: KeyPair, who: TlsIdentity, now: dt.datetime, life: dt.timedelta = LEAF_LIFE
 ) -> KeyPair:
     """Return a leaf for one broker, or for a controller; it expires with its authority at the
     latest.
@@ -185,7 +185,7 @@ def _unit(cluster_id: str) -> str:
     return cluster_id[:64]
 
 
-def is_for(leaf: KeyPair, who: Identity) -> bool:
+def is_for(leaf: KeyPair, who: TlsIdentity) -> bool:
     """Return whether the leaf names exactly ``who`` and has the matching key."""
     try:
         certificate = leaf.parsed

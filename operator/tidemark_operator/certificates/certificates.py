@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from tidemark.tls.files import NoCertificates, TlsFiles
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import KeyPair
 from tidemark_operator.certificates.certificate_folders import write_files
@@ -58,7 +58,7 @@ class OwnLeaf:
 
         When it returns, :attr:`files` use that leaf. Otherwise it raises ``OSError``, and the next
         call tries again: neither a failed write nor files that another process deleted count."""
-        now, me = self._now(), Identity(held.cluster_id)
+        now, me = self._now(), TlsIdentity(held.cluster_id)
         with self._lock:
             leaf = self._leaf
             if leaf is None or not _fits(leaf, me, held, now):
@@ -136,7 +136,7 @@ class Certificates:
         if node_id in self.issued and now < self._looked_at[node_id] + LOOK_AGAIN:
             return
         held, name = await self.authorities((broker,)), leaf_name(broker)
-        who = Identity(self._cluster_id, node_id)
+        who = TlsIdentity(self._cluster_id, node_id)
         kept = await self._keeper.read(name)
         leaf = None if kept is None else read_leaf(kept.data)
         if leaf is None or not _fits(leaf, who, held, now):
@@ -174,7 +174,7 @@ class Certificates:
         )
 
 
-def _fits(leaf: KeyPair, who: Identity, held: Authorities, now: dt.datetime) -> bool:
+def _fits(leaf: KeyPair, who: TlsIdentity, held: Authorities, now: dt.datetime) -> bool:
     return (
         authority.is_for(leaf, who)
         and authority.is_issued_by(leaf, held.issuing)

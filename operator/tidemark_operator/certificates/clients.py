@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import LEAF_LIFE, KeyPair
 from tidemark_operator.certificates.certificate_stores import Keeper
-from tidemark_operator.certificates.rotation import Authorities, Phase
+from tidemark_operator.certificates.rotation import Authorities, RotationPhase
 from tidemark_operator.certificates.stored_authority import KeptAuthority
 
 ANNOUNCED_PAUSE = dt.timedelta(days=1)
@@ -97,4 +97,4 @@ def _certificate_of(name: str) -> str:
 
 
 def _pause(held: Authorities) -> dt.timedelta:
-    return ISSUING_PAUSE if held.phase is Phase.ISSUING else ANNOUNCED_PAUSE
+    return ISSUING_PAUSE if held.phase is RotationPhase.ISSUING else ANNOUNCED_PAUSE

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tidemark.tls.files import CERTIFICATE, KEY, TRUSTED
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair, is_whole, split
-from tidemark_operator.certificates.rotation import Authorities, Phase
+from tidemark_operator.certificates.rotation import Authorities, RotationPhase
 
 NEXT_KEY, OTHER, STATE, STRANGERS = "next.key", "other.crt", "state", "strangers.key"
 _FORMAT = "1"
@@ -43,7 +43,7 @@ def read_authority(data: Mapping[str, bytes]) -> Authorities:
             )
         held = Authorities(
             cluster_id=cluster_id,
-            phase=Phase(phase),
+            phase=RotationPhase(phase),
             issuing=KeyPair(data[CERTIFICATE], data[KEY]),
             other=data.get(OTHER, b""),
             next_key=data.get(NEXT_KEY, b""),
@@ -62,9 +62,9 @@ def _check(held: Authorities) -> None:
     """Check everything that a later step or leaf needs: a step could lose a bad key for good."""
     if not is_whole(held.issuing):
         raise BadCertificate("the CA's private key does not match its certificate")
-    if held.phase is Phase.ANNOUNCED and not is_whole(KeyPair(held.other, held.next_key)):
+    if held.phase is RotationPhase.ANNOUNCED and not is_whole(KeyPair(held.other, held.next_key)):
         raise BadCertificate("the next CA's private key does not match its certificate")
-    if held.phase is not Phase.STEADY:
+    if held.phase is not RotationPhase.STEADY:
         split(held.other)
     split(held.trusted)
 

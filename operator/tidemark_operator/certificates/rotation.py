@@ -23,7 +23,7 @@ from tidemark_operator.certificates.authority import KeyPair
 _SECRET_BYTES = 32
 
 
-class Phase(enum.StrEnum):
+class RotationPhase(enum.StrEnum):
     """Phase as it is stored beside the keys."""
 
     STEADY = "Steady"
@@ -43,7 +43,7 @@ class Authorities:
     """
 
     cluster_id: str
-    phase: Phase
+    phase: RotationPhase
     issuing: KeyPair
     other: bytes = b""
     next_key: bytes = b""
@@ -62,7 +62,7 @@ def first(cluster_id: str, now: dt.datetime) -> Authorities:
     made = authority.make_authority(cluster_id, now)
     return Authorities(
         cluster_id=cluster_id,
-        phase=Phase.STEADY,
+        phase=RotationPhase.STEADY,
         issuing=made,
         since=now,
         strangers=secrets.token_bytes(_SECRET_BYTES),
@@ -82,7 +82,7 @@ def next_step(
     ``all_have_it``: every live broker uses what was last issued. ``renewal``: a user's present
     request, "" for none.
     """
-    if held.phase is Phase.STEADY:
+    if held.phase is RotationPhase.STEADY:
         is_requested = bool(renewal) and renewal != held.renewal
         if is_requested or authority.is_due(held.issuing, now):
             return _announce(held, now, renewal)
@@ -90,14 +90,14 @@ def next_step(
     # Both conditions protect processes that do not trust, or show, the new one yet.
     if not all_have_it or now < held.since + pause:
         return held
-    return _switch(held, now) if held.phase is Phase.ANNOUNCED else _settle(held, now)
+    return _switch(held, now) if held.phase is RotationPhase.ANNOUNCED else _settle(held, now)
 
 
 def _announce(held: Authorities, now: dt.datetime, renewal: str) -> Authorities:
     following = authority.make_authority(held.cluster_id, now)
     return replace(
         held,
-        phase=Phase.ANNOUNCED,
+        phase=RotationPhase.ANNOUNCED,
         other=following.certificate,
         next_key=following.key,
         since=now,
@@ -108,7 +108,7 @@ def _announce(held: Authorities, now: dt.datetime, renewal: str) -> Authorities:
 def _switch(held: Authorities, now: dt.datetime) -> Authorities:
     return replace(
         held,
-        phase=Phase.ISSUING,
+        phase=RotationPhase.ISSUING,
         issuing=KeyPair(held.other, held.next_key),
         other=held.issuing.certificate,
         next_key=b"",
@@ -117,4 +117,4 @@ def _switch(held: Authorities, now: dt.datetime) -> Authorities:
 
 
 def _settle(held: Authorities, now: dt.datetime) -> Authorities:
-    return replace(held, phase=Phase.STEADY, other=b"", since=now)
+    return replace(held, phase=RotationPhase.STEADY, other=b"", since=now)

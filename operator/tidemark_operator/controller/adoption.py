@@ -17,7 +17,7 @@ from tidemark.reasons import Reason
 from tidemark_operator.controller import topic_restore
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, quoted
-from tidemark_operator.controller.model import TieringStatus, TopicInfo
+from tidemark_operator.controller.model import PersistedTiering, TopicInfo
 
 _LISTED_MAX = 5
 #: Advice for a name in use, because topicName is immutable.
@@ -30,19 +30,19 @@ class Adoption:
 
     topic_id: uuid.UUID
     partitions: int
-    tiering_status: TieringStatus
+    tiering_status: PersistedTiering
     annotation: str = ADOPT_TOPIC_ID
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class AdoptionRefusal:
     """Reason why a Topic of this name is neither created nor adopted."""
 
     reason: Reason
     message: str
 
 
-def look(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
+def look(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
     """Return the effect of its name's history on a Topic to be created; None if there is none."""
     if topic.topic_id is not None:
         return None
@@ -81,7 +81,7 @@ def _only_stray(state: ControllerState, strays: list[uuid.UUID]) -> Adoption | N
     )
 
 
-def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
+def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
     """Return the adoption of a topic under the Topic's own uid, whose status was lost or is old.
 
     None if brokers report no partitions beyond the recorded ones.
@@ -104,15 +104,15 @@ def _partitions(state: ControllerState, topic_id: uuid.UUID) -> int:
     return max(in_slices, state.held.partitions(topic_id))
 
 
-def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
+def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | AdoptionRefusal | None:
     """Return the adoption of the id of a topic to be restored from the tier."""
     try:
         origin = topic_restore.checked(state, topic)
     except topic_restore.NotRestorable as error:
-        return Refusal(reason=Reason.ADOPTION_REFUSED, message=str(error))
+        return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=str(error))
     if origin is None:
         return None
-    tiering_status = TieringStatus(tiering=origin.tiering, since_ms=topic.created_ms)
+    tiering_status = PersistedTiering(tiering=origin.tiering, since_ms=topic.created_ms)
     # Its partitions are not placed yet.
     return Adoption(
         topic_id=origin.topic_id,
@@ -139,7 +139,7 @@ def _strays(state: ControllerState, name: str) -> list[uuid.UUID]:
     return sorted(id_ for id_ in known if state.topic_by_id(id_) is None)
 
 
-def too_late(topic: TopicInfo) -> Refusal | None:
+def too_late(topic: TopicInfo) -> AdoptionRefusal | None:
     """Return the refusal of an adoption annotation for a Topic that already has another id."""
     value = topic.asked.get(ADOPT_TOPIC_ID, "")
     if not value or parse_topic_id(value) == topic.id:
@@ -149,16 +149,18 @@ def too_late(topic: TopicInfo) -> Refusal | None:
         f"the id {id_text(topic.id)}, which never changes. Remove the "
         "annotation"
     )
-    return Refusal(reason=Reason.ADOPTION_REFUSED, message=text)
+    return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=text)
 
 
 def _requested(
     state: ControllerState, topic: TopicInfo, value: str, strays: list[uuid.UUID]
-) -> Adoption | Refusal:
+) -> Adoption | AdoptionRefusal:
     topic_id = parse_topic_id(value)
     # An id without partitions cannot be adopted, because nothing of it is left.
     if topic_id is None or topic_id not in _with_rows(state, strays):
-        return Refusal(reason=Reason.ADOPTION_REFUSED, message=_wrong(state, topic, value, strays))
+        return AdoptionRefusal(
+            reason=Reason.ADOPTION_REFUSED, message=_wrong(state, topic, value, strays)
+        )
     partitions = _partitions(state, topic_id)
     return _as_known(state, topic, topic_id, partitions, annotation=ADOPT_TOPIC_ID)
 
@@ -170,7 +172,7 @@ def _as_known(
     partitions: int,
     *,
     annotation: str,
-) -> Adoption | Refusal:
+) -> Adoption | AdoptionRefusal:
     """Return the adoption of an id, or its refusal if spec.partitions is too low."""
     if partitions > topic.partitions:
         text = (
@@ -178,7 +180,7 @@ def _as_known(
             f"{count(partitions, 'partition')}, more than spec.partitions. Set "
             f"spec.partitions to {partitions} or more to adopt it"
         )
-        return Refusal(reason=Reason.ADOPTION_REFUSED, message=text)
+        return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=text)
     recorded = _tiering_on_record(state, topic_id)
     # Rows say that there is data in the tier; without the epoch its heads could not be written.
     tiered = any(row.manifest for row in state.rows_of(topic_id).values())
@@ -192,7 +194,9 @@ def _as_known(
     )
 
 
-def _tiering_unknown(state: ControllerState, topic: TopicInfo, topic_id: uuid.UUID) -> Refusal:
+def _tiering_unknown(
+    state: ControllerState, topic: TopicInfo, topic_id: uuid.UUID
+) -> AdoptionRefusal:
     """Return the refusal of a tiered topic whose epoch is unknown.
 
     Every head of the tier would reject an epoch that is too low.
@@ -202,7 +206,7 @@ def _tiering_unknown(state: ControllerState, topic: TopicInfo, topic_id: uuid.UU
         "its tiered epoch is not recorded. To adopt it, add its entry with "
         f"tiering to status.leftBehind of Cluster {state.cluster.key}"
     )
-    return Refusal(reason=Reason.ADOPTION_REFUSED, message=text)
+    return AdoptionRefusal(reason=Reason.ADOPTION_REFUSED, message=text)
 
 
 def _wrong(state: ControllerState, topic: TopicInfo, value: str, strays: list[uuid.UUID]) -> str:
@@ -216,7 +220,7 @@ def _wrong(state: ControllerState, topic: TopicInfo, value: str, strays: list[uu
     )
 
 
-def _required(state: ControllerState, topic: TopicInfo, strays: list[uuid.UUID]) -> Refusal:
+def _required(state: ControllerState, topic: TopicInfo, strays: list[uuid.UUID]) -> AdoptionRefusal:
     adoptable = _with_rows(state, strays)
     ways = []
     if adoptable:
@@ -227,7 +231,7 @@ def _required(state: ControllerState, topic: TopicInfo, strays: list[uuid.UUID])
         "to no Topic. To resolve this, "
         f"{', or '.join([*ways, _ANOTHER_NAME])}{forget}"
     )
-    return Refusal(reason=Reason.ADOPTION_REQUIRED, message=text)
+    return AdoptionRefusal(reason=Reason.ADOPTION_REQUIRED, message=text)
 
 
 def _forget(state: ControllerState, ids: list[uuid.UUID]) -> str:
@@ -247,10 +251,10 @@ def _with_rows(state: ControllerState, ids: list[uuid.UUID]) -> list[uuid.UUID]:
     return [id_ for id_ in known if not state.tombstones_of(id_)]
 
 
-def _tiering_on_record(state: ControllerState, topic_id: uuid.UUID) -> TieringStatus:
+def _tiering_on_record(state: ControllerState, topic_id: uuid.UUID) -> PersistedTiering:
     """Return the tiering with the highest epoch in the Cluster's status and brokers' reports."""
     entries = [left.tiering_status for left in state.cluster.orphans if left.topic_id == topic_id]
-    entries.append(TieringStatus(tiering=state.held.tiering(topic_id)))
+    entries.append(PersistedTiering(tiering=state.held.tiering(topic_id)))
     # A tiered epoch never decreases, so the highest one is the latest.
     return max(entries, key=lambda status: status.tiering.epoch)
 

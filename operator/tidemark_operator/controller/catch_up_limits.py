@@ -27,7 +27,7 @@ from tidemark_operator.controller.model import (
 )
 
 
-class Room:
+class CatchUpRoom:
     """Room that the limits leave in one draft."""
 
     def __init__(self, draft: Draft) -> None:

@@ -71,7 +71,7 @@ class SliceWrite:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class GroupCommit:
     """Writes of one group commit: slices first, then the registrations in ``brokers``.
 
     The order matters: a persisted registration implies that its broker has left the ISRs that it
@@ -259,7 +259,7 @@ class Draft:
                 raise SliceFull(index, size)
 
 
-def plan(draft: Draft) -> Commit:
+def plan(draft: Draft) -> GroupCommit:
     """Return the writes of a draft under a commit number that no other plan has.
 
     The number is never reused, so that it settles the outcome of a time-out. Raises
@@ -268,7 +268,7 @@ def plan(draft: Draft) -> Commit:
     number = draft.state.next_commit()
     writes = tuple(_slice_write(draft, index, number) for index in draft.slices_touched())
     brokers = tuple(broker for _, broker in sorted(draft.brokers.items()))
-    return Commit(number=number, writes=writes, brokers=brokers, events=tuple(draft.events))
+    return GroupCommit(number=number, writes=writes, brokers=brokers, events=tuple(draft.events))
 
 
 def take_over(state: ControllerState) -> tuple[SliceWrite, ...]:

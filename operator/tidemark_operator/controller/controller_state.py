@@ -31,8 +31,8 @@ from tidemark_operator.controller.model import (
     LogEnd,
     LogReport,
     PartitionRow,
+    PersistedTiering,
     RowKey,
-    TieringStatus,
     Tombstone,
     TopicInfo,
     min_insync_replicas,
@@ -40,7 +40,7 @@ from tidemark_operator.controller.model import (
 from tidemark_operator.controller.pod_state import PodState
 from tidemark_operator.controller.replica_state_reports import HeldStates
 from tidemark_operator.controller.rows import encode_row, slice_of
-from tidemark_operator.controller.users import Users
+from tidemark_operator.controller.users import ClusterUsers
 
 #: Bytes that JSON adds to a string in a list: two quotes and a comma.
 JSON_BYTES = 3
@@ -126,7 +126,7 @@ class ControllerState:
         #: Why Broker objects or their shared objects cannot be managed; "" if they can.
         self.brokers_problem = ""
         self.broker_epoch_max = 0
-        self.users, self.exports = Users(), Exports()
+        self.users, self.exports = ClusterUsers(), Exports()
         self.engine = EngineNotes()
         #: Key with which brokers answer unknown user names; never compared nor shown.
         self.strangers_key = b""
@@ -160,7 +160,9 @@ class ControllerState:
         # A restored backup may have an older tiering than the one that brokers already obey.
         reported = self.held.tiering(topic.id)
         if reported.epoch > topic.tiering.epoch:
-            tiering_status = TieringStatus(tiering=reported, since_ms=topic.tiering_status.since_ms)
+            tiering_status = PersistedTiering(
+                tiering=reported, since_ms=topic.tiering_status.since_ms
+            )
             topic = dataclasses.replace(topic, tiering_status=tiering_status)
         self.topics[topic.key] = topic
         self.tierings[topic.tiering.state] += 1

@@ -16,14 +16,14 @@ from tidemark_operator.controller.deletion_values import (
     TOPIC_TIMEOUT_MS,
     Delete,
     DeleteCommand,
-    DeletePoint,
-    DeletionAnswer,
     DeletionInfo,
+    DeletionProgress,
+    DeletionWait,
     Finished,
-    Progress,
+    PartitionDeletion,
+    PartitionDeletionResult,
     ResolvedOffset,
     Step,
-    Waiting,
     error_name,
 )
 from tidemark_operator.controller.events import count, numbers
@@ -40,7 +40,7 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
             "nothing is deleted while it is paused. To continue, remove the "
             "annotation tidemark.dev/paused"
         )
-        return Waiting(reason=Reason.PAUSED, message=text)
+        return DeletionWait(reason=Reason.PAUSED, message=text)
     # With frozen offsets, completion comes first: it needs no Topic any more.
     topic = state.topics.get(view.topic_key)
     if view.resolved is not None:
@@ -60,14 +60,14 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
     if late is not None:
         return late
     if topic is None or topic.deletion_ms is not None:
-        return Waiting(
+        return DeletionWait(
             reason=Reason.TOPIC_NOT_FOUND, message=f"Topic {view.topic_key} does not exist"
         )
     # spec.topicId protects a topic that was created again under the same name.
     if view.meant not in (None, topic.id):
         if topic.topic_id is None:
             text = f"the id of topic {topic.name} is not known yet"
-            return Waiting(reason=Reason.TOPIC_NOT_READY, message=text)
+            return DeletionWait(reason=Reason.TOPIC_NOT_READY, message=text)
         text = f"{view.topic_key} does not have the id in spec.topicId. Nothing was deleted"
         return Finished(succeeded=False, reason=Reason.TOPIC_REPLACED, message=text)
     return queries(state, topic, view)
@@ -91,7 +91,7 @@ def _late(view: DeletionInfo, topic: TopicInfo | None, now_ms: int) -> Finished 
 
 def _done(view: DeletionInfo, partition: int) -> bool:
     resolved = view.resolved or {}
-    reached = view.progress.get(partition, Progress()).low_watermark
+    reached = view.progress.get(partition, DeletionProgress()).low_watermark
     return reached is not None and reached >= resolved[partition].offset
 
 
@@ -100,13 +100,13 @@ def _open(view: DeletionInfo) -> tuple[int, ...]:
     return tuple(
         partition
         for partition in sorted(view.resolved or {})
-        if not _done(view, partition) and not view.progress.get(partition, Progress()).fatal
+        if not _done(view, partition) and not view.progress.get(partition, DeletionProgress()).fatal
     )
 
 
 def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
     resolved = view.resolved or {}
-    failed = [part for part in resolved if view.progress.get(part, Progress()).fatal]
+    failed = [part for part in resolved if view.progress.get(part, DeletionProgress()).fatal]
     if view.dry_run:
         size = "" if view.size_bytes is None else f" ({count(view.size_bytes, 'byte')})"
         where = count(len(resolved), "partition")
@@ -136,7 +136,7 @@ def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> S
     )
     if not commands:
         text = f"partitions {numbers(waiting)} of topic {topic.name} have no leader"
-        return Waiting(reason=Reason.PARTITIONS_OFFLINE, message=text)
+        return DeletionWait(reason=Reason.PARTITIONS_OFFLINE, message=text)
     return Delete(commands=commands, pending=waiting)
 
 
@@ -146,7 +146,7 @@ def _command(
     points = {}
     for row in led:
         frozen = resolved[row.partition]
-        points[row.partition] = DeletePoint(
+        points[row.partition] = PartitionDeletion(
             offset=frozen.offset, leader_epoch=row.leader_epoch, last_epoch=frozen.leader_epoch
         )
     return DeleteCommand(node_id=node_id, topic_id=topic.id, points=points)
@@ -163,7 +163,7 @@ def command_for(
     return next((command for command in commands if command.node_id == node_id), None)
 
 
-def record(view: DeletionInfo, answers: Mapping[int, DeletionAnswer]) -> DeletionInfo:
+def record(view: DeletionInfo, answers: Mapping[int, PartitionDeletionResult]) -> DeletionInfo:
     """Take the leaders' answers by partition.
 
     A low watermark never decreases here. Errors that a retry can fix are stored until the next
@@ -175,10 +175,12 @@ def record(view: DeletionInfo, answers: Mapping[int, DeletionAnswer]) -> Deletio
         if view.resolved is None or part not in view.resolved or _done(view, part):
             continue
         # Answers may overtake each other, so the highest low watermark counts.
-        old = progress.get(part, Progress())
+        old = progress.get(part, DeletionProgress())
         reached = max(answer.low_watermark, -1 if old.low_watermark is None else old.low_watermark)
         error = _error_text(answer, view.resolved[part].offset)
-        progress[part] = Progress(low_watermark=None if reached < 0 else reached, error=error)
+        progress[part] = DeletionProgress(
+            low_watermark=None if reached < 0 else reached, error=error
+        )
     return dataclasses.replace(view, progress=progress)
 
 
@@ -191,7 +193,7 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
     """
     if view.resolved is None or view.topic_id is None:
         return view
-    low_watermarks: dict[int, DeletionAnswer] = {}
+    low_watermarks: dict[int, PartitionDeletionResult] = {}
     progress = dict(view.progress)
     for part in _open(view):
         report, row = state.reports.get((view.topic_id, part)), state.row((view.topic_id, part))
@@ -202,14 +204,16 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
         # The leader of the frozen epoch may have reported before it had those records.
         is_later = report.leader_epoch > frozen.leader_epoch
         if report.low_watermark >= frozen.offset:
-            low_watermarks[part] = DeletionAnswer(low_watermark=report.low_watermark)
+            low_watermarks[part] = PartitionDeletionResult(low_watermark=report.low_watermark)
         elif (
             is_later
             and report.next_offset < frozen.offset
             and not (report.offline or row.recovering)
         ):
             error = _lost(report.next_offset, frozen.offset)
-            progress[part] = dataclasses.replace(progress.get(part, Progress()), error=error)
+            progress[part] = dataclasses.replace(
+                progress.get(part, DeletionProgress()), error=error
+            )
     if progress != view.progress:
         view = dataclasses.replace(view, progress=progress)
     return record(view, low_watermarks) if low_watermarks else view
@@ -237,7 +241,7 @@ def expires_ms(view: DeletionInfo) -> int | None:
     return view.finished_ms + view.ttl_after_finished_ms
 
 
-def _error_text(answer: DeletionAnswer, offset: int) -> str:
+def _error_text(answer: PartitionDeletionResult, offset: int) -> str:
     code = answer.error_code
     if code in _NO_ERROR:
         return ""

@@ -14,15 +14,15 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
     HIGH_WATERMARK,
     DeletionInfo,
+    DeletionPoint,
+    DeletionPointQuery,
+    DeletionProgress,
     DeletionTarget,
+    DeletionWait,
     Finished,
-    PointAnswer,
-    PointQuery,
-    Progress,
     Resolve,
     ResolvedOffset,
     Step,
-    Waiting,
     error_name,
     is_fatal,
 )
@@ -30,7 +30,7 @@ from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 
 #: Leaders' answers by partition.
-Answers: TypeAlias = Mapping[int, PointAnswer]
+Answers: TypeAlias = Mapping[int, DeletionPoint]
 
 
 def _points(
@@ -66,20 +66,20 @@ def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Ste
     rows = state.rows_of(topic.id)
     absent = [partition for partition in points if partition not in rows]
     if absent or not points:
-        return Waiting(
+        return DeletionWait(
             reason=Reason.TOPIC_NOT_READY, message=f"topic {topic.name} is not placed yet"
         )
     offline = [partition for partition in points if rows[partition].leader == NO_LEADER]
     if offline:
         text = f"partitions {numbers(offline)} of topic {topic.name} have no leader"
-        return Waiting(reason=Reason.PARTITIONS_OFFLINE, message=text)
+        return DeletionWait(reason=Reason.PARTITIONS_OFFLINE, message=text)
     leader_queries = tuple(_query(rows[part], points[part]) for part in sorted(points))
     return Resolve(topic_id=topic.id, queries=leader_queries)
 
 
-def _query(row: PartitionRow, target: DeletionTarget) -> PointQuery:
+def _query(row: PartitionRow, target: DeletionTarget) -> DeletionPointQuery:
     offset = HIGH_WATERMARK if target.before_offset is None else target.before_offset
-    return PointQuery(
+    return DeletionPointQuery(
         partition=row.partition,
         node_id=row.leader,
         leader_epoch=row.leader_epoch,
@@ -90,7 +90,7 @@ def _query(row: PartitionRow, target: DeletionTarget) -> PointQuery:
 
 def freeze(
     state: ControllerState, view: DeletionInfo, step: Resolve, answers: Answers, *, now_ms: int
-) -> DeletionInfo | Waiting | Finished:
+) -> DeletionInfo | DeletionWait | Finished:
     """Return the view with its offsets, to be persisted before anything is deleted.
 
     Waiting if a leader did not answer, another was elected meanwhile, or the Topic is another one
@@ -99,14 +99,14 @@ def freeze(
     """
     topic = state.topics.get(view.topic_key)
     if topic is None:
-        return Waiting(
+        return DeletionWait(
             reason=Reason.TOPIC_NOT_FOUND, message=f"Topic {view.topic_key} does not exist"
         )
     if view.resolved is not None:
         return view
     # The Topic may have been deleted and created again while the leaders were queried.
     if topic.id != step.topic_id:
-        return Waiting(reason=Reason.RESOLVING, message=f"{view.topic_key} was recreated")
+        return DeletionWait(reason=Reason.RESOLVING, message=f"{view.topic_key} was recreated")
     rows, points = state.rows_of(topic.id), _points(state, topic, view)
     queried = {(query.partition, query.leader_epoch) for query in step.queries}
     # An answer counts only if its leader still leads in the same epoch.
@@ -128,7 +128,7 @@ def freeze(
         codes = {answers[part].error_code for part in late if part in answers} - {0}
         if codes:
             text += f" ({', '.join(sorted(map(error_name, codes)))})"
-        return Waiting(reason=Reason.RESOLVING, message=text)
+        return DeletionWait(reason=Reason.RESOLVING, message=text)
     resolved = {part: _resolved(answers[part], points[part]) for part in sorted(points)}
     # The size is only shown if it is known for every partition.
     sizes = [point.size_bytes for point in resolved.values() if point.size_bytes is not None]
@@ -137,7 +137,7 @@ def freeze(
         topic_id=topic.id,
         resolved=resolved,
         progress={
-            part: Progress(error=error)
+            part: DeletionProgress(error=error)
             for part in resolved
             if (error := _refused(answers[part], points[part]))
         },
@@ -147,7 +147,7 @@ def freeze(
     )
 
 
-def _resolved(answer: PointAnswer, target: DeletionTarget) -> ResolvedOffset:
+def _resolved(answer: DeletionPoint, target: DeletionTarget) -> ResolvedOffset:
     """Return the answer as a resolved offset. A refused partition has no records to delete."""
     refused = bool(_refused(answer, target))
     records = 0 if refused else max(0, answer.offset - answer.log_start_offset)
@@ -160,7 +160,7 @@ def _resolved(answer: PointAnswer, target: DeletionTarget) -> ResolvedOffset:
     )
 
 
-def _refused(answer: PointAnswer, target: DeletionTarget) -> str:
+def _refused(answer: DeletionPoint, target: DeletionTarget) -> str:
     """Return why no record of a partition is deleted, "" if they are."""
     if answer.offset > answer.high_watermark:
         beyond = f"{answer.offset} is beyond the high watermark {answer.high_watermark}"

@@ -73,7 +73,7 @@ class ResolvedOffset:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class DeletionProgress:
     """Progress of one partition; ``error`` starts with Kafka's error name, "" for none."""
 
     low_watermark: int | None = None
@@ -105,7 +105,7 @@ class DeletionInfo:
     ttl_after_finished_ms: int | None = None
     topic_id: uuid.UUID | None = None
     resolved: Mapping[int, ResolvedOffset] | None = None
-    progress: Mapping[int, Progress] = dataclasses.field(default_factory=dict)
+    progress: Mapping[int, DeletionProgress] = dataclasses.field(default_factory=dict)
     records: int | None = None
     size_bytes: int | None = None
     started_ms: int | None = None
@@ -114,7 +114,7 @@ class DeletionInfo:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class DeletionWait:
     """Nothing can be sent now; look again when the topic changes, or in a few seconds."""
 
     reason: Reason
@@ -122,7 +122,7 @@ class Waiting:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PointQuery:
+class DeletionPointQuery:
     """Query to a partition's leader in its leader epoch.
 
     It requests the offset of ``before_time_ms``, or where that is None of ``before_offset``.
@@ -136,7 +136,7 @@ class PointQuery:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PointAnswer:
+class DeletionPoint:
     """Answer to a PointQuery; offsets are -1 with an error.
 
     ``last_epoch`` is the leader epoch of the last record below ``offset``. ``size_bytes`` is -1 if
@@ -158,11 +158,11 @@ class Resolve:
     """
 
     topic_id: uuid.UUID
-    queries: tuple[PointQuery, ...]
+    queries: tuple[DeletionPointQuery, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeletePoint:
+class PartitionDeletion:
     """Deletion point for one leader: delete the records below ``offset``.
 
     Only if it leads in ``leader_epoch`` and the last of them was written in ``last_epoch``.
@@ -179,11 +179,11 @@ class DeleteCommand:
 
     node_id: int
     topic_id: uuid.UUID
-    points: Mapping[int, DeletePoint]
+    points: Mapping[int, PartitionDeletion]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionAnswer:
+class PartitionDeletionResult:
     """A partition's answer: its low watermark, -1 if unknown.
 
     ``lost_from`` is the first of the resolved records missing in the leader's log, -1 if unknown.
@@ -216,4 +216,4 @@ class Finished:
     message: str
 
 
-Step: TypeAlias = Waiting | Resolve | Delete | Finished
+Step: TypeAlias = DeletionWait | Resolve | Delete | Finished

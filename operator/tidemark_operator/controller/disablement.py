@@ -24,8 +24,8 @@ from tidemark_operator.controller.model import (
     NO_LEADER,
     ClusterInfo,
     PartitionRow,
+    PersistedTiering,
     TieringSpec,
-    TieringStatus,
     TopicInfo,
 )
 
@@ -34,15 +34,15 @@ STALL_MS = 10 * 60 * 1000
 
 
 def step_by_spec(
-    status: TieringStatus, spec: TieringSpec, cluster: ClusterInfo, *, now_ms: int
-) -> TieringStatus:
+    status: PersistedTiering, spec: TieringSpec, cluster: ClusterInfo, *, now_ms: int
+) -> PersistedTiering:
     """Return the state that the spec requires next; the same object if there is nothing to do."""
     tiering = status.tiering.successor(
         enabled=spec.enabled, policy=spec.policy, default_policy=cluster.disable_policy
     )
     if tiering == status.tiering:
         return status
-    return TieringStatus(tiering=tiering, since_ms=now_ms)
+    return PersistedTiering(tiering=tiering, since_ms=now_ms)
 
 
 # ---------------------------------------------------------------- acknowledgements
@@ -154,7 +154,7 @@ class DisablementProgress:
     def ack(self, topic_id: uuid.UUID, partition: int, node_id: int) -> Ack | None:
         return self._acks.get(topic_id, {}).get((partition, node_id))
 
-    def stalled(self, topic_id: uuid.UUID, status: TieringStatus, *, now_ms: int) -> bool:
+    def stalled(self, topic_id: uuid.UUID, status: PersistedTiering, *, now_ms: int) -> bool:
         """Return whether the present disablement had no progress for :data:`STALL_MS`."""
         epoch, moved_ms = self._moved_ms.get(topic_id, (-1, 0))
         since_ms = status.since_ms
@@ -236,7 +236,7 @@ def requests(
 
 def step(
     state: ControllerState, topic: TopicInfo, disablements: DisablementProgress, *, now_ms: int
-) -> tuple[TieringStatus, Event | None]:
+) -> tuple[PersistedTiering, Event | None]:
     """Return the next ``status.tiering`` of a topic, to be persisted, with its Event."""
     old = topic.tiering_status
     if topic.paused or topic.deletion_ms is not None:
@@ -251,7 +251,7 @@ def step(
     complete = len(state.rows_of(topic.id)) >= state.partitions_of(topic)
     if waiting or not complete:
         return dataclasses.replace(old, pending_brokers=waiting), None
-    new = TieringStatus(tiering=old.tiering.acknowledged, since_ms=now_ms)
+    new = PersistedTiering(tiering=old.tiering.acknowledged, since_ms=now_ms)
     return new, _event_of(topic, new.tiering)
 
 

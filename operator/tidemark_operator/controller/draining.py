@@ -13,7 +13,7 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from tidemark_operator.controller import accepted_losses, reassignment, rebuilding, registration
-from tidemark_operator.controller.catch_up_limits import Room, takers
+from tidemark_operator.controller.catch_up_limits import CatchUpRoom, takers
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, PartitionRow, RowKey
 from tidemark_operator.controller.placement import Spreads, newcomer
@@ -40,7 +40,7 @@ class Obstacle(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class DrainProgress:
     """Progress of a broker that drains.
 
     ``remaining`` counts its replicas, ``moving`` those that move, and ``stuck`` has those that
@@ -61,7 +61,7 @@ class Progress:
         return bool(self.moving or self.waiting)
 
 
-def progress(draft: Draft, node_id: int) -> Progress:
+def progress(draft: Draft, node_id: int) -> DrainProgress:
     """Return the progress of a broker that is leaving."""
     able, moving = takers(draft), 0
     stuck: dict[Obstacle, list[RowKey]] = {}
@@ -77,7 +77,7 @@ def progress(draft: Draft, node_id: int) -> Progress:
     reported = rebuilding.only_reported(draft.state, node_id)
     if reported:
         stuck[Obstacle.REBUILDING] = [*reported]
-    return Progress(
+    return DrainProgress(
         remaining=len(rows) + len(reported),
         moving=moving,
         stuck={obstacle: tuple(keys) for obstacle, keys in stuck.items()},
@@ -111,7 +111,7 @@ def step(draft: Draft) -> int:
     keys = {key for node_id in leaving for key in state.keys_on(node_id)}
     if not keys:
         return 0
-    room, spreads, begun = Room(draft), Spreads(draft), 0
+    room, spreads, begun = CatchUpRoom(draft), Spreads(draft), 0
     for key in sorted(keys, key=lambda key: (state.slice_index(key), key)):
         if room.is_full or begun >= BEGUN_MAX:
             break
@@ -119,7 +119,7 @@ def step(draft: Draft) -> int:
     return begun
 
 
-def _move_on(draft: Draft, key: RowKey, room: Room, spreads: Spreads) -> bool:
+def _move_on(draft: Draft, key: RowKey, room: CatchUpRoom, spreads: Spreads) -> bool:
     """Give one row's unfit replicas successors, as far as there is room.
 
     Return whether it changed.
@@ -134,7 +134,9 @@ def _move_on(draft: Draft, key: RowKey, room: Room, spreads: Spreads) -> bool:
     return draft.row(key) != before
 
 
-def _replace(draft: Draft, row: PartitionRow, replica: int, room: Room, spreads: Spreads) -> None:
+def _replace(
+    draft: Draft, row: PartitionRow, replica: int, room: CatchUpRoom, spreads: Spreads
+) -> None:
     goal = reassignment.target(row)
     kept = [other for other in goal if other >= 0 and other != replica]
     successor = newcomer(draft, row, kept, spreads.of(row.topic_id), room)

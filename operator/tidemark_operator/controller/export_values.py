@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from tidemark.export_job import Order, Place, Report
+from tidemark.export_job import JobReport, OptionPlace, Order
 from tidemark.reasons import Reason
 from tidemark_operator.controller.export_schedule import Schedule
 from tidemark_operator.controller.model import Json
@@ -17,7 +17,7 @@ TableId: TypeAlias = tuple[str, str]
 DIGEST_CHARS = 16
 
 
-class Outcome(enum.StrEnum):
+class ExportOutcome(enum.StrEnum):
     """Result of a run, as in the status.
 
     REFUSED: a retry without a change fails again. SUPERSEDED: another job has taken over the table,
@@ -32,7 +32,7 @@ class Outcome(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ExportRunRecord:
     """Newest run, as in the status.
 
     ``order`` is a digest of the job's order. ``end_ms`` None: it is in progress and has no
@@ -44,7 +44,7 @@ class Run:
     order: str
     start_ms: int
     end_ms: int | None = None
-    outcome: Outcome | None = None
+    outcome: ExportOutcome | None = None
 
     @property
     def under_way(self) -> bool:
@@ -70,7 +70,7 @@ class ExportInfo:
     schedule: Schedule | None
     interval_ms: int
     suspended: bool
-    run: Run | None = None
+    run: ExportRunRecord | None = None
     failures: int = 0
     last_failure: str = ""
     topic_id: str = ""
@@ -98,7 +98,7 @@ class SecretVariable:
 class SecretFile:
     """An option that names a file with the content of a key of a Secret."""
 
-    place: Place
+    place: OptionPlace
     option: str
     secret: str
     key: str
@@ -153,7 +153,7 @@ class JobSeen:
     """
 
     phase: JobPhase
-    report: Report | None = None
+    report: JobReport | None = None
     why: str = ""
     well: bool = False
 
@@ -179,7 +179,7 @@ class Problem:
 class Begin:
     """Record a new run in the status before its job is created."""
 
-    run: Run
+    run: ExportRunRecord
     schedule_ms: int | None = None
 
 
@@ -197,16 +197,16 @@ class Stop:
 class End:
     """Record the result of the run in the status."""
 
-    outcome: Outcome
+    outcome: ExportOutcome
     message: str = ""
-    report: Report | None = None
+    report: JobReport | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rest:
+class NextCheck:
     """Do nothing until ``until_ms``; None: until something changes."""
 
     until_ms: int | None = None
 
 
-Step: TypeAlias = Begin | Launch | Stop | End | Rest
+Step: TypeAlias = Begin | Launch | Stop | End | NextCheck

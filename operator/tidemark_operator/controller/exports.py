@@ -16,19 +16,19 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tidemark.backoff import Backoff
-from tidemark.export_job import Phase, Report
+from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark_operator.controller.export_values import (
     ABSENT,
     Begin,
     End,
     ExportInfo,
+    ExportOutcome,
+    ExportRunRecord,
     JobPhase,
     JobSeen,
     Launch,
-    Outcome,
+    NextCheck,
     Problem,
-    Rest,
-    Run,
     Step,
     Stop,
     TableId,
@@ -43,12 +43,12 @@ LOOK_MS = 10_000
 #: Time between two looks at a job that starts or ends.
 SOON_MS = 2_000
 _OUTCOMES = {
-    Phase.DONE: Outcome.SUCCEEDED,
-    Phase.STOPPED: Outcome.STOPPED,
-    Phase.REFUSED: Outcome.REFUSED,
-    Phase.SUPERSEDED: Outcome.SUPERSEDED,
+    ExportJobPhase.DONE: ExportOutcome.SUCCEEDED,
+    ExportJobPhase.STOPPED: ExportOutcome.STOPPED,
+    ExportJobPhase.REFUSED: ExportOutcome.REFUSED,
+    ExportJobPhase.SUPERSEDED: ExportOutcome.SUPERSEDED,
 }
-_FAILED = (Outcome.FAILED, Outcome.REFUSED, Outcome.SUPERSEDED)
+_FAILED = (ExportOutcome.FAILED, ExportOutcome.REFUSED, ExportOutcome.SUPERSEDED)
 
 
 def next_step(
@@ -62,20 +62,27 @@ def next_step(
     if export.run is not None and export.run.under_way:
         return _under_way(export, export.run, job, problem, order, now_ms)
     if problem is not None or export.suspended:
-        return Rest()
+        return NextCheck()
     # No run is in progress: wait for the time of the next one.
     due_ms = _due_ms(export, now_ms)
     if due_ms is None or due_ms > now_ms:
-        return Rest(due_ms)
+        return NextCheck(due_ms)
     # The run is recorded under its number first, so that a crash cannot create two jobs.
     number = 1 if export.run is None else export.run.number + 1
-    begun = Run(number=number, generation=export.generation, order=order, start_ms=now_ms)
+    begun = ExportRunRecord(
+        number=number, generation=export.generation, order=order, start_ms=now_ms
+    )
     schedule_ms = None if export.schedule is None else export.schedule.last_ms(now_ms)
     return Begin(begun, schedule_ms)
 
 
 def _under_way(
-    export: ExportInfo, run: Run, job: JobSeen, problem: Problem | None, order: str, now_ms: int
+    export: ExportInfo,
+    run: ExportRunRecord,
+    job: JobSeen,
+    problem: Problem | None,
+    order: str,
+    now_ms: int,
 ) -> Step:
     """Return the next step of a run in progress.
 
@@ -88,18 +95,20 @@ def _under_way(
         case JobPhase.ENDED:
             return _end(job)
         case JobPhase.ENDING:
-            return Rest(now_ms + SOON_MS)
+            return NextCheck(now_ms + SOON_MS)
         case JobPhase.ABSENT:
             if unwanted:
-                return End(Outcome.STOPPED)
-            return Launch() if problem is None else Rest()
+                return End(ExportOutcome.STOPPED)
+            return Launch() if problem is None else NextCheck()
         case JobPhase.STARTING:
-            return Stop() if unwanted else Rest(now_ms + SOON_MS)
+            return Stop() if unwanted else NextCheck(now_ms + SOON_MS)
         case JobPhase.RUNNING:
-            return Stop() if unwanted else Rest(now_ms + LOOK_MS)
+            return Stop() if unwanted else NextCheck(now_ms + LOOK_MS)
 
 
-def _is_unwanted(export: ExportInfo, run: Run, problem: Problem | None, order: str) -> bool:
+def _is_unwanted(
+    export: ExportInfo, run: ExportRunRecord, problem: Problem | None, order: str
+) -> bool:
     """Return whether a run in progress has to stop.
 
     A scheduled run may finish, as a CronJob's. A continuous one is restarted with the new order.
@@ -114,8 +123,8 @@ def _end(job: JobSeen) -> End:
     phase = None if report is None else report.phase
     outcome = _OUTCOMES.get(phase) if phase is not None else None
     # The exit status overrules a report that was written before the process failed.
-    if outcome is None or (outcome is Outcome.SUCCEEDED and not job.well):
-        outcome = Outcome.SUCCEEDED if job.well else Outcome.FAILED
+    if outcome is None or (outcome is ExportOutcome.SUCCEEDED and not job.well):
+        outcome = ExportOutcome.SUCCEEDED if job.well else ExportOutcome.FAILED
     message = "" if report is None else report.message
     return End(outcome, message or job.why, report)
 
@@ -126,19 +135,19 @@ def _due_ms(export: ExportInfo, now_ms: int) -> int | None:
     if run is None or run.end_ms is None or run.outcome is None:
         return now_ms if export.schedule is None else _scheduled_ms(export, now_ms)
     # A changed spec may have fixed the cause, so it is tried without a pause.
-    if run.generation != export.generation and run.outcome is not Outcome.SUCCEEDED:
+    if run.generation != export.generation and run.outcome is not ExportOutcome.SUCCEEDED:
         return now_ms
     match run.outcome:
-        case Outcome.SUPERSEDED:
+        case ExportOutcome.SUPERSEDED:
             return None if export.schedule is None else _scheduled_ms(export, now_ms)
-        case Outcome.FAILED | Outcome.REFUSED:
+        case ExportOutcome.FAILED | ExportOutcome.REFUSED:
             again_ms = run.end_ms + pause_ms(export.failures)
             if export.schedule is None:
                 return again_ms
             return min(again_ms, _scheduled_ms(export, now_ms))
-        case Outcome.STOPPED:  # a client stopped it in the middle
+        case ExportOutcome.STOPPED:  # a client stopped it in the middle
             return run.end_ms + pause_ms(1)
-        case Outcome.SUCCEEDED:
+        case ExportOutcome.SUCCEEDED:
             if export.schedule is None:  # a continuous run should not end by itself
                 return run.end_ms + pause_ms(1)
             return _scheduled_ms(export, now_ms)
@@ -160,7 +169,7 @@ def pause_ms(failures: int) -> int:
 def failures_after(export: ExportInfo, end: End) -> int:
     """Return the failures in a row after a run: a commit resets the count."""
     if end.outcome not in _FAILED:
-        return 0 if end.outcome is Outcome.SUCCEEDED else export.failures
+        return 0 if end.outcome is ExportOutcome.SUCCEEDED else export.failures
     return 1 if end.report is not None and end.report.commits else export.failures + 1
 
 
@@ -184,17 +193,19 @@ def applied(export: ExportInfo, step: Step, *, now_ms: int) -> ExportInfo:
                 run=replace(export.run, end_ms=now_ms, outcome=outcome),
                 failures=failures_after(export, step),
                 last_failure=(message or "it reported no error") if failed else export.last_failure,
-                last_success_ms=now_ms if outcome is Outcome.SUCCEEDED else export.last_success_ms,
+                last_success_ms=now_ms
+                if outcome is ExportOutcome.SUCCEEDED
+                else export.last_success_ms,
             )
     return export
 
 
-def recovered(export: ExportInfo, report: Report | None) -> ExportInfo:
+def recovered(export: ExportInfo, report: JobReport | None) -> ExportInfo:
     """Reset the failures of a run that has succeeded, committed something, or has nothing to
     commit.
     """
     run = export.run
-    well = run is not None and run.outcome is Outcome.SUCCEEDED
+    well = run is not None and run.outcome is ExportOutcome.SUCCEEDED
     is_running = run is not None and run.under_way and report is not None
     if well or (is_running and report is not None and (report.commits > 0 or report.lag == 0)):
         return replace(export, failures=0, last_failure="")

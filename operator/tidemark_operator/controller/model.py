@@ -214,7 +214,7 @@ class TieringSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TieringStatus:
+class PersistedTiering:
     """``status.tiering`` as persisted: the tiering, its start, and the brokers yet to acknowledge
     it.
 
@@ -255,7 +255,7 @@ class TopicInfo:
     config_problem: str = ""
     config_reason: Reason = Reason.LOCAL_RETENTION_TOO_LONG
     tiering_spec: TieringSpec = TieringSpec()
-    tiering_status: TieringStatus = TieringStatus()
+    tiering_status: PersistedTiering = PersistedTiering()
     topic_id: uuid.UUID | None = None
     created_ms: int = 0
     deletion_ms: int | None = None
@@ -319,7 +319,7 @@ class OrphanedTopic:
     topic_id: uuid.UUID
     name: str
     since_ms: int
-    tiering_status: TieringStatus = TieringStatus()
+    tiering_status: PersistedTiering = PersistedTiering()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

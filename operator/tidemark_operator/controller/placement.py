@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 
 from tidemark.leader_epochs import GENERATION
 from tidemark_operator.controller import topic_restore
-from tidemark_operator.controller.catch_up_limits import Room
+from tidemark_operator.controller.catch_up_limits import CatchUpRoom
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import count, normal
 from tidemark_operator.controller.model import (
@@ -48,7 +48,7 @@ class BrokersMissing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacementResult:
     """Partitions that the draft created, and how many of their replicas are placeholders."""
 
     created: tuple[int, ...]
@@ -92,7 +92,7 @@ class Spreads:
         spread.add(new)
 
 
-def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
+def place_topic(draft: Draft, topic: TopicInfo) -> PlacementResult | BrokersMissing:
     """Create the rows that a topic lacks: all of a new one, the added ones of a growing one.
 
     Rows that were placed, or that brokers reported, are never created again: a missing row proves
@@ -104,7 +104,7 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
         partition for partition in range(first, topic.partitions) if partition not in present
     ]
     if not missing:
-        return Placed(created=(), placeholders=0)
+        return PlacementResult(created=(), placeholders=0)
     # Assigned partitions need no minimum of brokers: the request has named live ones.
     live = staying(draft)
     required = required_brokers(draft, topic)
@@ -129,7 +129,7 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     if placeholders:
         text += f", {count(placeholders, 'replica')} are placeholders until brokers join"
     draft.emit(normal("Topic", topic.key, "PartitionsPlaced", text))
-    return Placed(created=tuple(missing), placeholders=placeholders)
+    return PlacementResult(created=tuple(missing), placeholders=placeholders)
 
 
 def staying(draft: Draft) -> list[BrokerInfo]:
@@ -212,7 +212,7 @@ def _in_rack(broker: BrokerInfo, others: Iterable[BrokerInfo]) -> int:
 
 
 def newcomer(
-    draft: Draft, row: PartitionRow, kept: Iterable[int], spread: Spread, room: Room
+    draft: Draft, row: PartitionRow, kept: Iterable[int], spread: Spread, room: CatchUpRoom
 ) -> int | None:
     """Return a broker that takes a replica of a partition in addition to those that are kept.
 
@@ -258,7 +258,7 @@ def fill_placeholders(draft: Draft, *, limit: int) -> int:
     waiting = [row for row in _with_placeholders(draft) if _fillable(draft, row)]
     waiting.sort(key=lambda row: (sum(map(draft.is_live, row.hosts)), row.key))
     filled: Counter[uuid.UUID] = Counter()
-    room, spreads = Room(draft), Spreads(draft)
+    room, spreads = CatchUpRoom(draft), Spreads(draft)
     for row in waiting:
         if filled.total() >= limit or room.is_full:
             break
@@ -283,7 +283,7 @@ def _fillable(draft: Draft, row: PartitionRow) -> bool:
     return served and row.leader != NO_LEADER
 
 
-def _fill_one(draft: Draft, row: PartitionRow, spreads: Spreads, room: Room) -> bool:
+def _fill_one(draft: Draft, row: PartitionRow, spreads: Spreads, room: CatchUpRoom) -> bool:
     node_id = newcomer(draft, row, row.hosts, spreads.of(row.topic_id), room)
     if node_id is None:
         return False

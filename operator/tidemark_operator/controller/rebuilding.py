@@ -61,7 +61,7 @@ _WITHOUT = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})*)@(\S{1,64})")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class RebuildingWait:
     """Partitions of a topic that wait, and the brokers they wait for.
 
     ``unclear`` brokers have a replica and cannot report its state, or report an unbelievable one.
@@ -256,7 +256,7 @@ def accepted(state: ControllerState, topic: TopicInfo) -> tuple[Acceptance, ...]
     return (Acceptance(REBUILD_WITHOUT, annotation, effect),)
 
 
-def text(state: ControllerState, topic: TopicInfo, waiting: Waiting) -> str:
+def text(state: ControllerState, topic: TopicInfo, waiting: RebuildingWait) -> str:
     """Return the condition message of partitions that wait."""
     summary = (
         "PartitionSlices are lost or outdated. "
@@ -302,7 +302,7 @@ def _offer(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -
 # ---------------------------------------------------------------- rebuilding
 
 
-def settle(draft: Draft, topic: TopicInfo) -> Waiting | None:
+def settle(draft: Draft, topic: TopicInfo) -> RebuildingWait | None:
     """Draft the rows of all partitions that can be rebuilt now; return what the others wait for."""
     partitions, brokers, unclear = set[int](), set[int](), set[int]()
     settled = []
@@ -321,7 +321,7 @@ def settle(draft: Draft, topic: TopicInfo) -> Waiting | None:
     # The message names every broker that any partition waits for.
     if not partitions:
         return None
-    return Waiting(
+    return RebuildingWait(
         partitions=tuple(sorted(partitions)),
         brokers=tuple(sorted(brokers)),
         unclear=tuple(sorted(unclear)),

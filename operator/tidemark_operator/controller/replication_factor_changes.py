@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterable
 
 from tidemark_operator.controller import reassignment
-from tidemark_operator.controller.catch_up_limits import Room, takers
+from tidemark_operator.controller.catch_up_limits import CatchUpRoom, takers
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.model import (
     NO_LEADER,
@@ -66,7 +66,7 @@ def step(draft: Draft) -> int:
 
     Called periodically.
     """
-    room, spreads, changed = Room(draft), Spreads(draft), 0
+    room, spreads, changed = CatchUpRoom(draft), Spreads(draft), 0
     for topic_id in sorted(draft.state.resizing):
         for row in _due(draft, topic_id):
             if changed >= CHANGED_MAX:
@@ -83,7 +83,7 @@ def _due(draft: Draft, topic_id: uuid.UUID) -> list[PartitionRow]:
     return [row for row in rows if _differs(row, topic) and _may_change(row)]
 
 
-def _change(draft: Draft, row: PartitionRow, room: Room, spreads: Spreads) -> bool:
+def _change(draft: Draft, row: PartitionRow, room: CatchUpRoom, spreads: Spreads) -> bool:
     """Add one replica, or remove as many as possible; return whether the row changed."""
     topic = draft.state.topic_by_id(row.topic_id)
     if topic is None:
@@ -100,7 +100,7 @@ def _change(draft: Draft, row: PartitionRow, room: Room, spreads: Spreads) -> bo
 
 
 def _grown(
-    draft: Draft, row: PartitionRow, topic: TopicInfo, room: Room, spreads: Spreads
+    draft: Draft, row: PartitionRow, topic: TopicInfo, room: CatchUpRoom, spreads: Spreads
 ) -> PartitionRow | None:
     goal = reassignment.target(row)
     hosts = [replica for replica in goal if replica >= 0]

@@ -14,7 +14,7 @@ FIRST_ID = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class BrokerObject:
     """A Broker object.
 
     ``made``: created by the operator for this Cluster. ``drained``: it is to be drained and has no
@@ -30,7 +30,7 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlannedBroker:
     """A desired Broker; ``leaving``: it is to be drained."""
 
     node_id: int
@@ -43,7 +43,7 @@ class Placed:
 class Scale:
     """Desired Brokers: missing ones of ``wanted`` are created, those of ``removed`` are deleted."""
 
-    wanted: tuple[Placed, ...]
+    wanted: tuple[PlannedBroker, ...]
     removed: tuple[str, ...] = ()
 
     @property
@@ -57,7 +57,7 @@ def broker_name(node_id: int) -> str:
     return f"broker-{node_id}"
 
 
-def scale(replicas: int, racks: Sequence[str], members: Sequence[Member]) -> Scale:
+def scale(replicas: int, racks: Sequence[str], members: Sequence[BrokerObject]) -> Scale:
     """Return the desired Brokers of a Cluster with ``replicas`` created ones; ``members``: all."""
     made = sorted(
         (member for member in members if member.made and not member.deleting),
@@ -74,7 +74,7 @@ def scale(replicas: int, racks: Sequence[str], members: Sequence[Member]) -> Sca
         if node_id not in taken_ids and broker_name(node_id) not in taken_names:
             rack = min(racks, key=lambda name: in_racks[name]) if racks else None
             in_racks[rack] += 1
-            wanted.append(Placed(node_id=node_id, name=broker_name(node_id), rack=rack))
+            wanted.append(PlannedBroker(node_id=node_id, name=broker_name(node_id), rack=rack))
         node_id += 1
     # A Broker that still has replicas stays until it is drained.
     wanted += [_placed(member, leaving=True) for member in leaving if not member.drained]
@@ -83,5 +83,7 @@ def scale(replicas: int, racks: Sequence[str], members: Sequence[Member]) -> Sca
     )
 
 
-def _placed(member: Member, *, leaving: bool) -> Placed:
-    return Placed(node_id=member.node_id, name=member.name, rack=member.rack, leaving=leaving)
+def _placed(member: BrokerObject, *, leaving: bool) -> PlannedBroker:
+    return PlannedBroker(
+        node_id=member.node_id, name=member.name, rack=member.rack, leaving=leaving
+    )

@@ -28,8 +28,8 @@ from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.events import Event, count, normal, warning
 from tidemark_operator.controller.model import (
     Acceptance,
+    PersistedTiering,
     TieringSpec,
-    TieringStatus,
     TopicInfo,
 )
 from tidemark_operator.controller.placement import BrokersMissing, place_topic, staying
@@ -67,7 +67,7 @@ class TopicDecision:
     - ``accepted``: consents of a person, to be recorded in the status.
     """
 
-    tiering_status: TieringStatus
+    tiering_status: PersistedTiering
     paused: bool = False
     adopted: adoption.Adoption | None = None
     accepted: tuple[Acceptance, ...] = ()
@@ -238,7 +238,7 @@ def _joined(refusals: list[Blocker]) -> Blocker | None:
     return dataclasses.replace(ordered[0], message=text)
 
 
-def _recheck_ms(status: TieringStatus, accepted: tuple[Acceptance, ...]) -> int | None:
+def _recheck_ms(status: PersistedTiering, accepted: tuple[Acceptance, ...]) -> int | None:
     if accepted:
         return 0  # recorded by this status write, acted on by the next decision
     return _RECHECK_DISABLING_MS if status.tiering.is_disabling else None
@@ -276,10 +276,10 @@ def _past(state: ControllerState, topic: TopicInfo) -> Blocker | adoption.Adopti
     if taken is not None:
         return taken
     past = adoption.look(state, topic)
-    return _as_blocker(past) if isinstance(past, adoption.Refusal) else past
+    return _as_blocker(past) if isinstance(past, adoption.AdoptionRefusal) else past
 
 
-def _as_blocker(refusal: adoption.Refusal) -> Blocker:
+def _as_blocker(refusal: adoption.AdoptionRefusal) -> Blocker:
     return Blocker(reason=refusal.reason, message=refusal.message)
 
 

@@ -60,7 +60,7 @@ class _Held:
     version: int
 
 
-class Users:
+class ClusterUsers:
     """Users of one term, by object key; ``version`` increases with every change."""
 
     def __init__(self) -> None:

@@ -14,9 +14,9 @@ from uuid import UUID
 
 from tidemark_operator.controller.deletion_values import (
     DeleteCommand,
-    DeletionAnswer,
-    PointAnswer,
-    PointQuery,
+    DeletionPoint,
+    DeletionPointQuery,
+    PartitionDeletionResult,
 )
 
 
@@ -34,8 +34,8 @@ class Engine(Protocol):
         """Close at the end of the term: no broker receives anything afterwards."""
 
     async def deletion_points(
-        self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
-    ) -> dict[int, PointAnswer]:
+        self, node_id: int, topic_id: UUID, queries: Sequence[DeletionPointQuery]
+    ) -> dict[int, DeletionPoint]:
         """Resolve the offsets of a record deletion, by partition.
 
         Raises :class:`EngineUnavailable`.
@@ -43,7 +43,7 @@ class Engine(Protocol):
 
     async def delete_records(
         self, command: DeleteCommand, timeout_ms: int
-    ) -> dict[int, DeletionAnswer]:
+    ) -> dict[int, PartitionDeletionResult]:
         """Delete, and wait up to ``timeout_ms`` for the low watermarks; by partition.
 
         Raises :class:`EngineUnavailable`.

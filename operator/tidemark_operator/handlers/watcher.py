@@ -16,7 +16,7 @@ import kopf
 from kopf._cogs.structs.references import Insights  # the type of an argument of kopf.operator
 from kopf._core.engines.peering import Identity  # of another
 
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.kinds import FEW, Json
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def kopf_registry(access: Access, deliver: Deliver) -> kopf.OperatorRegistry:
+def kopf_registry(access: KubernetesAccess, deliver: Deliver) -> kopf.OperatorRegistry:
     """Return the handlers: one login, and one event handler for each watched kind."""
     registry = kopf.OperatorRegistry()
 
@@ -74,7 +74,7 @@ def kopf_registry(access: Access, deliver: Deliver) -> kopf.OperatorRegistry:
 class Watcher:
     """Runs kopf from ``start`` to ``stop``, and restarts it after an error."""
 
-    def __init__(self, access: Access, namespace: str, deliver: Deliver) -> None:
+    def __init__(self, access: KubernetesAccess, namespace: str, deliver: Deliver) -> None:
         self._access = access
         self._namespace = namespace
         self._deliver = deliver

@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tidemark.export_job import Phase, Report, shortened
+from tidemark.export_job import ExportJobPhase, JobReport, shortened
 from tidemark_operator.controller.export_values import ABSENT, JobPhase, JobSeen, JobWanted
 from tidemark_operator.jobs.reports import Reports
 from tidemark_operator.jobs.runner import JobRefused
@@ -167,7 +167,7 @@ def _ended(job: Json) -> str | None:
     return None
 
 
-def _last_words(pod: Json | None) -> tuple[Report | None, str]:
+def _last_words(pod: Json | None) -> tuple[JobReport | None, str]:
     """Return the report that a pod has left, and how the pod ended without success."""
     if pod is None:
         return None, ""
@@ -177,10 +177,10 @@ def _last_words(pod: Json | None) -> tuple[Report | None, str]:
     if ended is None:
         return None, _short(str(status.get("message") or status.get("reason") or ""))
     message = str(ended.get("message") or "")
-    report = Report.of_json(message)
+    report = JobReport.of_json(message)
     reason, code = ended.get("reason"), ended.get("exitCode")
     # A report of a running phase was not the last one: the process died.
-    if report is not None and report.phase in (Phase.STARTING, Phase.RUNNING):
+    if report is not None and report.phase in (ExportJobPhase.STARTING, ExportJobPhase.RUNNING):
         report = None
     # Without a report the message is the end of the log.
     lines = [line for line in message.splitlines() if line.strip()][-_LAST_LINES:]

@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import IO
 
-from tidemark.export_job import ORDER_VARIABLE, REPORT_BYTES_MAX, Report
+from tidemark.export_job import ORDER_VARIABLE, REPORT_BYTES_MAX, JobReport
 from tidemark_operator.controller.export_values import (
     ABSENT,
     JobPhase,
@@ -230,10 +230,10 @@ def _report_of(folder: Path) -> Path:
     return folder / "report.json"
 
 
-def _read_report(path: Path) -> Report | None:
+def _read_report(path: Path) -> JobReport | None:
     try:
         with path.open("rb") as file:
-            return Report.of_json(file.read(REPORT_BYTES_MAX + 1))
+            return JobReport.of_json(file.read(REPORT_BYTES_MAX + 1))
     except OSError:
         return None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import aiohttp
 
-from tidemark.export_job import REPORT_BYTES_MAX, REPORT_PATH, Report
+from tidemark.export_job import REPORT_BYTES_MAX, REPORT_PATH, JobReport
 
 TIMEOUT_S = 3.0
 #: The last report is valid this long without a newer one: a missed query means nothing.
@@ -21,7 +21,7 @@ LAST_S = 60.0
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Kept:
     number: int
-    report: Report
+    report: JobReport
     at_s: float
 
 
@@ -32,7 +32,7 @@ class Reports:
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
 
-    async def ask(self, key: str, number: int, address: str) -> Report | None:
+    async def ask(self, key: str, number: int, address: str) -> JobReport | None:
         """Return the present or a recent report of a run's job at ``host:port``, None without
         one.
         """
@@ -51,7 +51,7 @@ class Reports:
         self._kept.pop(key, None)
 
 
-async def _fetched(url: str) -> Report | None:
+async def _fetched(url: str) -> JobReport | None:
     timeout = aiohttp.ClientTimeout(TIMEOUT_S)
     try:
         async with (
@@ -60,7 +60,7 @@ async def _fetched(url: str) -> Report | None:
         ):
             if answer.status != 200:
                 return None
-            return Report.of_json(await _some(answer))
+            return JobReport.of_json(await _some(answer))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
 

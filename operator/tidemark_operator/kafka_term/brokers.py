@@ -28,7 +28,7 @@ _ONLY = (
 )
 
 
-class BrokerReconciler:
+class KafkaBrokerReconciler:
     """Reconciler of Brokers of one term."""
 
     def __init__(self, services: KafkaServices) -> None:

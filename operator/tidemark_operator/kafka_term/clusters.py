@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 LEAVING_CHECK_S = 5.0
 
 
-class ClusterReconciler:
+class KafkaClusterReconciler:
     """Reconciler of the Cluster of one term."""
 
     def __init__(self, services: KafkaServices) -> None:

@@ -15,7 +15,7 @@ from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import cluster_snapshot, desired_configs
 from tidemark_operator.engines.kafka.access import read_access
-from tidemark_operator.engines.kafka.cluster import EngineRefused, Found
+from tidemark_operator.engines.kafka.cluster import EngineRefused, FoundTopic
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.kinds import BROKER, TOPIC, Json
 from tidemark_operator.kube.secrets import SecretProblem
@@ -199,7 +199,7 @@ class Observer:
                     services.queue.add(TOPIC.key(topic.key))
             return
         kept = {} if former is None else former.own
-        present = Found(view, kept if own is None else own.get(name, kept))
+        present = FoundTopic(view, kept if own is None else own.get(name, kept))
         seen.missing_since_s.pop(name, None)
         seen.topics[name] = present
         for topic in services.state.topics_named(name):
@@ -221,7 +221,7 @@ class Observer:
         return sorted(keys)
 
 
-def take_rows(services: KafkaServices, topic: TopicInfo, found: Found) -> bool:
+def take_rows(services: KafkaServices, topic: TopicInfo, found: FoundTopic) -> bool:
     """Take an observed topic into the state; return whether anything changed."""
     state, topic_id = services.state, found.view.topic_id
     places = topic.replication_factor if state.cluster.under_replicated_creation else 0
@@ -254,7 +254,7 @@ def foreign(services: KafkaServices, found: ClusterView) -> bool:
     return stored is not None and stored != found.cluster_id
 
 
-def with_changes(found: Found, values: dict[str, str], unset: tuple[str, ...]) -> Found:
+def with_changes(found: FoundTopic, values: dict[str, str], unset: tuple[str, ...]) -> FoundTopic:
     """Return a topic with a change of its configuration applied."""
     kept = {key: value for key, value in found.own.items() if key not in unset}
     return dataclasses.replace(found, own={**kept, **values})

@@ -40,7 +40,7 @@ SEEN_S = 15.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Asked:
+class _RequestedMoves:
     """Request for one topic.
 
     ``targets`` are the final replicas of its partitions, ``throttles`` the throttle keys meanwhile,
@@ -58,7 +58,7 @@ class Mover:
     def __init__(self, services: KafkaServices, observer: Observer) -> None:
         self._services = services
         self._observer = observer
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _RequestedMoves] = {}
         self._problems: dict[str, Blocker] = {}
         self._rates = BrokerRates(services)
         self._records: weakref.WeakValueDictionary[str, asyncio.Lock] = (
@@ -214,7 +214,7 @@ class Mover:
         ]
         values = desired_configs.throttles([move for move in [*moving, *present] if move[2]])
         targets = {row.partition: _target(row) for row in rows}
-        self._asked[topic.name] = _Asked(targets, values, time.monotonic() + SEEN_S)
+        self._asked[topic.name] = _RequestedMoves(targets, values, time.monotonic() + SEEN_S)
         # A throttle in the spec's own configuration is left as it is.
         if not values or any(key in topic.config for key in desired_configs.THROTTLED):
             return

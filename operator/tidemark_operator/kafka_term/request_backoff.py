@@ -7,7 +7,7 @@ from tidemark_operator.controller.topics import Blocker
 from tidemark_operator.kafka_term import requeue_delays
 
 
-class Asked:
+class RequestBackoff:
     """Last request to Kafka by topic and kind, with its refusal (None if accepted).
 
     The same request is not repeated at once: brokers show changes with a delay, and a refused one

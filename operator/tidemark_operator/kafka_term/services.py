@@ -5,13 +5,13 @@ import time
 from collections.abc import Mapping
 
 from tidemark.kafka_client.values import ClusterView, Reassignment, TopicPartition
-from tidemark_operator.engines.kafka.cluster import Found, KafkaCluster
+from tidemark_operator.engines.kafka.cluster import FoundTopic, KafkaCluster
 from tidemark_operator.engines.kafka.records import ApacheKafka
 from tidemark_operator.reconcile.services import TermServices
 
 
 @dataclasses.dataclass(slots=True)
-class Seen:
+class ObservedCluster:
     """Last observation of the cluster.
 
     ``cluster`` None: none in this term. ``problem``: why it does not answer; ``refused``: a person
@@ -19,7 +19,7 @@ class Seen:
     """
 
     cluster: ClusterView | None = None
-    topics: dict[str, Found] = dataclasses.field(default_factory=dict)
+    topics: dict[str, FoundTopic] = dataclasses.field(default_factory=dict)
     moves: Mapping[TopicPartition, Reassignment] = dataclasses.field(default_factory=dict)
     missing_since_s: dict[str, float] = dataclasses.field(default_factory=dict)
     problem: str = ""
@@ -39,7 +39,7 @@ class KafkaServices(TermServices):
     """Services of one term; ``state`` is observed from Kafka and from API objects."""
 
     engine: ApacheKafka
-    seen: Seen
+    seen: ObservedCluster
 
     @property
     def kafka(self) -> KafkaCluster:

@@ -19,14 +19,14 @@ from tidemark_operator.kube.kinds import CLUSTER, WATCHED, Json, Key, key_of
 from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
 from tidemark_operator.objects.client import take_list
 from tidemark_operator.objects.conversions import cluster_info
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class TakenOver:
+class KafkaTakeoverResult:
     """Start of a term."""
 
     cluster_key: Key
@@ -34,16 +34,16 @@ class TakenOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakeOver:
+class KafkaTakeover:
     """Inputs of a takeover; ``run`` performs it."""
 
     api: KubeApi
     namespace: str
     identity: str
     leads: Callable[[], bool]
-    objects: ObjectStore
+    objects: ObjectCache
 
-    async def run(self, body: Json) -> TakenOver:
+    async def run(self, body: Json) -> KafkaTakeoverResult:
         """Become the controller of a Cluster, as it was just read."""
         meta = body["metadata"]
         if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
@@ -73,4 +73,4 @@ class TakeOver:
             await take_list(self.api, self.objects, kind, self.namespace)
         self.objects.put(body)
         logger.info("Cluster %s: epoch %d", key_of(body), state.controller_epoch)
-        return TakenOver(key_of(body), state)
+        return KafkaTakeoverResult(key_of(body), state)

@@ -4,22 +4,22 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.reasons import Reason
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.controller.status.conditions import summary
 from tidemark_operator.engines.kafka.cluster import KafkaCluster
 from tidemark_operator.engines.kafka.records import ApacheKafka
 from tidemark_operator.events import EventWriter
-from tidemark_operator.kafka_term.brokers import BrokerReconciler
-from tidemark_operator.kafka_term.clusters import ClusterReconciler
+from tidemark_operator.kafka_term.brokers import KafkaBrokerReconciler
+from tidemark_operator.kafka_term.clusters import KafkaClusterReconciler
 from tidemark_operator.kafka_term.disablement import Disabler
 from tidemark_operator.kafka_term.observer import Observer
 from tidemark_operator.kafka_term.reassignments import Mover
 from tidemark_operator.kafka_term.reflector import KafkaReflector
-from tidemark_operator.kafka_term.services import KafkaServices, Seen
-from tidemark_operator.kafka_term.takeover import TakenOver
-from tidemark_operator.kafka_term.topics import TopicReconciler
+from tidemark_operator.kafka_term.services import KafkaServices, ObservedCluster
+from tidemark_operator.kafka_term.takeover import KafkaTakeoverResult
+from tidemark_operator.kafka_term.topics import KafkaTopicReconciler
 from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,
@@ -36,7 +36,7 @@ from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.objects.statuses import StatusWriter
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
@@ -63,14 +63,14 @@ class TermRoom:
     """Objects that outlive a term, or are created for it."""
 
     client: ObjectClient
-    objects: ObjectStore
+    objects: ObjectCache
     queue: KeyQueue
     events: EventWriter
     metrics: Metrics
 
 
 def kafka_term(
-    taken: TakenOver,
+    taken: KafkaTakeoverResult,
     room: TermRoom,
     *,
     resync_s: float,
@@ -79,7 +79,7 @@ def kafka_term(
 ) -> "KafkaTerm":
     """Return a term after its takeover. Its first observation reads the access to Kafka."""
     # The access is empty at first: the observer reads it from the spec and its Secrets.
-    cluster = KafkaCluster(Access(()), leads=leads)
+    cluster = KafkaCluster(KafkaAccess(()), leads=leads)
     services = KafkaServices(
         cluster_key=taken.cluster_key,
         state=taken.state,
@@ -92,7 +92,7 @@ def kafka_term(
         events=room.events,
         metrics=room.metrics,
         leads=leads,
-        seen=Seen(),
+        seen=ObservedCluster(),
     )
     return KafkaTerm(services, resync_s=resync_s, leads=leads, last_pass=last_pass)
 
@@ -117,13 +117,13 @@ class KafkaTerm:
         self._observer = Observer(services)
         self._mover = Mover(services, self._observer)
         self._disabler = Disabler(services)
-        topics = TopicReconciler(services, self._observer, self._mover, self._disabler)
+        topics = KafkaTopicReconciler(services, self._observer, self._mover, self._disabler)
         # Kinds without support on Apache Kafka get a condition that says so.
         reconcilers: dict[str, Reconcile] = {
             TOPIC.kind: topics.reconcile,
-            BROKER.kind: BrokerReconciler(services).reconcile,
+            BROKER.kind: KafkaBrokerReconciler(services).reconcile,
             RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
-            CLUSTER.kind: ClusterReconciler(services).reconcile,
+            CLUSTER.kind: KafkaClusterReconciler(services).reconcile,
             USER.kind: self._user,
             EXPORT.kind: self._export,
         }

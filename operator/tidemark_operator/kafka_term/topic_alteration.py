@@ -9,7 +9,7 @@ import dataclasses
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.kafka_client.values import Failure
+from tidemark.kafka_client.values import RequestFailure
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement, replication_factor_changes
@@ -19,26 +19,26 @@ from tidemark_operator.controller.model import TieringSpec, TopicInfo
 from tidemark_operator.controller.placement import BrokersMissing
 from tidemark_operator.controller.topics import Blocker, TopicDecision
 from tidemark_operator.engines.kafka import desired_configs, topic_rules
-from tidemark_operator.engines.kafka.cluster import Found, change
+from tidemark_operator.engines.kafka.cluster import FoundTopic, change
 from tidemark_operator.kafka_term import requeue_delays
 from tidemark_operator.kafka_term.disablement import Disabler
 from tidemark_operator.kafka_term.observer import Observer, config_keys, with_changes
 from tidemark_operator.kafka_term.reassignments import Mover
-from tidemark_operator.kafka_term.request_backoff import Asked
+from tidemark_operator.kafka_term.request_backoff import RequestBackoff
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kafka_term.topic_creation import plan
 from tidemark_operator.kafka_term.topic_writer import TopicWriter
 from tidemark_operator.kube.kinds import TOPIC, Key
 
 
-class TopicChanger:
+class KafkaTopicChanger:
     """Changer of existing topics, of one term."""
 
     def __init__(
         self,
         services: KafkaServices,
         writer: TopicWriter,
-        asked: Asked,
+        asked: RequestBackoff,
         *,
         observer: Observer,
         mover: Mover,
@@ -51,7 +51,7 @@ class TopicChanger:
         self._mover = mover
         self._disabler = disabler
 
-    async def keep(self, key: Key, topic: TopicInfo, found: Found) -> float | None:
+    async def keep(self, key: Key, topic: TopicInfo, found: FoundTopic) -> float | None:
         """Do one step towards the spec; return when to look again, in seconds."""
         services, now_ms = self._services, wall_ms()
         blockers = topic_rules.refusals(topic, len(found.view.partitions), services.seen.not_tiered)
@@ -86,7 +86,7 @@ class TopicChanger:
         return requeue_delays.REFUSED_S if blockers else None
 
     async def _grow(
-        self, topic: TopicInfo, found: Found, blockers: list[Blocker]
+        self, topic: TopicInfo, found: FoundTopic, blockers: list[Blocker]
     ) -> BrokersMissing | None:
         present = len(found.view.partitions)
         if topic.partitions <= present:
@@ -111,7 +111,7 @@ class TopicChanger:
         self._observer.look_soon()
         return None
 
-    async def _is_grown(self, topic: TopicInfo, failure: Failure) -> bool:
+    async def _is_grown(self, topic: TopicInfo, failure: RequestFailure) -> bool:
         """Return whether the topic has grown although Kafka answered with an error.
 
         A broker forwards a request again if a controller died before it answered, and the first
@@ -127,7 +127,7 @@ class TopicChanger:
         return False
 
     async def _configure(
-        self, key: Key, topic: TopicInfo, found: Found, blockers: list[Blocker]
+        self, key: Key, topic: TopicInfo, found: FoundTopic, blockers: list[Blocker]
     ) -> list[str]:
         """Set the values that differ; record managed keys before.
 

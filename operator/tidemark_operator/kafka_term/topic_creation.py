@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.kafka_client.values import Failure, NewTopic, TopicView
+from tidemark.kafka_client.values import NewTopic, RequestFailure, TopicView
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement
@@ -23,10 +23,10 @@ from tidemark_operator.controller.placement import BrokersMissing, place_topic
 from tidemark_operator.controller.status import topic_status
 from tidemark_operator.controller.topics import Blocker, TopicDecision
 from tidemark_operator.engines.kafka import desired_configs, topic_rules
-from tidemark_operator.engines.kafka.cluster import Found
+from tidemark_operator.engines.kafka.cluster import FoundTopic
 from tidemark_operator.kafka_term import requeue_delays
 from tidemark_operator.kafka_term.observer import take_rows
-from tidemark_operator.kafka_term.request_backoff import Asked
+from tidemark_operator.kafka_term.request_backoff import RequestBackoff
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kafka_term.topic_writer import TopicWriter, nothing
 from tidemark_operator.kube.kinds import TOPIC, Key
@@ -35,7 +35,7 @@ from tidemark_operator.kube.kinds import TOPIC, Key
 class TopicCreator:
     """Creator of topics of one term."""
 
-    def __init__(self, services: KafkaServices, writer: TopicWriter, asked: Asked) -> None:
+    def __init__(self, services: KafkaServices, writer: TopicWriter, asked: RequestBackoff) -> None:
         self._services = services
         self._writer = writer
         self._asked = asked
@@ -99,7 +99,7 @@ class TopicCreator:
         }  # fmt: skip
         await services.statuses.write(TOPIC, key, status)
 
-    async def _handed_on_twice(self, new: NewTopic) -> Found | None:
+    async def _handed_on_twice(self, new: NewTopic) -> FoundTopic | None:
         """Return the topic if it is exactly what was requested.
 
         A broker forwards a request again if a controller died before it answered, and the first
@@ -118,7 +118,7 @@ class TopicCreator:
         view = await self._known(topic.name, topic_id)
         if view is None:
             return 0.2  # it exists, and the next step claims it
-        found = Found(view, values)
+        found = FoundTopic(view, values)
         return await self._claim(key, topic, found, asked_for=True, created=topic_id)
 
     async def _known(self, name: str, topic_id: uuid.UUID) -> TopicView | None:
@@ -134,7 +134,13 @@ class TopicCreator:
         return found
 
     async def _not_created(
-        self, key: Key, topic: TopicInfo, failure: Failure, request: Hashable, *, asked_for: bool
+        self,
+        key: Key,
+        topic: TopicInfo,
+        failure: RequestFailure,
+        request: Hashable,
+        *,
+        asked_for: bool,
     ) -> float | None:
         """Handle a failed creation.
 
@@ -165,7 +171,7 @@ class TopicCreator:
         self,
         key: Key,
         topic: TopicInfo,
-        found: Found,
+        found: FoundTopic,
         *,
         asked_for: bool,
         created: uuid.UUID | None = None,

@@ -17,9 +17,9 @@ from tidemark_operator.kafka_term import requeue_delays
 from tidemark_operator.kafka_term.disablement import Disabler
 from tidemark_operator.kafka_term.observer import Observer, take_rows
 from tidemark_operator.kafka_term.reassignments import Mover
-from tidemark_operator.kafka_term.request_backoff import Asked
+from tidemark_operator.kafka_term.request_backoff import RequestBackoff
 from tidemark_operator.kafka_term.services import KafkaServices
-from tidemark_operator.kafka_term.topic_alteration import TopicChanger
+from tidemark_operator.kafka_term.topic_alteration import KafkaTopicChanger
 from tidemark_operator.kafka_term.topic_creation import TopicCreator
 from tidemark_operator.kafka_term.topic_deletion import TopicRemover
 from tidemark_operator.kafka_term.topic_writer import TopicWriter, nothing
@@ -30,7 +30,7 @@ from tidemark_operator.reconcile.foreign_objects import elsewhere
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 
 
-class TopicReconciler:
+class KafkaTopicReconciler:
     """Reconciler of Topics of one term."""
 
     def __init__(
@@ -39,10 +39,10 @@ class TopicReconciler:
         self._services = services
         self._observer = observer
         self._mover = mover
-        self._asked = Asked()
+        self._asked = RequestBackoff()
         self._writer = TopicWriter(services)
         self._creator = TopicCreator(services, self._writer, self._asked)
-        self._changer = TopicChanger(
+        self._changer = KafkaTopicChanger(
             services,
             self._writer,
             self._asked,

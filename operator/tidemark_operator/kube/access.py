@@ -29,7 +29,7 @@ class AccessError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class KubernetesAccess:
     """Access to the API server. ``kubeconfig`` None means the pod's service account."""
 
     kubeconfig: Path | None = None

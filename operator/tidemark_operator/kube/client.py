@@ -15,9 +15,9 @@ import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 
 from tidemark.error_text import error_text
-from tidemark_operator.kube.access import Access
-from tidemark_operator.kube.errors import KubeError, Unavailable, error_of
-from tidemark_operator.kube.kinds import Json, Kind, Listed, resource_version
+from tidemark_operator.kube.access import KubernetesAccess
+from tidemark_operator.kube.errors import ApiServerUnavailable, KubeError, error_of
+from tidemark_operator.kube.kinds import Json, Kind, ObjectList, resource_version
 from tidemark_operator.kube.line_stream import split_lines
 from tidemark_operator.kube.own_objects import OwnObjects
 
@@ -46,7 +46,7 @@ class KubeApi:
         self.own = OwnObjects()
 
     @classmethod
-    async def open(cls, access: Access, timeout_s: float = REQUEST_TIMEOUT_S) -> Self:
+    async def open(cls, access: KubernetesAccess, timeout_s: float = REQUEST_TIMEOUT_S) -> Self:
         """Open a client with its own connections."""
         return cls(ApiClient(await access.configuration()), timeout_s)
 
@@ -74,13 +74,13 @@ class KubeApi:
         label_selector: str = "",
         field_selector: str = "",
         name: str = "",
-    ) -> Listed:
+    ) -> ObjectList:
         """Return every object of the kind in the namespace as of one moment.
 
         With ``name``, return only that object. Accounts that may list but not get need this.
         """
         # All pages are of one version, so the last one's is that of the whole list.
-        whole = Listed(resource_version=0)
+        whole = ObjectList(resource_version=0)
         selectors = {
             "labelSelector": label_selector,
             "fieldSelector": f"metadata.name={name}" if name else field_selector,
@@ -92,7 +92,7 @@ class KubeApi:
 
     async def pages(
         self, kind: Kind, namespace: str, *, selectors: Mapping[str, str] | None = None
-    ) -> AsyncGenerator[Listed, None]:
+    ) -> AsyncGenerator[ObjectList, None]:
         """Yield the objects of the kind in chunks, all as of one moment.
 
         Only one chunk is in memory at a time. At least one is yielded, even without objects. Raises
@@ -109,7 +109,7 @@ class KubeApi:
             for item in items:
                 item.setdefault("apiVersion", kind.api_version)
                 item.setdefault("kind", kind.kind)
-            yield Listed(items, resource_version=resource_version(page))
+            yield ObjectList(items, resource_version=resource_version(page))
             # The continue token keeps the later pages at the version of the first one.
             following = page["metadata"].get("continue")
             if not following:
@@ -123,7 +123,7 @@ class KubeApi:
         watch.
 
         The first list is empty, and shows that the server has accepted the watch. Raises
-        ``Unavailable`` if nothing arrives for ``silence_s``, not even a bookmark.
+        ``ApiServerUnavailable`` if nothing arrives for ``silence_s``, not even a bookmark.
         """
         query = {
             "watch": "true",
@@ -151,7 +151,7 @@ class KubeApi:
             finally:
                 _hang_up(response.response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unavailable(0, f"{call}: {error_text(error)}") from error
+            raise ApiServerUnavailable(0, f"{call}: {error_text(error)}") from error
 
     # ------------------------------------------------------------ writing
 
@@ -269,7 +269,7 @@ class KubeApi:
             )
         # Without an answer a write may have taken effect: the caller has to read.
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unavailable(0, f"{call}: no answer: {error_text(error)}") from error
+            raise ApiServerUnavailable(0, f"{call}: no answer: {error_text(error)}") from error
         if not 200 <= status <= 299:
             raise error_of(status, data, headers.get("Retry-After"), call)
         return _object(data, call)
@@ -308,7 +308,7 @@ def _object(data: bytes, call: str) -> Json:
     try:
         parsed = json.loads(data)
     except ValueError as error:
-        raise Unavailable(0, f"{call}: the response is not JSON: {error}") from error
+        raise ApiServerUnavailable(0, f"{call}: the response is not JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise KubeError(0, f"{call}: the response is not an object")
     return parsed

@@ -1,7 +1,7 @@
 """Outcomes of a call to the API server, as few types as callers decide on.
 
-A caller catches exactly the outcome that it can handle. After ``Unavailable`` (a timeout, a reset,
-a 5xx) the effect of the call is *unknown*: the writer must read before it continues.
+A caller catches exactly the outcome that it can handle. After ``ApiServerUnavailable`` (a timeout,
+a reset, a 5xx) the effect of the call is *unknown*: the writer must read before it continues.
 """
 
 import json
@@ -55,7 +55,7 @@ class Expired(KubeError):
     """410: a continue token or a resourceVersion is too old; list again."""
 
 
-class Unavailable(KubeError):
+class ApiServerUnavailable(KubeError):
     """No answer, or the server could not serve: whether a write took effect is unknown."""
 
     def __init__(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
@@ -95,7 +95,7 @@ def error_of(status: int, body: bytes, retry_after: str | None, call: str) -> Ku
     if kind is not None:
         return kind(status, message)
     # Everything else, 429 and 5xx above all, may succeed later.
-    return Unavailable(status, message, _seconds(retry_after))
+    return ApiServerUnavailable(status, message, _seconds(retry_after))
 
 
 def _answered(status: int) -> str:

@@ -19,7 +19,13 @@ from typing import Protocol
 
 from tidemark.backoff import Backoff
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.errors import Expired, KubeError, NotFound, Unavailable, error_of
+from tidemark_operator.kube.errors import (
+    ApiServerUnavailable,
+    Expired,
+    KubeError,
+    NotFound,
+    error_of,
+)
 from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
 
 logger = logging.getLogger(__name__)
@@ -90,7 +96,7 @@ class Informer:
             self._version = 0
             self._say_not_served(error)
             return NOT_SERVED_S
-        except Unavailable as error:
+        except ApiServerUnavailable as error:
             logger.debug("%s: %s", self._kind.plural, error)
             pause_s = error.retry_after_s
         # An answer of any form must not end the informer.

@@ -127,7 +127,7 @@ def resource_version(body: Json) -> int:
         return 0
 
 
-class Listed(list[Json]):
+class ObjectList(list[Json]):
     """All objects of a kind as of one moment; ``resource_version`` is that of the list.
 
     A watch from that version reports what is newer or was deleted since.

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.error_text import error_text
-from tidemark_operator.kube.access import Access, AccessError
+from tidemark_operator.kube.access import AccessError, KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, LEASE, Json
@@ -59,7 +59,7 @@ class Elector:
 
     def __init__(
         self,
-        access: Access,
+        access: KubernetesAccess,
         lease: LeaseName,
         times: LeaseTimes,
         *,

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemark_operator.controller.epochs import EPOCH_MAX
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.errors import Conflict, Invalid, NotFound, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, Invalid, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, Json
 from tidemark_operator.leadership.terms import EpochsExhausted, NotLeading
 
@@ -80,9 +80,9 @@ async def raise_epoch(
             return await api.replace_status(CLUSTER, body)
         # Conflict: another write came first. Invalid: the CRD's rule saw a higher epoch. Both read
         # again.
-        except (Conflict, Invalid, Unavailable) as error:
+        except (Conflict, Invalid, ApiServerUnavailable) as error:
             logger.info("controller epoch %d not written: %s", tried, error)
-    raise Unavailable(0, f"the controller epoch of {namespace}/{name} cannot be raised")
+    raise ApiServerUnavailable(0, f"the controller epoch of {namespace}/{name} cannot be raised")
 
 
 def _controller(cluster: Json) -> dict[str, Any]:

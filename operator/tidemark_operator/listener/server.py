@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.error_text import error_text
 from tidemark.tls.files import TlsFiles
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.tls.private_listener import PrivateListener
 from tidemark.wire import control, framing, topics
 from tidemark_operator.listener.channel import Channel
@@ -32,7 +32,7 @@ from tidemark_operator.listener.connection import Answer, Attached, serve_reques
 from tidemark_operator.listener.frames import Request, Response
 from tidemark_operator.listener.request_limits import Intake
 from tidemark_operator.listener.responses import heartbeat_response, not_controller, stale
-from tidemark_operator.listener.sessions import Beat, Sessions
+from tidemark_operator.listener.sessions import Beat, BrokerSessions
 from tidemark_operator.listener.standby_discovery import Knocks, Looked
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class ControlHandler(Protocol):
 class _Term:
     """State of the intake while this process leads."""
 
-    def __init__(self, controller_epoch: int, sessions: Sessions) -> None:
+    def __init__(self, controller_epoch: int, sessions: BrokerSessions) -> None:
         self.controller_epoch = controller_epoch
         self.sessions = sessions
         #: Connection of each broker's last registration: its requests are valid on no other.
@@ -102,13 +102,13 @@ class _Term:
 class _Peer:
     """Far end of one connection, and the registration that it speaks for."""
 
-    identity: Identity
-    sessions: Sessions | None = None
+    identity: TlsIdentity
+    sessions: BrokerSessions | None = None
     spoke_for: tuple[int, int] | None = None
     #: It has received the secret of a session here, or has shown it.
     has_secret: bool = False
 
-    def speaks(self, sessions: Sessions, broker_id: int, broker_epoch: int) -> None:
+    def speaks(self, sessions: BrokerSessions, broker_id: int, broker_epoch: int) -> None:
         """Note that the peer sent a request in the name of a registration."""
         if (self.sessions, self.spoke_for) == (sessions, (broker_id, broker_epoch)):
             return
@@ -195,7 +195,7 @@ class ControlServer:
         brokers = list(known)
 
         def begin() -> None:
-            sessions = Sessions(session_timeout_s, TICK_S, looked)
+            sessions = BrokerSessions(session_timeout_s, TICK_S, looked)
             for broker_id, broker_epoch, fenced in brokers:
                 sessions.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
             # Command connections of a former term carry a former controller epoch.
@@ -223,7 +223,7 @@ class ControlServer:
     def close_session(self, broker_id: int) -> None:
         """Close the session of a broker that is deleted or has shut down. (main)"""
 
-        def close(held: Sessions) -> None:
+        def close(held: BrokerSessions) -> None:
             held.close(broker_id)
             channel = self._channels.pop(broker_id, None)
             if channel is not None:
@@ -241,7 +241,7 @@ class ControlServer:
             )
         )
 
-    def _with_sessions(self, change: Callable[[Sessions], None]) -> None:
+    def _with_sessions(self, change: Callable[[BrokerSessions], None]) -> None:
         def run() -> None:
             if self._term is not None:
                 change(self._term.sessions)
@@ -295,32 +295,32 @@ class ControlServer:
         with contextlib.suppress(RuntimeError):  # the main loop is closed: the process ends
             self._main.call_soon_threadsafe(call, *arguments)
 
-    def _why_not(self, identity: Identity) -> str | None:
+    def _why_not(self, identity: TlsIdentity) -> str | None:
         if identity.cluster_id != self._cluster_id():
             return f"it is {identity}, from another cluster"
         return f"it is {identity}, not a broker" if identity.node_id is None else None
 
-    def _protocol(self, identity: Identity) -> asyncio.BaseProtocol:
+    def _protocol(self, identity: TlsIdentity) -> asyncio.BaseProtocol:
         reader = asyncio.StreamReader()
         return asyncio.StreamReaderProtocol(
             reader, lambda reader, writer: self._accept(identity, reader, writer)
         )
 
     def _accept(
-        self, identity: Identity, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, identity: TlsIdentity, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         task = self._loop.create_task(self._connection(identity, reader, writer))
         self._tasks.add(task)
         task.add_done_callback(lambda ended: self._ended(identity, ended))
 
-    def _ended(self, identity: Identity, task: asyncio.Task[None]) -> None:
+    def _ended(self, identity: TlsIdentity, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._listener.left(identity)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a control connection failed", exc_info=error)
 
     async def _connection(
-        self, identity: Identity, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, identity: TlsIdentity, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         address = writer.get_extra_info("peername")
         peer = _Peer(identity)

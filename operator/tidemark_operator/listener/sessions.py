@@ -41,7 +41,7 @@ class Beat:
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
+class BrokerSession:
     """One registered broker as the intake knows it."""
 
     broker_id: int
@@ -65,7 +65,7 @@ class Session:
         return bool(self.token) and hmac.compare_digest(self.token, token)
 
 
-class Sessions:
+class BrokerSessions:
     """Sessions of one controller term. Not locked: owned by the intake's thread."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Sessions:
         self.session_timeout_s = session_timeout_s
         self._tick_s = tick_s
         self._looked = looked or Looked()
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, BrokerSession] = {}
         self._last_tick_s: float | None = None
         #: None: no broker has arrived yet; False: one has, since the last tick; True: time counts.
         self._is_reached: bool | None = None
@@ -90,7 +90,7 @@ class Sessions:
     def open(self, broker_id: int, broker_epoch: int, now_s: float, *, fenced: bool = True) -> None:
         """Open the session of a broker that registered, or was known at the takeover."""
         former = self.get(broker_id, broker_epoch)
-        self._sessions[broker_id] = Session(
+        self._sessions[broker_id] = BrokerSession(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
             last_seen_s=now_s,
@@ -113,7 +113,7 @@ class Sessions:
         """Close the session of a broker that is deleted or has shut down."""
         self._sessions.pop(broker_id, None)
 
-    def get(self, broker_id: int, broker_epoch: int) -> Session | None:
+    def get(self, broker_id: int, broker_epoch: int) -> BrokerSession | None:
         """Return the session of exactly this registration."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
@@ -198,7 +198,7 @@ class Sessions:
         want_shut_down: bool,
         loop_age_s: float,
         certificates: str = "",
-    ) -> tuple[Session, bool] | None:
+    ) -> tuple[BrokerSession, bool] | None:
         """Take in a heartbeat; return the session and whether there is news.
 
         None: the broker has to register again.
@@ -256,7 +256,7 @@ class Sessions:
         for session in self._sessions.values():
             session.last_seen_s = now_s if session.has_come else self._heard_before(session, now_s)
 
-    def _heard_before(self, session: Session, now_s: float) -> float:
+    def _heard_before(self, session: BrokerSession, now_s: float) -> float:
         """Return when a broker that has not arrived yet was last heard, as far as that counts."""
         if self._looked.since_s is None:
             return now_s
@@ -264,7 +264,7 @@ class Sessions:
         # At least RETURN_S from now remain, even after a long silence.
         return min(now_s, max(heard_s, now_s + RETURN_S - self.session_timeout_s))
 
-    def _running_out(self, now_s: float) -> Iterable[Session]:
+    def _running_out(self, now_s: float) -> Iterable[BrokerSession]:
         for session in self._sessions.values():
             silent = now_s - session.last_seen_s > self.session_timeout_s
             gone = session.lost_s is not None and now_s - session.lost_s > GRACE_S
@@ -272,7 +272,7 @@ class Sessions:
                 yield session
 
     @staticmethod
-    def _expire(session: Session) -> bool:
+    def _expire(session: BrokerSession) -> bool:
         session.expired = True
         return True
 

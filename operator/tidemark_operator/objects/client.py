@@ -14,14 +14,14 @@ from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of, remove_finalizer
 from tidemark_operator.kube.kinds import BY_KIND, Json, Key, Kind, key_of, resource_version
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 
 PARALLEL_WRITES = 16
 #: For the first writes of new objects: thousands of them must not delay other writes.
 PARALLEL_HOLDS = 8
 
 
-async def take_list(api: KubeApi, objects: ObjectStore, kind: Kind, namespace: str) -> list[Key]:
+async def take_list(api: KubeApi, objects: ObjectCache, kind: Kind, namespace: str) -> list[Key]:
     """Put all objects of a kind into the store, page by page; return the keys that changed.
 
     Changed keys have appeared, changed or vanished. A list of thousands of objects with their
@@ -48,7 +48,7 @@ class ObjectClient:
     """
 
     def __init__(
-        self, api: KubeApi, objects: ObjectStore, metrics: Metrics, echoes: Echoes
+        self, api: KubeApi, objects: ObjectCache, metrics: Metrics, echoes: Echoes
     ) -> None:
         self.api = api
         self._echoes = echoes

@@ -20,8 +20,8 @@ from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.deletion_values import (
     DeletionInfo,
+    DeletionProgress,
     DeletionTarget,
-    Progress,
     ResolvedOffset,
 )
 from tidemark_operator.controller.model import (
@@ -30,8 +30,8 @@ from tidemark_operator.controller.model import (
     ClusterRebuilding,
     DeletionPolicy,
     OrphanedTopic,
+    PersistedTiering,
     TieringSpec,
-    TieringStatus,
     TopicInfo,
 )
 from tidemark_operator.controller.slice_claim import Claimant
@@ -60,7 +60,7 @@ from tidemark_operator.resources.record_deletion import (
     parse_record_deletion,
 )
 from tidemark_operator.resources.times import ms_of_time
-from tidemark_operator.resources.topic import DisablePolicy as SpecPolicy
+from tidemark_operator.resources.topic import DisablePolicyName as SpecPolicy
 from tidemark_operator.resources.topic import TieringStatus as StoredTiering
 from tidemark_operator.resources.topic import Topic, parse_topic
 from tidemark_operator.resources.topic_config import (
@@ -289,12 +289,12 @@ def _asked(meta: ObjectMeta, names: tuple[str, ...]) -> dict[str, str]:
     return {name: text for name in names if (text := meta.annotations.get(name, "").strip())}
 
 
-def _left_tiering(left: LeftBehind) -> TieringStatus:
+def _left_tiering(left: LeftBehind) -> PersistedTiering:
     if left.tiering is None:
-        return TieringStatus()
+        return PersistedTiering()
     stored = left.tiering
     tiering = Tiering(TieringState[stored.state.name], stored.epoch, _policy(stored.policy))
-    return TieringStatus(tiering=tiering, since_ms=ms_of_time(left.since))
+    return PersistedTiering(tiering=tiering, since_ms=ms_of_time(left.since))
 
 
 def _created_ms(resource: Topic | RecordDeletion) -> int:
@@ -315,11 +315,11 @@ def _in_tier(stored: StoredTiering | None) -> bool:
     return not (is_disabled and stored.remote_segments == 0)
 
 
-def _tiering(stored: StoredTiering | None) -> TieringStatus:
+def _tiering(stored: StoredTiering | None) -> PersistedTiering:
     if stored is None:
-        return TieringStatus()
+        return PersistedTiering()
     state = TieringState[stored.state.name]
-    return TieringStatus(
+    return PersistedTiering(
         tiering=Tiering(state, stored.epoch, _policy(stored.policy)),
         since_ms=0 if stored.since is None else ms_of_time(stored.since),
         pending_brokers=stored.pending_brokers or (),
@@ -345,7 +345,7 @@ def deletion_info(body: Json) -> DeletionInfo:
             for point in status.resolved
         }
     progress = {
-        part.partition: Progress(low_watermark=part.low_watermark, error=part.error or "")
+        part.partition: DeletionProgress(low_watermark=part.low_watermark, error=part.error or "")
         for part in status.partitions or ()
     }
     return DeletionInfo(

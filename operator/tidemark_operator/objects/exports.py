@@ -7,16 +7,16 @@ import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterable
 
-from tidemark.export_job import Hidden, Order, Place
+from tidemark.export_job import Hidden, OptionPlace, Order
 from tidemark.reasons import Reason
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.export_schedule import Schedule, ScheduleError
 from tidemark_operator.controller.export_values import (
     ExportInfo,
+    ExportOutcome,
+    ExportRunRecord,
     JobWanted,
-    Outcome,
     Problem,
-    Run,
     SecretFile,
     SecretVariable,
     TableId,
@@ -119,16 +119,16 @@ def tables_of(table: ExportTable) -> frozenset[TableId]:
     return frozenset((catalog, name) for name in names)
 
 
-def _run(run: ExportRun | None) -> Run | None:
+def _run(run: ExportRun | None) -> ExportRunRecord | None:
     if run is None:
         return None
-    return Run(
+    return ExportRunRecord(
         number=run.number,
         generation=run.generation,
         order=run.order,
         start_ms=ms_of_time(run.start_time),
         end_ms=_ms(run.end_time),
-        outcome=None if run.outcome is None else Outcome(run.outcome.value),
+        outcome=None if run.outcome is None else ExportOutcome(run.outcome.value),
     )
 
 
@@ -245,7 +245,7 @@ class _Order:
         self.source |= {name: text for name, text in options.items() if text}
         # Credentials never go into the order itself, only their variables.
         for name in (_ACCESS_KEY, _SECRET_KEY):
-            self._hide(Place.SOURCE, name, s3.credentials_secret_ref.name, name)
+            self._hide(OptionPlace.SOURCE, name, s3.credentials_secret_ref.name, name)
 
     def read_brokers(self) -> None:
         """Set the brokers' addresses, and the job's authentication."""
@@ -262,7 +262,7 @@ class _Order:
                 waits=True,
             )
         if given.trusted_secret_ref is not None:
-            self._file(Place.SOURCE, _CA, given.trusted_secret_ref)
+            self._file(OptionPlace.SOURCE, _CA, given.trusted_secret_ref)
         if given.user_ref is not None:
             self._prove(given.user_ref.name)
 
@@ -272,7 +272,7 @@ class _Order:
             raise _Unusable(f"User {name} does not exist. Create it", waits=True)
         if user.certificate:
             for option, key in _CERTIFICATE.items():
-                self._file(Place.SOURCE, option, SecretKeyRef(name=name, key=key))
+                self._file(OptionPlace.SOURCE, option, SecretKeyRef(name=name, key=key))
             return
         if not user.mechanism:
             raise _Unusable(
@@ -283,7 +283,7 @@ class _Order:
         self.source["kafka.sasl.username"] = user.username
         self.source.setdefault("kafka.sasl.mechanism", _MECHANISMS[user.mechanism])
         # The operator's copy: the Secret that a User names is offered to Users, not to Exports.
-        self._hide(Place.SOURCE, "kafka.sasl.password", name, _PASSWORD)
+        self._hide(OptionPlace.SOURCE, "kafka.sasl.password", name, _PASSWORD)
 
     def read_table(self) -> None:
         """Set the table and Spark's configuration."""
@@ -304,10 +304,10 @@ class _Order:
         assert table.format in (None, TableFormat.ICEBERG)
         if table.schema_ is not None:
             self._read_schema(table.schema_)
-        self._hide_all(Place.CATALOG, table.catalog_secrets)
+        self._hide_all(OptionPlace.CATALOG, table.catalog_secrets)
         if job is not None:
             self.conf |= job.conf
-            self._hide_all(Place.CONF, job.conf_secrets)
+            self._hide_all(OptionPlace.CONF, job.conf_secrets)
 
     def _read_schema(self, schema: ExportSchema) -> None:
         options = {
@@ -326,24 +326,24 @@ class _Order:
         self.table["registry"] = registry.url
         if registry.options:
             self.table["registry_options"] = dict(registry.options)
-        self._hide_all(Place.REGISTRY, registry.secrets)
+        self._hide_all(OptionPlace.REGISTRY, registry.secrets)
         if registry.trusted_secret_ref is not None:
-            self._file(Place.REGISTRY, "ca", registry.trusted_secret_ref)
+            self._file(OptionPlace.REGISTRY, "ca", registry.trusted_secret_ref)
         if registry.certificate_secret_ref is not None:
             for option, key in (("certificate", "tls.crt"), ("key", "tls.key")):
                 ref = SecretKeyRef(name=registry.certificate_secret_ref.name, key=key)
-                self._file(Place.REGISTRY, option, ref)
+                self._file(OptionPlace.REGISTRY, option, ref)
 
-    def _hide_all(self, place: Place, values: Iterable[SecretValue]) -> None:
+    def _hide_all(self, place: OptionPlace, values: Iterable[SecretValue]) -> None:
         for value in values:
             self._hide(place, value.name, value.secret_key_ref.name, value.secret_key_ref.key)
 
-    def _hide(self, place: Place, name: str, secret: str, key: str) -> None:
+    def _hide(self, place: OptionPlace, name: str, secret: str, key: str) -> None:
         variable = f"TIDEMARK_SECRET_{len(self.variables)}"
         self.hidden.append(Hidden(place=place, name=name, variable=variable))
         self.variables.append(SecretVariable(variable=variable, secret=secret, key=key))
 
-    def _file(self, place: Place, option: str, ref: SecretKeyRef) -> None:
+    def _file(self, place: OptionPlace, option: str, ref: SecretKeyRef) -> None:
         self.files.append(SecretFile(place=place, option=option, secret=ref.name, key=ref.key))
 
 

@@ -64,7 +64,7 @@ class _Doubt:
     with_kind: bool = False
 
 
-class ObjectStore:
+class ObjectCache:
     """Latest objects by key, bounded by their number. Not locked: owned by the main loop.
 
     ``listener`` is that of the present term, None between terms. ``put_back`` is called with the

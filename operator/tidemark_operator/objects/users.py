@@ -6,10 +6,10 @@ from tidemark_operator.kube.kinds import Json
 from tidemark_operator.objects.quotas import user_quotas
 from tidemark_operator.resources.acls import (
     AclRule,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
+    OperationName,
+    PatternTypeName,
+    PermissionName,
+    ResourceTypeName,
 )
 from tidemark_operator.resources.times import ms_of_time
 from tidemark_operator.resources.user import AuthenticationType, parse_user
@@ -17,26 +17,26 @@ from tidemark_operator.users.scram import Mechanism
 
 #: Kafka's codes (``org.apache.kafka.common.resource``, ``org.apache.kafka.common.acl``).
 _RESOURCE_TYPES = {
-    ResourceType.TOPIC: 2,
-    ResourceType.GROUP: 3,
-    ResourceType.CLUSTER: 4,
-    ResourceType.TRANSACTIONAL_ID: 5,
+    ResourceTypeName.TOPIC: 2,
+    ResourceTypeName.GROUP: 3,
+    ResourceTypeName.CLUSTER: 4,
+    ResourceTypeName.TRANSACTIONAL_ID: 5,
 }
-_PATTERN_TYPES = {PatternType.LITERAL: 3, PatternType.PREFIXED: 4}
+_PATTERN_TYPES = {PatternTypeName.LITERAL: 3, PatternTypeName.PREFIXED: 4}
 _OPERATIONS = {
-    Operation.ALL: 2,
-    Operation.READ: 3,
-    Operation.WRITE: 4,
-    Operation.CREATE: 5,
-    Operation.DELETE: 6,
-    Operation.ALTER: 7,
-    Operation.DESCRIBE: 8,
-    Operation.CLUSTER_ACTION: 9,
-    Operation.DESCRIBE_CONFIGS: 10,
-    Operation.ALTER_CONFIGS: 11,
-    Operation.IDEMPOTENT_WRITE: 12,
+    OperationName.ALL: 2,
+    OperationName.READ: 3,
+    OperationName.WRITE: 4,
+    OperationName.CREATE: 5,
+    OperationName.DELETE: 6,
+    OperationName.ALTER: 7,
+    OperationName.DESCRIBE: 8,
+    OperationName.CLUSTER_ACTION: 9,
+    OperationName.DESCRIBE_CONFIGS: 10,
+    OperationName.ALTER_CONFIGS: 11,
+    OperationName.IDEMPOTENT_WRITE: 12,
 }
-_PERMISSIONS = {Permission.DENY: 2, Permission.ALLOW: 3}
+_PERMISSIONS = {PermissionName.DENY: 2, PermissionName.ALLOW: 3}
 #: The name of the one resource of type Cluster (Kafka's ``Resource.CLUSTER_NAME``).
 CLUSTER_NAME = "kafka-cluster"
 
@@ -77,10 +77,10 @@ def _acls(rule: AclRule) -> list[Acl]:
         Acl(
             resource_type=_RESOURCE_TYPES[resource.type],
             resource_name=resource.name or CLUSTER_NAME,
-            pattern_type=_PATTERN_TYPES[resource.pattern_type or PatternType.LITERAL],
+            pattern_type=_PATTERN_TYPES[resource.pattern_type or PatternTypeName.LITERAL],
             host=rule.host or "*",
             operation=_OPERATIONS[operation],
-            permission=_PERMISSIONS[rule.permission or Permission.ALLOW],
+            permission=_PERMISSIONS[rule.permission or PermissionName.ALLOW],
         )
         for operation in rule.operations
     ]

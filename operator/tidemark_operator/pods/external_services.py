@@ -36,7 +36,7 @@ from tidemark_operator.resources.names import (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredService:
     """Desired Service, with the settings that determine the address for clients."""
 
     manifest: Json
@@ -49,7 +49,7 @@ class Wanted:
         return str(self.manifest["metadata"]["name"])
 
 
-def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, Wanted]:
+def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, DesiredService]:
     """Return the Services of one broker, by listener."""
     found = {}
     for listener, external in _external(pod):
@@ -71,7 +71,7 @@ def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, Wanted]:
 
 def bootstrap_services(
     name: str, namespace: str, uid: str, pods: Iterable[BrokerPod]
-) -> dict[str, Wanted]:
+) -> dict[str, DesiredService]:
     """Return the bootstrap Services of a Cluster, by listener; the last broker's settings apply."""
     found = {}
     for listener, external in (pair for pod in pods for pair in _external(pod)):
@@ -155,11 +155,11 @@ def _wanted(
     manifest: Json,
     external: ExternalListener,
     own: ExternalBroker | ExternalBootstrap,
-) -> Wanted:
+) -> DesiredService:
     text = json.dumps(manifest, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     manifest["metadata"]["annotations"][CONFIG_DIGEST_ANNOTATION] = digest
-    return Wanted(manifest=manifest, external=external, own=own)
+    return DesiredService(manifest=manifest, external=external, own=own)
 
 
 # ---------------------------------------------------------------- present Services
@@ -205,7 +205,7 @@ def _covers(live: object, wanted: object) -> bool:
     return live == wanted
 
 
-def way_in(wanted: Wanted, live: Json) -> WayIn:
+def way_in(wanted: DesiredService, live: Json) -> WayIn:
     """Return the address that a Service provides, or why it provides none yet."""
     own, external = wanted.own, wanted.external
     if external.type is ExternalType.NODE_PORT:

@@ -6,7 +6,7 @@ They are recognized by their labels and have no owner: a recreated Cluster finds
 from collections.abc import Mapping
 from typing import Any
 
-from tidemark_operator.controller.scaling import Placed
+from tidemark_operator.controller.scaling import PlannedBroker
 from tidemark_operator.pods.identity import Json, cluster_labels
 from tidemark_operator.resources.names import (
     API_VERSION,
@@ -23,7 +23,7 @@ def is_made(body: Mapping[str, Any], cluster: str) -> bool:
     return labels.get(MANAGED_BY_LABEL) == OPERATOR and labels.get(CLUSTER_LABEL) == cluster
 
 
-def broker_manifest(placed: Placed, template: Json, cluster: str, namespace: str) -> Json:
+def broker_manifest(placed: PlannedBroker, template: Json, cluster: str, namespace: str) -> Json:
     """Return the Broker to apply; ``template`` is the Cluster's."""
     return {
         "apiVersion": API_VERSION,

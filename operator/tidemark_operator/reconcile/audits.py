@@ -13,7 +13,7 @@ from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.remote_integrity import has_changed, remote_integrity
 from tidemark_operator.kube.kinds import TOPIC
 from tidemark_operator.reconcile import remote_storage
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 
 AUDIT_CHECK_S = 60.0
 
@@ -21,7 +21,7 @@ AUDIT_CHECK_S = 60.0
 class AuditReader:
     """Reader of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         self._due_s = 0.0
 

@@ -25,7 +25,7 @@ from tidemark_operator.reconcile.external_listeners import ExternalServices
 from tidemark_operator.reconcile.foreign_objects import elsewhere, write_conditions
 from tidemark_operator.reconcile.pods import PodKeeper
 from tidemark_operator.reconcile.reflector import Reflector
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.names import BROKER_FINALIZER
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ LOOK_AGAIN_S = 5.0
 class BrokerReconciler:
     """Reconciles the Brokers of one term."""
 
-    def __init__(self, services: Services, reflector: Reflector) -> None:
+    def __init__(self, services: ReconcilerServices, reflector: Reflector) -> None:
         self._services = services
         self._reflector = reflector
         self._pods = PodKeeper(services)

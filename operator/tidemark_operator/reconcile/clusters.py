@@ -25,7 +25,7 @@ from tidemark_operator.reconcile import refused_creations, remote_storage
 from tidemark_operator.reconcile.audits import AuditReader
 from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.reconcile.made_brokers import MadeBrokers
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class RemoteStorageState:
 class ClusterReconciler:
     """Reconciles the Cluster of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         self._made_brokers = MadeBrokers(services)
         self._failing = False
@@ -212,7 +212,7 @@ class ClusterReconciler:
 
     async def _check(
         self, key: Key, body: Json
-    ) -> tuple[RemoteStorageState, remote_storage.Accepted | None]:
+    ) -> tuple[RemoteStorageState, remote_storage.UsableStorage | None]:
         """Return the present state of the storage, and an acceptance that has to be recorded
         first.
         """
@@ -266,7 +266,7 @@ class ClusterReconciler:
         shown = ", ".join(names[:5]) or "topics"
         return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
 
-    async def _record(self, key: Key, accepted: remote_storage.Accepted) -> None:
+    async def _record(self, key: Key, accepted: remote_storage.UsableStorage) -> None:
         """Record location and store id in the status, before a broker receives the storage."""
         held = self._services.objects.get(key)
         status = dict((held or {}).get("status") or {})

@@ -6,7 +6,7 @@ the next one writes it.
 """
 
 from tidemark.reasons import Reason
-from tidemark_operator.controller.status.conditions import Condition, condition, summary
+from tidemark_operator.controller.status.conditions import ConditionValue, condition, summary
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import (
     BROKER,
@@ -53,7 +53,7 @@ def is_released(body: Json) -> bool:
     return bool(body["metadata"].get("deletionTimestamp")) and own not in finalizers_of(body)
 
 
-def deleted_conditions(body: Json) -> list[Condition]:
+def deleted_conditions(body: Json) -> list[ConditionValue]:
     """Return the conditions of an object that only finalizers of others hold."""
     kind = str(body["kind"])
     held = f"waiting for others to remove their finalizers: {_names(body)}"

@@ -15,14 +15,14 @@ from tidemark_operator.controller.export_values import (
     Begin,
     End,
     ExportInfo,
+    ExportOutcome,
+    ExportRunRecord,
     JobPhase,
     JobSeen,
     JobWanted,
     Launch,
-    Outcome,
+    NextCheck,
     Problem,
-    Rest,
-    Run,
     Stop,
 )
 from tidemark_operator.controller.model import TopicInfo
@@ -42,7 +42,7 @@ from tidemark_operator.objects.export_policy import refusal
 from tidemark_operator.objects.exports import Surroundings, export_info, job_wanted
 from tidemark_operator.objects.users import user_info
 from tidemark_operator.pods.export_job import ExportRunIdentity
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.cluster import Cluster, parse_cluster
 from tidemark_operator.resources.export import ExportSpec, parse_export
 from tidemark_operator.resources.references import secret_names
@@ -73,7 +73,7 @@ class _Checked:
 class ExportReconciler:
     """Reconciles the Exports of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         #: Result of the last check of the Secrets, for Exports whose jobs run.
         self._checked: dict[str, _Checked] = {}
@@ -200,7 +200,7 @@ class ExportReconciler:
             return ABSENT
         return await self._services.jobs.look(self._identity(export, run))
 
-    def _identity(self, export: ExportInfo, run: Run) -> ExportRunIdentity:
+    def _identity(self, export: ExportInfo, run: ExportRunRecord) -> ExportRunIdentity:
         return ExportRunIdentity(
             name=export.name,
             namespace=self._services.cluster_key.namespace,
@@ -241,10 +241,10 @@ class ExportReconciler:
                 await self._end(key, export, view, step)
                 return 0.0
             # Nothing to do: with or without a job, wait for the time or the problem.
-            case Rest(until_ms) if export.run is None or not export.run.under_way:
+            case NextCheck(until_ms) if export.run is None or not export.run.under_way:
                 await self._write(key, export, dataclasses.replace(view, next_ms=until_ms))
                 return _wait_s(until_ms, now_ms, problem)
-            case Rest(until_ms):
+            case NextCheck(until_ms):
                 await self._write(key, export, view)
                 return _wait_s(until_ms, now_ms, problem)
         return PROBLEM_S
@@ -276,12 +276,12 @@ class ExportReconciler:
         now_ms = wall_ms()
         ended = exports.recovered(exports.applied(export, step, now_ms=now_ms), None)
         after = exports.next_step(ended, ABSENT, view.problem, "", now_ms=now_ms)
-        next_ms = after.until_ms if isinstance(after, Rest) else None
+        next_ms = after.until_ms if isinstance(after, NextCheck) else None
         await self._write(key, ended, dataclasses.replace(view, next_ms=next_ms))
         services, run = self._services, ended.run
         assert run is not None
         logger.info("export %s: run %d: %s %s", export.key, run.number, step.outcome, step.message)
-        if step.outcome in (Outcome.FAILED, Outcome.REFUSED, Outcome.SUPERSEDED):
+        if step.outcome in (ExportOutcome.FAILED, ExportOutcome.REFUSED, ExportOutcome.SUPERSEDED):
             services.metrics.failed_exports.inc()
             text = f"run {run.number} failed: {ended.last_failure}"
             services.events.emit(warning(EXPORT.kind, export.key, "ExportFailed", text))

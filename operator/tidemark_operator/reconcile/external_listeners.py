@@ -17,10 +17,10 @@ from tidemark_operator.controller.external_addresses import WayIn
 from tidemark_operator.kube.errors import REFUSALS, Conflict, KubeError, NotFound
 from tidemark_operator.kube.kinds import NODE, SERVICE, Json, Key, key_of
 from tidemark_operator.pods import external_services
-from tidemark_operator.pods.external_services import Wanted
+from tidemark_operator.pods.external_services import DesiredService
 from tidemark_operator.pods.identity import MANAGER, identity_of
 from tidemark_operator.pods.rollout import is_ours, whose
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.broker import parse_broker
 from tidemark_operator.resources.names import BROKER_LABEL
 
@@ -43,13 +43,13 @@ _NODES_FORBIDDEN = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Looked:
+class _CheckedServices:
     """Services at the last look.
 
     ``wanted``: the desired Services. ``until_s``: end of the look's validity, in monotonic seconds.
     """
 
-    wanted: Mapping[str, Wanted]
+    wanted: Mapping[str, DesiredService]
     until_s: float
 
 
@@ -59,10 +59,12 @@ class ExternalServices:
     ``clock`` returns monotonic seconds.
     """
 
-    def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, services: ReconcilerServices, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._services = services
         self._clock = clock
-        self._looked: dict[Key, _Looked] = {}
+        self._looked: dict[Key, _CheckedServices] = {}
         #: Owners that received a Service in this term, or may have.
         self._given: set[Key] = set()
         self._nodes_at_s = -math.inf
@@ -104,7 +106,9 @@ class ExternalServices:
 
     # ------------------------------------------------------------ of the Cluster
 
-    async def keep_bootstraps(self, body: Json, wanted: Mapping[str, Wanted]) -> float | None:
+    async def keep_bootstraps(
+        self, body: Json, wanted: Mapping[str, DesiredService]
+    ) -> float | None:
         """Keep the Services that lead to any broker; return the seconds until the next look."""
         state = self._services.state
         found, later_s = await self._keep(body, wanted, "", state.ways_in.bootstraps)
@@ -116,7 +120,7 @@ class ExternalServices:
     async def _keep(
         self,
         body: Json,
-        wanted: Mapping[str, Wanted],
+        wanted: Mapping[str, DesiredService],
         broker: str,
         before: Mapping[str, WayIn] | None,
     ) -> tuple[Mapping[str, WayIn], float | None]:
@@ -148,7 +152,7 @@ class ExternalServices:
             self._looked.pop(key, None)
             return found, REFUSED_S
         pause_s = LOOK_AGAIN_S if problems else CHECK_S
-        self._looked[key] = _Looked(wanted, now_s + pause_s)
+        self._looked[key] = _CheckedServices(wanted, now_s + pause_s)
         return found, pause_s if wanted else None
 
     async def _may_have(self, key: Key, uid: str) -> bool:
@@ -199,7 +203,7 @@ class ExternalServices:
         return await self._services.client.api.list_all(SERVICE, namespace, label_selector=selector)
 
     async def _look(
-        self, key: Key, uid: str, wanted: Mapping[str, Wanted], live: Mapping[str, Json]
+        self, key: Key, uid: str, wanted: Mapping[str, DesiredService], live: Mapping[str, Json]
     ) -> dict[str, WayIn]:
         found = {}
         # Apply each desired Service; a refusal of one must not stop the others.
@@ -214,7 +218,7 @@ class ExternalServices:
                 await self._delete(key.namespace, live[name])
         return found
 
-    async def _applied(self, wanted: Wanted, live: Json | None, uid: str) -> WayIn:
+    async def _applied(self, wanted: DesiredService, live: Json | None, uid: str) -> WayIn:
         ours = live is not None and external_services.is_of(live, uid)
         if live is not None and ours and external_services.is_as_wanted(live, wanted.manifest):
             return external_services.way_in(wanted, live)
@@ -280,7 +284,7 @@ class ExternalServices:
         return REFUSED_S if unknown or state.ways_in.nodes_problem else NODES_CHECK_S
 
 
-def _refused(wanted: Wanted, live: Json | None, uid: str, error: KubeError) -> WayIn:
+def _refused(wanted: DesiredService, live: Json | None, uid: str, error: KubeError) -> WayIn:
     """Return the problem of a refused change; our own Service keeps its former address."""
     text = f"Service {wanted.name}: {error.said}"
     if _NEVER_CHANGES in error.said:

@@ -13,7 +13,7 @@ from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import warning
 from tidemark_operator.controller.status.cluster import REFUSED_REMEDY
 from tidemark_operator.controller.status.conditions import condition, render, stalled_first
-from tidemark_operator.kube.errors import Conflict, Forbidden, KubeError, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, Forbidden, KubeError
 from tidemark_operator.kube.kinds import BY_KIND, Json, Key
 from tidemark_operator.reconcile.services import TermServices
 from tidemark_operator.resources.metadata import InvalidResource
@@ -31,7 +31,7 @@ CONTENDED = Reason.CONTENDED
 def reason_of(error: Exception) -> str:
     """Return the reason under which a failure is reported, "" if it is not."""
     match error:
-        case Unavailable():
+        case ApiServerUnavailable():
             return ""
         case Conflict():
             return CONTENDED

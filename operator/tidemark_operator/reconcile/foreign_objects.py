@@ -2,7 +2,7 @@
 
 from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.status.conditions import Condition, render, summary
+from tidemark_operator.controller.status.conditions import ConditionValue, render, summary
 from tidemark_operator.kube.kinds import CLUSTER, Json, Key, Kind
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.reconcile.services import TermServices
@@ -36,7 +36,7 @@ async def write_conditions(
     kind: Kind,
     key: Key,
     body: Json,
-    conditions: list[Condition],
+    conditions: list[ConditionValue],
     *,
     once: bool = True,
 ) -> None:

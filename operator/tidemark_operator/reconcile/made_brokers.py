@@ -9,7 +9,7 @@ from tidemark.reasons import Reason
 from tidemark_operator.controller import draining, scaling
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import normal, warning
-from tidemark_operator.controller.scaling import Member, Placed
+from tidemark_operator.controller.scaling import BrokerObject, PlannedBroker
 from tidemark_operator.kube.errors import REFUSALS
 from tidemark_operator.kube.kinds import (
     BROKER,
@@ -28,7 +28,7 @@ from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, i
 from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
 from tidemark_operator.pods.rollout import is_ours_of_cluster, whose
 from tidemark_operator.reconcile.external_listeners import ExternalServices
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.broker_pod import BrokerPod
 
@@ -45,7 +45,7 @@ REFUSED_SHOWN = 3
 class MadeBrokers:
     """Brokers of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         self._refused: list[str] = []
         self._common: ClusterObjects | None = None
@@ -97,7 +97,7 @@ class MadeBrokers:
             await self._delete(bodies[name])
         return LOOK_AGAIN_S if found.is_leaving else None
 
-    def _member(self, body: Json, cluster: str) -> Member:
+    def _member(self, body: Json, cluster: str) -> BrokerObject:
         services, spec = self._services, body["spec"]
         node_id, key = int(spec["nodeId"]), key_of(body)
         known = services.state.brokers.get(node_id)
@@ -109,7 +109,7 @@ class MadeBrokers:
             and services.first_reports.are_in
             and not draining.progress(Draft(services.state), node_id).remaining
         )
-        return Member(
+        return BrokerObject(
             node_id=node_id,
             name=key.name,
             rack=spec.get("rack"),
@@ -118,7 +118,9 @@ class MadeBrokers:
             drained=is_drained,
         )
 
-    async def _write(self, key: Key, body: Json | None, placed: Placed, template: Json) -> None:
+    async def _write(
+        self, key: Key, body: Json | None, placed: PlannedBroker, template: Json
+    ) -> None:
         manifest = broker_manifest(placed, template, key.name, key.namespace)
         if body is not None and is_as_wanted(body, manifest):
             return

@@ -39,7 +39,7 @@ from tidemark_operator.pods.rollout import (
     replaces_pod,
     whose,
 )
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.volumes import VolumeKeeper
 from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.references import secret_names
@@ -56,7 +56,7 @@ NO_ADDRESSES = "the operator's address for brokers is unknown. Start it with --c
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Looked:
+class _CheckedObjects:
     """Objects of a Broker at the last look.
 
     ``until_s``: end of the look's validity, in monotonic seconds.
@@ -69,12 +69,14 @@ class _Looked:
 class PodKeeper:
     """Pods of one term. ``clock`` returns monotonic seconds."""
 
-    def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, services: ReconcilerServices, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._services = services
         self._clock = clock
         self._volumes = VolumeKeeper(services)
         self._turn = asyncio.Lock()
-        self._looked: dict[str, _Looked] = {}
+        self._looked: dict[str, _CheckedObjects] = {}
         #: Broker epochs of brokers whose pods were replaced, from before. A broker that still has
         #: this epoch is not back, even if its pod is ready and the broker seems alive.
         self._replaced: dict[str, int] = {}
@@ -153,7 +155,7 @@ class PodKeeper:
         self._looked.pop(name, None)
         found = await self._applied(broker, wanted)
         pause_s = REFUSED_S if found.volume or found.why else CHECK_S
-        self._looked[name] = _Looked(wanted, self._clock() + pause_s)
+        self._looked[name] = _CheckedObjects(wanted, self._clock() + pause_s)
         return found
 
     async def _applied(self, broker: Broker, wanted: BrokerObjects) -> PodState:

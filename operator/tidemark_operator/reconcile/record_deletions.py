@@ -16,14 +16,14 @@ from tidemark_operator.controller import deletion, deletion_offsets
 from tidemark_operator.controller.deletion_values import (
     Delete,
     DeleteCommand,
-    DeletionAnswer,
     DeletionInfo,
+    DeletionPoint,
+    DeletionPointQuery,
+    DeletionWait,
     Finished,
-    PointAnswer,
-    PointQuery,
+    PartitionDeletionResult,
     Resolve,
     Step,
-    Waiting,
 )
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import deletion_status
@@ -68,7 +68,7 @@ class RecordDeletionReconciler:
                 return await self._delete(key, view, step)
             case Finished():
                 return await self._finish(key, view, step)
-            case Waiting():
+            case DeletionWait():
                 await self._write(key, view, step)
                 return LOOK_AGAIN_S
 
@@ -76,7 +76,7 @@ class RecordDeletionReconciler:
 
     async def _resolve(self, key: Key, view: DeletionInfo, step: Resolve) -> float:
         """Query the leaders, then freeze the resolved offsets before anything is deleted."""
-        by_leader: dict[int, list[PointQuery]] = {}
+        by_leader: dict[int, list[DeletionPointQuery]] = {}
         for query in step.queries:
             by_leader.setdefault(query.node_id, []).append(query)
         # Leaders in parallel, one request each.
@@ -86,7 +86,7 @@ class RecordDeletionReconciler:
         )
         # A partial result is not frozen: a retry resolves all partitions again.
         if problem:
-            await self._write(key, view, Waiting(reason=Reason.RESOLVING, message=problem))
+            await self._write(key, view, DeletionWait(reason=Reason.RESOLVING, message=problem))
             return LOOK_AGAIN_S
         state = self._services.state
         frozen = deletion_offsets.freeze(state, view, step, answers, now_ms=wall_ms())
@@ -94,7 +94,7 @@ class RecordDeletionReconciler:
         if isinstance(frozen, Finished):
             await self._finish(key, view, frozen)
             return 0.0
-        if isinstance(frozen, Waiting):
+        if isinstance(frozen, DeletionWait):
             await self._write(key, view, frozen)
             return LOOK_AGAIN_S
         # The frozen offsets are stored; only the next step deletes.
@@ -102,8 +102,8 @@ class RecordDeletionReconciler:
         return 0.0
 
     async def _points(
-        self, key: Key, node_id: int, topic_id: uuid.UUID, queries: Sequence[PointQuery]
-    ) -> Mapping[int, PointAnswer]:
+        self, key: Key, node_id: int, topic_id: uuid.UUID, queries: Sequence[DeletionPointQuery]
+    ) -> Mapping[int, DeletionPoint]:
         with self._turns.turn(node_id, key):
             return await self._services.engine.deletion_points(node_id, topic_id, queries)
 
@@ -131,7 +131,7 @@ class RecordDeletionReconciler:
 
     async def _delete_on(
         self, key: Key, view: DeletionInfo, node_id: int
-    ) -> Mapping[int, DeletionAnswer]:
+    ) -> Mapping[int, PartitionDeletionResult]:
         """Delete what one broker has to delete by now. Raises :class:`EngineUnavailable`.
 
         While the status was written, or other brokers were queried, another leader may have been

@@ -9,13 +9,13 @@ from tidemark_operator.controller import elections
 from tidemark_operator.kube.kinds import BROKER, EXPORT, TOPIC, USER, WATCHED, Json, Key, key_of
 from tidemark_operator.objects.conversions import broker_info, cluster_info, cluster_of, topic_info
 from tidemark_operator.objects.exports import export_info
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.metadata import InvalidResource
 
 logger = logging.getLogger(__name__)
 
 
-class Sessions(Protocol):
+class SessionObserver(Protocol):
     """Sessions of brokers, as far as objects concern them."""
 
     def close_session(self, broker_id: int) -> None:
@@ -25,7 +25,7 @@ class Sessions(Protocol):
 class Reflector:
     """Listener of the store for one term."""
 
-    def __init__(self, services: Services, sessions: Sessions) -> None:
+    def __init__(self, services: ReconcilerServices, sessions: SessionObserver) -> None:
         self._services = services
         self._sessions = sessions
 

@@ -9,13 +9,13 @@ from tidemark_operator.controller.status import broker_status
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import BROKER, Json
 from tidemark_operator.objects.conversions import broker_info
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.broker import Broker
 
 TRIES = 4
 
 
-async def write_broker(services: Services, drafted: BrokerInfo) -> bool:
+async def write_broker(services: ReconcilerServices, drafted: BrokerInfo) -> bool:
     """Persist a registration before it counts; return whether it is stored.
 
     Flags (fenced, shutting down) are not persisted: they follow from the slices, and the Broker's

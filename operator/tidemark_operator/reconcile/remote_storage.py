@@ -21,7 +21,7 @@ from tidemark.tier.audit_record import AuditRecord, AuditUnreadable, read_record
 from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.config import credential_names, ensure_place, from_json, location_of
 from tidemark.tier.config_fields import InvalidConfig
-from tidemark.tier.endpoint import Endpoint, hands_out_credentials
+from tidemark.tier.endpoint import S3Endpoint, hands_out_credentials
 from tidemark.tier.identity import ensure_identity
 from tidemark.tier.objects import StoreError, StoreUnavailable
 from tidemark.tier.open import open_store
@@ -49,7 +49,7 @@ _NO_ANSWERS_OF_S3 = frozenset({Reason.STORE_UNREACHABLE, Reason.STORE_NOT_S3, Re
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class UsableStorage:
     """An accepted storage: the JSON for the brokers, and the fields that the status records."""
 
     text: str
@@ -105,7 +105,7 @@ class Terms:
     credentials_secret: str = ""
 
 
-async def accept(text: str, location: Json, terms: Terms) -> Accepted:
+async def accept(text: str, location: Json, terms: Terms) -> UsableStorage:
     """Reach the store and check, or create, its identity, in a thread with a timeout.
 
     Raises :class:`RemoteStorageProblem`.
@@ -122,7 +122,7 @@ async def accept(text: str, location: Json, terms: Terms) -> Accepted:
         raise RemoteStorageProblem(str(error)) from error
     except StoreUnavailable as error:
         raise RemoteStorageProblem(_shown(error, terms)) from error
-    return Accepted(text, location, store_id)
+    return UsableStorage(text, location, store_id)
 
 
 async def last_sweep(text: str) -> str | None:
@@ -218,7 +218,7 @@ def _check(text: str, terms: Terms) -> str:
     return ensure_identity(store, terms.cluster_id, terms.store_id)
 
 
-def _check_endpoint(endpoint: Endpoint, allowed: frozenset[str]) -> None:
+def _check_endpoint(endpoint: S3Endpoint, allowed: frozenset[str]) -> None:
     """Reject an address that hands out the machine's own credentials."""
     if endpoint.host in allowed:
         return

@@ -10,7 +10,7 @@ import logging
 from tidemark_operator.controller import elections
 from tidemark_operator.controller.replica_logs import ReplicaLogs
 from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class LogQuestions:
     """Queries of one term, one at a time to each broker."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         self._logs = ReplicaLogs()
 

@@ -16,7 +16,7 @@ from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.kube.kinds import TOPIC, Json
 from tidemark_operator.objects.ownership import MANAGER, held, holder, patch_of
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def with_factor(body: Json, replication_factor: int) -> Json:
     return patch
 
 
-async def follow(services: Services, topic: TopicInfo) -> bool:
+async def follow(services: ReconcilerServices, topic: TopicInfo) -> bool:
     """Write the replication factor of all partitions, if only Kafka clients own the manifest's.
 
     Returns whether it was written. Raises ``KubeError``.
@@ -42,7 +42,7 @@ async def follow(services: Services, topic: TopicInfo) -> bool:
     return await _write(services, topic, _FACTOR, placed)
 
 
-async def follow_partitions(services: Services, topic: TopicInfo) -> bool:
+async def follow_partitions(services: ReconcilerServices, topic: TopicInfo) -> bool:
     """Raise the manifest's number of partitions if brokers have more and only Kafka clients set it.
     Return whether it was written."""
     present = services.state.partitions_of(topic)
@@ -51,7 +51,7 @@ async def follow_partitions(services: Services, topic: TopicInfo) -> bool:
     return await _write(services, topic, _PARTITIONS, present)
 
 
-async def _write(services: Services, topic: TopicInfo, field: str, value: int) -> bool:
+async def _write(services: ReconcilerServices, topic: TopicInfo, field: str, value: int) -> bool:
     """Write a number that only Kafka clients own; return whether it was written."""
     key = TOPIC.key(topic.key)
     # The store drops managed fields, so the object is read from the API.

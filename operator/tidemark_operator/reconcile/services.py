@@ -18,7 +18,7 @@ from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.statuses import StatusWriter
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.slices.committer import Committer
@@ -36,7 +36,7 @@ class TermServices:
     cluster_key: Key
     state: ControllerState
     engine: Engine
-    objects: ObjectStore
+    objects: ObjectCache
     client: ObjectClient
     statuses: StatusWriter
     queue: KeyQueue
@@ -54,7 +54,7 @@ class TermServices:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Services(TermServices):
+class ReconcilerServices(TermServices):
     """Services of a term with Tidemark's own brokers.
 
     Commits change ``state``, answers of brokers change ``deletions``. ``jobs`` runs those of

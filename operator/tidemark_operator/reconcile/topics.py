@@ -37,7 +37,7 @@ from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
 from tidemark_operator.objects.conversions import cluster_of, topic_info
 from tidemark_operator.reconcile import remote_storage, replication_factor
 from tidemark_operator.reconcile.foreign_objects import elsewhere
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ Published = tuple[int, TopicState]
 class TopicReconciler:
     """Reconciles the Topics of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         self._outages = Outages()
         self._first_statuses = FirstStatuses()

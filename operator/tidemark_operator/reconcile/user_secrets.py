@@ -23,7 +23,7 @@ from tidemark_operator.controller.status.user import UserProblem
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.kube.errors import Forbidden, Invalid
 from tidemark_operator.kube.kinds import Json
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.users import passwords
 from tidemark_operator.users.scram import (
     ITERATIONS,
@@ -65,7 +65,7 @@ class Proof:
 class UserSecrets:
     """Secrets of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         self._namespace = services.cluster_key.namespace
         self._keeper = SecretKeeper(services.client.api, self._namespace, USER_SECRETS)

@@ -15,7 +15,7 @@ from tidemark_operator.kube.kinds import USER, Json, Key
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.objects.users import user_info
 from tidemark_operator.reconcile.foreign_objects import elsewhere
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.user_secrets import SECRET_REFUSED, Proof, UserSecrets
 from tidemark_operator.resources.metadata import InvalidResource
 
@@ -35,7 +35,7 @@ FIRST_PATIENCE_S = 2.0
 class UserReconciler:
     """Reconciles the Users of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         self._secrets = UserSecrets(services)
         #: Users whose first wait for brokers is over.

@@ -12,13 +12,13 @@ from tidemark_operator.kube.kinds import VOLUME_CLAIM, Json
 from tidemark_operator.kube.warnings import last_warning
 from tidemark_operator.pods import volumes
 from tidemark_operator.pods.identity import MANAGER
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 
 
 class VolumeKeeper:
     """Claims of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
 
     async def foreign(self, wanted: Json) -> str:

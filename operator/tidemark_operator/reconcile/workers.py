@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, Invalid, KubeError
 from tidemark_operator.kube.kinds import Key, resource_version
 from tidemark_operator.leadership.terms import ControllerFenced, TermEnded
 from tidemark_operator.reconcile.deleted_objects import report_deleted
@@ -82,7 +82,7 @@ class Workers:
             # The CRD's rule rejects a stale epoch: another controller leads.
             if isinstance(error, Invalid) and "STALE_CONTROLLER_EPOCH" in error.message:
                 raise ControllerFenced(error.message) from error
-            at_least_s = error.retry_after_s if isinstance(error, Unavailable) else 0.0
+            at_least_s = error.retry_after_s if isinstance(error, ApiServerUnavailable) else 0.0
             delay_s = queue.failed(key, at_least_s=at_least_s)
             logger.warning("%s: retry in %.1f s: %s", key, delay_s, error)
             await self._failures.tell(key, error)

@@ -11,7 +11,7 @@ from tidemark_operator.resources.times import Time
 ACCEPTED_MAX = 16
 
 
-class Accepted(ApiModel):
+class AcceptanceRecord(ApiModel):
     """One loss that a user accepted by annotation."""
 
     annotation: Annotated[str, Field(max_length=128, description="Name of the annotation.")]

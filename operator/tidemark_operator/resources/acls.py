@@ -12,13 +12,13 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from tidemark_operator.resources.config_rules import cel_list
-from tidemark_operator.resources.schema import Kube, Rule, SpecModel
+from tidemark_operator.resources.schema import KubernetesSchema, Rule, SpecModel
 
 #: Per User; each ACL names at least one operation.
 ACLS_MAX = 100
 
 
-class ResourceType(enum.StrEnum):
+class ResourceTypeName(enum.StrEnum):
     """Type of a Kafka resource (Kafka's ResourceType)."""
 
     TOPIC = "Topic"
@@ -27,14 +27,14 @@ class ResourceType(enum.StrEnum):
     TRANSACTIONAL_ID = "TransactionalId"
 
 
-class PatternType(enum.StrEnum):
+class PatternTypeName(enum.StrEnum):
     """Match of an ACL with a resource name (Kafka's PatternType, KIP-290)."""
 
     LITERAL = "Literal"
     PREFIXED = "Prefixed"
 
 
-class Operation(enum.StrEnum):
+class OperationName(enum.StrEnum):
     """Operation that an ACL allows or denies (Kafka's AclOperation)."""
 
     ALL = "All"
@@ -50,35 +50,40 @@ class Operation(enum.StrEnum):
     IDEMPOTENT_WRITE = "IdempotentWrite"
 
 
-class Permission(enum.StrEnum):
+class PermissionName(enum.StrEnum):
     """Permission type of an ACL (Kafka's AclPermissionType)."""
 
     ALLOW = "Allow"
     DENY = "Deny"
 
 
-_CONFIGS = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
+_CONFIGS = (OperationName.DESCRIBE_CONFIGS, OperationName.ALTER_CONFIGS)
 #: In addition to All, which every type supports.
-OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
-    ResourceType.TOPIC: (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
+OPERATIONS: Mapping[ResourceTypeName, tuple[OperationName, ...]] = {
+    ResourceTypeName.TOPIC: (
+        OperationName.READ,
+        OperationName.WRITE,
+        OperationName.CREATE,
+        OperationName.DELETE,
+        OperationName.ALTER,
+        OperationName.DESCRIBE,
         *_CONFIGS,
     ),
-    ResourceType.GROUP: (Operation.READ, Operation.DESCRIBE, Operation.DELETE, *_CONFIGS),
-    ResourceType.CLUSTER: (
-        Operation.CREATE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.IDEMPOTENT_WRITE,
+    ResourceTypeName.GROUP: (
+        OperationName.READ,
+        OperationName.DESCRIBE,
+        OperationName.DELETE,
         *_CONFIGS,
     ),
-    ResourceType.TRANSACTIONAL_ID: (Operation.DESCRIBE, Operation.WRITE),
+    ResourceTypeName.CLUSTER: (
+        OperationName.CREATE,
+        OperationName.ALTER,
+        OperationName.DESCRIBE,
+        OperationName.CLUSTER_ACTION,
+        OperationName.IDEMPOTENT_WRITE,
+        *_CONFIGS,
+    ),
+    ResourceTypeName.TRANSACTIONAL_ID: (OperationName.DESCRIBE, OperationName.WRITE),
 }
 
 
@@ -115,7 +120,7 @@ class AclResource(SpecModel):
         ),
     )
 
-    type: ResourceType
+    type: ResourceTypeName
     name: Annotated[
         str | None,
         Field(
@@ -126,7 +131,7 @@ class AclResource(SpecModel):
         ),
     ] = None
     pattern_type: Annotated[
-        PatternType | None,
+        PatternTypeName | None,
         Field(
             description="Literal matches exactly this name. Prefixed matches every name with "
             "this prefix. Default: Literal."
@@ -152,9 +157,9 @@ class AclRule(SpecModel):
 
     resource: AclResource
     operations: Annotated[
-        tuple[Operation, ...],
-        Field(min_length=1, max_length=len(Operation)),
-        Kube(**{"x-kubernetes-list-type": "set"}),
+        tuple[OperationName, ...],
+        Field(min_length=1, max_length=len(OperationName)),
+        KubernetesSchema(**{"x-kubernetes-list-type": "set"}),
     ]
     host: Annotated[
         str | None,
@@ -164,7 +169,7 @@ class AclRule(SpecModel):
             description="IP address that the user connects from. '*' matches every "
             "address. Default: '*'.",
         ),
-        Kube(
+        KubernetesSchema(
             Rule(
                 # Compared as text with the client's address, so only the canonical form can match.
                 rule="self == '*' || (isIP(self) && ip.isCanonical(self))",
@@ -175,6 +180,6 @@ class AclRule(SpecModel):
         ),
     ] = None
     permission: Annotated[
-        Permission | None,
+        PermissionName | None,
         Field(description="Allow or Deny. A Deny overrides every Allow. Default: Allow."),
     ] = None

@@ -19,11 +19,11 @@ from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,
     ApiModel,
-    Column,
     ControllerEpoch,
     Count,
     Generation,
-    Kube,
+    KubernetesSchema,
+    PrinterColumn,
     Rack,
     ResourceKind,
     Rule,
@@ -69,7 +69,7 @@ class BrokerSpec(SpecModel):
     node_id: Annotated[
         int,
         Field(ge=0, le=INT32_MAX, description="Kafka node id, unique in the Cluster."),
-        Kube(format="int32"),
+        KubernetesSchema(format="int32"),
     ]
     rack: Annotated[
         Rack | None,
@@ -96,12 +96,12 @@ class BrokerSpec(SpecModel):
     pod: BrokerPod | None = None
 
 
-class Endpoint(ApiModel):
+class ListenerEndpoint(ApiModel):
     """Address of a listener."""
 
     name: Annotated[str, Field(max_length=64)]
     host: Annotated[str, Field(max_length=255)]
-    port: Annotated[int, Field(ge=0, le=65535), Kube(format="int32")]
+    port: Annotated[int, Field(ge=0, le=65535), KubernetesSchema(format="int32")]
 
 
 class DrainStatus(ApiModel):
@@ -124,7 +124,9 @@ class BrokerStatus(ApiModel):
         int | None,
         Field(ge=0, description="Broker epoch of the latest registration."),
         # The epoch fences former registrations of the broker.
-        Kube(Rule(rule="self >= oldSelf", message="brokerEpoch never goes back"), format="int64"),
+        KubernetesSchema(
+            Rule(rule="self >= oldSelf", message="brokerEpoch never goes back"), format="int64"
+        ),
     ] = None
     incarnation_id: Annotated[
         str | None,
@@ -140,14 +142,14 @@ class BrokerStatus(ApiModel):
         Field(max_length=255, description="Failure zone from the latest registration."),
     ] = None
     endpoints: Annotated[
-        tuple[Endpoint, ...],
+        tuple[ListenerEndpoint, ...],
         Field(max_length=16, description="Listeners from the latest registration."),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     external_endpoints: Annotated[
-        tuple[Endpoint, ...] | None,
+        tuple[ListenerEndpoint, ...] | None,
         Field(max_length=16, description="Advertised addresses of the external listeners."),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = None
     leaders: Annotated[
         Count | None, Field(description="Number of partitions that the broker leads.")
@@ -197,7 +199,7 @@ class Broker(Resource):
     )
 
     spec: BrokerSpec
-    status: Annotated[BrokerStatus, Kube(default=pending(READY))] = Field(
+    status: Annotated[BrokerStatus, KubernetesSchema(default=pending(READY))] = Field(
         default_factory=BrokerStatus
     )
 
@@ -215,32 +217,36 @@ BROKER = ResourceKind(
     category=CATEGORY,
     model=Broker,
     columns=(
-        Column(name="Node", type="integer", json_path=".spec.nodeId", description="Kafka node id"),
-        Column(name="Rack", type="string", json_path=".spec.rack", description="Failure zone"),
+        PrinterColumn(
+            name="Node", type="integer", json_path=".spec.nodeId", description="Kafka node id"
+        ),
+        PrinterColumn(
+            name="Rack", type="string", json_path=".spec.rack", description="Failure zone"
+        ),
         condition_column("Registered"),
         condition_column("Ready"),
         condition_column("Draining"),
         condition_column("PodUpToDate", name="Pod", priority=1),
-        Column(
+        PrinterColumn(
             name="External",
             type="string",
             json_path=".status.externalEndpoints[0].host",
             description="Advertised addresses of external listeners",
             priority=1,
         ),
-        Column(
+        PrinterColumn(
             name="Leaders",
             type="integer",
             json_path=".status.leaders",
             description="Number of partitions that the broker leads",
         ),
-        Column(
+        PrinterColumn(
             name="Replicas",
             type="integer",
             json_path=".status.replicas",
             description="Number of replicas on the broker",
         ),
-        Column(
+        PrinterColumn(
             name="Epoch",
             type="integer",
             json_path=".status.brokerEpoch",

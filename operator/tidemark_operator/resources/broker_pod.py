@@ -17,7 +17,7 @@ from tidemark_operator.resources.schema import (
     ATOMIC,
     VALIDATIONS,
     Int64,
-    Kube,
+    KubernetesSchema,
     ObjectName,
     Rule,
     SpecModel,
@@ -72,7 +72,7 @@ Amount = Annotated[
 Amounts = Annotated[dict[str, Amount], Field(max_length=8)]
 
 
-class Protocol(enum.StrEnum):
+class ListenerProtocol(enum.StrEnum):
     """Security protocol of a listener, by Kafka's names."""
 
     PLAINTEXT = "PLAINTEXT"
@@ -108,7 +108,7 @@ class PodListener(SpecModel):
 
     name: Annotated[str, Field(min_length=1, max_length=13, pattern="^[A-Z][A-Z0-9]{0,12}$")]
     port: Port
-    protocol: Protocol
+    protocol: ListenerProtocol
     tls_secret_ref: Annotated[
         SecretRef | None,
         Field(
@@ -198,12 +198,14 @@ class BrokerPod(SpecModel):
 
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
     image_pull_policy: PullPolicy | None = None
-    image_pull_secrets: Annotated[tuple[SecretRef, ...], Field(max_length=8), Kube(**ATOMIC)] = ()
+    image_pull_secrets: Annotated[
+        tuple[SecretRef, ...], Field(max_length=8), KubernetesSchema(**ATOMIC)
+    ] = ()
     storage: PodStorage
     listeners: Annotated[
         tuple[PodListener, ...],
         Field(min_length=1, max_length=8),
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule="self.all(one, self.exists_one(other, other.port == one.port))",
                 message="two listeners have the same port. Give each listener its own port.",
@@ -224,7 +226,7 @@ class BrokerPod(SpecModel):
             description="Broker configuration that is not dynamic, by Kafka's keys. Values are "
             "strings.",
         ),
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule=f"!self.exists(k, k in {cel_list(OWN_KEYS)})",
                 message="a key is set by the operator. Remove it.",
@@ -251,7 +253,7 @@ class BrokerPod(SpecModel):
             description="Seconds that a controlled shutdown may take while other brokers "
             "take over leadership. Default: 60.",
         ),
-        Kube(format="int64"),
+        KubernetesSchema(format="int64"),
     ] = GRACE_S
     rack_topology_key: Annotated[
         str | None,
@@ -263,20 +265,22 @@ class BrokerPod(SpecModel):
         ),
     ] = None
     node_selector: Labels = Field(default_factory=dict)
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32), Kube(**ATOMIC)] = ()
+    tolerations: Annotated[
+        tuple[Toleration, ...], Field(max_length=32), KubernetesSchema(**ATOMIC)
+    ] = ()
     affinity: Annotated[
         dict[str, Any] | None,
         Field(
             description="Affinity of the pod, as in a pod spec. Default: brokers prefer "
             "different nodes."
         ),
-        Kube(**_PRESERVED),
+        KubernetesSchema(**_PRESERVED),
     ] = None
     priority_class_name: ObjectName | None = None
     pod_labels: Labels = Field(default_factory=dict)
     pod_annotations: Annotated[
         Annotations,
-        Kube(
+        KubernetesSchema(
             Rule(
                 # Such an annotation could switch off what the security context enforces.
                 rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",

@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
-from tidemark_operator.resources.acceptances import ACCEPTED_MAX, Accepted
+from tidemark_operator.resources.acceptances import ACCEPTED_MAX, AcceptanceRecord
 from tidemark_operator.resources.broker_pod import APPARMOR, Annotations, BrokerPod, Labels
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import ClusterConfig, GroupConfig
-from tidemark_operator.resources.engine import ENGINE_RULES, Engine
+from tidemark_operator.resources.engine import ENGINE_RULES, EngineSpec
 from tidemark_operator.resources.export_policy import ExportPolicy
 from tidemark_operator.resources.metadata import Resource
 from tidemark_operator.resources.names import CATEGORY, GROUP, PLURALS
@@ -27,10 +27,10 @@ from tidemark_operator.resources.schema import (
     ATOMIC,
     IMMUTABLE,
     ApiModel,
-    Column,
     Count,
     Generation,
-    Kube,
+    KubernetesSchema,
+    PrinterColumn,
     Rack,
     ResourceKind,
     Rule,
@@ -39,7 +39,7 @@ from tidemark_operator.resources.schema import (
     condition_column,
 )
 from tidemark_operator.resources.times import Time
-from tidemark_operator.resources.topic import DisablePolicy, TieringState
+from tidemark_operator.resources.topic import DisablePolicyName, TieringStateName
 
 #: Number of brokers that one Cluster creates.
 POD_BROKERS_MAX = 256
@@ -52,7 +52,7 @@ STRAY_TOPICS_MAX = 64
 Bucket = Annotated[
     str,
     Field(min_length=3, max_length=63, pattern="^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"),
-    Kube(
+    KubernetesSchema(
         Rule(
             # The API server cannot express this in the pattern, because RE2 has no lookahead.
             rule="!self.contains('..')",
@@ -63,7 +63,7 @@ Bucket = Annotated[
 Prefix = Annotated[
     str,
     Field(max_length=256, pattern="^([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?$"),
-    Kube(
+    KubernetesSchema(
         Rule(
             rule="!self.split('/').exists(part, part == '.' || part == '..')",
             message="a prefix must not contain a folder named . or ..",
@@ -96,7 +96,7 @@ class S3Storage(SpecModel):
             max_length=16,
             description="Names of the buckets. Segments are distributed over all of them.",
         ),
-        Kube(**{"x-kubernetes-list-type": "set"}),
+        KubernetesSchema(**{"x-kubernetes-list-type": "set"}),
     ]
     prefix: Annotated[
         Prefix | None,
@@ -154,7 +154,7 @@ class AuthorizationType(enum.StrEnum):
 SuperUser = Annotated[
     str,
     Field(min_length=1, max_length=256),
-    Kube(
+    KubernetesSchema(
         Rule(
             rule="!self.startsWith('User:')",
             message="a super user is the User's status.username, without the prefix User:",
@@ -174,7 +174,7 @@ class ClusterAuthorization(SpecModel):
             description="Principals with full access, regardless of ACLs, as in "
             "status.username of the User.",
         ),
-        Kube(**{"x-kubernetes-list-type": "set"}),
+        KubernetesSchema(**{"x-kubernetes-list-type": "set"}),
     ] = None
 
 
@@ -189,7 +189,7 @@ class ClusterBrokers(SpecModel):
             description="Number of brokers. When it is lowered, the operator drains the "
             "brokers with the highest ids and then removes them.",
         ),
-        Kube(format="int32"),
+        KubernetesSchema(format="int32"),
     ]
     racks: Annotated[
         tuple[Rack, ...] | None,
@@ -198,7 +198,7 @@ class ClusterBrokers(SpecModel):
             description="Failure zones. A new broker is assigned to the zone with the "
             "fewest brokers and stays in it.",
         ),
-        Kube(**{"x-kubernetes-list-type": "set"}),
+        KubernetesSchema(**{"x-kubernetes-list-type": "set"}),
     ] = None
     template: Annotated[BrokerPod, Field(description="Pod template of the brokers.")]
 
@@ -215,12 +215,12 @@ class ObjectMetadata(SpecModel):
     The operator's own values take precedence.
     """
 
-    labels: Annotated[Labels, Kube(Rule(rule=_OURS, message=_OURS_MESSAGE))] = Field(
+    labels: Annotated[Labels, KubernetesSchema(Rule(rule=_OURS, message=_OURS_MESSAGE))] = Field(
         default_factory=dict
     )
     annotations: Annotated[
         Annotations,
-        Kube(
+        KubernetesSchema(
             Rule(rule=_OURS, message=_OURS_MESSAGE),
             Rule(
                 rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
@@ -237,7 +237,7 @@ class ClusterSpec(SpecModel):
     rules: ClassVar[tuple[Rule, ...]] = ENGINE_RULES
 
     engine: Annotated[
-        Engine | None,
+        EngineSpec | None,
         Field(
             description="Engine that stores the topics. Default: Tidemark's own brokers. Immutable."
         ),
@@ -307,7 +307,7 @@ class ControllerStatus(ApiModel):
     )
 
     identity: Annotated[str, Field(min_length=1, max_length=253)]
-    epoch: Annotated[int, Field(ge=1, le=INT32_MAX), Kube(format="int32")]
+    epoch: Annotated[int, Field(ge=1, le=INT32_MAX), KubernetesSchema(format="int32")]
 
 
 class AcceptedS3(ApiModel):
@@ -315,7 +315,7 @@ class AcceptedS3(ApiModel):
 
     endpoint: Annotated[str, Field(max_length=1024)] | None = None
     region: Annotated[str, Field(max_length=64)]
-    buckets: Annotated[tuple[Bucket, ...], Field(max_length=16), Kube(**ATOMIC)]
+    buckets: Annotated[tuple[Bucket, ...], Field(max_length=16), KubernetesSchema(**ATOMIC)]
     prefix: Annotated[str, Field(max_length=256)] | None = None
 
 
@@ -351,9 +351,9 @@ class ExternalBootstrapServers(ApiModel):
 class LeftBehindTiering(ApiModel):
     """Tiering state of the orphaned topic, which an adoption continues."""
 
-    state: TieringState
-    epoch: Annotated[int, Field(ge=0, le=INT32_MAX), Kube(format="int32")]
-    policy: DisablePolicy | None = None
+    state: TieringStateName
+    epoch: Annotated[int, Field(ge=0, le=INT32_MAX), KubernetesSchema(format="int32")]
+    policy: DisablePolicyName | None = None
 
 
 class LeftBehind(ApiModel):
@@ -410,12 +410,12 @@ class ClusterStatus(ApiModel):
     cluster_id: Annotated[
         str | None,
         Field(min_length=1, max_length=64, description="Kafka cluster id. It never changes."),
-        Kube(Rule(rule=IMMUTABLE, message="clusterId never changes")),
+        KubernetesSchema(Rule(rule=IMMUTABLE, message="clusterId never changes")),
     ] = None
     slices: Annotated[
         int | None,
         Field(ge=1, le=1024, description="Number of PartitionSlices. It never changes."),
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule=IMMUTABLE, message="the number of slices is fixed when the Cluster is created"
             ),
@@ -434,29 +434,31 @@ class ClusterStatus(ApiModel):
     external_listeners: Annotated[
         tuple[ExternalBootstrapServers, ...] | None,
         Field(max_length=16, description="Listeners for clients outside the Kubernetes cluster."),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = None
     remote_bytes: Count | None = None
     next_producer_id: Annotated[
         int | None,
         Field(ge=0, description="First producer id that is not allocated yet."),
-        Kube(
+        KubernetesSchema(
             Rule(rule="self >= oldSelf", message="nextProducerId never goes back"), format="int64"
         ),
     ] = None
     left_behind: Annotated[
-        tuple[LeftBehind, ...] | None, Field(max_length=LEFT_BEHIND_MAX), Kube(**ATOMIC)
+        tuple[LeftBehind, ...] | None, Field(max_length=LEFT_BEHIND_MAX), KubernetesSchema(**ATOMIC)
     ] = None
     rebuilding: Rebuilding | None = None
     stray_topics: Annotated[
-        tuple[StrayTopic, ...] | None, Field(max_length=STRAY_TOPICS_MAX), Kube(**ATOMIC)
+        tuple[StrayTopic, ...] | None,
+        Field(max_length=STRAY_TOPICS_MAX),
+        KubernetesSchema(**ATOMIC),
     ] = None
     accepted: Annotated[
-        tuple[Accepted, ...] | None,
+        tuple[AcceptanceRecord, ...] | None,
         Field(
             max_length=ACCEPTED_MAX, description="Latest losses that were accepted by annotation."
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = None
     throttled_brokers: Annotated[
         tuple[int, ...] | None,
@@ -465,7 +467,7 @@ class ClusterStatus(ApiModel):
             description="Brokers of Apache Kafka whose replication is throttled during a "
             "reassignment.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = None
     conditions: Conditions = ()
 
@@ -544,7 +546,7 @@ class Cluster(Resource):
     )
 
     spec: ClusterSpec
-    status: Annotated[ClusterStatus, Kube(default=pending(READY))] = Field(
+    status: Annotated[ClusterStatus, KubernetesSchema(default=pending(READY))] = Field(
         default_factory=ClusterStatus
     )
 
@@ -562,39 +564,39 @@ CLUSTER = ResourceKind(
     category=CATEGORY,
     model=Cluster,
     columns=(
-        Column(
+        PrinterColumn(
             name="Brokers",
             type="integer",
             json_path=".status.brokers.registered",
             description="Number of registered brokers",
         ),
-        Column(
+        PrinterColumn(
             name="Fenced",
             type="integer",
             json_path=".status.brokers.fenced",
             description="Number of registered brokers that are fenced",
         ),
-        Column(
+        PrinterColumn(
             name="Tiered topics",
             type="integer",
             json_path=".status.tieredTopics",
             description="Number of topics with data in the tier",
         ),
         condition_column("Ready"),
-        Column(
+        PrinterColumn(
             name="External",
             type="string",
             json_path=".status.externalListeners[0].bootstrapServers",
             description="Bootstrap servers for external clients",
         ),
-        Column(
+        PrinterColumn(
             name="Controller",
             type="string",
             json_path=".status.controller.identity",
             description="Operator process that controls the cluster",
             priority=1,
         ),
-        Column(
+        PrinterColumn(
             name="Epoch",
             type="integer",
             json_path=".status.controller.epoch",

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tidemark.reasons import Reason
-from tidemark_operator.resources.schema import ATOMIC, ApiModel, Count, Kube
+from tidemark_operator.resources.schema import ATOMIC, ApiModel, Count, KubernetesSchema
 from tidemark_operator.resources.times import Time
 
 READY = "Ready"
@@ -38,7 +38,7 @@ class Condition(ApiModel):
     message: Annotated[str, Field(max_length=32768)] = ""
 
 
-Conditions = Annotated[tuple[Condition, ...], Field(max_length=16), Kube(**ATOMIC)]
+Conditions = Annotated[tuple[Condition, ...], Field(max_length=16), KubernetesSchema(**ATOMIC)]
 
 
 def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | None:

@@ -24,7 +24,7 @@ from tidemark.configuration.problems import (
 )
 from tidemark.configuration.values import INT64_MAX, Number, ValueType
 from tidemark_operator.resources.quantities import text_of_number
-from tidemark_operator.resources.schema import Kube, Rule
+from tidemark_operator.resources.schema import KubernetesSchema, Rule
 
 
 def config_rules(keys: Mapping[str, ConfigKey]) -> tuple[Rule, ...]:
@@ -159,15 +159,15 @@ ConfigValue = Annotated[
 TopicConfig = Annotated[
     dict[str, ConfigValue],
     Field(max_length=64),
-    Kube(*config_rules(table.TOPIC)),
+    KubernetesSchema(*config_rules(table.TOPIC)),
 ]
 GroupConfig = Annotated[
     dict[str, ConfigValue],
     Field(max_length=8),
-    Kube(*config_rules(table.GROUP)),
+    KubernetesSchema(*config_rules(table.GROUP)),
 ]
 ClusterConfig = Annotated[
     dict[str, ConfigValue],
     Field(max_length=64),
-    Kube(*config_rules(table.CLUSTER)),
+    KubernetesSchema(*config_rules(table.CLUSTER)),
 ]

@@ -16,7 +16,7 @@ import yaml
 from tidemark.generated import command
 from tidemark_operator.resources.kinds import KINDS
 from tidemark_operator.resources.names import GROUP, VERSION
-from tidemark_operator.resources.schema import VALIDATIONS, Column, ResourceKind
+from tidemark_operator.resources.schema import VALIDATIONS, PrinterColumn, ResourceKind
 
 Schema = dict[str, Any]
 
@@ -126,7 +126,7 @@ def custom_resource_definition(kind: ResourceKind) -> Schema:
     }
 
 
-def _column(column: Column) -> Schema:
+def _column(column: PrinterColumn) -> Schema:
     entry: Schema = {
         "name": column.name,
         "type": column.type,

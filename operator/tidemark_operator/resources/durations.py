@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from tidemark_operator.resources.schema import Kube, Rule
+from tidemark_operator.resources.schema import KubernetesSchema, Rule
 
 #: The limits of digits keep every duration below CEL's limit of 290 years.
 PATTERN = "^([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$"
@@ -44,5 +44,5 @@ Duration = Annotated[
     str,
     AfterValidator(_check),
     Field(max_length=40),
-    Kube(Rule(rule=cel_is_duration("self"), message=_MESSAGE)),
+    KubernetesSchema(Rule(rule=cel_is_duration("self"), message=_MESSAGE)),
 ]

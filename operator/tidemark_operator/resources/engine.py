@@ -103,7 +103,7 @@ class KafkaEngine(SpecModel):
     reassignment: KafkaReassignment | None = None
 
 
-class Engine(SpecModel):
+class EngineSpec(SpecModel):
     """Engine that stores the topics. Set either tidemark or kafka."""
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -22,11 +22,11 @@ from tidemark_operator.resources.schema import (
     AGE,
     IMMUTABLE,
     ApiModel,
-    Column,
     ControllerEpoch,
     Count,
     Generation,
-    Kube,
+    KubernetesSchema,
+    PrinterColumn,
     ResourceKind,
     Rule,
     SpecModel,
@@ -80,14 +80,14 @@ class TableFormat(enum.StrEnum):
     ICEBERG = "iceberg"
 
 
-class Mode(enum.StrEnum):
+class ExportMode(enum.StrEnum):
     """Write mode. append: each record is a row. upsert: the last record of each key is a row."""
 
     APPEND = "append"
     UPSERT = "upsert"
 
 
-class Partition(enum.StrEnum):
+class TablePartitioning(enum.StrEnum):
     """Partitioning of a new table by record timestamp."""
 
     NONE = "none"
@@ -103,7 +103,7 @@ class ValueFormat(enum.StrEnum):
     PROTOBUF = "protobuf"
 
 
-class Evolution(enum.StrEnum):
+class EvolutionName(enum.StrEnum):
     """Handling of schema fields without a column in the table."""
 
     REFUSE = "refuse"
@@ -127,7 +127,7 @@ class SchemaRegistry(SpecModel):
     options: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
         Field(max_length=8, description="Registry options, see docs/reference/schemas.md."),
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule=f"self.all(k, k in {cel_list(REGISTRY_OPTIONS)})",
                 message=f"registry options are {', '.join(REGISTRY_OPTIONS)}. Set "
@@ -138,7 +138,7 @@ class SchemaRegistry(SpecModel):
     secrets: Annotated[
         tuple[SecretValue, ...],
         Field(max_length=2, description="Secret values of the options password and token."),
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule="self.all(s, s.name in ['password', 'token'])",
                 message="secrets of a registry are named password or token",
@@ -221,7 +221,7 @@ class ExportSchema(SpecModel):
         ),
     ] = None
     evolution: Annotated[
-        Evolution | None,
+        EvolutionName | None,
         Field(
             description="Handling of schema fields without a column: refuse fails the job, "
             "grow adds columns, ignore drops the fields. Default: refuse."
@@ -290,7 +290,7 @@ class ExportTable(SpecModel):
             max_length=32,
             description="Catalog properties such as type, uri and io-impl. Default type: hadoop.",
         ),
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule="!('warehouse' in self)",
                 message="warehouse cannot be a catalog property. Set table.warehouse instead.",
@@ -315,19 +315,19 @@ class ExportTable(SpecModel):
         ),
     ] = None
     mode: Annotated[
-        Mode | None,
+        ExportMode | None,
         Field(
             description="append: each record is a row. upsert: the last record of each key "
             "is a row, and a tombstone deletes the row. Default: append."
         ),
     ] = None
     partition: Annotated[
-        Partition | None, Field(description="Partitioning of a new table. Default: none.")
+        TablePartitioning | None, Field(description="Partitioning of a new table. Default: none.")
     ] = None
     key_buckets: Annotated[
         int | None,
         Field(ge=1, le=10_000, description="Number of buckets by record key, for a new table."),
-        Kube(format="int32"),
+        KubernetesSchema(format="int32"),
     ] = None
     properties: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
@@ -335,7 +335,7 @@ class ExportTable(SpecModel):
             max_length=32,
             description="Table properties for a new table, by the names of the table format.",
         ),
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule="self.all(k, k.matches('^[A-Za-z][A-Za-z0-9._-]{0,127}$')) && "
                 'self.all(k, !self[k].contains("\'"))',
@@ -418,7 +418,7 @@ class ExportSource(SpecModel):
         Field(
             max_length=32, description="Options of the Spark source, see docs/reference/spark.md."
         ),
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule=f"self.all(k, k in {cel_list(OPTIONS)})",
                 message="an option is unknown or set by the operator. Remove it.",
@@ -440,7 +440,7 @@ class Continuous(SpecModel):
             description="Time between commits while there are new records. At least 1s. "
             "Default: 60s."
         ),
-        Kube(
+        KubernetesSchema(
             Rule(
                 # The pattern first: duration() fails on an invalid text, and would hide its own
                 # message.
@@ -476,7 +476,7 @@ class ExportSpec(SpecModel):
 
     topic_ref: Annotated[
         TopicRef,
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule=IMMUTABLE,
                 message="topicRef is immutable. Create an Export for the other topic.",
@@ -554,7 +554,7 @@ class ExportStatus(ApiModel):
             description="Id of the exported topic. A topic that is created again under the "
             "same name is not exported."
         ),
-        Kube(Rule(rule=IMMUTABLE, message="topicId never changes")),
+        KubernetesSchema(Rule(rule=IMMUTABLE, message="topicId never changes")),
     ] = None
     run: ExportRun | None = None
     failures: Annotated[
@@ -598,7 +598,7 @@ class Export(Resource):
     )
 
     spec: ExportSpec
-    status: Annotated[ExportStatus, Kube(default=pending(READY))] = Field(
+    status: Annotated[ExportStatus, KubernetesSchema(default=pending(READY))] = Field(
         default_factory=ExportStatus
     )
 
@@ -616,45 +616,45 @@ EXPORT = ResourceKind(
     category=CATEGORY,
     model=Export,
     columns=(
-        Column(
+        PrinterColumn(
             name="Topic",
             type="string",
             json_path=".spec.topicRef.name",
             description="Topic that is exported",
         ),
-        Column(
+        PrinterColumn(
             name="Table",
             type="string",
             json_path=".spec.table.name",
             description="Target table",
         ),
         condition_column("Ready"),
-        Column(
+        PrinterColumn(
             name="Reason",
             type="string",
             json_path='.status.conditions[?(@.type=="Ready")].reason',
             description="Reason of the condition Ready",
         ),
-        Column(
+        PrinterColumn(
             name="Lag",
             type="integer",
             json_path=".status.lag",
             description="Number of offsets that are not in the table yet",
         ),
-        Column(
+        PrinterColumn(
             name="Committed",
             type="date",
             json_path=".status.lastCommitTime",
             description="Time since the last commit",
         ),
-        Column(
+        PrinterColumn(
             name="Rows",
             type="integer",
             json_path=".status.rows",
             description="Number of rows in the table",
             priority=1,
         ),
-        Column(
+        PrinterColumn(
             name="Schedule",
             type="string",
             json_path=".spec.schedule",

@@ -20,7 +20,7 @@ from tidemark_operator.resources.broker_pod import (
 from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.export_policy import CODE_ENDS, CODE_PREFIXES
 from tidemark_operator.resources.references import SecretKeyRef, SecretRef
-from tidemark_operator.resources.schema import ATOMIC, Kube, ObjectName, Rule, SpecModel
+from tidemark_operator.resources.schema import ATOMIC, KubernetesSchema, ObjectName, Rule, SpecModel
 
 #: Keys of Spark's configuration that the job sets itself.
 OWN_CONF = (
@@ -59,7 +59,7 @@ class SecretValue(SpecModel):
 SecretValues = Annotated[
     tuple[SecretValue, ...],
     Field(max_length=16),
-    Kube(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+    KubernetesSchema(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
 ]
 
 
@@ -70,7 +70,7 @@ class JobVolume(SpecModel):
     mount_path: Annotated[
         str,
         Field(min_length=2, max_length=512, pattern="^/[^:]*$"),
-        Kube(
+        KubernetesSchema(
             Rule(
                 # A mount there would replace programs or Secrets of the image.
                 rule=f"!{cel_list(OWN_FOLDERS)}.exists(f, self == f || self.startsWith(f + '/'))"
@@ -97,7 +97,9 @@ class ExportJob(SpecModel):
         ),
     ] = None
     image_pull_policy: PullPolicy | None = None
-    image_pull_secrets: Annotated[tuple[SecretRef, ...], Field(max_length=8), Kube(**ATOMIC)] = ()
+    image_pull_secrets: Annotated[
+        tuple[SecretRef, ...], Field(max_length=8), KubernetesSchema(**ATOMIC)
+    ] = ()
     service_account_name: Annotated[
         ObjectName | None,
         Field(description="ServiceAccount for cloud workload identity. No API token is mounted."),
@@ -105,7 +107,7 @@ class ExportJob(SpecModel):
     cores: Annotated[
         int | None,
         Field(ge=1, le=CORES_MAX, description="Number of parallel tasks. Default: 2."),
-        Kube(format="int32"),
+        KubernetesSchema(format="int32"),
     ] = None
     resources: PodResources | None = None
     jars: Annotated[
@@ -116,12 +118,12 @@ class ExportJob(SpecModel):
             "Default: the JARs of the image, or Iceberg from Maven Central if "
             "the image has none.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     conf: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
         Field(max_length=32, description="Spark configuration such as spark.driver.memory."),
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule="self.all(k, k.startsWith('spark.') && k.size() <= 253)",
                 message="a Spark configuration key starts with spark.",
@@ -154,20 +156,24 @@ class ExportJob(SpecModel):
     volumes: Annotated[
         tuple[JobVolume, ...],
         Field(max_length=8),
-        Kube(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["mountPath"]}),
+        KubernetesSchema(
+            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["mountPath"]}
+        ),
     ] = ()
     node_selector: Labels = Field(default_factory=dict)
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32), Kube(**ATOMIC)] = ()
+    tolerations: Annotated[
+        tuple[Toleration, ...], Field(max_length=32), KubernetesSchema(**ATOMIC)
+    ] = ()
     affinity: Annotated[
         dict[str, Any] | None,
         Field(description="Affinity of the pod, as in a pod spec."),
-        Kube(**{"x-kubernetes-preserve-unknown-fields": True}),
+        KubernetesSchema(**{"x-kubernetes-preserve-unknown-fields": True}),
     ] = None
     priority_class_name: ObjectName | None = None
     pod_labels: Labels = Field(default_factory=dict)
     pod_annotations: Annotated[
         Annotations,
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
                 message="the operator sets the security context of the pod. Remove the "

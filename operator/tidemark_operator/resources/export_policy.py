@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tidemark_operator.resources.schema import ATOMIC, Kube, ObjectName, Rule, SpecModel
+from tidemark_operator.resources.schema import ATOMIC, KubernetesSchema, ObjectName, Rule, SpecModel
 
 ENTRIES_MAX = 64
 
@@ -76,7 +76,7 @@ KeyPattern = Annotated[
 Place = Annotated[
     str,
     Field(min_length=1, max_length=1024, pattern=r"^(/|[A-Za-z][A-Za-z0-9+.-]*:)\S*$"),
-    Kube(
+    KubernetesSchema(
         Rule(
             # A folder named .. would leave the allowed location.
             rule="!self.split('/').exists(part, part == '.' || part == '..')",
@@ -96,7 +96,7 @@ class ExportPolicy(SpecModel):
             description="Allowed values of job.image: a repository with any tag or digest, "
             "or one image. Default: only the operator's own image.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     jars: Annotated[
         tuple[Place, ...],
@@ -105,7 +105,7 @@ class ExportPolicy(SpecModel):
             description="Allowed locations of job.jars: a path or URI and everything below "
             "it. Default: paths of the image outside mounted volumes.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     spark_conf: Annotated[
         tuple[KeyPattern, ...],
@@ -115,7 +115,7 @@ class ExportPolicy(SpecModel):
             "trailing *. Default: memory, parallelism, time zone, and s3a "
             "credentials and endpoint. Keys that load code are never allowed.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     catalog_properties: Annotated[
         tuple[KeyPattern, ...],
@@ -125,7 +125,7 @@ class ExportPolicy(SpecModel):
             "with an optional trailing *. Default: properties of Iceberg's "
             "catalogs that load no other classes.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     endpoints: Annotated[
         tuple[Place, ...],
@@ -135,7 +135,7 @@ class ExportPolicy(SpecModel):
             "and schema registries with all paths below, and brokers as "
             "kafka://host:port. Default: the Cluster's own brokers and tier.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     warehouses: Annotated[
         tuple[Place, ...] | None,
@@ -145,7 +145,7 @@ class ExportPolicy(SpecModel):
             "everything below it. Default: any location in a pod; with a local "
             "operator, any location except local paths.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = None
     service_accounts: Annotated[
         tuple[ObjectName, ...],
@@ -153,12 +153,12 @@ class ExportPolicy(SpecModel):
             max_length=ENTRIES_MAX,
             description="Allowed values of job.serviceAccountName. Default: none.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     claims: Annotated[
         tuple[ObjectName, ...],
         Field(max_length=ENTRIES_MAX, description="Allowed claims of job.volumes. Default: none."),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     pod_labels: Annotated[
         tuple[KeyPattern, ...],
@@ -168,7 +168,7 @@ class ExportPolicy(SpecModel):
             "Services, NetworkPolicies and webhooks can select pods by labels. "
             "Default: none.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     pod_annotations: Annotated[
         tuple[KeyPattern, ...],
@@ -178,5 +178,5 @@ class ExportPolicy(SpecModel):
             "Webhooks can mount Secrets and add containers by annotations. "
             "Default: none.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()

@@ -11,13 +11,13 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
-from tidemark_operator.resources.schema import ATOMIC, Kube, Rule, SpecModel
+from tidemark_operator.resources.schema import ATOMIC, KubernetesSchema, Rule, SpecModel
 
 NODE_ID = "{nodeId}"
 EXTERNAL_BROKERS_MAX = 256
 
-Port = Annotated[int, Field(ge=1, le=65535), Kube(format="int32")]
-_NO_PORT = Kube(
+Port = Annotated[int, Field(ge=1, le=65535), KubernetesSchema(format="int32")]
+_NO_PORT = KubernetesSchema(
     Rule(
         rule="!self.matches('^[^:]*:[^:]*$')",
         message="host must not contain a port. Set the field port instead.",
@@ -74,7 +74,9 @@ class ExternalBroker(SpecModel):
     """Settings of an external listener for one broker."""
 
     node_id: Annotated[
-        int, Field(ge=0, le=INT32_MAX, description="Node id of the broker."), Kube(format="int32")
+        int,
+        Field(ge=0, le=INT32_MAX, description="Node id of the broker."),
+        KubernetesSchema(format="int32"),
     ]
     node_port: NodePort = None
     host: Annotated[Host | None, Field(description="Advertised to clients.")] = None
@@ -160,7 +162,7 @@ class ExternalListener(SpecModel):
     load_balancer_source_ranges: Annotated[
         tuple[Annotated[str, Field(max_length=64)], ...] | None,
         Field(max_length=64, description="As in a Service spec."),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = None
     bootstrap: ExternalBootstrap | None = None
     brokers: Annotated[
@@ -169,7 +171,9 @@ class ExternalListener(SpecModel):
             max_length=EXTERNAL_BROKERS_MAX,
             description="Overrides for individual brokers, by node id.",
         ),
-        Kube(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["nodeId"]}),
+        KubernetesSchema(
+            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["nodeId"]}
+        ),
     ] = ()
 
     def of_broker(self, node_id: int) -> ExternalBroker:

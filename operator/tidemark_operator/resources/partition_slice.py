@@ -14,8 +14,8 @@ from tidemark_operator.resources.names import INTERNAL_CATEGORY, PLURALS
 from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,
-    Column,
-    Kube,
+    KubernetesSchema,
+    PrinterColumn,
     ResourceKind,
     Rule,
 )
@@ -49,22 +49,22 @@ class PartitionSlice(Resource):
     controller_epoch: Annotated[
         int,
         Field(ge=0, le=INT32_MAX, description="Epoch of the controller that wrote the slice last."),
-        Kube(format="int32"),
+        KubernetesSchema(format="int32"),
     ]
     commit: Annotated[
         int,
         Field(ge=0, description="Number of the latest commit."),
-        Kube(format="int64"),
+        KubernetesSchema(format="int64"),
     ]
     partitions: Annotated[
         tuple[Row, ...],
         Field(max_length=65536, description="One row per partition."),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     directories: Annotated[
         tuple[Row, ...],
         Field(max_length=4096, description="Log directory id of each broker that a row names."),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     tombstones: Annotated[
         tuple[Row, ...],
@@ -72,7 +72,7 @@ class PartitionSlice(Resource):
             max_length=65536,
             description="Deleted topics and replicas that are still to be removed.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
     placed: Annotated[
         tuple[Row, ...],
@@ -80,7 +80,7 @@ class PartitionSlice(Resource):
             max_length=4096,
             description="Placements in other slices that no Topic status includes yet.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = ()
 
 
@@ -92,13 +92,13 @@ PARTITION_SLICE = ResourceKind(
     category=INTERNAL_CATEGORY,
     model=PartitionSlice,
     columns=(
-        Column(
+        PrinterColumn(
             name="Controller epoch",
             type="integer",
             json_path=".controllerEpoch",
             description="Epoch of the controller that wrote the slice last",
         ),
-        Column(
+        PrinterColumn(
             name="Commit",
             type="integer",
             json_path=".commit",

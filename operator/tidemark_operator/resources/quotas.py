@@ -9,14 +9,14 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from tidemark_operator.resources.schema import Kube, Rule, SpecModel
+from tidemark_operator.resources.schema import KubernetesSchema, Rule, SpecModel
 
 #: Client id that stands for each one without a quota of its own.
 EVERY_OTHER = "*"
 #: Number of client ids in one list.
 CLIENTS_MAX = 64
 
-_Rate = Annotated[int, Field(ge=1), Kube(format="int64")]
+_Rate = Annotated[int, Field(ge=1), KubernetesSchema(format="int64")]
 _ANY_RATE = (
     "has(self.producerByteRate) || has(self.consumerByteRate) || has(self.requestPercentage) || "
     "has(self.controllerMutationRate)"
@@ -40,7 +40,7 @@ class Rates(SpecModel):
             description="Percent of the time of a broker's request thread. 100 is the whole "
             "thread.",
         ),
-        Kube(format="int32"),
+        KubernetesSchema(format="int32"),
     ] = None
     controller_mutation_rate: Annotated[
         _Rate | None, Field(description="Partition creations and deletions per second (KIP-599).")
@@ -73,7 +73,9 @@ class ClientIdQuotas(Rates):
 ClientIds = Annotated[
     tuple[ClientIdQuotas, ...],
     Field(max_length=CLIENTS_MAX),
-    Kube(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["clientId"]}),
+    KubernetesSchema(
+        **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["clientId"]}
+    ),
 ]
 
 

@@ -20,13 +20,13 @@ from tidemark_operator.resources.schema import (
     IMMUTABLE,
     PAUSED,
     ApiModel,
-    Column,
     ControllerEpoch,
     Count,
     Generation,
     Int32,
     Int64,
-    Kube,
+    KubernetesSchema,
+    PrinterColumn,
     ResourceKind,
     Rule,
     SpecModel,
@@ -36,7 +36,9 @@ from tidemark_operator.resources.schema import (
 from tidemark_operator.resources.times import RecordTime, Time
 
 _Model = TypeVar("_Model")
-PartitionIndex = Annotated[int, Field(ge=0, le=PARTITIONS_MAX - 1), Kube(format="int32")]
+PartitionIndex = Annotated[
+    int, Field(ge=0, le=PARTITIONS_MAX - 1), KubernetesSchema(format="int32")
+]
 
 
 class PartitionPoint(SpecModel):
@@ -61,7 +63,7 @@ class PartitionPoint(SpecModel):
             ge=-1,
             description="Delete records below this offset. -1: up to the high watermark.",
         ),
-        Kube(format="int64"),
+        KubernetesSchema(format="int64"),
     ] = None
     before_time: Annotated[
         RecordTime | None,
@@ -104,7 +106,7 @@ class AllPartitions(SpecModel):
     before_offset: Annotated[
         int | None,
         Field(ge=-1, description="Only -1 is allowed: delete up to the high watermark."),
-        Kube(
+        KubernetesSchema(
             Rule(
                 rule="self == -1",
                 message="beforeOffset for all partitions must be -1. For other "
@@ -168,7 +170,9 @@ class RecordDeletionSpec(SpecModel):
     partitions: Annotated[
         tuple[PartitionPoint, ...] | None,
         Field(min_length=1, max_length=1024),
-        Kube(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["partition"]}),
+        KubernetesSchema(
+            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["partition"]}
+        ),
     ] = None
     all: AllPartitions | None = None
     timeout: Annotated[
@@ -244,7 +248,7 @@ class RecordDeletionStatus(ApiModel):
     topic_id: Annotated[
         TopicIdText | None,
         Field(description="Id of the topic that the offsets were resolved for."),
-        Kube(Rule(rule=IMMUTABLE, message="topicId never changes")),
+        KubernetesSchema(Rule(rule=IMMUTABLE, message="topicId never changes")),
     ] = None
     resolved: Annotated[
         tuple[ResolvedPoint, ...] | None,
@@ -252,10 +256,12 @@ class RecordDeletionStatus(ApiModel):
             max_length=PARTITIONS_MAX,
             description="Offsets that were resolved before the deletion. They never change.",
         ),
-        Kube(Rule(rule=IMMUTABLE, message="resolved never changes"), **ATOMIC),
+        KubernetesSchema(Rule(rule=IMMUTABLE, message="resolved never changes"), **ATOMIC),
     ] = None
     partitions: Annotated[
-        tuple[PartitionProgress, ...] | None, Field(max_length=PARTITIONS_MAX), Kube(**ATOMIC)
+        tuple[PartitionProgress, ...] | None,
+        Field(max_length=PARTITIONS_MAX),
+        KubernetesSchema(**ATOMIC),
     ] = None
     records: Annotated[
         Count | None,
@@ -276,7 +282,7 @@ class RecordDeletion(Resource):
     """Request to delete records of a topic."""
 
     spec: RecordDeletionSpec
-    status: Annotated[RecordDeletionStatus, Kube(default=pending(SUCCEEDED))] = Field(
+    status: Annotated[RecordDeletionStatus, KubernetesSchema(default=pending(SUCCEEDED))] = Field(
         default_factory=RecordDeletionStatus
     )
 
@@ -294,26 +300,26 @@ RECORD_DELETION = ResourceKind(
     category=CATEGORY,
     model=RecordDeletion,
     columns=(
-        Column(
+        PrinterColumn(
             name="Topic",
             type="string",
             json_path=".spec.topicRef.name",
             description="Topic whose records are deleted",
         ),
         condition_column("Succeeded"),
-        Column(
+        PrinterColumn(
             name="Reason",
             type="string",
             json_path='.status.conditions[?(@.type=="Succeeded")].reason',
             description="Reason of the condition Succeeded",
         ),
-        Column(
+        PrinterColumn(
             name="Records",
             type="integer",
             json_path=".status.records",
             description="Number of deleted offsets",
         ),
-        Column(
+        PrinterColumn(
             name="Finished",
             type="date",
             json_path=".status.completionTime",

@@ -5,7 +5,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from tidemark_operator.resources.schema import IMMUTABLE, Kube, ObjectName, Rule, SpecModel
+from tidemark_operator.resources.schema import (
+    IMMUTABLE,
+    KubernetesSchema,
+    ObjectName,
+    Rule,
+    SpecModel,
+)
 
 
 class ClusterRef(SpecModel):
@@ -61,7 +67,7 @@ def secret_names(part: object) -> frozenset[str]:
 
 FixedClusterRef = Annotated[
     ClusterRef,
-    Kube(
+    KubernetesSchema(
         Rule(
             rule=IMMUTABLE,
             message="clusterRef is immutable. Create another object for the other cluster.",

@@ -54,7 +54,7 @@ class Rule:
 IMMUTABLE = "self == oldSelf"
 
 
-class Kube:
+class KubernetesSchema:
     """Annotation of a field: its CEL rules and schema keys that only Kubernetes has."""
 
     def __init__(self, *rules: Rule, **keys: object) -> None:
@@ -107,9 +107,9 @@ class SpecModel(ApiModel):
     model_config = ConfigDict(extra="forbid")
 
 
-Int32 = Annotated[int, Field(le=INT32_MAX), Kube(format="int32")]
-Int64 = Annotated[int, Kube(format="int64")]
-Count = Annotated[int, Field(ge=0), Kube(format="int64")]
+Int32 = Annotated[int, Field(le=INT32_MAX), KubernetesSchema(format="int32")]
+Int64 = Annotated[int, KubernetesSchema(format="int64")]
+Count = Annotated[int, Field(ge=0), KubernetesSchema(format="int64")]
 #: A failure zone, which is a line of a broker's configuration: no control characters.
 Rack = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 #: Kafka's text of a topic id: base64url without padding.
@@ -127,14 +127,14 @@ ObjectName = Annotated[
 Generation = Annotated[
     int,
     Field(ge=0),
-    Kube(
+    KubernetesSchema(
         Rule(rule="self >= oldSelf", message="observedGeneration never goes back"), format="int64"
     ),
 ]
 ControllerEpoch = Annotated[
     int,
     Field(ge=0, le=INT32_MAX),
-    Kube(
+    KubernetesSchema(
         Rule(
             rule="self >= oldSelf",
             message="STALE_CONTROLLER_EPOCH: a newer controller has written this "
@@ -147,7 +147,7 @@ ControllerEpoch = Annotated[
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class PrinterColumn:
     """A printer column; ``priority`` 1 shows it with ``-o wide`` only."""
 
     name: str
@@ -157,9 +157,11 @@ class Column:
     priority: int = 0
 
 
-def condition_column(condition: str, *, name: str | None = None, priority: int = 0) -> Column:
+def condition_column(
+    condition: str, *, name: str | None = None, priority: int = 0
+) -> PrinterColumn:
     """Return the column with the status of a condition."""
-    return Column(
+    return PrinterColumn(
         name=name or condition,
         type="string",
         json_path=f'.status.conditions[?(@.type=="{condition}")].status',
@@ -168,14 +170,14 @@ def condition_column(condition: str, *, name: str | None = None, priority: int =
     )
 
 
-PAUSED = Column(
+PAUSED = PrinterColumn(
     name="Paused",
     type="string",
     json_path=r".metadata.annotations.tidemark\.dev/paused",
     description="true if reconciliation is paused by the annotation tidemark.dev/paused",
 )
 
-AGE = Column(
+AGE = PrinterColumn(
     name="Age",
     type="date",
     json_path=".metadata.creationTimestamp",
@@ -193,5 +195,5 @@ class ResourceKind:
     short_names: tuple[str, ...]
     category: str
     model: type[BaseModel]
-    columns: tuple[Column, ...]
+    columns: tuple[PrinterColumn, ...]
     has_status: bool = True

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, PlainSerializer
 
-from tidemark_operator.resources.schema import Kube, Rule
+from tidemark_operator.resources.schema import KubernetesSchema, Rule
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -36,7 +36,7 @@ Time = Annotated[AwareDatetime, PlainSerializer(time_text, when_used="json")]
 RecordTime = Annotated[
     Time,
     AfterValidator(_since_the_epoch),
-    Kube(
+    KubernetesSchema(
         Rule(
             rule="self >= timestamp('1970-01-01T00:00:00Z')",
             message="timestamps before 1970 are not supported",

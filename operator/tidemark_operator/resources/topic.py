@@ -14,7 +14,7 @@ from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
-from tidemark_operator.resources.acceptances import ACCEPTED_MAX, Accepted
+from tidemark_operator.resources.acceptances import ACCEPTED_MAX, AcceptanceRecord
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import TopicConfig, cel_list
 from tidemark_operator.resources.durations import Duration
@@ -27,12 +27,12 @@ from tidemark_operator.resources.schema import (
     ATOMIC,
     PAUSED,
     ApiModel,
-    Column,
     ControllerEpoch,
     Count,
     Generation,
     Int32,
-    Kube,
+    KubernetesSchema,
+    PrinterColumn,
     ResourceKind,
     Rule,
     SpecModel,
@@ -48,21 +48,21 @@ from tidemark_operator.resources.topic_rules import (
 )
 
 
-class DisablePolicy(enum.StrEnum):
+class DisablePolicyName(enum.StrEnum):
     """Handling of tiered data when tiering is disabled (KIP-950)."""
 
     RETAIN = "Retain"
     DELETE = "Delete"
 
 
-class DeletionPolicy(enum.StrEnum):
+class DeletionPolicyName(enum.StrEnum):
     """Handling of the topic when its object is deleted."""
 
     DELETE = "Delete"
     ORPHAN = "Orphan"
 
 
-class TieringState(enum.StrEnum):
+class TieringStateName(enum.StrEnum):
     """State of tiering (KIP-950)."""
 
     ENABLED = "Enabled"
@@ -70,7 +70,7 @@ class TieringState(enum.StrEnum):
     DISABLED = "Disabled"
 
 
-class LocalRetention(SpecModel):
+class LocalRetentionSpec(SpecModel):
     """Data of a tiered topic that stays on the brokers' disks.
 
     Default: the total retention of the topic.
@@ -85,19 +85,19 @@ class LocalRetention(SpecModel):
     ] = None
 
 
-class Tiering(SpecModel):
+class TopicTieringSpec(SpecModel):
     """Tiered storage of the topic."""
 
     enabled: Annotated[bool, Field(description="Upload closed segments to the remote tier.")]
     disable_policy: Annotated[
-        DisablePolicy | None,
+        DisablePolicyName | None,
         Field(
             description="Handling of tiered data when tiering is disabled. Retain keeps it "
             "readable until its retention ends. Delete deletes it. Default: "
             "remote.log.disable.policy of the Cluster, or Retain."
         ),
     ] = None
-    local_retention: LocalRetention | None = None
+    local_retention: LocalRetentionSpec | None = None
 
     @property
     def local_time(self) -> str | None:
@@ -124,7 +124,7 @@ class TopicSpec(SpecModel):
             max_length=249,
             description="Kafka name of the topic. Default: the name of the object. Immutable.",
         ),
-        Kube(
+        KubernetesSchema(
             Rule(rule="self != '.' && self != '..'", message="a topic name must not be . or .."),
             Rule(
                 rule=f"!(self in {cel_list(sorted(INTERNAL_TOPICS - COORDINATORS_TOPICS))})",
@@ -139,19 +139,19 @@ class TopicSpec(SpecModel):
             le=PARTITIONS_MAX,
             description="Number of partitions. It cannot be lowered once they exist.",
         ),
-        Kube(format="int32"),
+        KubernetesSchema(format="int32"),
     ]
     replication_factor: Annotated[
         int,
         Field(ge=1, le=REPLICAS_MAX, description="Number of replicas of each partition."),
-        Kube(format="int32"),
+        KubernetesSchema(format="int32"),
     ]
     config: Annotated[
         TopicConfig | None, Field(description="Topic configuration by Kafka's keys.")
     ] = None
-    tiering: Tiering | None = None
+    tiering: TopicTieringSpec | None = None
     deletion_policy: Annotated[
-        DeletionPolicy | None,
+        DeletionPolicyName | None,
         Field(
             description="Delete removes the topic and its data with the object. Orphan "
             "keeps them and lists the topic in status.leftBehind of the "
@@ -167,7 +167,7 @@ class TopicSpec(SpecModel):
     @property
     def is_orphaned_on_delete(self) -> bool:
         """Whether the topic outlives its object."""
-        return self.deletion_policy is DeletionPolicy.ORPHAN
+        return self.deletion_policy is DeletionPolicyName.ORPHAN
 
 
 class TieringStatus(ApiModel):
@@ -175,22 +175,22 @@ class TieringStatus(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = TIERING_STATUS_RULES
 
-    state: TieringState
+    state: TieringStateName
     epoch: Annotated[
         int,
         Field(ge=0, le=INT32_MAX, description="Tiered epoch (KIP-950)."),
-        Kube(
+        KubernetesSchema(
             Rule(rule="self >= oldSelf", message="the tiered epoch never goes back"), format="int32"
         ),
     ]
     policy: Annotated[
-        DisablePolicy | None, Field(description="Policy of the latest disablement.")
+        DisablePolicyName | None, Field(description="Policy of the latest disablement.")
     ] = None
     since: Annotated[Time | None, Field(description="When the topic entered the state.")] = None
     pending_brokers: Annotated[
         tuple[Int32, ...] | None,
         Field(max_length=1024, description="Brokers that have not acknowledged the state yet."),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = None
     remote_segments: Count | None = None
     remote_bytes: Count | None = None
@@ -222,7 +222,7 @@ class TopicStatus(ApiModel):
     topic_id: Annotated[
         TopicIdText | None,
         Field(description="Kafka topic id (base64url, 22 characters). It never changes."),
-        Kube(Rule(rule="self == oldSelf", message="topicId never changes")),
+        KubernetesSchema(Rule(rule="self == oldSelf", message="topicId never changes")),
     ] = None
     tiering: TieringStatus | None = None
     replicas: ReplicaCounts | None = None
@@ -240,7 +240,7 @@ class TopicStatus(ApiModel):
             description="Configuration keys that the operator has set on Apache Kafka. A "
             "key that is removed from the manifest is reset.",
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = None
     held_config: Annotated[
         Mapping[str, Annotated[str, Field(max_length=1024)]] | None,
@@ -252,11 +252,11 @@ class TopicStatus(ApiModel):
         ),
     ] = None
     accepted: Annotated[
-        tuple[Accepted, ...] | None,
+        tuple[AcceptanceRecord, ...] | None,
         Field(
             max_length=ACCEPTED_MAX, description="Latest losses that were accepted by annotation."
         ),
-        Kube(**ATOMIC),
+        KubernetesSchema(**ATOMIC),
     ] = None
     conditions: Conditions = ()
 
@@ -267,7 +267,7 @@ class Topic(Resource):
     rules: ClassVar[tuple[Rule, ...]] = TOPIC_RULES
 
     spec: TopicSpec
-    status: Annotated[TopicStatus, Kube(default=pending(READY))] = Field(
+    status: Annotated[TopicStatus, KubernetesSchema(default=pending(READY))] = Field(
         default_factory=TopicStatus
     )
 
@@ -290,38 +290,38 @@ TOPIC = ResourceKind(
     category=CATEGORY,
     model=Topic,
     columns=(
-        Column(
+        PrinterColumn(
             name="Topic",
             type="string",
             json_path=".spec.topicName",
             description="Kafka name of the topic, if it differs from the object's name",
         ),
-        Column(
+        PrinterColumn(
             name="Partitions",
             type="integer",
             json_path=".spec.partitions",
             description="Partitions wanted",
         ),
-        Column(
+        PrinterColumn(
             name="Replicas",
             type="integer",
             json_path=".spec.replicationFactor",
             description="Number of replicas of each partition",
         ),
-        Column(
+        PrinterColumn(
             name="Tiering",
             type="string",
             json_path=".status.tiering.state",
             description="State of tiering",
         ),
-        Column(
+        PrinterColumn(
             name="Placeholders",
             type="integer",
             json_path=".status.replicas.placeholders",
             description="Number of replicas without a broker",
             priority=1,
         ),
-        Column(
+        PrinterColumn(
             name="Remote segments",
             type="integer",
             json_path=".status.tiering.remoteSegments",
@@ -330,7 +330,7 @@ TOPIC = ResourceKind(
         ),
         condition_column("FullyReplicated", name="In-Sync"),
         condition_column("Ready"),
-        Column(
+        PrinterColumn(
             name="Reason",
             type="string",
             json_path='.status.conditions[?(@.type=="Ready")].reason',

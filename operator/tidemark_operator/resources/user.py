@@ -21,10 +21,10 @@ from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,
     ApiModel,
-    Column,
     ControllerEpoch,
     Generation,
-    Kube,
+    KubernetesSchema,
+    PrinterColumn,
     ResourceKind,
     Rule,
     SpecModel,
@@ -97,7 +97,7 @@ class Authentication(SpecModel):
 class Authorization(SpecModel):
     """Permissions of the user. They apply only if the Cluster has spec.authorization."""
 
-    acls: Annotated[tuple[AclRule, ...], Field(max_length=ACLS_MAX), Kube(**ATOMIC)]
+    acls: Annotated[tuple[AclRule, ...], Field(max_length=ACLS_MAX), KubernetesSchema(**ATOMIC)]
 
 
 class UserSpec(SpecModel):
@@ -166,7 +166,9 @@ class User(Resource):
     )
 
     spec: UserSpec
-    status: Annotated[UserStatus, Kube(default=pending(READY))] = Field(default_factory=UserStatus)
+    status: Annotated[UserStatus, KubernetesSchema(default=pending(READY))] = Field(
+        default_factory=UserStatus
+    )
 
 
 def parse_user(obj: Mapping[str, Any]) -> User:
@@ -182,32 +184,32 @@ USER = ResourceKind(
     category=CATEGORY,
     model=User,
     columns=(
-        Column(
+        PrinterColumn(
             name="Cluster",
             type="string",
             json_path=".spec.clusterRef.name",
             description="Cluster of the user",
         ),
-        Column(
+        PrinterColumn(
             name="Username",
             type="string",
             json_path=".status.username",
             description="The principal",
         ),
-        Column(
+        PrinterColumn(
             name="Authentication",
             type="string",
             json_path=".spec.authentication.type",
             description="Authentication type, if set",
         ),
         condition_column("Ready"),
-        Column(
+        PrinterColumn(
             name="Reason",
             type="string",
             json_path='.status.conditions[?(@.type=="Ready")].reason',
             description="Reason of the condition Ready",
         ),
-        Column(
+        PrinterColumn(
             name="Secret",
             type="string",
             json_path=".status.secret",

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from tidemark_operator.controller.commit import Commit, Draft, SliceFull, SliceWrite, plan
+from tidemark_operator.controller.commit import Draft, GroupCommit, SliceFull, SliceWrite, plan
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, Tombstone
@@ -117,7 +117,7 @@ class TrackingDraft(Draft):
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting(Generic[T]):
+class _PendingDecision(Generic[T]):
     """A queued decision, with what its last attempt touched."""
 
     decide: Callable[[Draft], T]
@@ -177,7 +177,7 @@ class Committer:
         self.state = state
         self._reports = reports
         self._store = store
-        self._line: list[_Waiting[Any]] = []
+        self._line: list[_PendingDecision[Any]] = []
         self._busy = busy
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -201,7 +201,7 @@ class Committer:
         if self._ended is not None:
             raise NotLeading("the term has ended")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._line.append(_Waiting(decide, answer, urgent))
+        self._line.append(_PendingDecision(decide, answer, urgent))
         self._wake.set()
         if urgent:
             self._urgent.set()
@@ -301,7 +301,7 @@ class Committer:
         # A caller that was cancelled needs no decision.
         await self._commit([waiting for waiting in group if not waiting.answer.done()])
 
-    async def _commit(self, group: list[_Waiting[Any]]) -> None:
+    async def _commit(self, group: list[_PendingDecision[Any]]) -> None:
         """Decide a group on one draft and store it.
 
         A group that does not fit (a slice would be full) is halved, down to the one decision that
@@ -323,7 +323,7 @@ class Committer:
             return
         await self._store_group(taken, commit)
 
-    async def _store_group(self, taken: list[_Waiting[Any]], commit: Commit) -> None:
+    async def _store_group(self, taken: list[_PendingDecision[Any]], commit: GroupCommit) -> None:
         started_s = time.monotonic()
         try:
             slices = await self._store.write_all(
@@ -339,14 +339,16 @@ class Committer:
         self.groups += 1
         self._finish(taken, slices, brokers, time.monotonic() - started_s)
 
-    def _take(self, group: list[_Waiting[Any]]) -> tuple[TrackingDraft, list[_Waiting[Any]]]:
+    def _take(
+        self, group: list[_PendingDecision[Any]]
+    ) -> tuple[TrackingDraft, list[_PendingDecision[Any]]]:
         """Run the decisions on one draft.
 
         One that raises gets its exception. As it may have left half a change, those before it are
         decided again and those after it wait.
         """
         draft = TrackingDraft(self.state)
-        taken: list[_Waiting[Any]] = []
+        taken: list[_PendingDecision[Any]] = []
         for position, waiting in enumerate(group):
             draft.begin()
             earlier_events = len(draft.events)
@@ -371,7 +373,7 @@ class Committer:
         if draft.touched and not self._reports.are_in:
             raise _TooEarly
 
-    async def _write_brokers(self, commit: Commit, slices: dict[int, bool]) -> dict[int, bool]:
+    async def _write_brokers(self, commit: GroupCommit, slices: dict[int, bool]) -> dict[int, bool]:
         """Write registrations after the slices; none if a slice was not stored.
 
         A persisted registration implies that the ISRs were left.
@@ -394,15 +396,15 @@ class Committer:
 
     def _finish(
         self,
-        taken: list[_Waiting[Any]],
+        taken: list[_PendingDecision[Any]],
         slices: dict[int, bool],
         brokers: dict[int, bool],
         seconds: float,
     ) -> None:
         failed_slices = {index for index, done in slices.items() if not done}
         failed_brokers = {node for node, done in brokers.items() if not done}
-        done: list[_Waiting[Any]] = []
-        again: list[_Waiting[Any]] = []
+        done: list[_PendingDecision[Any]] = []
+        again: list[_PendingDecision[Any]] = []
         # A decision fails if any slice or broker that it touched was not stored.
         for waiting in taken:
             failed = waiting.slices & failed_slices or waiting.brokers & failed_brokers
@@ -424,7 +426,7 @@ class Committer:
         self._line[:0] = [waiting for waiting in again if self._may_retry(waiting)]
 
     @staticmethod
-    def _may_retry(waiting: _Waiting[Any]) -> bool:
+    def _may_retry(waiting: _PendingDecision[Any]) -> bool:
         waiting.taken += 1
         if waiting.taken < RETAKEN_MAX:
             return True

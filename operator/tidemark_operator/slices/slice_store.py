@@ -26,7 +26,13 @@ from tidemark_operator.controller.commit import (
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.slice_claim import FoundSlice
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
+from tidemark_operator.kube.errors import (
+    ApiServerUnavailable,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+)
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
 from tidemark_operator.leadership.terms import ControllerFenced, NotLeading, SlicesBehind
 from tidemark_operator.resources.names import CLUSTER_LABEL, SLICE_FINALIZER, slice_name
@@ -179,7 +185,7 @@ class SliceStore:
             self._check_leading()
             try:
                 took_effect = await self._put(write)
-            except (Conflict, Unavailable) as error:
+            except (Conflict, ApiServerUnavailable) as error:
                 logger.info("slice %d: %s", write.index, error)
                 took_effect = await self._settle(state, write)
             except NotFound as error:
@@ -211,7 +217,7 @@ class SliceStore:
             try:
                 now = await self._get(write.index)
                 break
-            except (Unavailable, Forbidden) as error:
+            except (ApiServerUnavailable, Forbidden) as error:
                 failures += 1
                 logger.warning("slice %d cannot be read: %s", write.index, error)
                 await asyncio.sleep(REREAD.pause_s(failures, jitter=random.random()))

@@ -12,14 +12,14 @@ from tidemark_operator.controller import elections
 from tidemark_operator.controller.events import numbers, quoted, warning
 from tidemark_operator.controller.model import BrokerHealth, RowKey, TopicInfo
 from tidemark_operator.kube.kinds import BROKER, TOPIC
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 
 #: Delay of a status write that only changes figures, in seconds.
 FIGURES_S = 30.0
 FIGURES_DISABLING_S = 1.0
 
 
-def take_report(services: Services, request: control.BrokerStatusRequest) -> None:
+def take_report(services: ReconcilerServices, request: control.BrokerStatusRequest) -> None:
     """Record the status report of a registered broker."""
     _take_health(services, request)
     _take_failed(services, request)
@@ -27,7 +27,7 @@ def take_report(services: Services, request: control.BrokerStatusRequest) -> Non
         _take_partition(services, report)
 
 
-def _take_health(services: Services, request: control.BrokerStatusRequest) -> None:
+def _take_health(services: ReconcilerServices, request: control.BrokerStatusRequest) -> None:
     state, queue = services.state, services.queue
     health = BrokerHealth(
         log_bytes=request.log_bytes,
@@ -56,7 +56,7 @@ def _take_health(services: Services, request: control.BrokerStatusRequest) -> No
 
 
 def _set_aside_changed(
-    services: Services, node_id: int, former: BrokerHealth | None, health: BrokerHealth
+    services: ReconcilerServices, node_id: int, former: BrokerHealth | None, health: BrokerHealth
 ) -> None:
     """Emit one Event for each Topic with a replica that the broker copies again completely."""
     # A broker repeats the list in every report; only new entries are news.
@@ -78,7 +78,7 @@ def _set_aside_changed(
             services.wake_topic(topic_id)
 
 
-def _take_failed(services: Services, request: control.BrokerStatusRequest) -> None:
+def _take_failed(services: ReconcilerServices, request: control.BrokerStatusRequest) -> None:
     """Record which replicas' storage fails or works again, and elect their leaders accordingly."""
     state, node_id = services.state, request.broker_id
     named = {
@@ -97,7 +97,9 @@ def _take_failed(services: Services, request: control.BrokerStatusRequest) -> No
         )
 
 
-async def _storage_changed(services: Services, node_id: int, news: frozenset[RowKey]) -> None:
+async def _storage_changed(
+    services: ReconcilerServices, node_id: int, news: frozenset[RowKey]
+) -> None:
     await services.committer.until_decided(
         lambda draft: elections.storage_changed(draft, node_id, news),
         f"the storage report of broker {node_id}",
@@ -106,7 +108,7 @@ async def _storage_changed(services: Services, node_id: int, news: frozenset[Row
         services.wake_topic(topic_id)
 
 
-def _take_partition(services: Services, report: control.PartitionStatus) -> None:
+def _take_partition(services: ReconcilerServices, report: control.PartitionStatus) -> None:
     state = services.state
     row = state.row((report.topic_id, report.partition))
     topic = state.topic_by_id(report.topic_id)
@@ -126,7 +128,9 @@ def _take_partition(services: Services, report: control.PartitionStatus) -> None
         services.queue.add_later(key, FIGURES_DISABLING_S if disabling else FIGURES_S)
 
 
-def _note_remaining(services: Services, topic: TopicInfo, report: control.PartitionStatus) -> None:
+def _note_remaining(
+    services: ReconcilerServices, topic: TopicInfo, report: control.PartitionStatus
+) -> None:
     state = services.state
     reports = (
         state.reports.get((report.topic_id, partition))

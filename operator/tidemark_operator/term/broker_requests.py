@@ -32,7 +32,7 @@ from tidemark_operator.listener.frames import Response
 from tidemark_operator.listener.responses import not_controller
 from tidemark_operator.listener.server import ControlHandler, ControlServer
 from tidemark_operator.listener.sessions import Beat
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.term.broker_reports import take_report
 from tidemark_operator.term.producer_ids import ProducerIdBlocks
 from tidemark_operator.term.replica_states import ReplicaStates
@@ -52,7 +52,7 @@ FENCED_AGAIN_S = 1.0
 class RequestedTerm:
     """Parts of a term that brokers' requests need; ``end`` ends the term."""
 
-    services: Services
+    services: ReconcilerServices
     brokers: OwnBrokers
     changer: TopicChanger
     producer_ids: ProducerIdBlocks
@@ -465,7 +465,7 @@ def _is_duplicate(refused: tuple[ErrorCode, str] | None) -> bool:
     return refused is not None and refused[0] is ErrorCode.duplicate_broker_registration
 
 
-async def _first_reports(services: Services) -> None:
+async def _first_reports(services: ReconcilerServices) -> None:
     """Wait until every live broker has reported the states it received, or until the time limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FIRST_REPORTS_S):

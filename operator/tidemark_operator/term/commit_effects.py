@@ -9,7 +9,7 @@ from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.reconcile.registrations import write_broker
 from tidemark_operator.reconcile.replica_logs import LogQuestions
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.slices.committer import CommitListener, Committed
 
 BROKER_FIGURES_S = 10.0
@@ -18,7 +18,9 @@ BROKER_FIGURES_S = 10.0
 class CommitEffects(CommitListener):
     """The committer's listener of one term."""
 
-    def __init__(self, services: Services, server: ControlServer, questions: LogQuestions) -> None:
+    def __init__(
+        self, services: ReconcilerServices, server: ControlServer, questions: LogQuestions
+    ) -> None:
         self._services = services
         self._server = server
         self._questions = questions

@@ -15,7 +15,7 @@ from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.definitions import Definition, look_at_definition
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import BROKER, BY_KIND, CLUSTER, TOPIC, Key, Kind
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class DefinitionWatch:
 
     def __init__(
         self,
-        objects: ObjectStore,
+        objects: ObjectCache,
         namespace: str,
         deliver: Callable[[Key, bool], None],
         changed: Callable[[], None],

@@ -23,7 +23,7 @@ from tidemark_operator.kube.kinds import BROKER, USER
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.reconcile.first_reports import OTHERS_TURNS
 from tidemark_operator.reconcile.replica_logs import LogQuestions
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.names import CLIENTS_RENEWAL_ANNOTATION, RENEWAL_ANNOTATION
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Pacemaker:
     """Clock of one term."""
 
     def __init__(
-        self, services: Services, questions: LogQuestions, *, leads: Callable[[], bool]
+        self, services: ReconcilerServices, questions: LogQuestions, *, leads: Callable[[], bool]
     ) -> None:
         self._services = services
         self._questions = questions

@@ -16,7 +16,7 @@ from tidemark.wire.control import AllocateProducerIdsResponse
 from tidemark_operator.controller.topic_restore import first_producer_id
 from tidemark_operator.kube.errors import Conflict, KubeError
 from tidemark_operator.kube.kinds import CLUSTER
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ TRIES_MAX = 10
 class ProducerIdBlocks:
     """Allocator of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         self._lock = asyncio.Lock()
 

@@ -46,7 +46,7 @@ from tidemark_operator.objects.conversions import (
     stored_fenced,
     topic_info,
 )
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.metadata import InvalidResource
@@ -69,7 +69,7 @@ COMMIT_UNKNOWN = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class TakenOver:
+class TakeoverResult:
     """Start of a term; ``adopted`` is the acceptance by annotation that made it possible."""
 
     cluster_key: Key
@@ -79,16 +79,16 @@ class TakenOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakeOver:
+class Takeover:
     """Inputs of a takeover; ``run`` performs it."""
 
     api: KubeApi
     namespace: str
     identity: str
     leads: Callable[[], bool]
-    objects: ObjectStore
+    objects: ObjectCache
 
-    async def run(self, cluster: str, floor: int, *, behind: bool = False) -> TakenOver:
+    async def run(self, cluster: str, floor: int, *, behind: bool = False) -> TakeoverResult:
         """Become the controller of a Cluster, under an epoch above ``floor``.
 
         ``behind``: a broker received more than the slices hold. The same follows if a broker has
@@ -143,7 +143,7 @@ class TakeOver:
             len(state.topics),
             len(state.brokers),
         )
-        return TakenOver(key_of(body), state, store, claimed.adopted)
+        return TakeoverResult(key_of(body), state, store, claimed.adopted)
 
     async def _claim_epoch(self, body: Json, claimed: SliceClaim, floor: int, behind: bool) -> Json:
         """Add our finalizer, then raise the epoch: nothing exists outside before the finalizer."""
@@ -249,7 +249,7 @@ def load(state: ControllerState, store: SliceStore) -> None:
             ) from error
 
 
-def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
+def absorb(state: ControllerState, objects: ObjectCache, cluster: str) -> None:
     """Put the Topics and Brokers of the Cluster into the state, and expect its Users.
 
     Fields that this version does not know exclude no object. A term without a Topic would send

@@ -32,12 +32,12 @@ from tidemark_operator.reconcile.record_deletions import RecordDeletionReconcile
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.refused_creations import reporter
 from tidemark_operator.reconcile.replica_logs import LogQuestions
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.term_tasks import relist, telling
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.users import UserReconciler
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
-from tidemark_operator.settings import Settings
+from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
 from tidemark_operator.term.commit_effects import CommitEffects
 from tidemark_operator.term.pacemaker import TICK_S, Pacemaker
@@ -54,12 +54,12 @@ class Term:
 
     def __init__(
         self,
-        services: Services,
+        services: ReconcilerServices,
         brokers: OwnBrokers,
         server: ControlServer,
         requests: BrokerRequests,
         *,
-        settings: Settings,
+        settings: OperatorSettings,
         leads: Callable[[], bool],
         last_pass: LastPass,
     ) -> None:

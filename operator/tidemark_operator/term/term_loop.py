@@ -31,7 +31,7 @@ from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes, Pulse
 from tidemark_operator.jobs.runner import JobRunner
-from tidemark_operator.kafka_term.takeover import TakeOver as KafkaTakeOver
+from tidemark_operator.kafka_term.takeover import KafkaTakeover as KafkaTakeOver
 from tidemark_operator.kafka_term.term import KafkaTerm, TermRoom, kafka_term
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound
@@ -49,20 +49,20 @@ from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.statuses import StatusWriter
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.failures import reason_of, sentence_of
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.reconcile.state_metrics import measure
 from tidemark_operator.reconcile.workers import LastPass
-from tidemark_operator.settings import Settings
+from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.slices.committer import Committer
 from tidemark_operator.slices.slice_store import SlicesUnusable
 from tidemark_operator.term.broker_requests import BrokerRequests
 from tidemark_operator.term.cluster_teardown import bury
 from tidemark_operator.term.definitions import DefinitionWatch
-from tidemark_operator.term.takeover import TakenOver, TakeOver
+from tidemark_operator.term.takeover import Takeover, TakeoverResult
 from tidemark_operator.term.term import Term
 from tidemark_operator.users.user_secret import USER_SECRETS, read_certificate
 
@@ -96,7 +96,7 @@ class TermLoop:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: OperatorSettings,
         identity: str,
         metrics: Metrics,
         *,
@@ -116,7 +116,7 @@ class TermLoop:
         self._own_leaf = own_leaf
         self._keeper_of = keeper_of
         self._jobs_of = jobs_of
-        self._objects = ObjectStore(self._put_back)
+        self._objects = ObjectCache(self._put_back)
         self._definitions = DefinitionWatch(
             self._objects, settings.namespace, self._believe, self._definitions_changed
         )
@@ -288,7 +288,7 @@ class TermLoop:
             return
         # News of a restore that arrives during the takeover invalidates what it has read.
         began_s, behind = self._echoes.begins(), self._behind
-        taken = await TakeOver(
+        taken = await Takeover(
             api=api,
             namespace=self._settings.namespace,
             identity=self._identity,
@@ -391,15 +391,15 @@ class TermLoop:
         self,
         api: KubeApi,
         events: EventWriter,
-        taken: TakenOver,
+        taken: TakeoverResult,
         brokers: OwnBrokers,
         certificates: Certificates,
         client_certificates: ClientCertificates,
         first_reports: FirstReports,
-    ) -> Services:
+    ) -> ReconcilerServices:
         # Everything with memory is new for each term, except the store and the metrics.
         queue, client = self._queue, ObjectClient(api, self._objects, self._metrics, self._echoes)
-        return Services(
+        return ReconcilerServices(
             cluster_key=taken.cluster_key,
             state=taken.state,
             committer=Committer(

@@ -34,9 +34,9 @@ from tidemark_operator.topic_changes.creation import (
     check_legal,
     known_as,
 )
-from tidemark_operator.topic_changes.refusal import Refusal, refused
+from tidemark_operator.topic_changes.refusal import ChangeRefusal, refused
 from tidemark_operator.topic_changes.settings import (
-    Described,
+    TopicSettings,
     changed,
     check_names,
     new_value,
@@ -106,7 +106,7 @@ def _assign(
 def configured(state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange) -> Json:
     """Return the patch for other settings of a topic."""
     _check_present(topic)
-    before = Described.of(body["spec"])
+    before = TopicSettings.of(body["spec"])
     after = changed(before, change.settings, is_whole=change.is_whole)
     # A disablement must not be changed halfway (KIP-950): brokers already work on it.
     if topic.tiering.is_disabling and after.tiering != before.tiering:
@@ -115,7 +115,7 @@ def configured(state: ControllerState, topic: TopicInfo, body: Json, change: Top
             "is being disabled. Change it when status.tiering.state is "
             "Disabled"
         )
-        raise Refusal(DISABLEMENT_IN_PROGRESS, text)
+        raise ChangeRefusal(DISABLEMENT_IN_PROGRESS, text)
     # Check the topic as it would result, like the reconciler will read it.
     spec = {name: value for name, value in body["spec"].items() if name not in _DESCRIBED}
     check_configuration(state, known_as(state, {**body, "spec": spec | _as_spec(after)}))
@@ -168,7 +168,7 @@ def group_configured(body: Json, change: TopicChange) -> Json | None:
 _DESCRIBED = ("config", "tiering")
 
 
-def _as_spec(described: Described) -> Json:
+def _as_spec(described: TopicSettings) -> Json:
     spec: Json = {}
     if described.config:
         spec["config"] = dict(described.config)
@@ -178,7 +178,7 @@ def _as_spec(described: Described) -> Json:
 
 
 def check_deletion(topic: TopicInfo, body: Json) -> None:
-    """Check that Kafka's clients may delete a topic. Raises :class:`Refusal`.
+    """Check that Kafka's clients may delete a topic. Raises :class:`ChangeRefusal`.
 
     They may not delete a topic that another manager describes, who would create it again, nor one
     with the brokers' own state.
@@ -199,7 +199,7 @@ def check_deletion(topic: TopicInfo, body: Json) -> None:
 
 
 def check_configurable(name: str) -> None:
-    """Check that a topic of that name could have a configuration. Raises :class:`Refusal`.
+    """Check that a topic of that name could have a configuration. Raises :class:`ChangeRefusal`.
 
     Kafka's ``ConfigurationControlManager`` checks this before it looks for the topic.
     """
@@ -218,7 +218,7 @@ def _check_present(topic: TopicInfo) -> None:
 
 
 def _with_leaves(kind: Kind, body: Json, before: Json, after: Json) -> Json:
-    """Return the patch with the fields that differ. Raises :class:`Refusal`.
+    """Return the patch with the fields that differ. Raises :class:`ChangeRefusal`.
 
     A removed field that another manager owns would stay whatever is applied here.
     """

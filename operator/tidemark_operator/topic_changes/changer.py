@@ -34,11 +34,11 @@ from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key, Kind, key_of
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.objects.ownership import MANAGER
 from tidemark_operator.reconcile.replication_factor import with_factor
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.topic_changes import alteration, creation
 from tidemark_operator.topic_changes.object_names import object_name
-from tidemark_operator.topic_changes.refusal import Refusal, of_api_server, refused
+from tidemark_operator.topic_changes.refusal import ChangeRefusal, of_api_server, refused
 
 #: Statuses change often, and every write of one makes a concurrent change conflict.
 TRIES_MAX = 10
@@ -56,7 +56,7 @@ _OF_AN_OBJECT = {
 class TopicChanger:
     """Changer of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: ReconcilerServices) -> None:
         self._services = services
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
@@ -77,7 +77,7 @@ class TopicChanger:
         try:
             async with lock:
                 return await self._change(request, change)
-        except Refusal as refusal:
+        except ChangeRefusal as refusal:
             return refusal.result()
         except InvalidResource as error:
             return refused(ErrorCode.invalid_config, str(error)).result()
@@ -267,7 +267,7 @@ class TopicChanger:
         self._services.events.emit(normal(key.kind, key.namespaced_name, reason, text))
 
 
-def _unknown(change: TopicChange) -> Refusal:
+def _unknown(change: TopicChange) -> ChangeRefusal:
     by_name = change.name is not None
     unknown = ErrorCode.unknown_topic_or_partition if by_name else ErrorCode.unknown_topic_id
     return refused(unknown, "This server does not host this topic.")

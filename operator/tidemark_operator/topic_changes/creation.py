@@ -35,7 +35,7 @@ from tidemark_operator.resources.names import (
     REPLICAS_MAX,
 )
 from tidemark_operator.topic_changes.refusal import refused
-from tidemark_operator.topic_changes.settings import Described, changed
+from tidemark_operator.topic_changes.settings import TopicSettings, changed
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 #: Kafka's ``LogConfig`` rejects the first if it is above the second.
@@ -53,7 +53,7 @@ def manifest(state: ControllerState, change: TopicChange, *, namespace: str, nam
         _check_automatic(state)
     partitions, replicas = counts(state, change)
     _check_given(change)
-    described = changed(Described({}, None), change.settings, is_whole=False)
+    described = changed(TopicSettings({}, None), change.settings, is_whole=False)
     # The spec has only what the client set: defaults stay the Cluster's to change.
     spec: dict[str, Any] = {
         "clusterRef": {"name": state.cluster.key.rpartition("/")[2]},

@@ -3,7 +3,13 @@
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.topics import DISABLEMENT_IN_PROGRESS, TopicChangeResult
-from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, Unavailable
+from tidemark_operator.kube.errors import (
+    ApiServerUnavailable,
+    Conflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+)
 
 _CONFLICT_ADVICE = "change it there, or remove the field from that manager"
 _DISABLING = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS"
@@ -14,7 +20,7 @@ _DISABLING = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS"
 _MESSAGE_MAX = 2000
 
 
-class Refusal(Exception):
+class ChangeRefusal(Exception):
     """A change that is not made; ``code`` is Kafka's error code."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -27,12 +33,12 @@ class Refusal(Exception):
         return TopicChangeResult(error_code=self.code, error_message=self.message, topic_id=None)
 
 
-def refused(code: ErrorCode, message: str) -> Refusal:
+def refused(code: ErrorCode, message: str) -> ChangeRefusal:
     """Return a refusal with one of Kafka's error codes."""
-    return Refusal(int(code), message)
+    return ChangeRefusal(int(code), message)
 
 
-def of_api_server(error: KubeError) -> Refusal:
+def of_api_server(error: KubeError) -> ChangeRefusal:
     """Return the API server's refusal in Kafka's terms.
 
     A conflict of server-side apply names the field and its owner. The name of the API call is left
@@ -47,11 +53,11 @@ def of_api_server(error: KubeError) -> Refusal:
         case Invalid() | Forbidden() if error.by_policy:
             return refused(ErrorCode.policy_violation, error.said)
         case Invalid() if _DISABLING in error.message:
-            return Refusal(DISABLEMENT_IN_PROGRESS, error.said)
+            return ChangeRefusal(DISABLEMENT_IN_PROGRESS, error.said)
         case Invalid() if "spec.config" in error.message:
             return refused(ErrorCode.invalid_config, error.said)
         case Invalid() | Forbidden():
             return refused(ErrorCode.policy_violation, error.said)
-        case Unavailable():
+        case ApiServerUnavailable():
             return refused(ErrorCode.request_timed_out, error.message)
     return refused(ErrorCode.unknown_server_error, error.message)

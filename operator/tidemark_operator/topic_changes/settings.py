@@ -33,14 +33,14 @@ _RETAIN, _DELETE = "Retain", "Delete"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Described:
+class TopicSettings:
     """``spec.config`` and ``spec.tiering`` (None: no such block)."""
 
     config: Mapping[str, str]
     tiering: Mapping[str, Any] | None
 
     @classmethod
-    def of(cls, spec: Json) -> "Described":
+    def of(cls, spec: Json) -> "TopicSettings":
         """Return the two blocks of a spec."""
         config = {name: str(value) for name, value in (spec.get("config") or {}).items()}
         return cls(config, spec.get("tiering"))
@@ -51,7 +51,7 @@ class Described:
         return self.tiering is not None and bool(self.tiering.get("enabled"))
 
 
-def changed(before: Described, settings: Sequence[Setting], *, is_whole: bool) -> Described:
+def changed(before: TopicSettings, settings: Sequence[Setting], *, is_whole: bool) -> TopicSettings:
     """Return the blocks of a spec after a client's settings. Raises :class:`Refusal`.
 
     ``is_whole``: all other keys are reset to their defaults (AlterConfigs).
@@ -66,15 +66,15 @@ def changed(before: Described, settings: Sequence[Setting], *, is_whole: bool) -
     config = {name: plain.get(name, value) for name, value in {**before.config, **plain}.items()}
     kept = {name: value for name, value in config.items() if value is not None}
     _check_values(plain, typed)
-    return Described(kept, _tiering(before.tiering, typed))
+    return TopicSettings(kept, _tiering(before.tiering, typed))
 
 
-def _emptied(before: Described, settings: Iterable[Setting]) -> Described:
+def _emptied(before: TopicSettings, settings: Iterable[Setting]) -> TopicSettings:
     """Return the empty blocks; a missing key must not switch tiering off by accident."""
     if before.is_tiered and all(setting.name != ENABLE for setting in settings):
         text = f"AlterConfigs replaces the whole configuration. Include {ENABLE}"
         raise refused(ErrorCode.invalid_config, text)
-    return Described({}, None if before.tiering is None else {"enabled": before.is_tiered})
+    return TopicSettings({}, None if before.tiering is None else {"enabled": before.is_tiered})
 
 
 def check_names(

@@ -16,26 +16,26 @@ from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export import row_shapes
 from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
-from tidemark_pipeline.export.export_progress import Exported, Mode
+from tidemark_pipeline.export.export_progress import Exported, WriteMode
 from tidemark_pipeline.export.row_shapes import KAFKA
-from tidemark_pipeline.export.table import Counts, Evolution, NamedTable, Written, contended
+from tidemark_pipeline.export.table import Evolution, NamedTable, RowCounts, Written, contended
 from tidemark_pipeline.schemas.values.names import ColumnNames
-from tidemark_pipeline.schemas.values.value_format import Reading
+from tidemark_pipeline.schemas.values.value_format import ValueReader
 
 #: How often a batch is read, and a table grown, until there is nothing new.
 _LOOKS = 5
 
 
 class LetteredTables:
-    """``rows`` of what a :class:`~tidemark_pipeline.schemas.values.value_format.Reading` makes of
-    values, and ``letters``, as one table to the job. ``say`` is told how the table grows."""
+    """``rows`` of what a :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader` makes
+    of values, and ``letters``, as one table to the job. ``say`` is told how the table grows."""
 
     def __init__(
         self,
-        reading: Reading,
+        reading: ValueReader,
         rows: NamedTable,
         letters: NamedTable,
-        mode: Mode = Mode.APPEND,
+        mode: WriteMode = WriteMode.APPEND,
         evolution: Evolution = Evolution.REFUSE,
         names: ColumnNames = row_shapes.ANY_FORMAT,
         say: Callable[[str], None] = lambda _: None,
@@ -106,9 +106,9 @@ class LetteredTables:
                 self._say("; ".join(map(text, needed)))
         raise contended(self._rows.name)
 
-    def counts(self) -> Counts:
+    def counts(self) -> RowCounts:
         """Of both."""
-        return Counts(rows=self._rows.counts().rows, letters=self._letters.counts().rows)
+        return RowCounts(rows=self._rows.counts().rows, letters=self._letters.counts().rows)
 
     def close(self) -> None:
         """Both."""

@@ -29,15 +29,21 @@ from pyspark.sql.types import StructType
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.delta_history import APPLICATION, History
 from tidemark_pipeline.export.delta_log import say
-from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode, begin, check_ours
+from tidemark_pipeline.export.export_progress import (
+    Exported,
+    ExportError,
+    WriteMode,
+    begin,
+    check_ours,
+)
 from tidemark_pipeline.export.row_shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
     PERIOD_COLUMNS,
     Added,
-    Counts,
-    Layout,
-    Period,
+    PartitionPeriod,
+    RowCounts,
+    TableLayout,
     Widened,
     Written,
     contended,
@@ -55,7 +61,7 @@ _UPSERT_PROPERTIES = {"delta.enableDeletionVectors": "true"}
 _SECONDS = "unix_seconds({0})"
 _DAY = f"date_from_unix_date(CAST(floor({_SECONDS} / 86400) AS INT))"
 _HOUR = f"concat({_DAY}, '-', lpad(CAST(pmod({_SECONDS}, 86400) DIV 3600 AS STRING), 2, '0'))"
-_PERIODS = {Period.DAY: ("DATE", _DAY), Period.HOUR: ("STRING", _HOUR)}
+_PERIODS = {PartitionPeriod.DAY: ("DATE", _DAY), PartitionPeriod.HOUR: ("STRING", _HOUR)}
 _NO_TABLE = "DELTA_MISSING_DELTA_TABLE"
 #: A feature that readers must know; a table has it once it needs it.
 _WIDENING = "delta.enableTypeWidening"
@@ -69,7 +75,7 @@ _DELETED = ("numTargetRowsDeleted",)
 class DeltaTable:
     """``name`` as Spark knows it, such as ``delta.`/srv/lake/db/orders```."""
 
-    def __init__(self, session: SparkSession, name: str, layout: Layout) -> None:
+    def __init__(self, session: SparkSession, name: str, layout: TableLayout) -> None:
         self.name = name
         self._session = session
         self._layout = layout
@@ -78,7 +84,7 @@ class DeltaTable:
         self._mine: Exported | None = None
         #: The version of the table that the job has looked at, and its own last transaction.
         self._base = self._transaction = -1
-        self._period: Period = Period.NONE
+        self._period: PartitionPeriod = PartitionPeriod.NONE
         self._counted = -1, 0
 
     @property
@@ -88,7 +94,7 @@ class DeltaTable:
         return self._opened
 
     def claim(self, topic: str, topic_id: str) -> Exported:
-        """See :class:`~tidemark_pipeline.export.table.Table`."""
+        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         self._open()
         history = self._history
         nothing = self._session.table(self.name).limit(0)
@@ -118,7 +124,7 @@ class DeltaTable:
         raise contended(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
-        """See :class:`~tidemark_pipeline.export.table.Table`."""
+        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         if self._mine is None:
             raise ExportError("claim the table first")
         for _ in range(ATTEMPTS):
@@ -143,12 +149,12 @@ class DeltaTable:
     def write(self, frame: DataFrame, exported: Exported) -> None:
         """Rows, and how far the table is with them."""
         frame = bounded(frame, self._layout.kafka)
-        if self._period is not Period.NONE:
+        if self._period is not PartitionPeriod.NONE:
             _, expression = _PERIODS[self._period]
             value = f.expr(expression.format(self._layout.of_record("timestamp")))
             frame = frame.withColumn(PERIOD_COLUMNS[self._period], value)
         said, number = say(exported, self._base), self._transaction + 1
-        if self._layout.mode is Mode.APPEND:
+        if self._layout.mode is WriteMode.APPEND:
             self._append(frame, said, number)
             return
         # A MERGE has no options. A stream's batches have a session of their own.
@@ -200,31 +206,31 @@ class DeltaTable:
         return True
 
     def standing(self) -> Exported:
-        """See :class:`~tidemark_pipeline.export.table.Table`."""
+        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         self._check_ours()
         assert self._mine is not None
         return self._mine
 
-    def counts(self) -> Counts:
-        """See :class:`~tidemark_pipeline.export.table.Table`."""
+    def counts(self) -> RowCounts:
+        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         version = self._history.version
         if self._counted[0] != version:  # which Delta answers by its log alone
             self._counted = version, self._session.table(self.name).count()
-        return Counts(rows=self._counted[1])
+        return RowCounts(rows=self._counted[1])
 
     def close(self) -> None:
-        """See :class:`~tidemark_pipeline.export.table.Table`. A job leaves nothing."""
+        """See :class:`~tidemark_pipeline.export.table.TargetTable`. A job leaves nothing."""
 
     def _open(self) -> None:
         layout = self._layout
         if layout.partitioning.buckets:
             raise ExportError("Delta Lake has no buckets of a key: leave them out")
         columns, by = layout.columns, ""
-        if layout.partitioning.period is not Period.NONE:
+        if layout.partitioning.period is not PartitionPeriod.NONE:
             name = PERIOD_COLUMNS[layout.partitioning.period]
             kind, _ = _PERIODS[layout.partitioning.period]
             columns, by = f"{columns}, {name} {kind}", f" PARTITIONED BY ({name})"
-        upserts = _UPSERT_PROPERTIES if layout.mode is Mode.UPSERT else {}
+        upserts = _UPSERT_PROPERTIES if layout.mode is WriteMode.UPSERT else {}
         properties = ", ".join(
             f"{quoting.literal(name)}={quoting.literal(value)}"
             for name, value in {**upserts, **layout.properties}.items()
@@ -234,7 +240,9 @@ class DeltaTable:
             f"{f' TBLPROPERTIES ({properties})' if properties else ''}"
         )
         there = self._session.table(self.name).columns
-        self._period = next((p for p, c in PERIOD_COLUMNS.items() if c in there), Period.NONE)
+        self._period = next(
+            (p for p, c in PERIOD_COLUMNS.items() if c in there), PartitionPeriod.NONE
+        )
         self._opened = History(self._session, self.name)
 
     def _append(self, frame: DataFrame, said: str, number: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tidemark_pipeline.export.delta_log import Commit, standing
+from tidemark_pipeline.export.delta_log import DeltaCommit, standing
 from tidemark_pipeline.export.export_progress import Exported
 
 #: As which all exports are known to Delta.
@@ -55,7 +55,7 @@ class History:
         ``look_at``: as many commits will do, mostly."""
         return standing(self.commits(look_at), lambda: self.transaction)
 
-    def commits(self, count: int) -> Iterator[Commit]:
+    def commits(self, count: int) -> Iterator[DeltaCommit]:
         """From the newest on; ``count`` are asked for, and more where these were not enough."""
         oldest = self.version + 1
         while oldest:
@@ -63,7 +63,7 @@ class History:
             for row in rows:
                 if row["version"] < oldest:
                     oldest = row["version"]
-                    yield Commit(
+                    yield DeltaCommit(
                         version=oldest,
                         operation=row["operation"],
                         parameters=row["operationParameters"] or {},

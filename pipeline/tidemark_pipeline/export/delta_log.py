@@ -31,7 +31,7 @@ _ANEW = ("CREATE", "REPLACE", "CLONE", "CONVERT")
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class DeltaCommit:
     """As ``DESCRIBE HISTORY`` shows it. ``said``: its ``userMetadata``."""
 
     version: int
@@ -93,7 +93,7 @@ def carry(exported: Exported, base: int, transaction: int) -> str:
     return json.dumps({**exported.to_properties(), **more})
 
 
-def standing(commits: Iterable[Commit], transaction: Callable[[], int]) -> Exported | None:
+def standing(commits: Iterable[DeltaCommit], transaction: Callable[[], int]) -> Exported | None:
     """How far the table is; None where no export has committed since it was made. ``commits``: from
     the newest on, as many as there are. ``transaction``: the version of the export's transaction as
     the table has it, which is seldom asked for. Raises :class:`Lost`, and :class:`ExportError`
@@ -127,7 +127,7 @@ class _Reading:
         found = self._real or self._carried
         return found.exported if found is not None else None
 
-    def ends_at(self, commit: Commit) -> bool:
+    def ends_at(self, commit: DeltaCommit) -> bool:
         """Whether there is nothing more to read than this one."""
         if self._before is not None and commit.version >= self._before:
             return False
@@ -140,7 +140,7 @@ class _Reading:
             self._take(commit)
         return False
 
-    def _begin_again(self, commit: Commit) -> None:
+    def _begin_again(self, commit: DeltaCommit) -> None:
         if self._real is not None and not self._real.is_claim:
             raise _written_over(commit, self._real.version)
         self._real = None  # a claim of what is no more
@@ -151,7 +151,7 @@ class _Reading:
             self._carried = None
         self._before = _restored(commit) + 1
 
-    def _take(self, commit: Commit) -> None:
+    def _take(self, commit: DeltaCommit) -> None:
         said = commit.properties
         exported = Exported.of_properties(said)
         if exported is None:
@@ -165,7 +165,7 @@ class _Reading:
             self._carried = found
 
 
-def _restored(rollback: Commit) -> int:
+def _restored(rollback: DeltaCommit) -> int:
     version = rollback.parameters.get("version")
     if version is None:  # a time, as a clock showed it that nobody knows
         raise ExportError(
@@ -175,7 +175,7 @@ def _restored(rollback: Commit) -> int:
     return int(version)
 
 
-def _written_over(rollback: Commit, version: int) -> ExportError:
+def _written_over(rollback: DeltaCommit, version: int) -> ExportError:
     return ExportError(
         f"the table was rolled back (its version {rollback.version}, {rollback.operation}) while a "
         f"job wrote to it (version {version}), so that records are missing: stop the job, and "

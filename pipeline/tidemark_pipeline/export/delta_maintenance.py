@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.delta_history import History
 from tidemark_pipeline.export.delta_log import carry
-from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep
+from tidemark_pipeline.export.maintenance import Maintained, Say, TableMaintenance
 from tidemark_pipeline.export.upsert import configured
 
 _SAY = "spark.databricks.delta.commitInfo.userMetadata"
@@ -26,7 +26,7 @@ _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _LOOK_AT = 5
 
 
-def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Maintained:
+def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Say) -> Maintained:
     """``name`` as Spark knows it, such as ``delta.`/srv/lake/db/orders```."""
     history = History(session, name)
     compacted = into = removed = 0

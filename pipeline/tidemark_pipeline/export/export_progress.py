@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from tidemark.log_lineage import Position, loss_text
+from tidemark.log_lineage import ReadPosition, loss_text
 from tidemark_pipeline.errors import ExportError
 
-__all__ = ["ExportError", "Exported", "Mode", "Superseded", "begin", "check_ours"]
+__all__ = ["ExportError", "Exported", "Superseded", "WriteMode", "begin", "check_ours"]
 
 PREFIX = "tidemark."
 _TOPIC, _TOPIC_ID, _OFFSETS, _STARTS, _EPOCH, _JOB, _MODE, _DELETES, _LEADER_EPOCHS = (
@@ -33,7 +33,7 @@ class Superseded(ExportError):
     """Another job has taken the table over."""
 
 
-class Mode(StrEnum):
+class WriteMode(StrEnum):
     """How rows get into a table: every record is one, or the last of each key."""
 
     APPEND = "append"
@@ -47,14 +47,15 @@ class Exported:
     is not known. ``topic_id``: of the tier's topic, empty where only brokers are read. ``epoch``:
     counts the jobs; 0 is none yet. ``deletes``: a job has deleted from the topic what it had
     committed (:mod:`tidemark_pipeline.export.record_deletion`), or was about to. ``leader_epochs``:
-    epoch of each offset (:class:`~tidemark.log_lineage.Position`); older versions recorded none."""
+    epoch of each offset (:class:`~tidemark.log_lineage.ReadPosition`); older versions recorded
+    none."""
 
     topic: str
     topic_id: str = ""
     offsets: Mapping[int, int] = field(default_factory=dict)
     epoch: int = 0
     job: str = ""
-    mode: Mode = Mode.APPEND
+    mode: WriteMode = WriteMode.APPEND
     starts: Mapping[int, int] = field(default_factory=dict)
     deletes: bool = False
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
@@ -92,9 +93,9 @@ class Exported:
         new = {part: epoch for part, epoch in (leader_epochs or {}).items() if part not in stays}
         return replace(self, offsets=both, starts=since, leader_epochs={**kept, **new})
 
-    def position(self, partition: int) -> Position:
+    def position(self, partition: int) -> ReadPosition:
         """Return the position at which the table continues with a partition."""
-        return Position(self.offsets.get(partition, 0), self.leader_epochs.get(partition))
+        return ReadPosition(self.offsets.get(partition, 0), self.leader_epochs.get(partition))
 
     def since(self, partition: int) -> int:
         """From there on the table surely has all up to its offset of the partition."""
@@ -134,7 +135,7 @@ class Exported:
                 offsets=_numbers(properties[_OFFSETS]),
                 epoch=int(properties[_EPOCH]),
                 job=properties[_JOB],
-                mode=Mode(properties.get(_MODE) or Mode.APPEND),
+                mode=WriteMode(properties.get(_MODE) or WriteMode.APPEND),
                 starts=_numbers(properties.get(_STARTS) or "{}"),
                 deletes=properties.get(_DELETES) == "true",
                 leader_epochs=_numbers(properties.get(_LEADER_EPOCHS) or "{}"),
@@ -160,7 +161,7 @@ def begin(
     topic: str,
     topic_id: str,
     job: str,
-    mode: Mode = Mode.APPEND,
+    mode: WriteMode = WriteMode.APPEND,
     *,
     deletes: bool = False,
 ) -> Exported:

@@ -15,15 +15,21 @@ from pyspark.sql.types import StructField, StructType
 
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.evolution import Change
-from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode, begin, check_ours
+from tidemark_pipeline.export.export_progress import (
+    Exported,
+    ExportError,
+    WriteMode,
+    begin,
+    check_ours,
+)
 from tidemark_pipeline.export.iceberg_branch import BRANCH, JAVA_ERRORS, Branch, ColumnChange
 from tidemark_pipeline.export.row_shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
     Added,
-    Counts,
-    Layout,
-    Period,
+    PartitionPeriod,
+    RowCounts,
+    TableLayout,
     Written,
     contended,
 )
@@ -41,14 +47,14 @@ _PROPERTIES = {
     "write.update.mode": "merge-on-read",
 }
 #: What ``PARTITIONED BY`` calls them.
-_PERIODS = {Period.NONE: "", Period.HOUR: "hours", Period.DAY: "days"}
+_PERIODS = {PartitionPeriod.NONE: "", PartitionPeriod.HOUR: "hours", PartitionPeriod.DAY: "days"}
 _DELETED = "spark.merge-into.num-target-rows-deleted"
 
 
 class IcebergTable:
     """``name`` with its catalog, such as ``lake.db.orders``."""
 
-    def __init__(self, session: SparkSession, name: str, layout: Layout) -> None:
+    def __init__(self, session: SparkSession, name: str, layout: TableLayout) -> None:
         self.name = name
         self._session = session
         self._layout = layout
@@ -68,7 +74,7 @@ class IcebergTable:
         return self._opened
 
     def claim(self, topic: str, topic_id: str) -> Exported:
-        """See :class:`~tidemark_pipeline.export.table.Table`."""
+        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         self._open()
         for _ in range(ATTEMPTS):
             self._branch.refresh()
@@ -87,7 +93,7 @@ class IcebergTable:
         raise contended(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
-        """See :class:`~tidemark_pipeline.export.table.Table`."""
+        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         is_written = False
         for _ in range(ATTEMPTS):
             self._check_ours()
@@ -101,7 +107,7 @@ class IcebergTable:
                 self._mine = exported
                 return self._written()
             # Deletes are of the files that a table had; appended files are what they are.
-            is_written = self._layout.mode is Mode.APPEND
+            is_written = self._layout.mode is WriteMode.APPEND
         raise contended(self.name)
 
     def _write(self, frame: DataFrame, exported: Exported) -> None:
@@ -120,7 +126,7 @@ class IcebergTable:
         frame = bounded(frame, self._layout.kafka)
         said = {_SUMMARY + key: value for key, value in exported.to_properties().items()}
         with configured(frame.sparkSession, said):
-            if self._layout.mode is Mode.APPEND:
+            if self._layout.mode is WriteMode.APPEND:
                 frame.writeTo(target).append()
             else:
                 merge_into(target, frame, self._layout, self.branch)
@@ -141,17 +147,17 @@ class IcebergTable:
         return self._branch.grow([_change_of(self._session, change) for change in needed])
 
     def standing(self) -> Exported:
-        """See :class:`~tidemark_pipeline.export.table.Table`."""
+        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         self._check_ours()
         assert self._mine is not None
         return self._mine
 
-    def counts(self) -> Counts:
-        """See :class:`~tidemark_pipeline.export.table.Table`."""
-        return Counts(rows=self._branch.rows())
+    def counts(self) -> RowCounts:
+        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
+        return RowCounts(rows=self._branch.rows())
 
     def close(self) -> None:
-        """See :class:`~tidemark_pipeline.export.table.Table`."""
+        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         if self._opened is None:
             return
         try:
@@ -210,7 +216,7 @@ def _change_of(session: Any, change: Change) -> ColumnChange:
     return change.path, isinstance(change, Added), schema.columns().get(0).type()
 
 
-def _transforms(layout: Layout) -> list[str]:
+def _transforms(layout: TableLayout) -> list[str]:
     found = []
     if period := _PERIODS[layout.partitioning.period]:
         found.append(f"{period}({layout.of_record('timestamp')})")

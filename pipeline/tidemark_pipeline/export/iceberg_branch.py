@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tidemark_pipeline.export.export_progress import PREFIX, Exported, ExportError
-from tidemark_pipeline.export.iceberg_lineage import Ancestor, Standing, standing
+from tidemark_pipeline.export.iceberg_lineage import Ancestor, TableProgress, standing
 from tidemark_pipeline.export.last_rows import SOME, without_last_rows
 from tidemark_pipeline.export.row_shapes import prefix_of_record
 from tidemark_pipeline.export.table import ATTEMPTS, contended
@@ -80,7 +80,7 @@ class Branch:
             self._rows_checked = current.snapshotId()
         return found.exported
 
-    def _check_last_rows(self, found: Standing) -> None:
+    def _check_last_rows(self, found: TableProgress) -> None:
         """Raise :class:`ExportError` if another tool has overwritten the table with older rows."""
         now = self._session.table(self._name)
         older = f"SELECT * FROM {self._name} VERSION AS OF {found.snapshot_id}"

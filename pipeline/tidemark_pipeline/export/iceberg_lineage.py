@@ -35,7 +35,7 @@ class Ancestor:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TableProgress:
     """Progress of a table, as of the snapshot ``snapshot_id``. ``is_rewritten``: other tools have
     removed rows since then; ``is_replaced``: all rows."""
 
@@ -54,7 +54,7 @@ def standing(
     current: Ancestor | None,
     find: Callable[[int], Ancestor | None],
     tagged: Ancestor | None,
-) -> Standing | None:
+) -> TableProgress | None:
     """Return the progress of the table ``name`` from the newest ancestor of ``current`` that an
     export committed; None if no export has written the table.
 
@@ -73,7 +73,7 @@ def standing(
         if exported is not None:
             if picked is not None:
                 raise _picked(name, picked, current)
-            return Standing(exported, current.id, is_rewritten, is_replaced)
+            return TableProgress(exported, current.id, is_rewritten, is_replaced)
         # Not a commit of an export: note whether it removed rows, and continue with its parent.
         is_rewritten |= current.operation in _REMOVING
         is_replaced |= current.operation in _REMOVING and _has_only_new_rows(current.summary)

@@ -15,7 +15,7 @@ from pyspark.sql import Row, SparkSession
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.iceberg_branch import Branch
-from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep, text_of
+from tidemark_pipeline.export.maintenance import Maintained, Say, TableMaintenance, text_of
 
 #: Groups of files are committed by themselves: of one that others change meanwhile the rest is not
 #: lost.
@@ -30,7 +30,7 @@ COMPACTION = {
 }
 
 
-def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Maintained:
+def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Say) -> Maintained:
     """``name`` with its catalog, such as ``lake.db.orders``."""
     procedures = Procedures(session, name)
     compacted, into, failed = _compact(procedures, say) if upkeep.compact else (0, 0, 0)

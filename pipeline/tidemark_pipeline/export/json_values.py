@@ -49,11 +49,11 @@ class Json:
 
     @property
     def wanted(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
         return self._wanted
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
         self._columns, self._frame = columns, frame
         frame.sparkSession.conf.set(*LAST_WINS)
         checking = Checking(columns.json(), self._names, self._grows)

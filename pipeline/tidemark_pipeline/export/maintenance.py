@@ -21,7 +21,7 @@ def text_of(age: timedelta) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
+class TableMaintenance:
     """``compact``: small files, and files of which many rows went. ``keep``: versions of the table
     that are younger stay, and the newest ``keep_last`` of Iceberg's; None keeps all. ``orphans``:
     files that no version names go once they are so old; None leaves them."""

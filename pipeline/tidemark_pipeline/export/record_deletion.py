@@ -13,22 +13,22 @@ Pure, but for the protocol of whoever deletes.
 from collections.abc import Mapping
 from typing import Protocol
 
-from tidemark.log_lineage import Position
+from tidemark.log_lineage import ReadPosition
 from tidemark_pipeline.export.export_progress import Exported, ExportError
 
 
 class Deleter(Protocol):
     """Deletes records of a topic, wherever it is asked for that."""
 
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
         """Delete all records below an offset of each partition; return once they are deleted.
         Records of a later leader epoch are other records and are kept. Raises
         :class:`~tidemark_pipeline.errors.ExportError`
-        (:class:`~tidemark_pipeline.errors.Unavailable` where it may be tried again) where they are
-        not, or the topic has another id."""
+        (:class:`~tidemark_pipeline.errors.DependencyUnavailable` where it may be tried again) where
+        they are not, or the topic has another id."""
 
 
-def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, Position]:
+def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, ReadPosition]:
     """Up to where records go, by partition; those of which nothing is to go are left out.
     ``log_starts``: of the topic now; a partition whose start is not known is left alone.
 

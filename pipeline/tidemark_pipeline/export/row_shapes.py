@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tidemark_pipeline import columns
 from tidemark_pipeline.export import quoting
-from tidemark_pipeline.export.export_progress import ExportError, Mode
+from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table import DELETED, PERIOD_COLUMNS
 from tidemark_pipeline.schemas.values.bounds import END_SECOND, FIRST_SECOND
@@ -144,28 +144,28 @@ def value_fields(table: StructType) -> StructType:
     return StructType([column for column in table if column.name != KAFKA])
 
 
-def rows(read: DataFrame, fields: StructType, mode: Mode) -> DataFrame:
+def rows(read: DataFrame, fields: StructType, mode: WriteMode) -> DataFrame:
     """Of records that were read (:mod:`~tidemark_pipeline.schemas.values.value_format`) those of
     the table. For an upsert a null value is a row that goes."""
     kafka = f.struct(*_OF_KAFKA).alias(KAFKA)
     made = [f.col(PARSED)[field.name].alias(field.name) for field in fields]
-    if mode is Mode.UPSERT:
+    if mode is WriteMode.UPSERT:
         made.append(f.col("value").isNull().alias(DELETED))
     return read.where(_fits(mode)).select(kafka, *made)
 
 
-def letters(read: DataFrame, mode: Mode) -> DataFrame:
+def letters(read: DataFrame, mode: WriteMode) -> DataFrame:
     """Those that do not parse, as they are, with why; for an upsert those without a key, too."""
     error = f.when(_keyless(mode), "no key").otherwise(f.col(ERROR))
     return read.where(~_fits(mode)).select(*_LETTER, error.alias("error"))
 
 
-def _fits(mode: Mode) -> Column:
+def _fits(mode: WriteMode) -> Column:
     fits = f.col(ERROR).isNull()
-    if mode is Mode.UPSERT:
+    if mode is WriteMode.UPSERT:
         return ~_keyless(mode) & (f.col("value").isNull() | fits)
     return fits
 
 
-def _keyless(mode: Mode) -> Column:
-    return f.lit(mode is Mode.UPSERT) & f.col("key").isNull()
+def _keyless(mode: WriteMode) -> Column:
+    return f.lit(mode is WriteMode.UPSERT) & f.col("key").isNull()

@@ -16,7 +16,7 @@ INFER = "infer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SchemaOptions:
     """One of these, or none: ``schema``: of values that are JSON, as Spark's DDL has it, or
     :data:`INFER`; ``schema_file``: of values that are Avro or Protobuf; ``registry``: the address
     of a registry that has their schemas, with ``registry_options``. ``message``: which one of a

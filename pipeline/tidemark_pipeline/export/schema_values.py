@@ -13,7 +13,7 @@ from tidemark_pipeline.export.worker_frames import map_in_workers
 from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding, output_schema
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
 from tidemark_pipeline.schemas.schema_cache import Schemas
-from tidemark_pipeline.schemas.sources import Source, columns_of, decoder_of
+from tidemark_pipeline.schemas.sources import SchemaSource, columns_of, decoder_of
 from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
@@ -26,17 +26,17 @@ _IDS_MAX = 100_000
 class Given:
     """All values are of one schema. ``wanted``: its columns; None: those that the table has."""
 
-    def __init__(self, source: Source, wanted: StructType | None) -> None:
+    def __init__(self, source: SchemaSource, wanted: StructType | None) -> None:
         self._source = source
         self._wanted = wanted
 
     @property
     def wanted(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
         return self._wanted
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
         try:  # it is said here rather than by a worker
             decoder_of(self._source, columns.json(), self._source)
         except SchemaRefused as error:
@@ -68,22 +68,22 @@ class OfRegistry:
     ) -> None:
         self._schemas, self._subject, self._message = schemas, subject, message
         self._has_table, self._names = has_table, names
-        self._refused: Source | None = None
+        self._refused: SchemaSource | None = None
         self._refusal = ""
         self._reads_latest = reads_latest
         self.keys = keys
-        self._reader: Source | None = None
+        self._reader: SchemaSource | None = None
         self._columns: StructType | None = None
         self._look()
         self._known = self._learned(())
 
     @property
     def wanted(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
         return self._columns
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
         if self.keys is not None:
             self.keys.refresh()
         decoding = Decoding(columns.json(), known=self._known, reader=self._reader)
@@ -108,7 +108,7 @@ class OfRegistry:
         self._known = self._learned([row[UNKNOWN] for row in counts])
         return True
 
-    def _learned(self, ids: Sequence[int]) -> Mapping[int, Source | str]:
+    def _learned(self, ids: Sequence[int]) -> Mapping[int, SchemaSource | str]:
         """Return the known schemas with those of ``ids``; a reason replaces a refused one."""
         known = self._schemas.learn(ids)
         refused = self._refused
@@ -116,7 +116,7 @@ class OfRegistry:
             return known
         return {
             number: self._refusal
-            if isinstance(source, Source) and source.is_same_schema(refused)
+            if isinstance(source, SchemaSource) and source.is_same_schema(refused)
             else source
             for number, source in known.items()
         }

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode
+from tidemark_pipeline.export.export_progress import Exported, ExportError, WriteMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +30,7 @@ ATTEMPTS = 5
 DELETED = "_deleted"
 
 
-class Period(StrEnum):
+class PartitionPeriod(StrEnum):
     """Of the record's timestamp."""
 
     NONE = "none"
@@ -39,7 +39,7 @@ class Period(StrEnum):
 
 
 #: Where a format has no partitions by a function of a column: columns of their own.
-PERIOD_COLUMNS = {Period.HOUR: "kafka_hour", Period.DAY: "kafka_day"}
+PERIOD_COLUMNS = {PartitionPeriod.HOUR: "kafka_hour", PartitionPeriod.DAY: "kafka_day"}
 
 
 class Evolution(StrEnum):
@@ -73,7 +73,7 @@ class Widened:
 class Partitioning:
     """Of a table that is not there yet. ``buckets``: so many of the record's key, 0 is none."""
 
-    period: Period = Period.NONE
+    period: PartitionPeriod = PartitionPeriod.NONE
     buckets: int = 0
 
 
@@ -85,7 +85,7 @@ class KeyComparison(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class TableLayout:
     """``columns``: of a table that is not there yet, as Spark's DDL has them. ``kafka``: the column
     that has the record's own (``key``, ``partition``, ``offset``, ``timestamp``); "": they are
     columns themselves. ``properties``: of a table that is not there yet, in its format's words.
@@ -94,7 +94,7 @@ class Layout:
 
     columns: str
     kafka: str = ""
-    mode: Mode = Mode.APPEND
+    mode: WriteMode = WriteMode.APPEND
     partitioning: Partitioning = field(default_factory=Partitioning)
     properties: Mapping[str, str] = field(default_factory=dict)
     deletes: bool = False
@@ -132,14 +132,14 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class RowCounts:
     """Rows of a table, and of that of dead letters; None: there is none, or it does not say."""
 
     rows: int | None = None
     letters: int | None = None
 
 
-class Table(Protocol):
+class TargetTable(Protocol):
     """One table, or several that are kept in step
     (:class:`~tidemark_pipeline.export.dead_letters.LetteredTables`)."""
 
@@ -155,7 +155,7 @@ class Table(Protocol):
         """How far the table is, looked at anew. Raises
         :class:`~tidemark_pipeline.export.export_progress.Superseded`."""
 
-    def counts(self) -> Counts:
+    def counts(self) -> RowCounts:
         """How many rows there are, as the newest commit says it."""
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class Table(Protocol):
         claim does it."""
 
 
-class NamedTable(Table, Protocol):
+class NamedTable(TargetTable, Protocol):
     """One table, that can be asked for what it has."""
 
     name: str

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemark_pipeline.export.export_progress import ExportError, Mode
+from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import (
     DELTA_SETTINGS,
     Format,
@@ -19,14 +19,14 @@ from tidemark_pipeline.export.formats import (
     is_among,
     packages,
 )
-from tidemark_pipeline.export.schema_options import Asked
+from tidemark_pipeline.export.schema_options import SchemaOptions
 from tidemark_pipeline.export.table import (
     Evolution,
-    Layout,
     NamedTable,
     Partitioning,
-    Period,
-    Table,
+    PartitionPeriod,
+    TableLayout,
+    TargetTable,
 )
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ LETTERS_SUFFIX = "_dead_letters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TableOptions:
     """``table``: with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's catalog
     (:func:`catalog_of`), or for Delta Lake the ``warehouse`` alone. ``schema`` to ``evolution``: as
-    :class:`~tidemark_pipeline.export.schema_options.Asked` has them. ``dead_letters``: with a
-    schema, the table of records that do not parse; "": the table's name with ``_dead_letters``.
+    :class:`~tidemark_pipeline.export.schema_options.SchemaOptions` has them. ``dead_letters``: with
+    a schema, the table of records that do not parse; "": the table's name with ``_dead_letters``.
     ``mode``: of a table's rows, see :mod:`~tidemark_pipeline.export.table`. Of a table that is not
     there yet ``partition``: the period of its partitions, ``key_buckets``: into how many they are
     divided by key, 0 is none, ``properties``: in its format's words. ``deletes``: what is committed
@@ -58,14 +58,14 @@ class Wanted:
     registry_options: Mapping[str, str] = field(default_factory=dict)
     evolution: Evolution = Evolution.REFUSE
     dead_letters: str = ""
-    mode: Mode = Mode.APPEND
-    partition: Period = Period.NONE
+    mode: WriteMode = WriteMode.APPEND
+    partition: PartitionPeriod = PartitionPeriod.NONE
     key_buckets: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
     deletes: bool = False
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "Wanted":
+    def of(cls, fields: Mapping[str, Any]) -> "TableOptions":
         """Of the same fields as JSON has them, with the catalog's ``warehouse`` beside it. Raises
         :class:`ExportError`."""
         given = dict(fields)
@@ -80,8 +80,8 @@ class Wanted:
             )
         try:
             given["format"] = kind = Format(given.get("format", Format.ICEBERG))
-            given["mode"] = Mode(given.get("mode", Mode.APPEND))
-            given["partition"] = Period(given.get("partition", Period.NONE))
+            given["mode"] = WriteMode(given.get("mode", WriteMode.APPEND))
+            given["partition"] = PartitionPeriod(given.get("partition", PartitionPeriod.NONE))
             given["evolution"] = Evolution(given.get("evolution", Evolution.REFUSE))
         except ValueError as error:
             raise ExportError(f"{error}: give the job an image of the operator's version") from None
@@ -115,9 +115,9 @@ class Wanted:
         return {**found, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> SchemaOptions:
         """The schema of values."""
-        return Asked(
+        return SchemaOptions(
             schema=self.schema,
             schema_file=self.schema_file,
             message=self.message,
@@ -135,7 +135,7 @@ class Wanted:
         session: "SparkSession",
         source: Mapping[str, str],
         say: Callable[[str], None] = lambda _: None,
-    ) -> "Table":
+    ) -> "TargetTable":
         """What rows are written to. ``source``: options of the data source, whose topic may be
         looked at; ``say`` is told what was inferred, and how the table grows. Raises
         :class:`ExportError`."""
@@ -157,11 +157,11 @@ class Wanted:
         names = column_names(self.format)
         reading, fields = choose(self.asked, session, source, there, say, names)
         layout = self._layout(columns_ddl(fields), KAFKA)
-        if isinstance(reading, OfRegistry) and self.mode is Mode.UPSERT:
+        if isinstance(reading, OfRegistry) and self.mode is WriteMode.UPSERT:
             layout = dataclasses.replace(layout, keys=reading.keys)
         rows = self._open(session, self.table, layout)
         by = Partitioning(self.partition)
-        of_letters = Layout(
+        of_letters = TableLayout(
             columns=LETTERS_DDL,
             partitioning=by,
             properties=self.properties,
@@ -177,7 +177,7 @@ class Wanted:
             say=say,
         )
 
-    def _open(self, session: "SparkSession", table: str, layout: Layout) -> "NamedTable":
+    def _open(self, session: "SparkSession", table: str, layout: TableLayout) -> "NamedTable":
         if self.format is Format.DELTA:
             from tidemark_pipeline.export.delta import DeltaTable
 
@@ -186,8 +186,8 @@ class Wanted:
 
         return IcebergTable(session, self.name_of(table), layout)
 
-    def _layout(self, columns: str, kafka: str = "") -> Layout:
-        return Layout(
+    def _layout(self, columns: str, kafka: str = "") -> TableLayout:
+        return TableLayout(
             columns=columns,
             kafka=kafka,
             mode=self.mode,

@@ -23,13 +23,13 @@ from pyspark.sql import functions as f
 
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.export_progress import ExportError
-from tidemark_pipeline.export.table import DELETED, Layout
+from tidemark_pipeline.export.table import DELETED, TableLayout
 
 _NO_KEY = "has no key, and an upsert needs one"
 _KEYLESS = re.compile(rf"the record at offset \d+ of partition \d+ {_NO_KEY}")
 
 
-def latest(frame: DataFrame, layout: Layout) -> DataFrame:
+def latest(frame: DataFrame, layout: TableLayout) -> DataFrame:
     """One row for each key, with :data:`DELETED`. A row without a key fails the job that reads the
     frame, with the record's place."""
     if DELETED not in frame.columns:
@@ -55,7 +55,7 @@ def refused(error: Exception) -> ExportError | None:
     return ExportError(said[0]) if said else None
 
 
-def merge(target: str, source: str, layout: Layout, columns: Sequence[str]) -> str:
+def merge(target: str, source: str, layout: TableLayout, columns: Sequence[str]) -> str:
     """The statement that puts the rows of a view ``source``, of :func:`latest` and with these
     columns beside :data:`DELETED`, into ``target``."""
     newer = _newer(layout)
@@ -72,7 +72,7 @@ def merge(target: str, source: str, layout: Layout, columns: Sequence[str]) -> s
     )
 
 
-def merge_into(target: str, frame: DataFrame, layout: Layout, view: str) -> None:
+def merge_into(target: str, frame: DataFrame, layout: TableLayout, view: str) -> None:
     """Upsert the rows of a batch. ``view``: a name that nobody else has for one."""
     last = latest(frame, layout)
     last.createOrReplaceTempView(view)
@@ -95,7 +95,7 @@ def configured(session: SparkSession, settings: Mapping[str, str]) -> Iterator[N
             session.conf.unset(name)
 
 
-def _newer(layout: Layout) -> str:
+def _newer(layout: TableLayout) -> str:
     partition, offset, timestamp = (
         layout.of_record(name) for name in ("partition", "offset", "timestamp")
     )

@@ -11,17 +11,17 @@ from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.row_shapes import check_fields, value_fields
 from tidemark_pipeline.export.schema_files import AVRO, PROTO, check_file
 from tidemark_pipeline.export.schema_inference import inferred, sample
-from tidemark_pipeline.export.schema_options import Asked
+from tidemark_pipeline.export.schema_options import SchemaOptions
 from tidemark_pipeline.export.schema_values import Given, OfRegistry
 from tidemark_pipeline.export.table import Evolution
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled_file
 from tidemark_pipeline.schemas.registry.client import Registry
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
 from tidemark_pipeline.schemas.schema_cache import Schemas
-from tidemark_pipeline.schemas.sources import Kind, Source, columns_of
+from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType, columns_of
 from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
-from tidemark_pipeline.schemas.values.value_format import Reading
+from tidemark_pipeline.schemas.values.value_format import ValueReader
 
 _NEEDS_TABLE = (
     "the table is not there, and evolution=ignore takes the columns that a table has: make it, "
@@ -30,13 +30,13 @@ _NEEDS_TABLE = (
 
 
 def choose(
-    asked: Asked,
+    asked: SchemaOptions,
     session: SparkSession,
     source: Mapping[str, str],
     there: StructType | None,
     say: Callable[[str], None],
     names: ColumnNames,
-) -> tuple[Reading, StructType]:
+) -> tuple[ValueReader, StructType]:
     """Return the reading, and the fields for a table that is not ``there``. ``names``: names that
     columns of its format may have. Raises :class:`ExportError`."""
     if not source.get("topic"):
@@ -55,13 +55,13 @@ def choose(
 
 
 def _reading(
-    asked: Asked,
+    asked: SchemaOptions,
     session: SparkSession,
     source: Mapping[str, str],
     there: StructType | None,
     say: Callable[[str], None],
     names: ColumnNames,
-) -> Reading:
+) -> ValueReader:
     access = asked.access()
     ignores = asked.evolution is Evolution.IGNORE
     if access is not None:
@@ -96,17 +96,17 @@ def _reading(
     return Json(fields, grows=grows, names=names)
 
 
-def of_file(name: str, message: str) -> Source:
+def of_file(name: str, message: str) -> SchemaSource:
     """A schema in a file. Raises :class:`ExportError`."""
     path = check_file(name)
     try:
         if path.suffix in AVRO:
-            return Source(Kind.AVRO, path.read_text(encoding="utf-8"))
+            return SchemaSource(SchemaType.AVRO, path.read_text(encoding="utf-8"))
         if path.suffix in PROTO:
-            return Source(
-                Kind.PROTOBUF, descriptors=compiled_file(path).serialized, message=message
+            return SchemaSource(
+                SchemaType.PROTOBUF, descriptors=compiled_file(path).serialized, message=message
             )
-        return Source(Kind.PROTOBUF, descriptors=path.read_bytes(), message=message)
+        return SchemaSource(SchemaType.PROTOBUF, descriptors=path.read_bytes(), message=message)
     except UnicodeDecodeError as error:
         raise ExportError(f"{name} is no text") from error
     except SchemaRefused as error:

@@ -23,9 +23,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicNotFound
-from tidemark_pipeline.brokers import BrokersUnavailable, Refused
+from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
 from tidemark_pipeline.engines import is_kafkas
-from tidemark_pipeline.errors import DataLoss, Unavailable
+from tidemark_pipeline.errors import DataLoss, DependencyUnavailable
 from tidemark_pipeline.export.export_progress import (
     Exported,
     ExportError,
@@ -35,7 +35,7 @@ from tidemark_pipeline.export.export_progress import (
 from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.record_deletion import Deleter, points
 from tidemark_pipeline.export.row_shapes import RAW, raw
-from tidemark_pipeline.export.table import Counts, Table, Written
+from tidemark_pipeline.export.table import RowCounts, TargetTable, Written
 from tidemark_pipeline.options import ONLY_LOCAL, Options
 from tidemark_pipeline.positions import Earliest
 from tidemark_pipeline.streaming import run_available
@@ -45,7 +45,7 @@ from tidemark_pipeline.topic_survey import Part, Survey
 logger = logging.getLogger(__name__)
 
 #: What a look at the topic's end may meet, and the next one may not.
-_PASSING = (ManifestError, StoreError, TopicNotFound, BrokersUnavailable, Refused)
+_PASSING = (ManifestError, StoreError, TopicNotFound, BrokersUnavailable, BrokerRefused)
 #: Of one commit, where the options have no limit; Kafka's protocol tells no bytes before it tells
 #: records.
 _OF_OURS = {"maxBytesPerTrigger": str(1024**3)}
@@ -59,7 +59,7 @@ _WORKER_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ExportProgress:
     """After a commit, or a look at the topic. ``lag``: offsets of the topic that the table has not;
     ``current_ms``: see :class:`~tidemark_pipeline.export.freshness.Freshness`; ``deleted``: offsets
     that the job has deleted from the topic."""
@@ -68,7 +68,7 @@ class Progress:
     written: Written
     exported: Exported
     lag: int
-    counts: Counts
+    counts: RowCounts
     current_ms: int | None
     deleted: int = 0
 
@@ -76,14 +76,14 @@ class Progress:
 def export(
     session: SparkSession,
     options: Mapping[str, str],
-    table: Table,
+    table: TargetTable,
     *,
     every_s: float | None = None,
     stop: threading.Event | None = None,
     deleter: Deleter | None = None,
-    say: Callable[[Progress], None] = lambda _: None,
-    watch: Callable[[Progress], None] = lambda _: None,
-) -> Progress:
+    say: Callable[[ExportProgress], None] = lambda _: None,
+    watch: Callable[[ExportProgress], None] = lambda _: None,
+) -> ExportProgress:
     """Export until the end that the topic has now, or with ``every_s`` a commit every so many
     seconds; in both cases until ``stop`` is set. ``options`` are the source's, with one ``topic``;
     those that say where to begin hold for a new table only. ``say`` is called after each commit;
@@ -187,13 +187,13 @@ class _Batches:
 
     def __init__(
         self,
-        table: Table,
+        table: TargetTable,
         claimed: Exported,
         survey: Survey,
         beginning: Beginning,
         deleter: Deleter | None,
-        say: Callable[[Progress], None],
-        watch: Callable[[Progress], None],
+        say: Callable[[ExportProgress], None],
+        watch: Callable[[ExportProgress], None],
     ) -> None:
         self._table, self._survey, self._say, self._watch = table, survey, say, watch
         self._beginning, self._deleter, self._deleted = beginning, deleter, 0
@@ -251,7 +251,7 @@ class _Batches:
             with self._lock:
                 self.progress = replace(self.progress, deleted=self._deleted)
 
-    def _log_starts(self, before: Progress, ends: Mapping[int, int]) -> dict[int, int]:
+    def _log_starts(self, before: ExportProgress, ends: Mapping[int, int]) -> dict[int, int]:
         """Of partitions that the table has nothing of. What expires until they are read is no more,
         so that it does not matter when this is asked."""
         numbers = ends.keys() - before.exported.offsets.keys()
@@ -281,7 +281,7 @@ class _Batches:
             logger.warning("the topic's end is not known: %s", error)
         self._watch(self.progress)
 
-    def _told(self, commits: int, written: Written, exported: Exported) -> Progress:
+    def _told(self, commits: int, written: Written, exported: Exported) -> ExportProgress:
         parts = self._parts(exported)
         ends = {part.partition: end for part, end in self._survey.ends_of(parts).items()}
         # Of a partition of which the table has nothing yet there is no more than the topic has.
@@ -289,7 +289,7 @@ class _Batches:
         starts = {part.partition: e.log_start for part, e in self._survey.extents(new).items()}
         from_there = replace(exported, offsets={**starts, **exported.offsets})
         self._freshness.look(time.time_ns() // 1_000_000, ends, from_there.offsets)
-        return Progress(
+        return ExportProgress(
             commits=commits,
             written=written,
             exported=exported,
@@ -314,7 +314,7 @@ def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported)
 def retry_late_workers(run: Callable[[], None]) -> None:
     """Call ``run``; repeat it if Spark's Python process did not start in time. The process starts
     before a query's first batch, so each call continues at the committed offsets. Raises
-    :class:`Unavailable` if it never starts."""
+    :class:`DependencyUnavailable` if it never starts."""
     for attempt in range(1, _WORKER_ATTEMPTS + 1):
         try:
             return run()
@@ -322,7 +322,7 @@ def retry_late_workers(run: Callable[[], None]) -> None:
             if not _WORKER_LATE.search(str(error)):
                 raise
             if attempt == _WORKER_ATTEMPTS:
-                raise Unavailable(
+                raise DependencyUnavailable(
                     "Spark's Python process did not start within the 10 s that Spark waits for it, "
                     f"{attempt} times: the machine is too busy. Nothing is lost. Give the job more "
                     "CPU, or run fewer jobs at a time on this machine, and start it again"

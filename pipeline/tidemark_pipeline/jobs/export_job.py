@@ -20,17 +20,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemark.export_job import ORDER_VARIABLE, Order, OrderError, Phase, Place
+from tidemark.export_job import ORDER_VARIABLE, ExportJobPhase, OptionPlace, Order, OrderError
 from tidemark_pipeline.broker_deletions import BrokerDeletions
-from tidemark_pipeline.errors import DataLoss, ExportError, Unavailable, own_words
+from tidemark_pipeline.errors import DataLoss, DependencyUnavailable, ExportError, own_words
 from tidemark_pipeline.export.export_progress import Superseded
-from tidemark_pipeline.export.table_options import Wanted
+from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.jobs.job_page import Told
 from tidemark_pipeline.options import OptionError, parse
 
 if TYPE_CHECKING:
-    from tidemark_pipeline.jobs.export import Progress
+    from tidemark_pipeline.jobs.export import ExportProgress
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told.leave(given.report)
     page.stop()
     logger.info("%s%s", phase, f": {message}" if message else "")
-    return 0 if phase in (Phase.DONE, Phase.STOPPED) else 1
+    return 0 if phase in (ExportJobPhase.DONE, ExportJobPhase.STOPPED) else 1
 
 
-def run(environment: Mapping[str, str], told: Told, stop: threading.Event) -> tuple[Phase, str]:
+def run(
+    environment: Mapping[str, str], told: Told, stop: threading.Event
+) -> tuple[ExportJobPhase, str]:
     """Export; how that ended, and what to do where it failed."""
     secrets: list[str] = []
     try:
@@ -80,29 +82,29 @@ def run(environment: Mapping[str, str], told: Told, stop: threading.Event) -> tu
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "py4j", "pyarrow"):
             raise
-        return Phase.REFUSED, NO_SPARK
+        return ExportJobPhase.REFUSED, NO_SPARK
     except Exception as error:
         if stop.is_set():  # a query that is stopped in the middle tells of that as of a failure
             logger.info("given up: %s", error)
-            return Phase.STOPPED, ""
+            return ExportJobPhase.STOPPED, ""
         logger.exception("the export failed")
         phase, message = judged(error)
         return phase, _without(secrets, message)
-    return (Phase.STOPPED if stop.is_set() else Phase.DONE), ""
+    return (ExportJobPhase.STOPPED if stop.is_set() else ExportJobPhase.DONE), ""
 
 
-def judged(error: Exception) -> tuple[Phase, str]:
+def judged(error: Exception) -> tuple[ExportJobPhase, str]:
     """Whether trying again helps, and what to tell a person."""
     if isinstance(error, Superseded):
-        return Phase.SUPERSEDED, str(error)
-    if isinstance(error, Unavailable):
-        return Phase.FAILED, str(error)
+        return ExportJobPhase.SUPERSEDED, str(error)
+    if isinstance(error, DependencyUnavailable):
+        return ExportJobPhase.FAILED, str(error)
     if isinstance(error, (*_REFUSED, DataLoss)):
-        return Phase.REFUSED, str(error)
+        return ExportJobPhase.REFUSED, str(error)
     name, message = own_words(str(error))
     if name == DataLoss.__name__:
-        return Phase.REFUSED, message
-    return Phase.FAILED, message or type(error).__name__
+        return ExportJobPhase.REFUSED, message
+    return ExportJobPhase.FAILED, message or type(error).__name__
 
 
 def _export(order: Order, told: Told, stop: threading.Event) -> None:
@@ -110,12 +112,12 @@ def _export(order: Order, told: Told, stop: threading.Event) -> None:
         if order.definition:
             path = Path(folder) / Path(order.definition_name).name
             path.write_text(order.definition, encoding="utf-8")
-            order = order.put({(Place.TABLE, "schema_file"): str(path)})
+            order = order.put({(OptionPlace.TABLE, "schema_file"): str(path)})
         _run(order, told, stop)
 
 
 def _run(order: Order, told: Told, stop: threading.Event) -> None:
-    wanted = Wanted.of(order.table)
+    wanted = TableOptions.of(order.table)
     wanted.check()
     find_java()
     from tidemark_pipeline.jobs.export import export
@@ -143,7 +145,7 @@ def _deleter(source: Mapping[str, str]) -> BrokerDeletions:
     return BrokerDeletions(access)
 
 
-def _say(progress: "Progress") -> None:
+def _say(progress: "ExportProgress") -> None:
     written = progress.written
     logger.info(
         "%d commits: %d rows, %d dead letters, %d bytes; %d offsets behind",

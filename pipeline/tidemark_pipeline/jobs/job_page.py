@@ -15,14 +15,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from tidemark.export_job import REPORT_PATH, Phase, Report
+from tidemark.export_job import REPORT_PATH, ExportJobPhase, JobReport
 from tidemark.http_page import HttpPage
 from tidemark.metrics import export_table
 from tidemark.metrics.families import single
 from tidemark.metrics.metric import Metric as Row
 
 if TYPE_CHECKING:
-    from tidemark_pipeline.jobs.export import Progress
+    from tidemark_pipeline.jobs.export import ExportProgress
 
 
 class Told(Collector):
@@ -30,27 +30,27 @@ class Told(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._report = Report(phase=Phase.STARTING)
-        self._progress: Progress | None = None
+        self._report = JobReport(phase=ExportJobPhase.STARTING)
+        self._progress: ExportProgress | None = None
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     @property
-    def report(self) -> Report:
+    def report(self) -> JobReport:
         """As of now."""
         with self._lock:
             return self._report
 
-    def take(self, progress: "Progress") -> None:
+    def take(self, progress: "ExportProgress") -> None:
         """The table was claimed, there was a commit, or the topic was looked at."""
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
             before = self._report
             committed = progress.commits > before.commits
             self._progress = progress
-            self._report = Report(
-                phase=Phase.RUNNING,
+            self._report = JobReport(
+                phase=ExportJobPhase.RUNNING,
                 lag=progress.lag,
                 rows=progress.counts.rows,
                 letters=progress.counts.letters,
@@ -59,7 +59,7 @@ class Told(Collector):
                 current_ms=progress.current_ms,
             )
 
-    def end(self, phase: Phase, message: str = "") -> None:
+    def end(self, phase: ExportJobPhase, message: str = "") -> None:
         """The job is over."""
         with self._lock:
             self._report = replace(self._report, phase=phase, message=message)

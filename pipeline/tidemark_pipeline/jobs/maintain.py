@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export import delta_maintenance, iceberg_maintenance
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep
+from tidemark_pipeline.export.maintenance import Maintained, Say, TableMaintenance
 from tidemark_pipeline.export.upsert import configured
 
 #: Into how many tasks both formats cut a look at a table's folders. Spark's own figure is 10,000,
@@ -21,7 +21,11 @@ _BY_FORMAT = {
 
 
 def maintain(
-    session: SparkSession, kind: Format, name: str, upkeep: Upkeep, say: Say = lambda _: None
+    session: SparkSession,
+    kind: Format,
+    name: str,
+    upkeep: TableMaintenance,
+    say: Say = lambda _: None,
 ) -> Maintained:
     """What was done to the table ``name``, as Spark knows it."""
     with few_listing_tasks(session):

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from tidemark_pipeline.engines import KAFKA, is_kafkas
-from tidemark_pipeline.report import Figures, Held, Period, width_of
+from tidemark_pipeline.report import Held, ReportFigures, ReportPeriod, width_of
 from tidemark_pipeline.topic_source import read_topic
 
 KEYS_NAMED = 10
@@ -19,7 +19,7 @@ KEYS_NAMED = 10
 _TRACKED = 50_000
 
 
-def figures(session: SparkSession, options: Mapping[str, str]) -> Figures:
+def figures(session: SparkSession, options: Mapping[str, str]) -> ReportFigures:
     """Count the one topic of these options. Raises what a read of it raises."""
     topic = options["topic"]
     held = _held(_with_tier(session, options))
@@ -28,7 +28,7 @@ def figures(session: SparkSession, options: Mapping[str, str]) -> Figures:
     last_ms = max((last for _, last in times if last is not None), default=0)
     width_ms = width_of(last_ms - first_ms)
     if not held:
-        return Figures(topic, (), width_ms, (), (), (), 0)
+        return ReportFigures(topic, (), width_ms, (), (), (), 0)
     ends: dict[str, int] = {}
     for share in held:
         ends[str(share.partition)] = max(ends.get(str(share.partition), 0), share.last_offset + 1)
@@ -39,7 +39,7 @@ def figures(session: SparkSession, options: Mapping[str, str]) -> Figures:
     sizes: dict[int, int] = {}
     for row in rows:
         sizes[row.size] = sizes.get(row.size, 0) + row.rows
-    return Figures(
+    return ReportFigures(
         topic,
         held,
         width_ms,
@@ -98,7 +98,7 @@ def _by_time_and_size(table: DataFrame, width_ms: int) -> list[Row]:
     )
 
 
-def _periods(rows: list[Row], width_ms: int) -> tuple[Period, ...]:
+def _periods(rows: list[Row], width_ms: int) -> tuple[ReportPeriod, ...]:
     """Without a hole: where nothing was written there is a period of zero rows."""
     found: dict[int, tuple[int, int]] = {}
     for row in rows:
@@ -108,7 +108,7 @@ def _periods(rows: list[Row], width_ms: int) -> tuple[Period, ...]:
     if not found:
         return ()
     return tuple(
-        Period(start, *found.get(start, (0, 0)))
+        ReportPeriod(start, *found.get(start, (0, 0)))
         for start in range(min(found), max(found) + 1, width_ms)
     )
 

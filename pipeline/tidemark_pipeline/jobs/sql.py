@@ -27,7 +27,7 @@ from tidemark_pipeline.topic_source import read_topic
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StatementResult:
     """``columns``: names as the statement has them, which may be the same; ``rows``: values are
     None, bool, int, float, Decimal, str, bytes, and lists and dicts of these. ``cut``: there are
     more rows than were asked for."""
@@ -44,15 +44,15 @@ def make_view(session: SparkSession, topic: str, options: Mapping[str, str]) -> 
     read_topic(session, {**options, "topic": topic}).createOrReplaceTempView(name)
 
 
-def ask(session: SparkSession, statement: str, limit: int) -> Answer:
+def ask(session: SparkSession, statement: str, limit: int) -> StatementResult:
     """The first ``limit`` rows. Raises PySparkException."""
     table = session.sql(statement)
     names = tuple(table.columns)
     if not names:  # a command that has nothing to say
-        return Answer((), (), cut=False)
+        return StatementResult((), (), cut=False)
     rows = _readable(table).limit(limit + 1).collect()
     plain = tuple(tuple(_plain(value) for value in row) for row in rows[:limit])
-    return Answer(names, plain, cut=len(rows) > limit)
+    return StatementResult(names, plain, cut=len(rows) > limit)
 
 
 def _readable(table: DataFrame) -> DataFrame:

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tidemark_pipeline.schemas.registry import wire
-from tidemark_pipeline.schemas.sources import Kind, Source, decoder_of
+from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType, decoder_of
 from tidemark_pipeline.schemas.values.decoder_results import Bytes, Decoder, Longs, reasons
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
@@ -45,19 +45,19 @@ class Decoding:
     the schema that the table was made by."""
 
     columns: str
-    source: Source | None = None
-    known: Mapping[int, Source | str] = field(default_factory=dict)
-    reader: Source | None = None
+    source: SchemaSource | None = None
+    known: Mapping[int, SchemaSource | str] = field(default_factory=dict)
+    reader: SchemaSource | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kind = to_arrow_type(StructType.fromJson(json.loads(self.columns)))
         for batch in batches:
             if batch.num_rows:
-                yield from _Batch(self, batch, kind).read()
+                yield from _DecodedBatch(self, batch, kind).read()
 
 
 @dataclass(slots=True)
-class _Batch:
+class _DecodedBatch:
     decoding: Decoding
     batch: pa.RecordBatch
     kind: pa.DataType
@@ -95,7 +95,7 @@ class _Batch:
         starts = starts + wire.HEADER_BYTES
         paths: Sequence[tuple[int, ...] | None] = [()]
         which = np.zeros(len(rows), dtype=np.int64)
-        if source.kind is Kind.PROTOBUF:
+        if source.kind is SchemaType.PROTOBUF:
             paths, which, behind = wire.messages(data, starts[rows], ends[rows])
             starts[rows] = behind
         for place, indexes in enumerate(paths):

@@ -17,7 +17,7 @@ from tidemark_pipeline.errors import ExportError
 from tidemark_pipeline.schemas.protobuf.descriptors import Messages, compiled
 from tidemark_pipeline.schemas.registry.access import Unknown
 from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
-from tidemark_pipeline.schemas.sources import Kind, Source
+from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 #: So many are asked for in one batch; the rest of its ids, the rarer ones, are taken for unknown.
@@ -33,14 +33,14 @@ class Schemas:
     """``known``: by id the schema, or why records of it cannot be read."""
 
     registry: Registry
-    known: "OrderedDict[int, Source | str]" = field(default_factory=OrderedDict)
+    known: "OrderedDict[int, SchemaSource | str]" = field(default_factory=OrderedDict)
 
-    def learn(self, ids: Sequence[int]) -> Mapping[int, Source | str]:
+    def learn(self, ids: Sequence[int]) -> Mapping[int, SchemaSource | str]:
         """All that is known, with these: the most frequent first. Raises
         :class:`~tidemark_pipeline.schemas.registry.client.RegistryDown`, RegistryRefused, and
         :class:`ExportError` where an unknown id is to stop the job."""
-        found: dict[int, Source | str] = {}
-        missing: dict[int, Source | str] = {}
+        found: dict[int, SchemaSource | str] = {}
+        missing: dict[int, SchemaSource | str] = {}
         for number in ids[:ASKED_MAX]:
             try:
                 found[number] = self._asked(number)
@@ -57,7 +57,7 @@ class Schemas:
             self.known.popitem(last=False)
         return {**self.known, **found, **missing}
 
-    def latest(self, subject: str, message: str = "") -> Source:
+    def latest(self, subject: str, message: str = "") -> SchemaSource:
         """Of a subject. Raises :class:`ExportError`."""
         try:
             return self._source(self.registry.latest(subject), message)
@@ -69,7 +69,7 @@ class Schemas:
         except SchemaRefused as error:
             raise ExportError(f"the latest schema of {subject}: {error}") from error
 
-    def _asked(self, number: int) -> Source | str:
+    def _asked(self, number: int) -> SchemaSource | str:
         try:
             return self._source(self.registry.schema(number))
         except SchemaRefused as error:
@@ -83,17 +83,19 @@ class Schemas:
             ) from error
         return f"the registry does not know it ({error})"
 
-    def _source(self, found: Registered, message: str = "") -> Source:
-        if found.kind not in set(Kind):
+    def _source(self, found: Registered, message: str = "") -> SchemaSource:
+        if found.kind not in set(SchemaType):
             raise SchemaRefused(f"its type is {found.kind}, of which no columns are made")
         used = self._referred(found.references)
-        if found.kind == Kind.AVRO:
-            return Source(
-                Kind.AVRO, found.text, tuple(reference.text for reference in used.values())
+        if found.kind == SchemaType.AVRO:
+            return SchemaSource(
+                SchemaType.AVRO, found.text, tuple(reference.text for reference in used.values())
             )
         texts = {name: reference.text for name, reference in used.items()}
-        return Source(
-            Kind.PROTOBUF, descriptors=_descriptors(found.text, texts).serialized, message=message
+        return SchemaSource(
+            SchemaType.PROTOBUF,
+            descriptors=_descriptors(found.text, texts).serialized,
+            message=message,
         )
 
     def _referred(self, references: tuple[Reference, ...]) -> dict[str, Registered]:
@@ -118,8 +120,8 @@ class Schemas:
         visit(references)
         return found
 
-    def _check_size(self, found: Iterable[Source | str]) -> None:
-        size = sum(source.size_bytes for source in found if isinstance(source, Source))
+    def _check_size(self, found: Iterable[SchemaSource | str]) -> None:
+        size = sum(source.size_bytes for source in found if isinstance(source, SchemaSource))
         if size > KEPT_BYTES_MAX:
             raise ExportError(
                 f"one batch has schemas of {size:,} bytes together, and {KEPT_BYTES_MAX:,} are "
@@ -127,7 +129,7 @@ class Schemas:
             )
 
     def _size(self) -> int:
-        return sum(s.size_bytes for s in self.known.values() if isinstance(s, Source))
+        return sum(s.size_bytes for s in self.known.values() if isinstance(s, SchemaSource))
 
 
 def _descriptors(text: str, used: Mapping[str, str]) -> Messages:

@@ -18,7 +18,7 @@ from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 _KEPT = 256
 
 
-class Kind(StrEnum):
+class SchemaType(StrEnum):
     """Formats that have schemas, as registries call them."""
 
     AVRO = "AVRO"
@@ -26,18 +26,18 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SchemaSource:
     """``text``: of an Avro schema; ``named``: those that it refers to, each behind what it refers
     to itself. ``descriptors``: a Protobuf set, the file that is meant last; ``message``: the full
     name of the one that is meant, "" where records say it."""
 
-    kind: Kind
+    kind: SchemaType
     text: str = ""
     named: tuple[str, ...] = ()
     descriptors: bytes = b""
     message: str = ""
 
-    def is_same_schema(self, other: "Source") -> bool:
+    def is_same_schema(self, other: "SchemaSource") -> bool:
         """Return whether both have the same schema, whatever their messages."""
         return replace(self, message="") == replace(other, message="")
 
@@ -47,9 +47,9 @@ class Source:
         return len(self.text) + sum(map(len, self.named)) + len(self.descriptors)
 
 
-def columns_of(source: Source) -> StructType:
+def columns_of(source: SchemaSource) -> StructType:
     """The columns of its records. Raises :class:`SchemaRefused`."""
-    if source.kind is Kind.AVRO:
+    if source.kind is SchemaType.AVRO:
         from tidemark_pipeline.schemas.avro import types
 
         return types.columns_of(_schema(source))
@@ -61,20 +61,23 @@ def columns_of(source: Source) -> StructType:
 
 @functools.lru_cache(_KEPT)
 def decoder_of(
-    source: Source, columns: str, reader: Source | None = None, indexes: tuple[int, ...] = ()
+    source: SchemaSource,
+    columns: str,
+    reader: SchemaSource | None = None,
+    indexes: tuple[int, ...] = (),
 ) -> Decoder:
     """Of records into columns (Spark's JSON of them). ``reader``: whose aliases and defaults hold,
     or whose message it must be; ``indexes``: which message of a set. Raises
     :class:`SchemaRefused`."""
     wanted = StructType.fromJson(json.loads(columns))
-    if source.kind is Kind.AVRO:
-        from tidemark_pipeline.schemas.avro.decode import Decoder as OfAvro
+    if source.kind is SchemaType.AVRO:
+        from tidemark_pipeline.schemas.avro.decode import AvroDecoder as OfAvro
 
         read_by = None
-        if reader is not None and reader.kind is Kind.AVRO:
+        if reader is not None and reader.kind is SchemaType.AVRO:
             read_by = _schema(reader)
         return OfAvro(_schema(source), wanted, read_by)
-    from tidemark_pipeline.schemas.protobuf.decode import Decoder as OfProtobuf
+    from tidemark_pipeline.schemas.protobuf.decode import ProtobufDecoder as OfProtobuf
     from tidemark_pipeline.schemas.protobuf.descriptors import Messages, by_indexes, by_name
 
     messages = Messages(source.descriptors)
@@ -88,7 +91,7 @@ def decoder_of(
 
 
 @functools.lru_cache(_KEPT)
-def _schema(source: Source) -> Schema:
+def _schema(source: SchemaSource) -> Schema:
     named: dict[str, Schema] = {}
     for text in source.named:
         named.update(names_of(parse_schema(text, named)))

@@ -27,11 +27,11 @@ def main() -> int:
 
 
 def _compare(ours: Side, theirs: Side, only: str) -> int:
-    table = [each for each in cases(compare.shared_versions(ours, theirs)) if only in each.name]
+    table = [case for case in cases(compare.shared_versions(ours, theirs)) if only in case.name]
     verdict = compare.run(ours, theirs, table, lambda line: print(line, flush=True))
     idle = [] if only else verdict.unused
-    for each in idle:
-        print(f"intended_differences.py: explains nothing any more: {each.case} {each.path}")
+    for item in idle:
+        print(f"intended_differences.py: explains nothing any more: {item.case} {item.path}")
     print(verdict.figures)
     failed = bool(verdict.unexplained or idle)
     if not only and not failed:

@@ -38,18 +38,18 @@ def some(table: Sequence[Case], *, rounds: int) -> list[Case]:
     kind, of those that one field makes in one of the two; of the stories the first ``rounds``. In
     the table's order, without those that would be waited for."""
     kinds: dict[str, list[int]] = {}
-    for number, each in enumerate(table):
-        if not intended_differences.is_silent(each.name):
-            kinds.setdefault(each.kind, []).append(number)
+    for number, item in enumerate(table):
+        if not intended_differences.is_silent(item.name):
+            kinds.setdefault(item.kind, []).append(number)
     kept = set()
     for turn, (kind, found) in enumerate(kinds.items()):
         older = found[turn // 2 % max(len(found) - 1, 1)]
         is_varied = ": " in kind
         kept |= {found[-1], older} if not is_varied else {older if turn % 2 else found[-1]}
     return [
-        each
-        for number, each in enumerate(table)
-        if (number in kept if each.round is None else each.round < rounds)
+        item
+        for number, item in enumerate(table)
+        if (number in kept if item.round is None else item.round < rounds)
     ]
 
 

@@ -44,7 +44,7 @@ class Verdict:
     @property
     def unused(self) -> list[Difference]:
         """Lines of the list that explain nothing any more."""
-        return [each for each in intended_differences.ON_PURPOSE if each not in self.used]
+        return [item for item in intended_differences.ON_PURPOSE if item not in self.used]
 
     @property
     def figures(self) -> Figures:
@@ -84,8 +84,8 @@ def errors_in(answer: Any) -> Iterator[ErrorCode]:
         value = getattr(answer, name)
         if isinstance(value, ErrorCode):
             yield value
-        for each in value if isinstance(value, tuple) else (value,):
-            yield from errors_in(each)
+        for item in value if isinstance(value, tuple) else (value,):
+            yield from errors_in(item)
 
 
 def shared_versions(ours: Side, theirs: Side) -> dict[int, range]:
@@ -104,18 +104,18 @@ def shared_versions(ours: Side, theirs: Side) -> dict[int, range]:
 def run(ours: Side, theirs: Side, table: Sequence[Case], say: Say) -> Verdict:
     """Send all of the table, and say how far it is every few seconds."""
     verdict, said_s = Verdict(), -math.inf
-    for each in table:
+    for item in table:
         if time.monotonic() - said_s > SAYS_EVERY_S:
             said_s = time.monotonic()
-            say(f"{verdict.sent} of {len(table)}: {each.name}")
-        found = _differences(each, ours, theirs)
+            say(f"{verdict.sent} of {len(table)}: {item.name}")
+        found = _differences(item, ours, theirs)
         verdict.sent += 1
         verdict.same += not found
         unexplained = []
         for path, one, other in found:
-            line = intended_differences.explained(each.name, path, one, other)
+            line = intended_differences.explained(item.name, path, one, other)
             if line is None:
-                unexplained.append(f"{each.name}: {path}: ours {one}, Kafka's {other}")
+                unexplained.append(f"{item.name}: {path}: ours {one}, Kafka's {other}")
             else:
                 verdict.used.add(line)
         if unexplained:
@@ -134,8 +134,8 @@ def _differences(each: Case, ours: Side, theirs: Side) -> list[tuple[str, Any, A
 
 
 def _is_under_way(answer: Any) -> bool:
-    states = [each.transaction_state for each in getattr(answer, "transaction_states", ())]
-    if any(isinstance(each, str) and each.startswith("Prepare") for each in states):
+    states = [item.transaction_state for item in getattr(answer, "transaction_states", ())]
+    if any(isinstance(state, str) and state.startswith("Prepare") for state in states):
         return True
     return not UNDER_WAY.isdisjoint(errors_in(answer))
 

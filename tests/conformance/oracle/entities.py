@@ -45,7 +45,7 @@ def node(here: Here) -> int:
 
 def own(here: Here) -> str:
     """A name that no other case has."""
-    return "oracle-" + "".join(each if each.isalnum() else "-" for each in here.case)
+    return "oracle-" + "".join(item if item.isalnum() else "-" for item in here.case)
 
 
 def in_partition(topic: str, **values: object) -> Fields:
@@ -73,9 +73,9 @@ def request(api_key: int, version: int, fields: Fields, here: Here) -> Any:
 
 def _filled(kind: Any, fields: Fields, here: Here) -> Any:
     changed = {
-        each.name: _value(each, fields[each.name], here)
-        for each in dataclasses.fields(kind)
-        if each.name in fields and (fields[each.name] is not None or _is_nullable(each.type))
+        field.name: _value(field, fields[field.name], here)
+        for field in dataclasses.fields(kind)
+        if field.name in fields and (fields[field.name] is not None or _is_nullable(field.type))
     }
     return dataclasses.replace(blank(kind), **changed)
 
@@ -89,7 +89,7 @@ def _value(field: Any, value: Any, here: Here) -> Any:
         value = value(here)
     if isinstance(value, tuple):
         part = part_type(field.type)
-        return tuple(_element(part, each, here) for each in value)
+        return tuple(_element(part, item, here) for item in value)
     if isinstance(value, Mapping):
         return _filled(_struct(field.type), value, here)
     duration = _DURATIONS.get(field.metadata.get("kafka_type"))
@@ -98,7 +98,14 @@ def _value(field: Any, value: Any, here: Here) -> Any:
 
 def _struct(kind: Any) -> Any:
     """The class of a part that may be null."""
-    return next((each for each in typing.get_args(kind) if dataclasses.is_dataclass(each)), kind)
+    return next(
+        (
+            get_argument
+            for get_argument in typing.get_args(kind)
+            if dataclasses.is_dataclass(get_argument)
+        ),
+        kind,
+    )
 
 
 def _element(part: Any, value: Any, here: Here) -> Any:
@@ -114,8 +121,8 @@ def to_duration(kind: Any, milliseconds: int) -> Any:
 
 def part_type(kind: Any) -> Any:
     """The class of an array's parts; None where they are no parts."""
-    for each in (kind, *typing.get_args(kind)):
-        found = [one for one in typing.get_args(each) if dataclasses.is_dataclass(one)]
+    for get_argument in (kind, *typing.get_args(kind)):
+        found = [one for one in typing.get_args(get_argument) if dataclasses.is_dataclass(one)]
         if found:
             return found[0]
     return None
@@ -125,9 +132,9 @@ def part_type(kind: Any) -> Any:
 def blank(kind: Any) -> Any:
     """An entity whose arrays are empty and whose fields are as Kafka's generated classes begin."""
     values = {}
-    for each in dataclasses.fields(kind):
-        if each.default is dataclasses.MISSING:
-            values[each.name] = _blank_value(each.type)
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING:
+            values[field.name] = _blank_value(field.type)
     return kind(**values)
 
 

@@ -52,8 +52,8 @@ def section(figures: Figures) -> Iterator[str]:
     yield "| requests | what differs, and why |"
     yield "|---|---|"
     reasons: dict[str, dict[str, None]] = {}
-    for each in ON_PURPOSE:
-        where = f" in `{each.path}`" if each.path.strip("*") else ""
-        reasons.setdefault(each.reason, {})[f"`{each.case}`{where}"] = None
+    for item in ON_PURPOSE:
+        where = f" in `{item.path}`" if item.path.strip("*") else ""
+        reasons.setdefault(item.reason, {})[f"`{item.case}`{where}"] = None
     for reason, cases in reasons.items():
         yield f"| {', '.join(cases)} | {reason} |"

@@ -250,11 +250,11 @@ ON_PURPOSE = (
 
 def explained(case: str, path: str, ours: object, theirs: object) -> Difference | None:
     """The line that says why, if there is one."""
-    return next((each for each in ON_PURPOSE if each.explains(case, path, ours, theirs)), None)
+    return next((item for item in ON_PURPOSE if item.explains(case, path, ours, theirs)), None)
 
 
 def is_silent(case: str) -> bool:
     """Return whether Kafka does not answer the case."""
     return any(
-        each.theirs == SILENCE and fnmatch.fnmatchcase(case, each.case) for each in ON_PURPOSE
+        item.theirs == SILENCE and fnmatch.fnmatchcase(case, item.case) for item in ON_PURPOSE
     )

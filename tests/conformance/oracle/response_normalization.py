@@ -45,15 +45,15 @@ def normal(value: Any, world: World, name: str = "") -> Any:
         return 0
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
-            each.name: normal(getattr(value, each.name), world, each.name)
-            for each in dataclasses.fields(value)
+            field.name: normal(getattr(value, field.name), world, field.name)
+            for field in dataclasses.fields(value)
         }
     if isinstance(value, tuple):
-        made = [normal(each, world, name) for each in value]
+        made = [normal(item, world, name) for item in value]
         if name == "configs":
-            return {each["name"]: each for each in made}
-        is_open = any(isinstance(each, dict) for each in made)
-        return sorted(made, key=lambda each: json.dumps(each, sort_keys=True)) if is_open else made
+            return {item["name"]: item for item in made}
+        is_open = any(isinstance(item, dict) for item in made)
+        return sorted(made, key=lambda item: json.dumps(item, sort_keys=True)) if is_open else made
     if isinstance(value, uuid.UUID):
         names = {topic_id: topic for topic, topic_id in world.topic_ids.items()}
         return f"<id of {names.get(value, 'another topic')}>"

@@ -123,8 +123,8 @@ class Side:
                 for name, (partitions, config) in topics.items()
             ]
         )
-        for each in made.values():
-            each.result(60)
+        for item in made.values():
+            item.result(60)
         self.learn(topics)
 
     def learn(self, names: Iterable[str]) -> None:
@@ -146,5 +146,6 @@ class Side:
         """Return the versions that the side advertises."""
         answer = self.ask(kafka.request(_API_VERSIONS, 0), _API_VERSIONS, 0)
         return {
-            each.api_key: range(each.min_version, each.max_version + 1) for each in answer.api_keys
+            api_key.api_key: range(api_key.min_version, api_key.max_version + 1)
+            for api_key in answer.api_keys
         }

@@ -91,12 +91,12 @@ STORIES: Mapping[str, tuple[Story, int]] = {
 def story_cases(served: Mapping[int, range]) -> Iterator[Case]:
     """All of them, of the Apis that both sides serve."""
     for name, (story, most) in STORIES.items():
-        keys = {each.api_key for each in story("") if served.get(each.api_key)}
+        keys = {item.api_key for item in story("") if served.get(item.api_key)}
         rounds = min(most, max((len(served[key]) for key in keys), default=0))
         for number in range(rounds):
-            for each in story(f"oracle-{name.replace(' ', '-')}-{number}"):
-                if each.api_key in keys:
-                    versions = served[each.api_key]
+            for item in story(f"oracle-{name.replace(' ', '-')}-{number}"):
+                if item.api_key in keys:
+                    versions = served[item.api_key]
                     version = max(versions[-1] - number, versions[0])
-                    title = f"{each.api} v{version} {name} {number}: {each.what}"
-                    yield replace(each.case(title, version), round=number)
+                    title = f"{item.api} v{version} {name} {number}: {item.what}"
+                    yield replace(item.case(title, version), round=number)

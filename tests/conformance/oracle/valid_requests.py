@@ -59,8 +59,10 @@ class Good:
             yield self._bytes(name + ", cut", version, cut=1)
             yield self._bytes(name + " and a byte", version, more=b"x")
             sample = build(_SAMPLE, version)
-            for each in variations(sample, self.fixed):
-                yield self._varied(f"{self.api} v{version} {what}: {each.name}", version, each)
+            for variation in variations(sample, self.fixed):
+                yield self._varied(
+                    f"{self.api} v{version} {what}: {variation.name}", version, variation
+                )
 
     def _varied(self, name: str, version: int, variation: Variation) -> Case:
         def build(world: World, version: int) -> object:
@@ -210,5 +212,5 @@ GOOD: Mapping[str, tuple[Good, ...]] = {
 def good_cases(served: Mapping[int, range]) -> Iterator[Case]:
     """Return the cases of all Apis and versions that both sides serve."""
     for what, table in GOOD.items():
-        for each in table:
-            yield from each.cases(served.get(each.api_key, range(0)), what)
+        for item in table:
+            yield from item.cases(served.get(item.api_key, range(0)), what)

@@ -40,20 +40,20 @@ class Variation:
 
 def variations(entity: Any, fixed: frozenset[str] = frozenset()) -> Iterator[Variation]:
     """Return the variations of each field that is not ``fixed``, by name."""
-    for each in dataclasses.fields(entity):
-        if each.name in fixed:
+    for field in dataclasses.fields(entity):
+        if field.name in fixed:
             continue
-        value = getattr(entity, each.name)
-        for what, other in _others(each, value):
-            yield Variation((each.name,), what, other)
+        value = getattr(entity, field.name)
+        for what, other in _others(field, value):
+            yield Variation((field.name,), what, other)
         for below in _parts(value):
             for inner in variations(below, fixed):
-                yield Variation((each.name, *inner.path), inner.what, inner.value)
+                yield Variation((field.name, *inner.path), inner.what, inner.value)
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
     first = value[:1] if isinstance(value, tuple) else (value,)
-    return tuple(each for each in first if dataclasses.is_dataclass(each))
+    return tuple(item for item in first if dataclasses.is_dataclass(item))
 
 
 def _others(field: Any, value: Any) -> Iterator[tuple[str, Any]]:

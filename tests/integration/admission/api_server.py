@@ -113,7 +113,7 @@ class Api:
             headers={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"} | self._headers(),
         )
         table = json.loads(answer.read())
-        columns = [each["name"] for each in table["columnDefinitions"]]
+        columns = [item["name"] for item in table["columnDefinitions"]]
         return dict(zip(columns, table["rows"][0]["cells"], strict=True))
 
     def _headers(self) -> dict[str, str]:

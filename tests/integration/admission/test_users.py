@@ -15,7 +15,7 @@ from tests.integration.admission.api_server import (
     edited,
     user,
 )
-from tidemark_operator.resources.acls import ACLS_MAX, OPERATIONS, Operation
+from tidemark_operator.resources.acls import ACLS_MAX, OPERATIONS, OperationName
 
 PASSWORD = {"valueFrom": {"secretKeyRef": {"name": "keys", "key": "alice.password"}}}
 
@@ -187,8 +187,8 @@ def test_refused(api: Api, body: Object, message: str) -> None:
 @pytest.mark.parametrize("type_", OPERATIONS)
 def test_a_type_knows_its_operations_and_no_others(api: Api, type_: str) -> None:
     """As Kafka's ``AclEntry.supportedOperations`` has it."""
-    for operation in Operation:
-        known = operation is Operation.ALL or operation in OPERATIONS[type_]
+    for operation in OperationName:
+        known = operation is OperationName.ALL or operation in OPERATIONS[type_]
         body = with_acls(acl(type_, operation))
         if known:
             api.try_create(body)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tests.control_messages import partition_states
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
-from tidemark_broker.broker import Broker
+from tidemark_broker.broker import BrokerServer
 from tidemark_broker.config import parse
 from tidemark_broker.listeners import CLIENTS
 from tidemark_broker.net.server import KafkaServer
@@ -30,7 +30,7 @@ CLUSTER_ID = "test-cluster-0000000000"
 class ApiBroker:
     """One broker, node 1, and a client connected to it."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerServer) -> None:
         self.broker = broker
         self.manager = broker.manager
         self.purgatory = broker.purgatory
@@ -143,7 +143,7 @@ async def running(folder: Path, entries: Mapping[str, str]) -> AsyncIterator[Api
         }
     )
     storage = await asyncio.to_thread(LogDirectory.open, config)
-    broker = Broker(config, storage)
+    broker = BrokerServer(config, storage)
     broker.manager.load(storage.found())
     await broker.listeners.bind()
     await broker.listeners.listen()

@@ -90,7 +90,7 @@ async def test_what_each_api_needs(broker: ApiBroker, api: str, needed: str) -> 
     enough = {needed, "ALL"} | (
         {"READ", "WRITE", "DELETE", "ALTER"} if needed == "DESCRIBE" else set()
     )
-    rest = [each.name for each in Operation if each.name not in {"ANY", *enough}]
+    rest = [item.name for item in Operation if item.name not in {"ANY", *enough}]
     acls(broker, *(f"ALLOW {name} TOPIC t" for name in rest))
     assert (await ask(broker, api, "t")).error_code is DENIED
 
@@ -215,9 +215,9 @@ async def test_acls_are_described(broker: ApiBroker, version: int) -> None:
     answer = await broker.ask(describe(version), kafka.answer_type(29, version))
     assert answer.error_code is ErrorCode.none
     found = {
-        (each.resource_type, each.resource_name, each.pattern_type, *_said(acl))
-        for each in answer.resources
-        for acl in each.acls
+        (resource.resource_type, resource.resource_name, resource.pattern_type, *_said(acl))
+        for resource in answer.resources
+        for acl in resource.acls
     }
     assert found == {
         (4, "kafka-cluster", 3, "User:ANONYMOUS", "*", 8, 3),
@@ -250,7 +250,7 @@ async def test_acls_are_found_by_a_filter(
 ) -> None:
     acls(broker, ADMIN, others=(ANN,))
     answer = await broker.ask(describe(**wanted), kafka.answer_type(29, 3))
-    assert sum(len(each.acls) for each in answer.resources) == count
+    assert sum(len(resource.acls) for resource in answer.resources) == count
 
 
 async def test_a_filter_that_asks_for_nothing_that_there_is(broker: ApiBroker) -> None:
@@ -282,7 +282,7 @@ async def test_acls_are_not_written_by_clients(broker: ApiBroker, version: int) 
     )
     asked = kafka.request(30, version, creations=(creation, creation))
     answer = await broker.ask(asked, kafka.answer_type(30, version))
-    assert [each.error_code for each in answer.results] == [ErrorCode.policy_violation] * 2
+    assert [result.error_code for result in answer.results] == [ErrorCode.policy_violation] * 2
     assert "spec.authorization.acls" in answer.results[0].error_message
     wanted = kafka.nested(31, version, "DeleteAclsFilter", **_fields(describe(version)))
     asked = kafka.request(31, version, filters=(wanted,))
@@ -300,7 +300,10 @@ async def test_credentials_are_described_and_not_shown(broker: ApiBroker) -> Non
     acls(broker, ADMIN, others=(ANN, user("robot")))
     everyone = await broker.ask(kafka.request(50, 0, users=None), kafka.answer_type(50, 0))
     (ann,) = everyone.results
-    assert [(each.mechanism, each.iterations) for each in ann.credential_infos] == [
+    assert [
+        (credential_info.mechanism, credential_info.iterations)
+        for credential_info in ann.credential_infos
+    ] == [
         (1, 4096),
         (2, 4096),
     ]
@@ -308,7 +311,7 @@ async def test_credentials_are_described_and_not_shown(broker: ApiBroker) -> Non
         kafka.nested(50, 0, "UserName", name=name) for name in ("robot", "eve", "ann", "eve")
     )
     asked = await broker.ask(kafka.request(50, 0, users=names), kafka.answer_type(50, 0))
-    assert {each.user: each.error_code for each in asked.results} == {
+    assert {result.user: result.error_code for result in asked.results} == {
         "robot": ErrorCode.resource_not_found,
         "eve": ErrorCode.duplicate_resource,
         "ann": ErrorCode.none,

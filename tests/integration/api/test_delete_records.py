@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from tests.answers import room
 from tests.integration.api.api_broker import NODE, ApiBroker
 from tests.unit.api import api_requests as kafka
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_broker.replication.following.wire import (
     ReplicaFetchPartition,
     ReplicaFetchRequest,
@@ -97,7 +97,7 @@ class _Follower:
             max_bytes=1 << 20,
             partitions=(part,),
         )
-        answer = await self.broker.broker.fetch_service.handle(request, Identity("c", 2), room())
+        answer = await self.broker.broker.fetch_service.handle(request, TlsIdentity("c", 2), room())
         (result,) = answer.partitions
         assert result.error_code == 0
         return result.log_start_offset

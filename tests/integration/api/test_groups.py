@@ -76,8 +76,8 @@ async def test_aiokafkas_members_share_the_partitions(broker: ApiBroker) -> None
     ]
     try:
         async with asyncio.timeout(30):
-            await asyncio.gather(*(each.start() for each in members))
-            values = [(await each.getone()).value for each in members for _ in range(50)]
+            await asyncio.gather(*(item.start() for item in members))
+            values = [(await item.getone()).value for item in members for _ in range(50)]
             assert sorted(values) == sorted(VALUES * 2)
             await members[1].stop()
             while len(members[0].assignment()) < 2:  # noqa: ASYNC110 - the client has no event

@@ -18,7 +18,7 @@ from tests.unit.api import api_requests as kafka
 from tests.user_states import user, user_states
 from tidemark.wire.connection import ConnectionClosed
 from tidemark.wire.framing import decode_response, encode_request
-from tidemark_broker.control.commands import Commands
+from tidemark_broker.control.commands import CommandServer
 
 MANY = 19_000
 
@@ -75,7 +75,7 @@ def naming(request: Any, names: tuple[str, str], partitions: range | list[int]) 
     (topic,) = getattr(request, topics)
     (part,) = getattr(topic, parts)
     number = next(name for name in ("index", "partition", "partition_index") if hasattr(part, name))
-    copies = tuple(dataclasses.replace(part, **{number: each}) for each in partitions)
+    copies = tuple(dataclasses.replace(part, **{number: partition}) for partition in partitions)
     return dataclasses.replace(
         request, **{topics: (dataclasses.replace(topic, **{parts: copies}),)}
     )
@@ -86,7 +86,7 @@ async def ask(broker: ApiBroker, api: str, partitions: range | list[int]) -> lis
     answer = await broker.client.request(
         naming(request(), named, partitions), kafka.answer_type(key, version), 60
     )
-    return [each for topic in getattr(answer, told[0]) for each in getattr(topic, told[1])]
+    return [item for topic in getattr(answer, told[0]) for item in getattr(topic, told[1])]
 
 
 @pytest.mark.parametrize("api", ASKED)
@@ -99,7 +99,7 @@ async def test_others_have_the_loop_meanwhile(broker: ApiBroker, api: str) -> No
         answer = await served(broker, frame)
     _, answered = await asyncio.to_thread(decode_response, kafka.answer_type(key, version), answer)
     told = ASKED[api][4]
-    results = [each for topic in getattr(answered, told[0]) for each in getattr(topic, told[1])]
+    results = [item for topic in getattr(answered, told[0]) for item in getattr(topic, told[1])]
     assert len(results) == MANY
     assert results[0].error_code is ErrorCode.none
     assert results[-1].error_code is ErrorCode.unknown_topic_or_partition
@@ -122,7 +122,7 @@ async def test_a_partition_that_is_named_twice_is_refused(broker: ApiBroker, api
     """As Kafka's ListOffsets does; nothing is appended twice, nothing deleted."""
     await broker.create("t", partitions=2)
     results = await ask(broker, api, [0, 1, 0])
-    assert [each.error_code for each in results] == [
+    assert [result.error_code for result in results] == [
         ErrorCode.invalid_request,
         ErrorCode.none,
         ErrorCode.invalid_request,
@@ -133,7 +133,7 @@ async def test_of_a_partition_that_is_fetched_twice_the_last_counts(broker: ApiB
     """As in Kafka, which keeps them in a map."""
     await broker.create("t", partitions=2)
     results = await ask(broker, "Fetch", [0, 1, 0])
-    assert [(each.partition_index, each.error_code) for each in results] == [
+    assert [(result.partition_index, result.error_code) for result in results] == [
         (0, ErrorCode.none),
         (1, ErrorCode.none),
     ]
@@ -172,7 +172,7 @@ async def test_others_have_the_loop_while_acls_are_looked_at(broker: ApiBroker) 
     async with longest_turn() as longest:
         answer = await served(broker, frame)
     _, answered = await asyncio.to_thread(decode_response, kafka.answer_type(2, 7), answer)
-    errors = [each.partitions[0].error_code for each in answered.topics]
+    errors = [item.partitions[0].error_code for item in answered.topics]
     assert errors.count(ErrorCode.topic_authorization_failed) == 4_500
     assert errors.count(ErrorCode.unknown_topic_or_partition) == 4_500
     assert longest[0] < TURN_MS
@@ -184,7 +184,7 @@ async def test_others_have_the_loop_while_users_are_read(broker: ApiBroker) -> N
     one, running = user("ann", *rules), broker.broker
     users = tuple(dataclasses.replace(one, name=f"user{number}") for number in range(300))
     frame = await asyncio.to_thread(encode_request, user_states(*users), 1, "controller")
-    commands = Commands(
+    commands = CommandServer(
         running.manager,
         running.epoch,
         running.disablements,
@@ -207,7 +207,7 @@ async def test_requests_with_other_acks_do_not_overtake(broker: ApiBroker) -> No
         for number in range(40)
     ]
     answers = await asyncio.gather(
-        *(broker.client.request(each, answer_type, 10) for each in requests)
+        *(broker.client.request(request, answer_type, 10) for request in requests)
     )
-    offsets = [each.responses[0].partition_responses[0].base_offset for each in answers]
+    offsets = [answer.responses[0].partition_responses[0].base_offset for answer in answers]
     assert offsets == list(range(40))

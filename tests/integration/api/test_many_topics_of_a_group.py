@@ -67,11 +67,15 @@ class Member:
 def _owned(answer: Any) -> tuple[Any, int]:
     owned = tuple(
         kafka.nested(
-            HEARTBEAT, 1, "TopicPartitions", topic_id=each.topic_id, partitions=each.partitions
+            HEARTBEAT,
+            1,
+            "TopicPartitions",
+            topic_id=topic_partition.topic_id,
+            partitions=topic_partition.partitions,
         )
-        for each in answer.assignment.topic_partitions
+        for topic_partition in answer.assignment.topic_partitions
     )
-    return owned, sum(len(each.partitions) for each in owned)
+    return owned, sum(len(item.partitions) for item in owned)
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(2_000, 8), (9_000, 1)])
@@ -79,7 +83,7 @@ async def test_others_have_the_loop(tmp_path: Path, topics: int, partitions: int
     """Two members share them: the second one joins, the first one gives up, the second one takes;
     the last one leaves."""
     names = tuple(f"a-topic-{number}" for number in range(topics))
-    rows = tuple(row(0, leader=2, replicas=(2,), partition=each) for each in range(partitions))
+    rows = tuple(row(0, leader=2, replicas=(2,), partition=index) for index in range(partitions))
     async with broker(tmp_path, consumer_assignment_interval_ms=0) as made:
         made.node.context.metadata.apply(
             partition_states(
@@ -93,14 +97,14 @@ async def test_others_have_the_loop(tmp_path: Path, topics: int, partitions: int
         members = [Member(made, name, names) for name in "ab"]
         async with longest_turn() as longest:
             for _ in range(100):
-                for each in members:
-                    await each.beat()
+                for member in members:
+                    await member.beat()
                 await asyncio.sleep(0.02)
                 made.node.now_s += 0.1
-                if [each.count for each in members] == [topics * partitions // 2] * 2:
+                if [member.count for member in members] == [topics * partitions // 2] * 2:
                     break
-            for each in members:
-                each.epoch, each.said = -1, each.count
-                await each.beat()
-    assert [each.count for each in members] == [topics * partitions // 2] * 2
+            for member in members:
+                member.epoch, member.said = -1, member.count
+                await member.beat()
+    assert [member.count for member in members] == [topics * partitions // 2] * 2
     assert longest[0] < TURN_MS

@@ -32,7 +32,7 @@ async def test_records_of_an_older_epoch_are_not_what_was_meant(
     await append(broker, 7)
     await broker.create("t", leader_epoch=6, replicas=(1,), topic_id=topic_id)
     await append(broker, batches_since)
-    below = deletions.RecordsBelow(partition=0, leader_epoch=6, offset=10, last_epoch=5)
+    below = deletions.WirePartitionDeletion(partition=0, leader_epoch=6, offset=10, last_epoch=5)
     request = deletions.DeleteTopicRecordsRequest(
         controller_epoch=1, topic_id=topic_id, timeout_ms=1000, partitions=(below,)
     )

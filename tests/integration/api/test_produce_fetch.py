@@ -137,7 +137,9 @@ async def test_a_batch_that_is_looked_into_first_holds_up_no_other_partition(
         kafka.produce(9, "t", odd, first, acks=acks),
         kafka.produce(9, "t", x, second, acks=acks),
     ]
-    sent = [asyncio.ensure_future(broker.ask(each, kafka.answer_type(0, 9))) for each in requests]
+    sent = [
+        asyncio.ensure_future(broker.ask(request, kafka.answer_type(0, 9))) for request in requests
+    ]
     try:
         reads = await _fetch_other(broker, "t", 0, 0, wait_ms=5000)
     finally:
@@ -150,8 +152,8 @@ async def test_a_batch_that_is_looked_into_first_holds_up_no_other_partition(
         [b"odd"] * 9 + [b"x"],
         [b"first", b"second"],
     ]
-    for each in sent:
-        each.cancel()
+    for item in sent:
+        item.cancel()
     await asyncio.gather(*sent, return_exceptions=True)
 
 
@@ -212,7 +214,7 @@ async def test_faulty_records_are_named(broker: ApiBroker) -> None:
     (refused,) = await _produce(broker, 9, "t", kafka.batch(b"a", b"b"))
     assert (refused.error_code, refused.base_offset) == (ErrorCode.invalid_record, -1)
     assert refused.log_start_offset == 0
-    assert [each.batch_index for each in refused.record_errors] == [0, 1]
+    assert [record_error.batch_index for record_error in refused.record_errors] == [0, 1]
     (older,) = await _produce(broker, 7, "t", kafka.batch(b"a"))
     assert older.error_code is ErrorCode.invalid_record
 

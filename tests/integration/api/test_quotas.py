@@ -181,22 +181,22 @@ async def test_quotas_are_described_as_kafkas_tools_ask_for_them(
     answer = await described(broker, *components, strict=strict)
     assert answer.error_code is ErrorCode.none
     expected = []
-    for each in (QUOTAS[number] for number in found):
-        names = {"user": each.user, "client-id": each.client_id}
+    for quota_ in (QUOTAS[number] for number in found):
+        names = {"user": quota_.user, "client-id": quota_.client_id}
         entity = {kind: name or None for kind, name in names.items() if name is not None}
         rates = {
-            "producer_byte_rate": each.producer_byte_rate,
-            "consumer_byte_rate": each.consumer_byte_rate,
-            "request_percentage": each.request_percentage,
-            "controller_mutation_rate": each.controller_mutation_rate,
+            "producer_byte_rate": quota_.producer_byte_rate,
+            "consumer_byte_rate": quota_.consumer_byte_rate,
+            "request_percentage": quota_.request_percentage,
+            "controller_mutation_rate": quota_.controller_mutation_rate,
         }
         expected.append((entity, {key: float(value) for key, value in rates.items() if value}))
     assert [
         (
-            {part.entity_type: part.entity_name for part in each.entity},
-            {value.key: value.value for value in each.values},
+            {part.entity_type: part.entity_name for part in entry.entity},
+            {value.key: value.value for value in entry.values},
         )
-        for each in answer.entries
+        for entry in answer.entries
     ] == expected
 
 

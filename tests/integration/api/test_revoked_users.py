@@ -13,7 +13,7 @@ from tests.security.test_unauthenticated_clients import plain
 from tests.unit.api import api_requests as kafka
 from tests.user_states import user, user_states
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
-from tidemark_broker.api.time_slices import Turns
+from tidemark_broker.api.time_slices import TimeSlices
 
 ENTRIES = {
     "listeners": "127.0.0.1:0,OPEN://127.0.0.1:0",
@@ -41,12 +41,12 @@ async def test_request_that_sees_the_new_users_first_keeps_no_user_connected(
     client = await KafkaConnection.connect("127.0.0.1", port, client_id="x")
     began, may_go_on = asyncio.Event(), asyncio.Event()
 
-    async def give(_: Turns) -> None:
+    async def give(_: TimeSlices) -> None:
         began.set()
         await may_go_on.wait()
 
-    monkeypatch.setattr(Turns, "over", property(lambda _: True))
-    monkeypatch.setattr(Turns, "give", give)
+    monkeypatch.setattr(TimeSlices, "over", property(lambda _: True))
+    monkeypatch.setattr(TimeSlices, "give", give)
     asking = kafka.metadata(9, (("orders", None), ("others", None)))
     may_go_on.set()
     assert (await plain(client, "ann", "old")).error_code.name == "none"

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests import forked_processes
 from tests.certificates import folder_of
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_cli.ports import free_port
 
 DEFAULTS = {
@@ -53,7 +53,7 @@ class BrokerProcess:
 
     def certify(self) -> None:
         """Give it its certificate, where no operator does."""
-        who = Identity(str(self.entries["cluster.id"]), self.node_id)
+        who = TlsIdentity(str(self.entries["cluster.id"]), self.node_id)
         folder_of(who, Path(str(self.entries["tidemark.tls.directory"])))
 
     async def launch(self) -> "BrokerProcess":

@@ -15,7 +15,7 @@ from tests.certificates import files_of
 from tests.kafka_listener import KafkaListener
 from tests.user_states import user_states
 from tidemark.tiering import TieringState
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
 from tidemark.wire.framing import decode_request, encode_response, peek_request
@@ -69,7 +69,7 @@ class ScriptedController:
         self.changed = asyncio.Condition()
 
     async def start(self, port: int = 0) -> "ScriptedController":
-        tls = files_of(Identity(CLUSTER_ID), Path(self._folder.name))
+        tls = files_of(TlsIdentity(CLUSTER_ID), Path(self._folder.name))
         await self.listener.start("127.0.0.1", port, client_id="controller", tls=tls)
         return self
 

@@ -111,7 +111,10 @@ def refusing(controller: ScriptedController, node: int) -> dict[uuid.UUID, tuple
     """The replicas of a broker whose storage refuses, by topic id, as last reported."""
     report = controller.brokers[node].last_report
     assert report is not None
-    return {each.topic_id: each.partitions for each in report.failed_replicas}
+    return {
+        failed_replica.topic_id: failed_replica.partitions
+        for failed_replica in report.failed_replicas
+    }
 
 
 @pytest.mark.parametrize("node", [1, 2], ids=["leader", "follower"])
@@ -143,7 +146,7 @@ async def test_full_disk_costs_one_broker_its_replicas_and_no_producer_an_acknow
             asyncio.to_thread(acknowledged, bootstrap, "flights", [bytes(5000)] * 20)
         )
         await controller.until(lambda: refusing(controller, node) == {topic_id: (0,)})
-        others = tuple(each for each in (1, 2, 3) if each != node)
+        others = tuple(value for value in (1, 2, 3) if value != node)
         await controller.change(topic_id, 0, leader=others[0], isr=others)
         async with asyncio.timeout(10):
             assert len(await writing) == 20

@@ -8,29 +8,29 @@ from pathlib import Path
 from tests.certificates import dialer, files_of
 from tests.kafka_listener import KafkaListener
 from tidemark.tls.files import TlsFiles
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import decode_request, encode_response, peek_request
-from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
+from tidemark_broker.control.heartbeat import HeartbeatTarget, HeartbeatThread, LoopClock
 
 CLUSTER = "c"
 
 
 def controller_files(folder: Path) -> TlsFiles:
-    return files_of(Identity(CLUSTER), folder / "controller")
+    return files_of(TlsIdentity(CLUSTER), folder / "controller")
 
 
-def target(port: int, session_timeout_s: float, folder: Path) -> Target:
+def target(port: int, session_timeout_s: float, folder: Path) -> HeartbeatTarget:
     """A session of broker 1 with the controller at that port."""
-    return Target(
+    return HeartbeatTarget(
         host="127.0.0.1",
         port=port,
         broker_id=1,
         broker_epoch=7,
         session_token=b"secret",
         session_timeout_s=session_timeout_s,
-        dialer=dialer(Identity(CLUSTER, 1), Identity(CLUSTER), folder / "broker"),
+        dialer=dialer(TlsIdentity(CLUSTER, 1), TlsIdentity(CLUSTER), folder / "broker"),
     )
 
 

@@ -86,6 +86,6 @@ async def test_broker_whose_former_process_counts_as_alive_retries_soon(
     controller.refuses_registrations = 20
     async with asyncio.timeout(15):
         [broker] = await start_brokers(1)
-    assert len({each.incarnation_id for each in controller.registrations}) == 1
+    assert len({registration.incarnation_id for registration in controller.registrations}) == 1
     assert broker.log_text().count("live with another process") == 1
     assert await broker.stop() == 0

@@ -318,7 +318,7 @@ async def test_undecidable_request_is_not_repeated_all_the_time(host: Host) -> N
     isr_maintenance.answered(partition, host.proposals[-1], refused)
     assert len(host.proposals) == 1
     isr_maintenance.shrink_isr(partition)
-    assert [each.remote_manifest for each in host.proposals] == [True, True]
+    assert [proposal.remote_manifest for proposal in host.proposals] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,9 @@ async def test_brokers_continue_without_a_controller(
     try:
         await successor.unfenced(1, 2)
         assert successor.registrations[0].highest_controller_epoch == 1
-        assert all(each.previous_broker_epoch > 0 for each in successor.registrations)
+        assert all(
+            registration.previous_broker_epoch > 0 for registration in successor.registrations
+        )
         assert len(await produce_async(bootstrap(brokers), TOPIC, [b"y"] * 100)) == 100
         assert successor.rows[topic_id, 0].isr == (1, 2)
     finally:

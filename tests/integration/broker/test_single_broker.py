@@ -179,4 +179,4 @@ async def test_a_disablement_without_a_tier_is_not_acknowledged(
         control.DisableRemoteTopicResponse,
         10.0,
     )
-    assert [(each.partition, each.error_code) for each in answer.results] == [(0, 7), (7, 3)]
+    assert [(result.partition, result.error_code) for result in answer.results] == [(0, 7), (7, 3)]

@@ -12,7 +12,7 @@ from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import decode_request, encode_response, peek_request
 from tidemark_broker.control import status
-from tidemark_broker.control.session import Session
+from tidemark_broker.control.session import ControllerSession
 from tidemark_broker.control.status import StatusReporter
 
 
@@ -36,7 +36,7 @@ async def test_a_failure_is_reported_at_once(
     connection = await KafkaConnection.connect("127.0.0.1", listener.port, client_id="broker-1")
     reporter = StatusReporter(one.manager, one.log_directory.error)
     one.log_directory.failures.changed = reporter.kick
-    running = asyncio.create_task(reporter.run(connection, Session(1, 1, b"")))
+    running = asyncio.create_task(reporter.run(connection, ControllerSession(1, 1, b"")))
     try:
         async with asyncio.timeout(10):
             assert (await reports.get()).failed_replicas == ()
@@ -44,7 +44,7 @@ async def test_a_failure_is_reported_at_once(
                 await refused(one)
             report = await reports.get()
             assert report.failed_replicas == FAILED
-            assert [each.error_reason for each in report.partitions] == ["StorageError"]
+            assert [partition.error_reason for partition in report.partitions] == ["StorageError"]
             one.now_s += 40
             await one.manager.retry()
             assert (await reports.get()).failed_replicas == ()

@@ -25,7 +25,7 @@ from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.broker import POD_NAME_MAX, parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.external_listener import ExternalListener
-from tidemark_operator.settings import Address
+from tidemark_operator.settings import BindAddress
 
 S3 = {
     "region": "eu-central-1",
@@ -207,7 +207,7 @@ def test_what_helm_test_makes_goes_with_it_and_looks_at_the_pods_of_the_release(
     ]
     assert container["image"] == operator["image"]
     assert container["command"] == ["python3", "-m", "tidemark_operator.check"]
-    told = [each.what for each in check.checks(container["args"])[0]]
+    told = [check_.what for check_ in check.checks(container["args"])[0]]
     replicas = values.get("operator", {}).get("replicas", 2)
     assert len([what for what in told if "/healthz" in what]) == replicas
     in_pods = values.get("brokerPods", {})
@@ -318,10 +318,10 @@ def test_the_operator_takes_its_arguments(values: dict[str, Any], tmp_path: Path
     operator = named(objects, "StatefulSet", "tidemark-operator")
     (container,) = operator["spec"]["template"]["spec"]["containers"]
     settings = operator_settings(objects)
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    ports = {item["name"]: item["containerPort"] for item in container["ports"]}
     assert settings.namespace == "home"
-    assert settings.control == Address(host="0.0.0.0", port=ports["control"])
-    assert settings.metrics == Address(host="0.0.0.0", port=ports["metrics"])
+    assert settings.control == BindAddress(host="0.0.0.0", port=ports["control"])
+    assert settings.metrics == BindAddress(host="0.0.0.0", port=ports["metrics"])
     given = values.get("operator", {})
     assert settings.allowed_endpoints == set(given.get("allowedEndpoints", ()))
     (role,) = of_kind(objects, "Role")
@@ -365,7 +365,7 @@ def test_brokers_receive_the_address_of_every_operator(tmp_path: Path) -> None:
     pods = [f"tidemark-operator-{number}" for number in range(3)]
     config_map = objects_of(objects, "broker-1").config_map
     config = parse(entries_of(config_map) | {"cluster.id": "c"})
-    assert [str(each) for each in config.controllers] == [
+    assert [str(controller) for controller in config.controllers] == [
         f"{pod}.tidemark-operator.home.svc:9995" for pod in pods
     ]
     services = {body["metadata"]["name"] for body in of_kind(objects, "Service")}
@@ -381,13 +381,15 @@ def test_advertised_addresses_of_clients_and_brokers_lead_to_a_service(tmp_path:
     assert config.integer("controlled.shutdown.max.ms") == 20_000
     service = made.service
     (container,) = made.stateful_set["spec"]["template"]["spec"]["containers"]
-    open_ports = {each["containerPort"] for each in container["ports"]}
-    assert {each["port"] for each in service["spec"]["ports"]} == open_ports
-    assert {each.port for each in config.listeners.values()} | {config.metrics.port} == open_ports
+    open_ports = {item["containerPort"] for item in container["ports"]}
+    assert {item["port"] for item in service["spec"]["ports"]} == open_ports
+    assert {listener.port for listener in config.listeners.values()} | {
+        config.metrics.port
+    } == open_ports
     for name, told in config.advertised.items():
         assert (told.host, told.port) == ("broker-2.home.svc", config.listeners[name].port)
-    mounted = {each["mountPath"] for each in container["volumeMounts"]}
-    folders = {str(each.tls_directory) for each in config.clients if each.tls_directory}
+    mounted = {item["mountPath"] for item in container["volumeMounts"]}
+    folders = {str(client.tls_directory) for client in config.clients if client.tls_directory}
     assert folders == {"/etc/tidemark/listeners/outside"}
     assert mounted >= {*folders, str(config.tls_directory), str(config.log_dir.parent)}
 
@@ -420,18 +422,18 @@ def test_a_listener_that_leads_outside_is_open_to_others_than_the_namespace(
     objects = Helm(tmp_path).template(CHART, OUTSIDE, namespace="home")
     pod = parse_broker(named(objects, "Broker", "broker-1")).spec.pod
     assert pod is not None
-    found = {each.name: each.external for each in pod.listeners}
+    found = {listener.name: listener.external for listener in pod.listeners}
     assert found["PLAINTEXT"] is None
     assert found["OUT"] is not None
     given = OUTSIDE["brokerPods"]["listeners"]["OUT"]["external"]
     assert found["OUT"] == ExternalListener.model_validate(given)
     rules = named(objects, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
-    peers = {each["port"]: rule.get("from") for rule in rules for each in rule["ports"]}
+    peers = {item["port"]: rule.get("from") for rule in rules for item in rule["ports"]}
     assert peers[9092] == [{"podSelector": {}}]
     assert peers[9095] == [{"ipBlock": {"cidr": "192.0.2.0/24"}}]
     anybody = Helm(tmp_path).template(CHART, OUTSIDE | {"networkPolicy": {}}, namespace="home")
     rules = named(anybody, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
-    (rule,) = [each for each in rules if each["ports"][0]["port"] == 9095]
+    (rule,) = [item for item in rules if item["ports"][0]["port"] == 9095]
     assert "from" not in rule
 
 
@@ -440,10 +442,10 @@ def test_brokers_in_pods_reach_the_operators_alongside_named_networks(tmp_path: 
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     rules = named(objects, "NetworkPolicy", "tidemark-operator")["spec"]["ingress"]
     (peers,) = [rule["from"] for rule in rules if rule["ports"][0]["port"] == "control"]
-    selectors = [each["podSelector"]["matchLabels"] for each in peers if "podSelector" in each]
+    selectors = [peer["podSelector"]["matchLabels"] for peer in peers if "podSelector" in peer]
     stateful_set = objects_of(objects, "broker-1").stateful_set
     labels = stateful_set["spec"]["template"]["metadata"]["labels"]
-    assert any(each.items() <= labels.items() for each in selectors)
+    assert any(selector.items() <= labels.items() for selector in selectors)
     assert {"ipBlock": {"cidr": "10.0.0.0/8"}} in peers
 
 
@@ -492,14 +494,14 @@ def test_a_name_that_yaml_takes_for_something_else_is_a_name(tmp_path: Path) -> 
     assert (cluster["metadata"]["name"], broker["metadata"]["name"]) == ("on", "no")
     assert broker["spec"]["clusterRef"] == {"name": "on"}
     for pod in (broker["spec"]["pod"], cluster["spec"]["brokers"]["template"]):
-        (found,) = [each for each in pod["listeners"] if each["port"] == 9093]
+        (found,) = [item for item in pod["listeners"] if item["port"] == 9093]
         assert (found["name"], found["tlsSecretRef"]) == ("ON", {"name": "123"})
         assert pod["storage"]["storageClassName"] == "1e3"
         assert pod["priorityClassName"] == "null"
     for body in [*objects, *helm.template_of_test(CHART, values, namespace="123")]:
         meta = body["metadata"]
         assert meta.get("namespace", "123") == "123", body["kind"]
-        assert all(isinstance(each, str) for each in meta["labels"].values())
+        assert all(isinstance(item, str) for item in meta["labels"].values())
 
 
 def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> None:
@@ -517,9 +519,9 @@ def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> 
     objects = Helm(tmp_path).template(CHART, values, namespace="home")
     pod = parse_broker(named(objects, "Broker", "broker-1")).spec.pod
     assert pod is not None
-    assert [each.name for each in pod.listeners] == ["IN"]
+    assert [listener.name for listener in pod.listeners] == ["IN"]
     rules = named(objects, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
-    assert 9093 in {each["port"] for rule in rules for each in rule["ports"]}
+    assert 9093 in {item["port"] for rule in rules for item in rule["ports"]}
 
 
 def test_nodes_may_be_listed_only_on_request(tmp_path: Path) -> None:
@@ -554,9 +556,9 @@ def test_the_network_policy_is_about_the_pods_that_the_operator_keeps(tmp_path: 
     template = objects_of(objects, "broker-1").stateful_set["spec"]["template"]
     assert spec["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     (container,) = template["spec"]["containers"]
-    names = {each["name"]: each["containerPort"] for each in container["ports"]}
+    names = {item["name"]: item["containerPort"] for item in container["ports"]}
     for rule in spec["ingress"]:
-        assert {each["port"] for each in rule["ports"]} <= {*names, *names.values()}
+        assert {item["port"] for item in rule["ports"]} <= {*names, *names.values()}
 
 
 def test_jobs_of_exports_are_reached_by_the_operator_and_readers_of_metrics(
@@ -572,7 +574,7 @@ def test_jobs_of_exports_are_reached_by_the_operator_and_readers_of_metrics(
     (port,) = template["spec"]["containers"][0]["ports"]
     assert rule["ports"] == [{"port": port["name"], "protocol": "TCP"}]
     operator = named(objects, "StatefulSet", "tidemark-operator")["spec"]["template"]
-    peers = [each.get("podSelector", {}).get("matchLabels") for each in rule["from"]]
+    peers = [item.get("podSelector", {}).get("matchLabels") for item in rule["from"]]
     assert any(
         labels and labels.items() <= operator["metadata"]["labels"].items() for labels in peers
     )
@@ -580,9 +582,9 @@ def test_jobs_of_exports_are_reached_by_the_operator_and_readers_of_metrics(
     assert monitor["selector"] == spec["podSelector"]
     assert monitor["podMetricsEndpoints"][0]["port"] == port["name"]
     (argument,) = [
-        each
-        for each in operator["spec"]["containers"][0]["args"]
-        if each.startswith("--export-image")
+        item
+        for item in operator["spec"]["containers"][0]["args"]
+        if item.startswith("--export-image")
     ]
     assert argument == "--export-image=registry.example/pipeline:1"
 
@@ -600,14 +602,16 @@ def test_a_monitor_finds_the_services_with_metrics_and_no_other(tmp_path: Path) 
     pages: dict[str, list[str]] = {}
     for monitor in of_kind(objects, "ServiceMonitor"):
         endpoints = monitor["spec"]["endpoints"]
-        pages[monitor["metadata"]["name"]] = [each.get("path", "/metrics") for each in endpoints]
-        told = {each["relabelings"][0]["targetLabel"] for each in endpoints[1:]}
+        pages[monitor["metadata"]["name"]] = [
+            endpoint.get("path", "/metrics") for endpoint in endpoints
+        ]
+        told = {endpoint["relabelings"][0]["targetLabel"] for endpoint in endpoints[1:]}
         assert told <= {"metrics_path"}, "the label distinguishes two pages of a pod"
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         kept = [objects_of(objects, f"broker-{node}").service for node in range(3)]
         for service in [*of_kind(objects, "Service"), *kept]:
             if wanted <= service["metadata"]["labels"].items():
-                ports = {each["name"] for each in service["spec"]["ports"]}
+                ports = {item["name"] for item in service["spec"]["ports"]}
                 assert monitor["spec"]["endpoints"][0]["port"] in ports
                 found.add(service["metadata"]["name"])
     assert found == {"tidemark-operator", "broker-0", "broker-1", "broker-2"}

@@ -30,17 +30,19 @@ def manifests(done: Result) -> dict[str, Any]:
     """Return the manifests by topic name."""
     assert done.exit_code == 0, done.stderr
     found = {}
-    for each in yaml.safe_load_all(done.stdout):
-        found[each["spec"].get("topicName", each["metadata"]["name"])] = each
+    for safe_load_item in yaml.safe_load_all(done.stdout):
+        found[safe_load_item["spec"].get("topicName", safe_load_item["metadata"]["name"])] = (
+            safe_load_item
+        )
     return found
 
 
 def make(bootstrap: str, *topics: NewTopic) -> AdminClient:
     """Create topics and wait until all brokers know them."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 1})
-    for each in admin.create_topics(list(topics)).values():
-        each.result(30)
-    wanted = {each.topic for each in topics}
+    for create_topic in admin.create_topics(list(topics)).values():
+        create_topic.result(30)
+    wanted = {topic.topic for topic in topics}
     for address in bootstrap.split(","):
         broker = AdminClient({"bootstrap.servers": address, "log_level": 1})
         wait(
@@ -68,11 +70,11 @@ def test_topics_of_a_cluster_become_manifests(apache_kafka: KafkaNodes) -> None:
     found = manifests(done)
     assert sorted(found) == ["import.plain", "import_Tiered"]
     assert "skipped, since __import_store_topic is an internal topic" in done.stderr
-    for name, each in found.items():
+    for name, item in found.items():
         described = admin.describe_topics(TopicCollection([name]))[name].result(30)
         topic_id = str(described.topic_id).replace("/", "_").replace("+", "-")  # as Kafka has it
-        assert each["metadata"]["annotations"] == {ADOPT_TOPIC_ID: topic_id}
-        assert each["metadata"]["namespace"] == "ns"
+        assert item["metadata"]["annotations"] == {ADOPT_TOPIC_ID: topic_id}
+        assert item["metadata"]["namespace"] == "ns"
     assert found["import.plain"]["metadata"]["name"] == "import.plain"
     assert found["import.plain"]["spec"] == {
         "clusterRef": {"name": "c"},
@@ -133,7 +135,7 @@ def test_cluster_that_requires_tls_and_a_user(tmp_path: Path) -> None:
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(store),
     }
-    with kafka.running(tmp_path / "kafka", kafka.Wanted(entries=entries)) as nodes:
+    with kafka.running(tmp_path / "kafka", kafka.KafkaOptions(entries=entries)) as nodes:
         properties = {
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": leaf.trusted,

@@ -57,6 +57,6 @@ def test_a_tiered_topic_goes_to_the_folder_and_a_killed_broker_comes_back(
     read = 0
     deadline = monotonic() + 60
     while read < 4000 and monotonic() < deadline:
-        read += sum(each.error() is None for each in consumer.consume(4000, 1.0))
+        read += sum(item.error() is None for item in consumer.consume(4000, 1.0))
     consumer.close()
     assert read == 4000

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.kube import Kube, KubeError
+from tidemark_cli.local.kube import KubeClient, KubeRequestError
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.main import app
 from tidemark_cli.ports import free_ports
@@ -29,8 +29,8 @@ def kubeconfig(folder: Path, port: int) -> Path:
 
 def test_an_api_server_that_does_not_answer_is_an_error_of_ours(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    kube = Kube(kubeconfig(tmp_path, port), "ns")
-    with pytest.raises(KubeError, match=f"127.0.0.1:{port} does not answer") as caught:
+    kube = KubeClient(kubeconfig(tmp_path, port), "ns")
+    with pytest.raises(KubeRequestError, match=f"127.0.0.1:{port} does not answer") as caught:
         kube.objects("Cluster")
     kube.close()
     assert caught.value.status == 0
@@ -53,7 +53,7 @@ def test_every_command_says_so_in_one_line(
     )
     if not has_kubeconfig:
         path.unlink()
-    arguments = [each.format(kubeconfig=path) for each in command]
+    arguments = [item.format(kubeconfig=path) for item in command]
     result = CliRunner().invoke(app, [*arguments, "--dir", str(layout.root)])
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit), "no traceback"

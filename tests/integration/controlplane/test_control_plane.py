@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_cli.controlplane import ControlPlane, StartError, run_kubectl
+from tidemark_cli.controlplane import ControlPlane, ServerStartError, run_kubectl
 from tidemark_cli.toolchain import ensure_controlplane
 from tidemark_cli.toolchain.programs import controlplane_program
 
@@ -29,7 +29,7 @@ def kubectl(plane: ControlPlane, *arguments: str, stdin: str | None = None) -> s
 def listened_on(pid: int) -> set[str]:
     """The local addresses (hexadecimal, with port) on which a process and its children listen."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    fds = [fd for each in (pid, *children) for fd in Path(f"/proc/{each}/fd").iterdir()]
+    fds = [fd for child in (pid, *children) for fd in Path(f"/proc/{child}/fd").iterdir()]
     inodes = set()
     for fd in fds:
         try:
@@ -138,7 +138,9 @@ def test_objects_outlive_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_use_is_refused(control_plane: ControlPlane) -> None:
-    with pytest.raises(StartError, match=rf"in use by another control plane.*{control_plane.pid}"):
+    with pytest.raises(
+        ServerStartError, match=rf"in use by another control plane.*{control_plane.pid}"
+    ):
         ControlPlane.start(control_plane.data_dir, fsync=False)
     assert kubectl(control_plane, "get", "--raw", "/readyz") == "ok"
 

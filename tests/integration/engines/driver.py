@@ -26,7 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
 from tests.integration.kafka_engine.record_production import offset
 from tests.kafka_programs import kafka_jars
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark_cli.local.settings import KAFKA
@@ -123,9 +123,9 @@ class Engine:
     def versions(self) -> dict[str, str]:
         """Return the version of every object: equal versions mean that nothing was written."""
         return {
-            f"{kind}/{each['metadata']['name']}": each["metadata"]["resourceVersion"]
+            f"{kind}/{object_['metadata']['name']}": object_["metadata"]["resourceVersion"]
             for kind in ("Cluster", "Broker", "Topic", "RecordDeletion")
-            for each in self.kube.objects(kind)
+            for object_ in self.kube.objects(kind)
         }
 
     # ------------------------------------------------------------ what clients see
@@ -151,7 +151,11 @@ class Engine:
         is none.
         """
         found = self.described(topic)
-        return [[node.id for node in each.replicas] for each in found.partitions] if found else []
+        return (
+            [[node.id for node in partition.replicas] for partition in found.partitions]
+            if found
+            else []
+        )
 
     def config(self, topic: str) -> dict[str, str]:
         """Return the topic's own configuration."""
@@ -188,7 +192,7 @@ class Engine:
         found: list[bytes | None] = []
         deadline = time.monotonic() + 60
         while len(found) < end - first and time.monotonic() < deadline:
-            found += [each.value() for each in consumer.consume(100, 0.5) if not each.error()]
+            found += [item.value() for item in consumer.consume(100, 0.5) if not item.error()]
         consumer.close()
         return found
 
@@ -198,7 +202,7 @@ class Engine:
         """
 
         async def ask() -> int:
-            async with KafkaClient(Access(tuple(self.cluster.bootstrap.split(",")))) as client:
+            async with KafkaClient(KafkaAccess(tuple(self.cluster.bootstrap.split(",")))) as client:
                 return await offset(Admin(client), topic, partition, special)
 
         return asyncio.run(ask())

@@ -74,7 +74,7 @@ def test_records_are_deleted_by_offset_and_time_and_to_the_end(engine: Engine) -
 
     one = [{"partition": 0, "beforeOffset": 2}]
     told = engine.delete_records(f"{name}-one", name, partitions=one)
-    frozen = [(each["partition"], each["offset"], each["records"]) for each in told["resolved"]]
+    frozen = [(item["partition"], item["offset"], item["records"]) for item in told["resolved"]]
     assert frozen == [(0, 2, 2)]
     assert told["partitions"] == [{"partition": 0, "lowWatermark": 2}]
     assert engine.values(name) == VALUES[2:5]
@@ -85,7 +85,7 @@ def test_records_are_deleted_by_offset_and_time_and_to_the_end(engine: Engine) -
     assert engine.values(name) == VALUES[3:5]
 
     told = engine.delete_records(f"{name}-all", name, all={"beforeOffset": -1})
-    assert [each["lowWatermark"] for each in told["partitions"]] == [5, 2]
+    assert [item["lowWatermark"] for item in told["partitions"]] == [5, 2]
     assert engine.offset(name, EARLIEST, 1) == engine.offset(name, LATEST, 1) == 2
 
     beyond = [{"partition": 1, "beforeOffset": 9}]

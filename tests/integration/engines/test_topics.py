@@ -9,7 +9,7 @@ from tests.integration.engines.driver import LONG_S, Engine
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import parse_id
 from tidemark_cli.local import processes
-from tidemark_cli.local.kube import KubeError
+from tidemark_cli.local.kube import KubeRequestError
 from tidemark_cli.local.topic_rows import condition
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
 
@@ -24,8 +24,8 @@ def test_it_is_made_as_the_manifest_says_and_goes_with_it(engine: Engine) -> Non
     status = engine.ready(name)
     assert engine.topic_id(name) == status["topicId"]
     assert status["partitionsPlaced"] == 2
-    assert [len(set(each)) for each in engine.replicas(name)] == [3, 3]
-    assert len({each[0] for each in engine.replicas(name)}) == 2, "two brokers lead"
+    assert [len(set(replica)) for replica in engine.replicas(name)] == [3, 3]
+    assert len({replica[0] for replica in engine.replicas(name)}) == 2, "two brokers lead"
     whole = {"desired": 6, "placed": 6, "inSync": 6, "placeholders": 0}
     engine.status(name, lambda told: told["replicas"] == whole)
     engine.told(name, "FullyReplicated", "True", "AllInSync")
@@ -39,7 +39,7 @@ def test_its_name_for_clients_may_be_another(engine: Engine) -> None:
     engine.ready(name)
     assert engine.described("Of_Clients.1") is not None
     assert engine.described(name) is None
-    with pytest.raises(KubeError, match="topicName"):
+    with pytest.raises(KubeRequestError, match="topicName"):
         engine.apply(name, {**spec, "topicName": "Another"})
 
 
@@ -64,7 +64,7 @@ def test_its_configuration_follows_the_manifest(engine: Engine) -> None:
 def test_a_configuration_that_no_engine_serves_is_refused_at_once(
     engine: Engine, config: dict[str, str], why: str
 ) -> None:
-    with pytest.raises(KubeError, match=why):
+    with pytest.raises(KubeRequestError, match=why):
         engine.create(config=config)
 
 
@@ -74,10 +74,10 @@ def test_partitions_are_added_with_the_records_where_they_are(engine: Engine) ->
     engine.produce(name, b"one", b"two")
     spec = engine.apply(name, {**spec, "partitions": 4})
     wait(lambda: len(engine.replicas(name)) == 4, "the added ones", LONG_S)
-    assert [len(set(each)) for each in engine.replicas(name)] == [2] * 4
+    assert [len(set(replica)) for replica in engine.replicas(name)] == [2] * 4
     engine.status(name, lambda told: told["partitionsPlaced"] == 4)
     assert engine.values(name) == [b"one", b"two"]
-    with pytest.raises(KubeError, match="partitions"):
+    with pytest.raises(KubeRequestError, match="partitions"):
         engine.apply(name, {**spec, "partitions": 3})
 
 
@@ -88,12 +88,16 @@ def test_replicas_are_added_and_taken_away_with_the_records_where_they_are(engin
         engine.produce(name, b"of %d" % partition, partition=partition)
     spec = engine.apply(name, {**spec, "replicationFactor": 3})
     engine.status(name, lambda told: told["replicas"]["inSync"] == 9)
-    wait(lambda: {len(set(each)) for each in engine.replicas(name)} == {3}, "three each", LONG_S)
+    wait(
+        lambda: {len(set(replica)) for replica in engine.replicas(name)} == {3},
+        "three each",
+        LONG_S,
+    )
     engine.told(name, "FullyReplicated", "True", "AllInSync")
     engine.apply(name, {**spec, "replicationFactor": 1})
-    wait(lambda: {len(each) for each in engine.replicas(name)} == {1}, "one each", LONG_S)
+    wait(lambda: {len(replica) for replica in engine.replicas(name)} == {1}, "one each", LONG_S)
     engine.told(name, "FullyReplicated", "True", "AllInSync")
-    assert [engine.values(name, each) for each in range(3)] == [[b"of 0"], [b"of 1"], [b"of 2"]]
+    assert [engine.values(name, index) for index in range(3)] == [[b"of 0"], [b"of 1"], [b"of 2"]]
 
 
 def test_one_that_is_paused_waits(engine: Engine) -> None:
@@ -186,7 +190,7 @@ def test_a_topic_wider_than_the_cluster_is_filled_when_a_broker_joins(engine: En
     engine.cluster.local.start_broker(engine.cluster.local.next_broker_id())
     engine.status(name, lambda told: told["replicas"]["inSync"] == 2 * len(brokers) + 2)
     engine.told(name, "FullyReplicated", "True", "AllInSync")
-    assert all(len(set(each)) == len(brokers) + 1 for each in engine.replicas(name))
+    assert all(len(set(replica)) == len(brokers) + 1 for replica in engine.replicas(name))
     assert engine.values(name) == [b"before"]
 
 

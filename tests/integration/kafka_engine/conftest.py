@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.operator.conftest import install_crds
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark_cli.controlplane import ControlPlane
@@ -27,7 +27,7 @@ def bootstrap(apache_kafka: KafkaNodes) -> tuple[str, ...]:
 @pytest.fixture
 async def admin(bootstrap: tuple[str, ...]) -> AsyncIterator[Admin]:
     """The engine's own client, for checks."""
-    async with KafkaClient(Access(bootstrap)) as client:
+    async with KafkaClient(KafkaAccess(bootstrap)) as client:
         admin = Admin(client)
         await admin.describe_cluster()
         yield admin

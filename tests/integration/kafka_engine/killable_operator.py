@@ -17,14 +17,14 @@ from tidemark.kafka_client.client import KafkaClient
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes
 from tidemark_operator.kafka_term import disablement, observer, reassignments, requeue_delays
-from tidemark_operator.kafka_term.takeover import TakeOver
+from tidemark_operator.kafka_term.takeover import KafkaTakeover
 from tidemark_operator.kafka_term.term import TermRoom, kafka_term
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import CLUSTER
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.workers import LastPass
 
@@ -85,7 +85,7 @@ async def operator(
     world: KafkaWorld, monkeypatch: pytest.MonkeyPatch, fate: Fate
 ) -> AsyncIterator[None]:
     """One that leads until the block ends, or its fate has come."""
-    api = await KubeApi.open(Access(world.kubeconfig))
+    api = await KubeApi.open(KubernetesAccess(world.kubeconfig))
     send_to_kube, send_to_kafka = api._call, KafkaClient._ask
 
     async def kube(method: str, path: str, **given: Any) -> Any:
@@ -116,9 +116,9 @@ async def operator(
 
 
 async def _lead(world: KafkaWorld, api: KubeApi) -> None:
-    objects, metrics = ObjectStore(), Metrics()
+    objects, metrics = ObjectCache(), Metrics()
     body = await api.get(CLUSTER, world.namespace, "demo")
-    taken = await TakeOver(
+    taken = await KafkaTakeover(
         api=api,
         namespace=world.namespace,
         identity=f"mortal-{time.monotonic_ns()}",

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.apache_kafka import Wanted, running
+from tests.apache_kafka import KafkaOptions, running
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.kafka_programs import kafka_jars
 from tests.security.client_certificates import ClientAuthority, Leaf
@@ -54,7 +54,7 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": server.trusted,
     }
-    with running(folder / "kafka", Wanted(entries=entries)) as nodes:
+    with running(folder / "kafka", KafkaOptions(entries=entries)) as nodes:
         yield Secured(nodes.bootstrap, server, authority)
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache_kafka import QUICK, Wanted, running
+from tests.apache_kafka import QUICK, KafkaOptions, running
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.kafka_engine.record_production import offset, produce
 from tests.integration.kafka_engine.test_moves import is_unthrottled, rates
 from tests.integration.kafka_engine.waiting import until
 from tests.integration.operator.cluster_world import condition_of
 from tests.kafka_programs import kafka_jars
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.values import EARLIEST, LATEST
@@ -37,7 +37,7 @@ RECORDS = 9
 def nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
     """Three brokers in racks of their own, and a controller."""
     kafka_jars()
-    wanted = Wanted(brokers=3, controllers=1, racks=("a", "b", "c"), entries=QUICK)
+    wanted = KafkaOptions(brokers=3, controllers=1, racks=("a", "b", "c"), entries=QUICK)
     with running(tmp_path / "kafka", wanted) as started:
         yield started
 
@@ -45,7 +45,7 @@ def nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
 @pytest.fixture
 async def there(nodes: KafkaNodes) -> AsyncIterator[Admin]:
     """The engine's own client, for checks."""
-    async with KafkaClient(Access(tuple(nodes.bootstrap.split(",")))) as client:
+    async with KafkaClient(KafkaAccess(tuple(nodes.bootstrap.split(",")))) as client:
         admin = Admin(client)
         await admin.describe_cluster()
         yield admin
@@ -173,7 +173,7 @@ async def test_a_leader_dies_while_records_are_deleted(
         )
     finally:
         os.kill(held_up.pid, signal.SIGCONT)
-    assert [each["lowWatermark"] for each in done["partitions"]] == [3]
+    assert [item["lowWatermark"] for item in done["partitions"]] == [3]
     await asyncio.to_thread(nodes.start, [leader])
     for node_id in nodes.broker_ids():
         await world.status_where(BROKER, f"demo-{node_id}", _is_serving, LONG_S)

@@ -16,24 +16,24 @@ from kio.schema.errors import ErrorCode
 from tests.integration.kafka_engine.waiting import until
 from tests.security.client_certificates import ClientAuthority
 from tidemark.kafka_client import configs, offsets
-from tidemark.kafka_client.access import Access, Login, Tls
+from tidemark.kafka_client.access import KafkaAccess, Login, Tls
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark.kafka_client.errors import Refused, Unreachable
+from tidemark.kafka_client.errors import ClusterRefused, Unreachable
 from tidemark.kafka_client.values import (
     EARLIEST_LOCAL,
     LATEST,
     LATEST_TIERED,
     TOPIC,
     ConfigChange,
-    Failure,
     NewTopic,
     Offset,
+    RequestFailure,
 )
 
 
 def is_failure(found: object, code: ErrorCode) -> bool:
-    return isinstance(found, Failure) and found.code is code
+    return isinstance(found, RequestFailure) and found.code is code
 
 
 async def test_the_cluster_tells_its_brokers_and_racks(admin: Admin) -> None:
@@ -54,7 +54,7 @@ async def test_the_life_of_a_topic(admin: Admin, name: str) -> None:
     assert is_failure(made[other], ErrorCode.invalid_replica_assignment)
     look = functools.partial(admin.topics, [name, other])
     found = (await until(look, lambda found: name in found))[name]
-    assert (found.topic_id, [each.replicas for each in found.partitions]) == (
+    assert (found.topic_id, [partition.replicas for partition in found.partitions]) == (
         topic_id, [(1, 2), (2, 3)]
     )  # fmt: skip
     assert await admin.add_partitions({name: (3, [(3, 1)])}) == {name: None}
@@ -68,7 +68,7 @@ async def test_the_life_of_a_topic(admin: Admin, name: str) -> None:
 
 async def own_config(admin: Admin, name: str, node_id: int | None) -> dict[str, str | None]:
     found = (await configs.topic_configs(admin.client, [name], node_id=node_id))[name]
-    if isinstance(found, Failure):
+    if isinstance(found, RequestFailure):
         return {}
     return {key: entry.value for key, entry in found.items() if entry.own}
 
@@ -85,7 +85,9 @@ async def test_configurations_are_altered_key_by_key(admin: Admin, name: str) ->
     assert is_failure(refused[TOPIC, name], ErrorCode.invalid_config)
 
 
-async def offset_of(admin: Admin, name: str, special: int, node_id: int = 2) -> Offset | Failure:
+async def offset_of(
+    admin: Admin, name: str, special: int, node_id: int = 2
+) -> Offset | RequestFailure:
     return (await offsets.list_offsets(admin.client, node_id, {(name, 0): special}))[name, 0]
 
 
@@ -106,20 +108,20 @@ async def test_offsets_of_both_tiers(admin: Admin, name: str) -> None:
 
 async def test_who_cannot_be_reached_or_spoken_to(bootstrap: tuple[str, ...]) -> None:
     async with KafkaClient(
-        Access(("127.0.0.1:1", *bootstrap))
+        KafkaAccess(("127.0.0.1:1", *bootstrap))
     ) as client:  # the client tries the next one
         await Admin(client).describe_cluster()
         with pytest.raises(Unreachable, match="broker 9 is not known"):
             await configs.topic_configs(client, ["any"], node_id=9)
-    async with KafkaClient(Access(("127.0.0.1:1",))) as client:
+    async with KafkaClient(KafkaAccess(("127.0.0.1:1",))) as client:
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: "):
             await Admin(client).describe_cluster()
-    async with KafkaClient(Access(bootstrap, login=Login("PLAIN", "ann", "secret"))) as client:
-        with pytest.raises((Refused, Unreachable)) as refused:
+    async with KafkaClient(KafkaAccess(bootstrap, login=Login("PLAIN", "ann", "secret"))) as client:
+        with pytest.raises((ClusterRefused, Unreachable)) as refused:
             await Admin(client).describe_cluster()
         assert "secret" not in str(refused.value)
-    async with KafkaClient(Access(bootstrap, tls=Tls())) as client:
-        with pytest.raises((Refused, Unreachable), match="TLS"):
+    async with KafkaClient(KafkaAccess(bootstrap, tls=Tls())) as client:
+        with pytest.raises((ClusterRefused, Unreachable), match="TLS"):
             await Admin(client).describe_cluster()
 
 
@@ -129,8 +131,11 @@ async def test_a_certificate_that_has_expired(tmp_path: Path) -> None:
     context.load_cert_chain(leaf.certificate, leaf.key)
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    async with server, KafkaClient(Access((f"127.0.0.1:{port}",), Tls(leaf.trusted))) as client:
-        with pytest.raises(Refused, match="not trusted: certificate has expired"):
+    async with (
+        server,
+        KafkaClient(KafkaAccess((f"127.0.0.1:{port}",), Tls(leaf.trusted))) as client,
+    ):
+        with pytest.raises(ClusterRefused, match="not trusted: certificate has expired"):
             await Admin(client).describe_cluster()
 
 
@@ -168,13 +173,13 @@ async def test_our_certificate_is_refused_in_words_that_say_what_to_do(tmp_path:
         port = listening.getsockname()[1]
         for text, tls in shown.items():
             refusal = asyncio.create_task(asyncio.to_thread(_refuse, listening, context))
-            async with KafkaClient(Access((f"127.0.0.1:{port}",), tls)) as client:
-                with pytest.raises(Refused, match=f"{text}.* and its key, into Secret us"):
+            async with KafkaClient(KafkaAccess((f"127.0.0.1:{port}",), tls)) as client:
+                with pytest.raises(ClusterRefused, match=f"{text}.* and its key, into Secret us"):
                     await Admin(client).describe_cluster()
             await refusal
         mixed = Tls(server.trusted, strange.certificate, old.key, own_source=source)
-        async with KafkaClient(Access((f"127.0.0.1:{port}",), mixed)) as client:
-            with pytest.raises(Refused, match=r"cannot be used: .*: fix Secret us"):
+        async with KafkaClient(KafkaAccess((f"127.0.0.1:{port}",), mixed)) as client:
+            with pytest.raises(ClusterRefused, match=r"cannot be used: .*: fix Secret us"):
                 await Admin(client).describe_cluster()
 
 
@@ -182,15 +187,15 @@ async def test_an_address_is_tried_now_and_then_however_many_ask(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "tidemark.kafka_client.client")
-    async with KafkaClient(Access(("127.0.0.1:1",))) as client:
+    async with KafkaClient(KafkaAccess(("127.0.0.1:1",))) as client:
         admin, until_s = Admin(client), time.monotonic() + 2
         while time.monotonic() < until_s:
             asked = [admin.describe_cluster() for _ in range(20)]
             found = await asyncio.gather(*asked, return_exceptions=True)
-            assert all(isinstance(each, Unreachable) for each in found)
+            assert all(isinstance(item, Unreachable) for item in found)
             assert "127.0.0.1:1: " in str(found[0])
             await asyncio.sleep(0.1)
         assert 2 <= caplog.text.count("dialing 127.0.0.1:1") <= 4
-        await client.use(Access(("127.0.0.1:2",)))  # another way is tried at once
+        await client.use(KafkaAccess(("127.0.0.1:2",)))  # another way is tried at once
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1:2: "):
             await admin.describe_cluster()

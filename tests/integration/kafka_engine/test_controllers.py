@@ -18,7 +18,7 @@ from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from tests.apache_kafka import QUICK, Wanted, running
+from tests.apache_kafka import QUICK, KafkaOptions, running
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.kafka_engine.record_production import SMALL, produce
 from tests.integration.kafka_engine.test_moves import is_unthrottled, replicas
@@ -27,7 +27,7 @@ from tests.integration.kafka_engine.waiting import until
 from tests.integration.operator.cluster_world import condition_of
 from tests.integration.operator.operator_process import OperatorProcess
 from tests.kafka_programs import kafka_jars
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark_cli.local.kafka_nodes import KafkaNodes
@@ -44,7 +44,7 @@ REQUESTS_A_SECOND = 15.0
 def nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
     """Three brokers, three controllers."""
     kafka_jars()
-    wanted = Wanted(brokers=3, controllers=3, tiered=True, entries=QUICK)
+    wanted = KafkaOptions(brokers=3, controllers=3, tiered=True, entries=QUICK)
     with running(tmp_path / "kafka", wanted) as started:
         yield started
 
@@ -77,7 +77,7 @@ class Quorum:
 @pytest.fixture
 async def quorum(nodes: KafkaNodes) -> AsyncIterator[Quorum]:
     """Return the cluster's quorum."""
-    async with KafkaClient(Access(tuple(nodes.bootstrap.split(",")))) as client:
+    async with KafkaClient(KafkaAccess(tuple(nodes.bootstrap.split(",")))) as client:
         admin = Admin(client)
         await admin.describe_cluster()
         yield Quorum(nodes, admin)
@@ -177,7 +177,11 @@ async def test_without_a_majority_of_controllers_that_is_what_is_said(
     await world.create_topic("made", 1, 1)
     await world.ready("made")
     killed = [await quorum.kill_active()]
-    other = next(each for each in quorum.nodes.controller_ids() if each not in killed)
+    other = next(
+        controller_id
+        for controller_id in quorum.nodes.controller_ids()
+        if controller_id not in killed
+    )
     killed.append(other)
     await asyncio.to_thread(quorum.nodes.kill, other)
     await world.create_topic("waits", 1, 1)
@@ -223,7 +227,7 @@ async def _calm(
     print(f"{what}: {took_s:.1f} s, {len(asked)} requests")
     assert not bad, sorted(set(bad))
     assert len(asked) <= REQUESTS_A_SECOND * (took_s + 5), {
-        each: asked.count(each) for each in asked
+        item: asked.count(item) for item in asked
     }
 
 

@@ -11,7 +11,7 @@ from tests.integration.kafka_engine.waiting import until
 from tidemark.ids import id_text
 from tidemark.kafka_client import configs
 from tidemark.kafka_client.admin import Admin
-from tidemark.kafka_client.values import Failure, NewTopic
+from tidemark.kafka_client.values import NewTopic, RequestFailure
 from tidemark_cli.main import app
 from tidemark_operator.kube.kinds import TOPIC
 
@@ -42,8 +42,8 @@ async def seen(admin: Admin, names: list[str]) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for name, view in views.items():
         configuration = found[name]
-        assert not isinstance(configuration, Failure)
-        placed = [(each.partition, each.replicas) for each in view.partitions]
+        assert not isinstance(configuration, RequestFailure)
+        placed = [(partition.partition, partition.replicas) for partition in view.partitions]
         said[name] = id_text(view.topic_id), placed, configuration
     return said
 
@@ -51,8 +51,8 @@ async def seen(admin: Admin, names: list[str]) -> dict[str, Any]:
 async def test_applying_what_was_imported_changes_nothing(
     world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...], name: str
 ) -> None:
-    names = {f"{name}-{each}": config for each, config in TOPICS.items()}
-    await admin.create_topics([NewTopic(each, PLACED, config) for each, config in names.items()])
+    names = {f"{name}-{item}": config for item, config in TOPICS.items()}
+    await admin.create_topics([NewTopic(item, PLACED, config) for item, config in names.items()])
     before = await until(
         lambda: seen(admin, list(names)), lambda found: found.keys() == names.keys()
     )

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache_kafka import QUICK, Wanted, running
+from tests.apache_kafka import QUICK, KafkaOptions, running
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.kafka_engine.test_moves import is_unthrottled
 from tests.integration.kafka_engine.waiting import until
 from tests.kafka_programs import kafka_jars
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark_cli.local.kafka_nodes import KafkaNodes
@@ -31,7 +31,7 @@ FLAG = "enable.under.replicated.topic.creation"
 async def nodes(tmp_path: Path) -> AsyncIterator[KafkaNodes]:
     """Two brokers in racks of their own, and a controller."""
     kafka_jars()
-    wanted = Wanted(brokers=2, controllers=1, racks=("a", "b"), tiered=True, entries=QUICK)
+    wanted = KafkaOptions(brokers=2, controllers=1, racks=("a", "b"), tiered=True, entries=QUICK)
     with running(tmp_path / "kafka", wanted) as started:
         yield started
 
@@ -72,7 +72,7 @@ async def _joins(world: KafkaWorld, nodes: KafkaNodes) -> None:
     assert filled["partitionsPlaced"] == 4
     await world.condition(TOPIC, "wide", "FullyReplicated", "True")
     await world.condition(BROKER, "demo-3", "Ready", "True")
-    async with KafkaClient(Access(tuple(nodes.bootstrap.split(",")))) as client:
+    async with KafkaClient(KafkaAccess(tuple(nodes.bootstrap.split(",")))) as client:
         admin = Admin(client)
         await admin.describe_cluster()
         found = await admin.topics(["wide"])
@@ -123,4 +123,6 @@ async def _all_are_away(world: KafkaWorld, nodes: KafkaNodes) -> None:
 def _reason(status: dict[str, object]) -> object:
     conditions = status.get("conditions") or []
     assert isinstance(conditions, list)
-    return next((each["reason"] for each in conditions if each["type"] == "Ready"), None)
+    return next(
+        (condition["reason"] for condition in conditions if condition["type"] == "Ready"), None
+    )

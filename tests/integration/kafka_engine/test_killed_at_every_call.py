@@ -101,7 +101,7 @@ class Resized(Flow):
         )
 
 
-class RecordsDeleted(Flow):
+class RecordDeletionFlow(Flow):
     async def before(self, name: str) -> None:
         await super().before(name)
 
@@ -145,8 +145,8 @@ async def reached(goal: Callable[[], Awaitable[bool]], fate: Fate) -> bool:
         Changed,
         Deleted,
         *(
-            pytest.param(each, marks=pytest.mark.long)
-            for each in (Disabled, Resized, RecordsDeleted)
+            pytest.param(item, marks=pytest.mark.long)
+            for item in (Disabled, Resized, RecordDeletionFlow)
         ),
     ],
 )

@@ -18,7 +18,7 @@ from tidemark_operator.kube.kinds import CLUSTER, TOPIC
 async def replicas(admin: Admin, name: str) -> list[int]:
     """Return the replicas of each partition, and those in sync."""
     view = (await admin.topics([name]))[name]
-    return [len(each.replicas) if each.replicas else 0 for each in view.partitions]
+    return [len(partition.replicas) if partition.replicas else 0 for partition in view.partitions]
 
 
 async def rates(admin: Admin, node_id: int) -> set[str | None]:

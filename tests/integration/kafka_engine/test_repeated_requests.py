@@ -17,7 +17,7 @@ from tests.integration.kafka_engine.test_killed_at_every_call import (
     Deleted,
     Disabled,
     Flow,
-    RecordsDeleted,
+    RecordDeletionFlow,
     Resized,
     reached,
 )
@@ -54,7 +54,7 @@ class Unheard(Twice):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [Twice, Unheard])
-@pytest.mark.parametrize("kind", [Created, Changed, Deleted, Resized, Disabled, RecordsDeleted])
+@pytest.mark.parametrize("kind", [Created, Changed, Deleted, Resized, Disabled, RecordDeletionFlow])
 async def test_change_applied_twice_or_unanswered_needs_no_intervention(
     world: KafkaWorld,
     admin: Admin,

@@ -22,10 +22,10 @@ from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.kafka_engine.secured_kafka import Secured, put_secret, secured_kafka
 from tests.integration.operator.cluster_world import condition_of
 from tests.security.client_certificates import ClientAuthority, Leaf
-from tidemark.kafka_client.access import Access, Login, Tls
+from tidemark.kafka_client.access import KafkaAccess, Login, Tls
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark.kafka_client.errors import Refused
+from tidemark.kafka_client.errors import ClusterRefused
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Kind
 
 
@@ -40,7 +40,7 @@ def token(name: str) -> str:
     """Return an unsigned token, which Kafka's validator for trials accepts."""
     now_s = int(time.time())
     parts = {"alg": "none"}, {"sub": name, "iat": now_s, "exp": now_s + 600}
-    texts = (base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=") for each in parts)
+    texts = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in parts)
     return b".".join(texts).decode() + "."
 
 
@@ -92,12 +92,12 @@ async def _logs_in(bootstrap: str, tls: Tls) -> None:
         Login("OAUTHBEARER", "", token("cleo")),
     ]
     for login in logins:
-        async with KafkaClient(Access((bootstrap,), tls, login)) as client:
+        async with KafkaClient(KafkaAccess((bootstrap,), tls, login)) as client:
             assert len((await Admin(client).describe_cluster()).nodes) == 1
-    wrong = [*(Login(each.mechanism, each.name, "wrong") for each in logins)]
+    wrong = [*(Login(item.mechanism, item.name, "wrong") for item in logins)]
     for login in wrong:
-        async with KafkaClient(Access((bootstrap,), tls, login)) as client:
-            with pytest.raises(Refused, match="refuses"):
+        async with KafkaClient(KafkaAccess((bootstrap,), tls, login)) as client:
+            with pytest.raises(ClusterRefused, match="refuses"):
                 await Admin(client).describe_cluster()
 
 

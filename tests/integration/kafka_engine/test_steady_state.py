@@ -18,11 +18,11 @@ async def test_at_rest_nothing_is_written_and_little_is_requested(
 ) -> None:
     operator = await world.start_operator()
     names = [f"{name}-{number}" for number in range(TOPICS)]
-    for each in names:
-        tiering = {"enabled": True} if each.endswith("0") else None
-        await world.create_topic(each, 2, 3, **({"tiering": tiering} if tiering else {}))
-    for each in names:
-        await world.condition(TOPIC, each, "Ready", "True")
+    for item in names:
+        tiering = {"enabled": True} if item.endswith("0") else None
+        await world.create_topic(item, 2, 3, **({"tiering": tiering} if tiering else {}))
+    for item in names:
+        await world.condition(TOPIC, item, "Ready", "True")
     await world.until(lambda: settled(world), "nothing was written for four seconds", 60.0)
     before, asked = await world.versions(), requests(operator.log)
     writes = await operator.metric("tidemark_operator_status_writes_total")

@@ -11,14 +11,14 @@ from tidemark.ids import id_text
 from tidemark.kafka_client import configs
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.values import TOPIC as CONFIG_OF_TOPIC
-from tidemark.kafka_client.values import ConfigChange, Failure, NewTopic
+from tidemark.kafka_client.values import ConfigChange, NewTopic, RequestFailure
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC
 
 
 async def own(admin: Admin, name: str) -> dict[str, str | None]:
     """Values that a topic has of its own."""
     found = (await configs.topic_configs(admin.client, [name]))[name]
-    assert not isinstance(found, Failure)
+    assert not isinstance(found, RequestFailure)
     return {key: entry.value for key, entry in found.items() if entry.own}
 
 
@@ -93,7 +93,7 @@ async def test_existing_topic_is_taken_over_only_on_request_and_if_it_matches(
     config = {"retention.ms": "3600000", "segment.ms": "60000"}
     made = await admin.create_topics([NewTopic(name, ((2, 1), (3, 2)), config)])
     topic_id = made[name]
-    assert not isinstance(topic_id, Failure)
+    assert not isinstance(topic_id, RequestFailure)
     await until(lambda: partitions(admin, name), lambda found: found == 2)
     await world.start_operator()
     await world.create_topic(name, 3, 2, config={"retention.ms": "1"})
@@ -125,7 +125,7 @@ async def test_topic_deleted_elsewhere_is_not_recreated_without_a_request(
     assert await partitions(admin, name) == 0
     made = await admin.create_topics([NewTopic(name, ((1, 2),))])
     again = made[name]
-    assert not isinstance(again, Failure)
+    assert not isinstance(again, RequestFailure)
     await world.condition(TOPIC, name, "Stalled", "True", "TopicReplaced")
     await world.patch(TOPIC, name, deletionPolicy="Orphan")
     await world.delete(TOPIC, name)

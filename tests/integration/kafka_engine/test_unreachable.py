@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache_kafka import QUICK, Wanted, running
+from tests.apache_kafka import QUICK, KafkaOptions, running
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.operator.cluster_world import condition_of
 from tests.integration.operator.operator_process import OperatorProcess
@@ -36,7 +36,7 @@ HEALED_S = 60.0
 def nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
     """Two brokers and a controller."""
     kafka_jars()
-    wanted = Wanted(brokers=BROKERS, controllers=1, entries=QUICK)
+    wanted = KafkaOptions(brokers=BROKERS, controllers=1, entries=QUICK)
     with running(tmp_path / "kafka", wanted) as started:
         yield started
 

@@ -61,14 +61,14 @@ def _needed(alert: str) -> list[dict[str, Any]]:
 
 def _group(cases: Mapping[str, AlertCase], step: int) -> dict[str, Any]:
     series = {
-        _of(each, namespace): values
+        _of(sample, namespace): values
         for name, case in cases.items()
-        for each, good in case.series.items()
+        for sample, good in case.series.items()
         for namespace, values in ((name, good), ("other", "1x4000"))
     }
     return {
         "interval": f"{step}m",
-        "input_series": [{"series": each, "values": values} for each, values in series.items()],
+        "input_series": [{"series": sample, "values": values} for sample, values in series.items()],
         "alert_rule_test": [
             {"eval_time": f"{minutes}m", "alertname": name, "exp_alerts": fired}
             for name, case in cases.items()

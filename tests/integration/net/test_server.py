@@ -149,8 +149,8 @@ async def test_whatever_may_be_answered_at_length_begins_alone() -> None:
 
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         running.append(bytes(frame))
-        together.append({each[:8] for each in running} if len(running) > 1 else set())
-        assert sum(each.startswith(FETCH) for each in running) <= 1
+        together.append({item[:8] for item in running} if len(running) > 1 else set())
+        assert sum(item.startswith(FETCH) for item in running) <= 1
         await asyncio.sleep(0)
         running.remove(bytes(frame))
         return [_framed(bytes(frame))]

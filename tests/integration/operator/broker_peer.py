@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.certificates import leaf_of_operator
 from tidemark.tls.files import TlsFiles
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control, deletions, topics, users
 from tidemark.wire.framing import (
     decode_request,
@@ -198,7 +198,7 @@ class BrokerPeer:
         return other
 
     async def _connect(self, address: str) -> Connection:
-        who = Identity(self.cluster_id, self.node_id)
+        who = TlsIdentity(self.cluster_id, self.node_id)
         tls = leaf_of_operator(self.certificates, who)
         connection = await Connection.open(address, tls)
         self._open.append(connection)
@@ -281,7 +281,7 @@ class BrokerPeer:
         connection.close()
         if response.error_code:
             raise Refused(response.error_code)
-        return [(each.error_code, each.error_message or "") for each in response.results]
+        return [(result.error_code, result.error_message or "") for result in response.results]
 
     async def report(self, log_bytes: int, records: int, *, waits_for: str = "") -> None:
         """Send a BrokerStatus: the size of every partition that it leads, or the reason why it
@@ -469,7 +469,7 @@ class BrokerPeer:
                 by_time = self.offset_of_time(asked.before_time_ms)
                 offset = self.high_watermark if by_time < 0 else by_time
             found.append(
-                deletions.PointMeant(
+                deletions.WireDeletionPoint(
                     partition=asked.partition,
                     error_code=error,
                     log_start_offset=start,
@@ -491,7 +491,7 @@ class BrokerPeer:
             if not error:
                 self.deleted[key] = max(self.deleted.get(key, 0), below.offset)
             done.append(
-                deletions.RecordsDeleted(
+                deletions.WirePartitionDeletionResult(
                     partition=below.partition,
                     error_code=error,
                     low_watermark=-1 if error else self.deleted[key],

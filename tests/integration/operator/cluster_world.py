@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.operator_process import OperatorProcess
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import (
@@ -43,7 +43,7 @@ class ClusterWorld:
     @classmethod
     async def open(cls, kubeconfig: Path, folder: Path) -> Self:
         namespace = f"world-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
-        api = await KubeApi.open(Access(kubeconfig))
+        api = await KubeApi.open(KubernetesAccess(kubeconfig))
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         await api._call("POST", "/api/v1/namespaces", body=body)
         world = cls(api, kubeconfig, folder, namespace)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.integration.operator.cluster_world import ClusterWorld
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import Json, Kind
@@ -34,7 +34,7 @@ def kubeconfig(control_plane: RunningControlPlane) -> Path:
 
 async def install_crds(kubeconfig: Path) -> None:
     """Apply the CRDs and wait until each kind is served and can be written."""
-    async with await KubeApi.open(Access(kubeconfig)) as api:
+    async with await KubeApi.open(KubernetesAccess(kubeconfig)) as api:
         for path in sorted(CRDS.glob("*.yaml")):
             definition = yaml.safe_load(path.read_text("utf-8"))
             await apply_crd(api, definition)

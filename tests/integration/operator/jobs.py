@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
-from tidemark.export_job import Report
+from tidemark.export_job import JobReport
 from tidemark.http_page import HttpPage
 from tidemark_operator.kube.kinds import EXPORT, JOB, POD, Json
 from tidemark_operator.pods.export_job import CONTAINER, PAGE_PORT
@@ -76,7 +76,7 @@ async def run(world: ClusterWorld, name: str, ip: str = "127.0.0.1", **status: A
     )
 
 
-async def end(world: ClusterWorld, name: str, report: Report | None, *, code: int = 1) -> None:
+async def end(world: ClusterWorld, name: str, report: JobReport | None, *, code: int = 1) -> None:
     """The pod has ended, and so has the Job."""
     words = b"" if report is None else report.to_json()
     ended = {
@@ -108,14 +108,14 @@ async def _finish(world: ClusterWorld, name: str, *, well: bool) -> None:
     reason = "CompletionsReached" if well else "BackoffLimitExceeded"
     conditions = [
         {
-            "type": each,
+            "type": kind,
             "status": "True",
             "reason": reason,
             "message": "" if well else "Job has reached the specified backoff limit",
             "lastProbeTime": now,
             "lastTransitionTime": now,
         }
-        for each in kinds
+        for kind in kinds
     ]
     counts = {"succeeded": 1, "completionTime": now} if well else {"failed": 1}
     status = {"startTime": now, "conditions": conditions, **counts}
@@ -126,7 +126,7 @@ class Page:
     """Progress page of a job, on the port of jobs."""
 
     def __init__(self) -> None:
-        self.report = Report.of_json(b"")
+        self.report = JobReport.of_json(b"")
         self.asked = 0
 
     def answer(self) -> bytes:

@@ -49,7 +49,7 @@ async def test_in_every_order_all_goes_once_the_broker_has_stopped(
 ) -> None:
     await furnished(world)
     names = {CLUSTER: "demo", BROKER: "broker-1", TOPIC: "t"}
-    for kind in sorted(names, key=lambda each: each is not first):
+    for kind in sorted(names, key=lambda name: name is not first):
         await world.delete(kind, names[kind])
     await world.condition(CLUSTER, "demo", "Ready", "False", "Deleting")
     await world.until(lambda: world.gone(TOPIC, "t"), "the Topic goes while a broker confirms")

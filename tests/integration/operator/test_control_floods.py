@@ -15,7 +15,7 @@ from tests.certificates import leaf_of_operator
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.listener.request_limits import REQUEST_BYTES_MAX, UNPROVEN_BYTES_MAX
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ class Attacked:
         """Connect without an identity, or as broker 2 (``tls``)."""
         if not tls:
             return (await asyncio.open_connection(*self.address))[1]
-        who = Identity(await self.world.cluster_id(), 2)
+        who = TlsIdentity(await self.world.cluster_id(), 2)
         files = leaf_of_operator(self.world.certificates, who)
         context = files.contexts().client
         return (await asyncio.open_connection(*self.address, ssl=context, server_hostname=""))[1]
@@ -81,8 +81,8 @@ async def again_and_again(attack: Callable[[], Awaitable[None]], times: int) -> 
     try:
         yield
     finally:
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

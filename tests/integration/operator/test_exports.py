@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.operator import jobs
 from tests.integration.operator.cluster_world import ClusterWorld
-from tidemark.export_job import ORDER_VARIABLE, Order, Phase, Report
+from tidemark.export_job import ORDER_VARIABLE, ExportJobPhase, JobReport, Order
 from tidemark_operator.controller.export_values import JobWanted
 from tidemark_operator.kube.kinds import CLUSTER, EXPORT, JOB, SECRET, TOPIC, Json
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
@@ -37,7 +37,7 @@ async def number(world: ClusterWorld) -> int:
 def order(job: Json) -> Order:
     (container,) = job["spec"]["template"]["spec"]["containers"]
     return Order.of_json(
-        next(each["value"] for each in container["env"] if each["name"] == ORDER_VARIABLE)
+        next(item["value"] for item in container["env"] if item["name"] == ORDER_VARIABLE)
     )
 
 
@@ -50,7 +50,7 @@ async def test_manifest_becomes_a_job_that_is_watched_and_restarted(
     assert order(made).source["path"] == str(world.tier)
     await world.condition(EXPORT, "x", "Ready", "False", "JobStarting")
     async with jobs.page(IP) as page:
-        page.report = Report(phase=Phase.RUNNING, lag=7, rows=0)
+        page.report = JobReport(phase=ExportJobPhase.RUNNING, lag=7, rows=0)
         await jobs.run(world, "x-1", IP)
         await world.condition(EXPORT, "x", "Ready", "True", "Running")
         assert (await world.get(EXPORT, "x"))["status"]["lag"] == 7
@@ -64,7 +64,7 @@ async def test_manifest_becomes_a_job_that_is_watched_and_restarted(
     second = await _within(world, "x-2")
     assert order(second) == order(made)
     async with jobs.page(IP) as page:
-        page.report = Report(phase=Phase.RUNNING, lag=0, rows=7, commits=1)
+        page.report = JobReport(phase=ExportJobPhase.RUNNING, lag=0, rows=7, commits=1)
         await jobs.run(world, "x-2", IP)
         await world.condition(EXPORT, "x", "Ready", "True", "Running")
         # A changed spec ends it, and the next one starts once it is deleted.
@@ -102,7 +102,9 @@ async def test_a_scheduled_run_leaves_its_report_and_the_next_time(world: Cluste
     # The test sets the time back, instead of waiting for a year.
     await world.patch(EXPORT, "x", schedule="* * * * *")
     await _within(world, "x-1")
-    done = Report(phase=Phase.DONE, lag=0, rows=12, commits=2, committed_ms=1, current_ms=1)
+    done = JobReport(
+        phase=ExportJobPhase.DONE, lag=0, rows=12, commits=2, committed_ms=1, current_ms=1
+    )
     await jobs.run(world, "x-1", phase="Pending", podIP="", podIPs=[])
     await jobs.end(world, "x-1", done, code=0)
     found = await world.status_where(

@@ -100,7 +100,9 @@ async def test_node_ports_are_advertised_with_the_node_of_each_pod(
     assert (await columns(world))[KUBECTL_COLUMN].startswith("10.0.0.1:")
 
     def told() -> tuple[str, int]:
-        (found,) = [each for each in peers[2].brokers[1].listeners if each.name == "OUT"]
+        (found,) = [
+            listener for listener in peers[2].brokers[1].listeners if listener.name == "OUT"
+        ]
         return found.host, found.port
 
     await world.until(lambda: told() == (NODES[1], ports[1]), "the other broker knows")
@@ -123,7 +125,7 @@ async def columns(world: ClusterWorld) -> dict[str, Any]:
     )
     response = await api.call_api("GET", url, headers, None)
     table = json.loads(await response.read())
-    names = [each["name"] for each in table["columnDefinitions"]]
+    names = [item["name"] for item in table["columnDefinitions"]]
     return dict(zip(names, table["rows"][0]["cells"], strict=True))
 
 
@@ -142,7 +144,7 @@ async def test_load_balancer_address_is_awaited_and_advertised(world: ClusterWor
     peer = await start_peer(world, 1, operator, "broker-1.ns.svc")
     told = await world.condition(BROKER, "broker-1", "ExternalAddress", "False", "AddressPending")
     assert "broker-1-out" in told["message"]
-    assert [each.name for each in peer.brokers[1].listeners] == ["PLAINTEXT"]
+    assert [listener.name for listener in peer.brokers[1].listeners] == ["PLAINTEXT"]
     for service, address in (
         ("broker-1-out", {"hostname": "one.example.com"}),
         ("demo-out-bootstrap", {"ip": "192.0.2.7"}),
@@ -155,7 +157,7 @@ async def test_load_balancer_address_is_awaited_and_advertised(world: ClusterWor
     await world.annotate(CLUSTER, "demo", touched="1")
     await bootstrap(world, "192.0.2.7:9095")
     await world.until(
-        lambda: any(each.host == "one.example.com" for each in peer.brokers[1].listeners),
+        lambda: any(listener.host == "one.example.com" for listener in peer.brokers[1].listeners),
         "brokers are notified",
     )
     assert await template(world, 1) == before, "no restart for an address"

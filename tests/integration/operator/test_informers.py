@@ -11,7 +11,7 @@ import pytest
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.late_kind import LATE, define, make, undefine
 from tidemark_operator.kube import client, informer
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.informer import Informer
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
@@ -166,7 +166,7 @@ async def test_silent_watch_is_abandoned_and_resumes_where_it_was(
     path.write_text(json.dumps(config), "utf-8")
     async with (
         server,
-        await KubeApi.open(Access(path)) as api,
+        await KubeApi.open(KubernetesAccess(path)) as api,
         following(api, "n") as followed,
         asyncio.timeout(30),
     ):

@@ -125,7 +125,7 @@ def cluster(world: ClusterWorld, **spec: Any) -> Json:
 async def everything(world: ClusterWorld) -> list[Json]:
     """Return all objects of the namespace, of every kind that the API server lists."""
     groups = (await world.api._call("GET", "/apis"))["groups"]
-    paths = ["/api/v1", *(f"/apis/{each['preferredVersion']['groupVersion']}" for each in groups)]
+    paths = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
     found: list[Json] = []
     for path in paths:
         for resource in (await world.api._call("GET", path))["resources"]:
@@ -192,24 +192,24 @@ async def test_everything_that_the_operator_creates_has_the_labels_of_the_cluste
             f"{kind.kind} {object_name}",
         )
     brokers = await world.api.list_all(BROKER, world.namespace)
-    (pod_broker,) = [each["metadata"]["name"] for each in brokers if each["spec"].get("pod")]
+    (pod_broker,) = [broker["metadata"]["name"] for broker in brokers if broker["spec"].get("pod")]
     await world.until(lambda: world.there(STATEFUL_SET, pod_broker), "its StatefulSet")
     await world.until(lambda: world.there(SERVICE, f"{pod_broker}-out"), "its way in")
     found = await everything(world)
-    kinds = {each["kind"] for each in found}
+    kinds = {item["kind"] for item in found}
     of_operator = {
         BROKER, CONFIG_MAP, DISRUPTION_BUDGET, EVENT, JOB, LEASE, PARTITION_SLICE, SECRET, SERVICE,
         STATEFUL_SET, TOPIC, VOLUME_CLAIM,
     }  # fmt: skip
     assert {kind.kind for kind in of_operator} <= kinds, "each kind that the operator creates"
-    for each in found:
-        meta = each["metadata"]
-        assert meta["labels"]["team"] == "streams", (each["kind"], meta["name"])
-        assert meta["annotations"]["example.com/cost-center"] == "7", (each["kind"], meta["name"])
-        template = each.get("spec", {}).get("template")
+    for item in found:
+        meta = item["metadata"]
+        assert meta["labels"]["team"] == "streams", (item["kind"], meta["name"])
+        assert meta["annotations"]["example.com/cost-center"] == "7", (item["kind"], meta["name"])
+        template = item.get("spec", {}).get("template")
         if template:
-            assert template["metadata"]["labels"]["team"] == "streams", each["kind"]
-    (stateful_set,) = [each for each in found if each["kind"] == "StatefulSet"]
+            assert template["metadata"]["labels"]["team"] == "streams", item["kind"]
+    (stateful_set,) = [item for item in found if item["kind"] == "StatefulSet"]
     labels = stateful_set["metadata"]["labels"]
     assert labels["app.kubernetes.io/managed-by"] == "tidemark-operator", "its own go before"
     assert not condition_of((await world.get(CLUSTER, "demo"))["status"], "ObjectsAccepted")

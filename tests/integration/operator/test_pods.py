@@ -115,7 +115,7 @@ async def test_a_claim_that_was_there_is_a_brokers_once_its_labels_say_so(
     told = await world.condition(BROKER, "broker-1", "Stalled", "True", "PodRefused")
     command = told["message"].partition("kubectl label --overwrite pvc data-broker-1-0 ")[2]
     assert await world.gone(STATEFUL_SET, "broker-1")
-    labels = dict(each.split("=") for each in command.split())
+    labels = dict(part.split("=") for part in command.split())
     await world.api.merge_patch(
         VOLUME_CLAIM, world.namespace, "data-broker-1-0", {"metadata": {"labels": labels}}
     )

@@ -22,7 +22,7 @@ from tests.unit.pods.pod_values import POD
 from tests.unit.topic_changes.requests import change, create
 from tidemark.wire.topics import ChangeKind
 from tidemark_operator.certificates.certificate_folders import write_files
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.errors import Conflict, NotFound
 from tidemark_operator.kube.kinds import (
     BROKER,
@@ -210,7 +210,7 @@ async def test_the_account_can_do_what_the_operator_does_and_no_more(
     objects = Helm(tmp_path / "helm").template(CHART, namespace=world.namespace)
     token = await account(world, objects)
     (role,) = of_kind(objects, "Role")
-    configuration = await Access(world.kubeconfig).configuration()
+    configuration = await KubernetesAccess(world.kubeconfig).configuration()
     async with Recorder(configuration, Disturbance(world)) as recorder:
         kubeconfig = write_kubeconfig(tmp_path / "account", recorder.url, token)
         operator = OperatorProcess(

@@ -136,7 +136,7 @@ async def test_a_dry_run_deletes_nothing_and_says_what_would_go(world: ClusterWo
     await world.condition(RECORD_DELETION, "d", "Succeeded", "True", "DryRun")
     status = (await world.get(RECORD_DELETION, "d"))["status"]
     assert (status["records"], status["bytes"]) == (2000, 20_000)
-    assert [(each["records"], each["bytes"]) for each in status["resolved"]] == [(1000, 10_000)] * 2
+    assert [(item["records"], item["bytes"]) for item in status["resolved"]] == [(1000, 10_000)] * 2
     assert not any(peer.deleted for peer in peers)
 
 

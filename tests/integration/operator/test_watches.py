@@ -17,11 +17,11 @@ from tidemark_operator.handlers import watcher
 from tidemark_operator.handlers.watcher import Watcher
 from tidemark_operator.health import Echoes
 from tidemark_operator.kube import client
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.kinds import TOPIC, Json, Kind
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 
 #: kopf leaves sockets and coroutines behind where it ends; they are collected here, not in another
 #: test.
@@ -74,7 +74,7 @@ def delivered(
 ) -> Iterator[Delivered]:
     found = Delivered()
     monkeypatch.setattr(watcher, "FEW", watched)
-    watching = Watcher(Access(kubeconfig), world.namespace, found)
+    watching = Watcher(KubernetesAccess(kubeconfig), world.namespace, found)
     watching.start()
     yield found
     watching.stop()
@@ -164,7 +164,7 @@ async def test_a_list_that_takes_its_time_takes_nothing_away_and_brings_nothing_
 ) -> None:
     """Between its two pages a watch tells of a Topic that was made, and of one that was deleted."""
     monkeypatch.setattr(client, "LIST_CHUNK", 1)
-    objects = ObjectStore()
+    objects = ObjectCache()
     first, second = [await world.create_topic(name) for name in ("first", "second")]
     objects.put(first)
     objects.put(second)

@@ -21,11 +21,11 @@ from tidemark_pipeline.export.formats import Format, catalog_settings
 from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.record_deletion import Deleter
 from tidemark_pipeline.export.row_shapes import RAW_DDL
-from tidemark_pipeline.export.table import Layout, Table
+from tidemark_pipeline.export.table import TableLayout, TargetTable
 from tidemark_pipeline.export.table_options import delta_name
-from tidemark_pipeline.jobs.export import Progress, export
+from tidemark_pipeline.jobs.export import ExportProgress, export
 
-RAW_LAYOUT = Layout(columns=RAW_DDL)
+RAW_LAYOUT = TableLayout(columns=RAW_DDL)
 _CLASSES: dict[Format, Any] = {Format.ICEBERG: IcebergTable, Format.DELTA: DeltaTable}
 
 
@@ -53,7 +53,7 @@ class Lake:
         return replace(self, session=self.session.newSession())
 
     def table(
-        self, doomed: type = object, layout: Layout = RAW_LAYOUT, name: str = "events"
+        self, doomed: type = object, layout: TableLayout = RAW_LAYOUT, name: str = "events"
     ) -> Any:
         """``doomed``: what changes how it is written."""
         own = _CLASSES[self.kind]
@@ -62,13 +62,13 @@ class Lake:
         return own(self.session, self.named(name), layout)
 
     def run(
-        self, table: Table, *, continuous: bool = False, deleter: Deleter | None = None
-    ) -> Progress:
+        self, table: TargetTable, *, continuous: bool = False, deleter: Deleter | None = None
+    ) -> ExportProgress:
         """All there is, 20 offsets a commit; a ``continuous`` run is stopped then."""
         given = {**self.source, "maxOffsetsPerTrigger": "20"}
         stop, every_s = threading.Event(), 0.1 if continuous else None
 
-        def say(progress: Progress) -> None:
+        def say(progress: ExportProgress) -> None:
             if progress.lag == 0:
                 stop.set()
 

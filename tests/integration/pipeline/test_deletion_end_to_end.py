@@ -21,7 +21,7 @@ from tidemark_cli.local.record_deletions import KIND, RecordDeletions, ended, na
 from tidemark_cli.local.tier import storage, tier_options
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import RAW_DDL
-from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.jobs.export import export
 from tidemark_pipeline.jobs.propagate import propagate
 
@@ -57,9 +57,9 @@ def send(cluster: Cluster, topic: str, count: int) -> None:
 def marks(folder: Path, partition: int) -> set[int]:
     """Return the marks of the records in the files, regardless of file names."""
     found: set[int] = set()
-    for each in folder.rglob("*"):
+    for path in folder.rglob("*"):
         try:
-            data = each.read_bytes() if each.is_file() else b""
+            data = path.read_bytes() if path.is_file() else b""
         except FileNotFoundError:
             continue
         found |= {int(n) for n, of in _MARK.findall(data) if int(of) == partition}
@@ -72,7 +72,9 @@ def segments(cluster: Cluster, topic: str, partition: int) -> list[int]:
     topic_id = tier.reader.find_topic(topic).topic_id
     snapshot = tier.reader.snapshot(topic_id, partition)
     pages = tier.manifests.pages(topic_id, partition)
-    starts = [each.from_offset for each in queries.live_segments(snapshot.head, pages)]
+    starts = [
+        live_segment.from_offset for live_segment in queries.live_segments(snapshot.head, pages)
+    ]
     return [*sorted(starts), snapshot.head.next_copy_offset]
 
 
@@ -101,14 +103,14 @@ def test_what_a_record_deletion_takes_is_nowhere(
         assert export(session, source, lake.table()).written.rows == RECORDS
         assert kept(Path(tmp_path / lake.kind.value)) == set(range(RECORDS // PARTITIONS))
     # Whole segments: of one that has later records, too, bytes stay until these go.
-    points = {each: segments(cluster, topic, each)[2] for each in range(PARTITIONS)}
+    points = {index: segments(cluster, topic, index)[2] for index in range(PARTITIONS)}
     cluster.kube.apply(
         KIND,
         "erase",
         {
             "topicRef": {"name": topic},
             "partitions": [
-                {"partition": each, "beforeOffset": offset} for each, offset in points.items()
+                {"partition": point, "beforeOffset": offset} for point, offset in points.items()
             ],
         },
     )
@@ -140,10 +142,10 @@ def files(lake: Lake, folder: Path) -> dict[int, int]:
     import pyarrow.parquet
 
     found: dict[int, int] = {}
-    for each in folder.rglob("*.parquet"):
-        if "_delta_log" in each.parts:
+    for path in folder.rglob("*.parquet"):
+        if "_delta_log" in path.parts:
             continue
-        table = pyarrow.parquet.read_table(each, columns=["partition", "offset"], partitioning=None)
+        table = pyarrow.parquet.read_table(path, columns=["partition", "offset"], partitioning=None)
         for row in table.to_pylist():
             partition, offset = row["partition"], row["offset"]
             found[partition] = min(offset, found.get(partition, offset))
@@ -156,7 +158,7 @@ def test_what_is_exported_is_deleted_by_one_object(
     topic = cluster.new_topic(**TOPIC)
     source = tier_options(cluster.local, topic)
     lake = new_lake(session, source, tmp_path / "lake")
-    layout = Layout(columns=RAW_DDL, deletes=True)
+    layout = TableLayout(columns=RAW_DDL, deletes=True)
     deleter = RecordDeletions(cluster.kube, lake.name)
     for round_ in (1, 2):
         send(cluster, topic, RECORDS)

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.deletion_propagation import Propagated
-from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode
+from tidemark_pipeline.export.export_progress import Exported, ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
-from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.jobs.propagate import propagate
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
@@ -61,10 +61,10 @@ def offsets(lake: Lake, table: str = "events", column: str = "offset") -> list[i
 def kept(folder: Path) -> set[int]:
     """The offsets of records in all files of data, whatever version they are of."""
     found: set[int] = set()
-    for each in folder.rglob("*.parquet"):
-        if "_delta_log" in each.parts:
+    for path in folder.rglob("*.parquet"):
+        if "_delta_log" in path.parts:
             continue
-        table = pyarrow.parquet.read_table(each, partitioning=None)
+        table = pyarrow.parquet.read_table(path, partitioning=None)
         if KAFKA in table.column_names:
             found |= {row["offset"] for row in table[KAFKA].to_pylist()}
         elif "offset" in table.column_names:
@@ -102,7 +102,7 @@ def test_rows_that_an_upsert_had_replaced_go_from_the_files(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
 ) -> None:
     lake = lake_of(session, topic, tmp_path, kind)
-    layout = Layout(columns=RAW_DDL, mode=Mode.UPSERT)
+    layout = TableLayout(columns=RAW_DDL, mode=WriteMode.UPSERT)
     lake.run(lake.table(layout=layout))
     assert offsets(lake) == [39]
     topic.expire_to(30)
@@ -122,8 +122,8 @@ def test_rows_of_values_and_dead_letters(
     fields = fields_of(SCHEMA, lake.session)
 
     def tables() -> LetteredTables:
-        rows = Layout(columns=columns_ddl(fields), kafka=KAFKA)
-        letters = lake.table(layout=Layout(columns=LETTERS_DDL), name="letters")
+        rows = TableLayout(columns=columns_ddl(fields), kafka=KAFKA)
+        letters = lake.table(layout=TableLayout(columns=LETTERS_DDL), name="letters")
         return LetteredTables(Json(fields), lake.table(layout=rows), letters)
 
     lake.run(tables())
@@ -155,14 +155,14 @@ class InItsMiddle:
             super().write(pause.of(frame), exported)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", WriteMode)
 @pytest.mark.parametrize("kind", Format)
 def test_job_in_the_middle_of_a_batch_continues(
-    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format, mode: Mode
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format, mode: WriteMode
 ) -> None:
     """If that batch adds rows of deleted records, the next pass deletes them."""
     lake = lake_of(session, topic, tmp_path, kind)
-    layout = Layout(columns=RAW_DDL, mode=mode)
+    layout = TableLayout(columns=RAW_DDL, mode=mode)
     lake.run(lake.table(layout=layout))
     more(topic, 20)
     done: list[Propagated] = []
@@ -176,7 +176,7 @@ def test_job_in_the_middle_of_a_batch_continues(
     table.pause, table.do = Pause(tmp_path), erase
     lake.run(table)
     assert done[0].behind == (0,)
-    expected = list(range(40, 60)) if mode is Mode.APPEND else [59]
+    expected = list(range(40, 60)) if mode is WriteMode.APPEND else [59]
     assert offsets(lake) == expected
     assert lake.run(lake.table(layout=layout)).commits == 0
     assert dropped(lake, topic, history=True).behind == ()
@@ -188,7 +188,7 @@ def test_unknown_records_are_left_alone(
     session: SparkSession, topic: SmallTier, tmp_path: Path
 ) -> None:
     lake = lake_of(session, topic, tmp_path, Format.ICEBERG)
-    lake.run(lake.table(layout=Layout(columns=RAW_DDL, deletes=True)))
+    lake.run(lake.table(layout=TableLayout(columns=RAW_DDL, deletes=True)))
     topic.expire_to(20)
     with pytest.raises(ExportError, match="no reason to drop it from the table"):
         dropped(lake, topic)

@@ -13,11 +13,11 @@ from tests.integration.pipeline.lakes import Lake, Pause, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
 from tidemark_pipeline.export.dead_letters import LetteredTables
-from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode, Superseded
+from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
-from tidemark_pipeline.export.table import Layout, Partitioning, Period
+from tidemark_pipeline.export.table import Partitioning, PartitionPeriod, TableLayout
 
 pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -35,12 +35,12 @@ def of_offsets(lake: Lake, *numbers: int) -> Any:
     return records(lake.session, *((b"k%d" % n, 0, n, n, "v") for n in numbers))
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", WriteMode)
 def test_a_job_that_was_taken_over_from_commits_nothing_more(
-    lake: Lake, tmp_path: Path, mode: Mode
+    lake: Lake, tmp_path: Path, mode: WriteMode
 ) -> None:
     """Whether it wakes in the middle of its write, or has looked before that."""
-    layout = Layout(columns=RAW_DDL, mode=mode)
+    layout = TableLayout(columns=RAW_DDL, mode=mode)
     first, second = (lake.elsewhere().table(layout=layout) for _ in range(2))
     at = first.claim("t", "")
     pause = Pause(tmp_path)
@@ -94,7 +94,7 @@ def test_a_rollback_is_noticed_and_the_next_job_begins_there(lake: Lake, tmp_pat
 
 
 def test_an_upsert_that_others_compact_under_is_written_again(lake: Lake, tmp_path: Path) -> None:
-    table = lake.table(layout=Layout(columns=RAW_DDL, mode=Mode.UPSERT))
+    table = lake.table(layout=TableLayout(columns=RAW_DDL, mode=WriteMode.UPSERT))
     at = table.claim("t", "")
     for n in range(3):
         table.commit(of_offsets(lake, n), at := at.reaching({0: n + 1}))
@@ -110,9 +110,9 @@ def test_an_upsert_that_others_compact_under_is_written_again(lake: Lake, tmp_pa
 
 def test_json_and_dead_letters_by_day_and_hour(lake: Lake) -> None:
     fields = fields_of("n INT", lake.session)
-    day, hour = Partitioning(Period.DAY), Partitioning(Period.HOUR)
-    of_rows = Layout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=hour)
-    of_letters = Layout(columns=LETTERS_DDL, partitioning=day)
+    day, hour = Partitioning(PartitionPeriod.DAY), Partitioning(PartitionPeriod.HOUR)
+    of_rows = TableLayout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=hour)
+    of_letters = TableLayout(columns=LETTERS_DDL, partitioning=day)
     rows = lake.table(layout=of_rows)
     tables = LetteredTables(Json(fields), rows, lake.table(layout=of_letters, name="dlq"))
     at = tables.claim("t", str(uuid.UUID(int=1)))
@@ -139,8 +139,10 @@ def test_rows_of_others_and_another_mode_are_refused(lake: Lake) -> None:
     appended = lake.table(name="appended")
     assert appended.claim("t", "") == Exported("t", "", {}, 1, appended._job)
     with pytest.raises(ExportError, match="with the mode append"):
-        lake.table(layout=Layout(columns=RAW_DDL, mode=Mode.UPSERT), name="appended").claim("t", "")
+        lake.table(
+            layout=TableLayout(columns=RAW_DDL, mode=WriteMode.UPSERT), name="appended"
+        ).claim("t", "")
     with pytest.raises(ExportError, match="no buckets"):
-        lake.table(layout=Layout(columns=RAW_DDL, partitioning=Partitioning(buckets=2))).claim(
+        lake.table(layout=TableLayout(columns=RAW_DDL, partitioning=Partitioning(buckets=2))).claim(
             "t", ""
         )

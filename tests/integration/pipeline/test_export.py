@@ -19,7 +19,7 @@ from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.iceberg_branch import TAG
 from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW, RAW_DDL, columns_ddl
-from tidemark_pipeline.export.table import Layout, Partitioning, Period
+from tidemark_pipeline.export.table import Partitioning, PartitionPeriod, TableLayout
 from tidemark_pipeline.schemas.values.value_format import ERROR, PARSED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
@@ -151,9 +151,9 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
 
     def tables(doomed: type, schema: str) -> LetteredTables:
         fields = fields_of(schema, lake.session)
-        by_day, by_hour = Partitioning(Period.DAY), Partitioning(Period.HOUR)
-        of_rows = Layout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=by_day)
-        of_letters = Layout(columns=LETTERS_DDL, partitioning=by_hour)
+        by_day, by_hour = Partitioning(PartitionPeriod.DAY), Partitioning(PartitionPeriod.HOUR)
+        of_rows = TableLayout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=by_day)
+        of_letters = TableLayout(columns=LETTERS_DDL, partitioning=by_hour)
         rows, letters = lake.table(doomed, of_rows), lake.table(object, of_letters, "dlq")
         return LetteredTables(Json(fields), rows, letters)
 
@@ -177,10 +177,10 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("period", [Period.HOUR, Period.NONE])
+@pytest.mark.parametrize("period", [PartitionPeriod.HOUR, PartitionPeriod.NONE])
 @pytest.mark.parametrize("kind", Format)
 def test_rows_of_any_timestamp_are_found_by_a_query(
-    session: SparkSession, tmp_path: Path, kind: Format, period: Period
+    session: SparkSession, tmp_path: Path, kind: Format, period: PartitionPeriod
 ) -> None:
     """One beyond the years 1 to 9999 is stored as the nearest of them, in both shapes of a row."""
     lake = new_lake(session, {}, tmp_path / "warehouse", kind)
@@ -190,8 +190,8 @@ def test_rows_of_any_timestamp_are_found_by_a_query(
         *(4_200_000_000_000, 253_402_300_799_999, 253_402_300_800_000, 2**31 * 3_600_000, largest),
     ]
     frame = records(session, *((b"k", 0, n, at, "v") for n, at in enumerate(times)))
-    of_rows = Layout(columns=RAW_DDL, partitioning=Partitioning(period))
-    nested = Layout(
+    of_rows = TableLayout(columns=RAW_DDL, partitioning=Partitioning(period))
+    nested = TableLayout(
         columns=columns_ddl(fields_of("n BIGINT", session)),
         kafka=KAFKA,
         partitioning=Partitioning(period),

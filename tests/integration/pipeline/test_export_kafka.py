@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.conformance.local_cluster import wait
 from tests.integration.pipeline.lakes import KILLED, Killed, KilledAfterWriting, Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_pipeline.broker_deletions import BrokerDeletions
 from tidemark_pipeline.errors import DataLoss
@@ -22,7 +22,7 @@ from tidemark_pipeline.export.export_progress import Exported, ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.schema_inference import inferred, sample
-from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.jobs.propagate import propagate
 from tidemark_pipeline.options import OptionError
 
@@ -102,7 +102,7 @@ def check(lake: Lake, topic: Written) -> None:
     assert len(found) == len(topic.rows)
     for row in found:
         assert row.topic == topic.name
-        assert [(each.key, bytes(each.value)) for each in row.headers] == [
+        assert [(header.key, bytes(header.value)) for header in row.headers] == [
             ("n", str(json.loads(row.value)["number"]).encode())
         ]
         assert (row.leaderEpoch, row.tieredEpoch) == (None, None), "Kafka's protocol tells neither"
@@ -111,8 +111,8 @@ def check(lake: Lake, topic: Written) -> None:
 @pytest.mark.parametrize(
     "doomed",
     [
-        pytest.param(each, marks=[] if each is KilledAfterWriting else pytest.mark.long)
-        for each in KILLED
+        pytest.param(item, marks=[] if item is KilledAfterWriting else pytest.mark.long)
+        for item in KILLED
     ],
 )
 def test_a_killed_job_neither_loses_nor_doubles_a_row(
@@ -196,7 +196,7 @@ def test_what_is_written_meanwhile_waits_for_the_next_run(lake: Lake, topic: Wri
 @pytest.mark.long
 def test_fields_are_found_in_values(session: SparkSession, topic: Written) -> None:
     found = inferred(sample(session, topic.options))
-    assert {each.name: each.dataType.typeName() for each in found} == {
+    assert {item.name: item.dataType.typeName() for item in found} == {
         "number": "long",
         "text": "string",
     }
@@ -204,8 +204,8 @@ def test_fields_are_found_in_values(session: SparkSession, topic: Written) -> No
 
 @pytest.mark.long
 def test_what_is_committed_is_deleted_from_the_topic(lake: Lake, topic: Written) -> None:
-    layout = Layout(columns=RAW_DDL, deletes=True)
-    deleter = BrokerDeletions(Access(tuple(topic.bootstrap.split(","))))
+    layout = TableLayout(columns=RAW_DDL, deletes=True)
+    deleter = BrokerDeletions(KafkaAccess(tuple(topic.bootstrap.split(","))))
     done = lake.run(lake.table(layout=layout), deleter=deleter)
     check(lake, topic)
     assert done.deleted > len(topic.rows), "with what was aborted"
@@ -219,7 +219,7 @@ def test_what_is_committed_is_deleted_from_the_topic(lake: Lake, topic: Written)
 def test_a_deletion_reaches_the_table(lake: Lake, topic: Written) -> None:
     lake.run(lake.table())
     asked = topic.admin.delete_records([TopicPartition(topic.name, 0, 35)])
-    wait(lambda: all(each.done() for each in asked.values()), "the deletion")
+    wait(lambda: all(item.done() for item in asked.values()), "the deletion")
     source = {name: value for name, value in topic.options.items() if name != "topic"}
     done = propagate(lake.session, Format.ICEBERG, lake.name, source)
     gone = [at for at in topic.rows if at[0] == 0 and at[1] < 35]
@@ -235,7 +235,7 @@ def test_what_expired_before_it_was_exported_is_said(lake: Lake, topic: Written)
     kept = topic.rows.copy()
     topic.write(20)
     asked = topic.admin.delete_records([TopicPartition(topic.name, 1, -1)])
-    wait(lambda: all(each.done() for each in asked.values()), "the deletion")
+    wait(lambda: all(item.done() for item in asked.values()), "the deletion")
     with pytest.raises(DataLoss, match=f"of {topic.name}-1, which begins at .*failOnDataLoss"):
         lake.run(lake.table())
     lake.source = {**lake.source, "failOnDataLoss": "false"}

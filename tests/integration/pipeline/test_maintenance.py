@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from tests.integration.pipeline.lakes import Killed, KilledAfterWriting, Lake, Pause, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
-from tidemark_pipeline.export.export_progress import Exported, Mode
+from tidemark_pipeline.export.export_progress import Exported, WriteMode
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.maintenance import Maintained, Upkeep
+from tidemark_pipeline.export.maintenance import Maintained, TableMaintenance
 from tidemark_pipeline.export.row_shapes import RAW_DDL
-from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.jobs.maintain import maintain
 
 pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
@@ -33,7 +33,7 @@ def offsets(lake: Lake) -> list[int]:
     return sorted(row["offset"] for row in lake.session.table(lake.name).collect())
 
 
-def written(lake: Lake, layout: Layout, commits: int) -> tuple[Any, Exported]:
+def written(lake: Lake, layout: TableLayout, commits: int) -> tuple[Any, Exported]:
     table = lake.table(layout=layout)
     at = table.claim("t", "")
     for n in range(commits):
@@ -43,17 +43,17 @@ def written(lake: Lake, layout: Layout, commits: int) -> tuple[Any, Exported]:
 
 def aged(files: set[Path], days: int) -> set[Path]:
     then = time.time() - days * _DAY_S
-    for each in files:
-        os.utime(each, (then, then))
+    for file in files:
+        os.utime(file, (then, then))
     return files
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_iceberg_while_a_job_writes(session: SparkSession, tmp_path: Path, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", WriteMode)
+def test_iceberg_while_a_job_writes(session: SparkSession, tmp_path: Path, mode: WriteMode) -> None:
     """In the middle of a batch its snapshots expire, but for those with offsets; what a killed job
     left goes: files of its branch with their snapshot, and those that it had not committed."""
     lake = new_lake(session, {}, tmp_path / "warehouse")
-    layout = Layout(columns=RAW_DDL, mode=mode)
+    layout = TableLayout(columns=RAW_DDL, mode=mode)
     before = set((tmp_path / "warehouse").rglob("*.parquet"))
     doomed = lake.table(KilledAfterWriting, layout)
     at = doomed.claim("t", "")
@@ -67,7 +67,7 @@ def test_iceberg_while_a_job_writes(session: SparkSession, tmp_path: Path, mode:
     done: list[Maintained] = []
 
     def upkeep() -> None:
-        wanted = Upkeep(keep=timedelta(), orphans=timedelta(days=2))
+        wanted = TableMaintenance(keep=timedelta(), orphans=timedelta(days=2))
         done.append(maintain(lake.session, lake.kind, lake.name, wanted))
 
     pause = Pause(tmp_path)
@@ -79,7 +79,7 @@ def test_iceberg_while_a_job_writes(session: SparkSession, tmp_path: Path, mode:
     assert found.expired >= 6
     assert found.orphans == 1
     assert left
-    assert not any(each.exists() for each in left | {orphan})
+    assert not any(item.exists() for item in left | {orphan})
     assert offsets(lake) == list(range(7))
     # The last offsets stay, regardless of later commits.
     for _ in range(2):
@@ -93,7 +93,9 @@ def test_delta_while_a_job_writes(session: SparkSession, tmp_path: Path) -> None
     """In the middle of an upsert; and once Delta has cleaned its log the table still says how far
     it is."""
     lake = new_lake(session, {}, tmp_path / "warehouse", Format.DELTA)
-    layout = Layout(columns=RAW_DDL, mode=Mode.UPSERT, properties={"delta.checkpointInterval": "2"})
+    layout = TableLayout(
+        columns=RAW_DDL, mode=WriteMode.UPSERT, properties={"delta.checkpointInterval": "2"}
+    )
     table, at = written(lake, layout, 3)
     folder = tmp_path / "warehouse" / "db" / "events"
     orphan = folder / "part-of-a-killed-job.parquet"
@@ -103,7 +105,7 @@ def test_delta_while_a_job_writes(session: SparkSession, tmp_path: Path) -> None
     other = lake.elsewhere()
 
     def upkeep() -> None:
-        done.append(maintain(other.session, lake.kind, lake.name, Upkeep()))
+        done.append(maintain(other.session, lake.kind, lake.name, TableMaintenance()))
 
     pause = Pause(tmp_path)
     with pause.meanwhile(upkeep):
@@ -112,9 +114,9 @@ def test_delta_while_a_job_writes(session: SparkSession, tmp_path: Path) -> None
     assert not orphan.exists()
     assert offsets(lake) == [0, 1, 2, 3]
     upkeep()
-    checkpoint = max(int(each.name[:20]) for each in folder.glob("_delta_log/[0-9]*.checkpoint*"))
-    for each in folder.glob("_delta_log/[0-9]*.json"):
-        if int(each.name[:20]) < checkpoint:
-            each.unlink()
+    checkpoint = max(int(path.name[:20]) for path in folder.glob("_delta_log/[0-9]*.checkpoint*"))
+    for path in folder.glob("_delta_log/[0-9]*.json"):
+        if int(path.name[:20]) < checkpoint:
+            path.unlink()
     found = lake.elsewhere().table(layout=layout).claim("t", "")
     assert found.offsets == {0: 4}

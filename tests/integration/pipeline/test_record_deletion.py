@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tidemark.log_lineage import Position
-from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode, Superseded
+from tidemark.log_lineage import ReadPosition
+from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import RAW, RAW_DDL
-from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.export.table import TableLayout
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
@@ -24,7 +24,7 @@ from tests.integration.pipeline.lakes import Killed, Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
 
 pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
-DELETING = Layout(columns=RAW_DDL, deletes=True)
+DELETING = TableLayout(columns=RAW_DDL, deletes=True)
 
 
 class OfTier:
@@ -34,14 +34,14 @@ class OfTier:
         self.tier = tier
         self.asked: list[int] = []
 
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
         assert (topic, uuid.UUID(topic_id)) == ("t", self.tier.topic_id)
         self.asked.append(below[0].offset)
         self.tier.expire_to(below[0].offset)
 
 
 class Dead(OfTier):
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
         raise Killed
 
 
@@ -122,7 +122,10 @@ def test_table_started_later_than_its_topic_deletes_nothing_of_it(
     """The status waits until the records that the table lacks are deleted."""
     lake = lake_of(session, topic, tmp_path, Format.ICEBERG)
     lake.source = {**lake.source, "startingOffsets": '{"t": {"0": 30}}'}
-    deleter, layout = OfTier(topic), Layout(columns=RAW_DDL, deletes=True, mode=Mode.APPEND)
+    deleter, layout = (
+        OfTier(topic),
+        TableLayout(columns=RAW_DDL, deletes=True, mode=WriteMode.APPEND),
+    )
     with pytest.raises(ExportError, match="begin at the log start"):
         lake.run(lake.table(layout=layout), deleter=deleter)
     lake.run(lake.table(layout=layout))

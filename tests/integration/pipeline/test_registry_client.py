@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.security.client_certificates import ClientAuthority
-from tidemark_pipeline.errors import ExportError, Unavailable
+from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 from tidemark_pipeline.schemas.registry.client import (
     ANSWER_BYTES_MAX,
@@ -25,7 +25,7 @@ from tidemark_pipeline.schemas.registry.client import (
     RegistryRefused,
 )
 from tidemark_pipeline.schemas.schema_cache import ASKED_MAX, Schemas
-from tidemark_pipeline.schemas.sources import Source
+from tidemark_pipeline.schemas.sources import SchemaSource
 
 AVRO = '{"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}'
 
@@ -151,7 +151,7 @@ def test_a_registry_that_is_down_decides_nothing(fake: Fake) -> None:
     fake.fails = [(503, {}, b"")] * 100
     with pytest.raises(RegistryDown, match="nothing is committed without it") as caught:
         registry(fake.url, patience="0.5").schema(7)
-    assert isinstance(caught.value, Unavailable)
+    assert isinstance(caught.value, DependencyUnavailable)
 
 
 FINAL: dict[str, tuple[tuple[int, dict[str, str], bytes], str]] = {
@@ -205,7 +205,7 @@ def test_schemas_are_requested_once_and_unknown_ones_again(fake: Fake) -> None:
     fake.answers["/schemas/ids/8"] = {"schema": "{", "schemaType": "THRIFT"}
     schemas = Schemas(registry(fake.url))
     known = schemas.learn([7, 8, 9])
-    assert isinstance(known[7], Source)
+    assert isinstance(known[7], SchemaSource)
     assert known[8] == "its type is THRIFT, of which no columns are made"
     assert "does not know it" in str(known[9])
     assert set(schemas.learn(())) == {7, 8}
@@ -252,7 +252,7 @@ def test_what_a_schema_refers_to_is_had_in_its_order(fake: Fake) -> None:
     fake.answers["/subjects/m/versions/1"] = {"schema": middle, "references": refers(("n.I", "i"))}
     fake.answers["/subjects/i/versions/1"] = {"schema": inner, "references": refers(("n.M", "m"))}
     source = Schemas(registry(fake.url)).learn([7])[7]
-    assert isinstance(source, Source)
+    assert isinstance(source, SchemaSource)
     assert source.named == (inner, middle)
     del fake.answers["/subjects/i/versions/1"]
     fake.answers["/schemas/ids/8"] = fake.answers["/schemas/ids/7"]

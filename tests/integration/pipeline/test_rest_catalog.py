@@ -13,16 +13,16 @@ from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
 from tests.rest_catalog import rest_catalog
 from tests.s3 import fresh_bucket
-from tidemark_pipeline.export.export_progress import Mode, Superseded
+from tidemark_pipeline.export.export_progress import Superseded, WriteMode
 from tidemark_pipeline.export.row_shapes import RAW_DDL
-from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.export.table import TableLayout
 
 pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", WriteMode)
 def test_one_job_at_a_time_writes_a_table_in_s3(
-    session: SparkSession, tmp_path: Path, minio: Any, mode: Mode
+    session: SparkSession, tmp_path: Path, minio: Any, mode: WriteMode
 ) -> None:
     s3 = fresh_bucket(minio)
     files = {
@@ -34,7 +34,7 @@ def test_one_job_at_a_time_writes_a_table_in_s3(
         "client.region": s3["region"],
     }
     place = {"warehouse": f"s3://{s3['buckets'][0]}/lake", **files}
-    layout = Layout(columns=RAW_DDL, mode=mode)
+    layout = TableLayout(columns=RAW_DDL, mode=mode)
     with rest_catalog(session, place) as address:
         lake = new_lake(session, {}, tmp_path, type="rest", uri=address, **files)
         first = lake.table(layout=layout)
@@ -52,6 +52,8 @@ def test_one_job_at_a_time_writes_a_table_in_s3(
         )
         second.close()
         rows = session.table(lake.name).orderBy("offset").collect()
-        assert [row["offset"] for row in rows] == ([0, 1, 2, 3] if mode is Mode.APPEND else [2])
+        assert [row["offset"] for row in rows] == (
+            [0, 1, 2, 3] if mode is WriteMode.APPEND else [2]
+        )
         files_of = session.table(f"{lake.name}.files").collect()
-        assert all(each["file_path"].startswith("s3://") for each in files_of)
+        assert all(item["file_path"].startswith("s3://") for item in files_of)

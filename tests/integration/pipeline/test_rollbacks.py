@@ -14,11 +14,11 @@ from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.maintenance import Upkeep
+from tidemark_pipeline.export.maintenance import TableMaintenance
 from tidemark_pipeline.jobs.maintain import maintain
 
 pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
-KEEP_NOTHING = Upkeep(keep=timedelta(), orphans=None)
+KEEP_NOTHING = TableMaintenance(keep=timedelta(), orphans=None)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_delta_continues_behind_a_restore_whatever_has_gone_since(
     lake = new_lake(session, {}, tmp_path / "warehouse", Format.DELTA)
     versions = written(lake, 5)
     session.sql(f"RESTORE TABLE {lake.name} TO VERSION AS OF {versions[2]}")
-    maintain(session, lake.kind, lake.name, Upkeep())
+    maintain(session, lake.kind, lake.name, TableMaintenance())
     assert begins_at(lake) == {0: 2}
     written(lake, 4)
     assert offsets(lake) == list(range(4))
@@ -122,9 +122,9 @@ def test_an_unknown_lineage_is_refused_and_its_remedy_works(lake: Lake) -> None:
     expired_by_others(lake)
     metadata = Path(lake.loaded().location()) / "metadata"
     current = lake.loaded().operations().current().metadataFileLocation()
-    for each in metadata.glob("*.metadata.json"):
-        if each.name != Path(current).name:
-            each.unlink()
+    for path in metadata.glob("*.metadata.json"):
+        if path.name != Path(current).name:
+            path.unlink()
     with pytest.raises(ExportError, match=r"set_current_snapshot\('db.events', " + str(ids[5])):
         begins_at(lake)
     call(lake, "set_current_snapshot", str(ids[5]))

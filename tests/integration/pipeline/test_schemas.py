@@ -24,13 +24,13 @@ from tests.integration.pipeline.marks import MARKS
 from tests.pipeline_proof.poison_records import INJECTIONS, JSON_LETTERS, JSON_ROWS
 from tidemark_pipeline.export import json_values
 from tidemark_pipeline.export import table_options as wanting
-from tidemark_pipeline.export.export_progress import ExportError, Mode
+from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.schema_options import INFER
 from tidemark_pipeline.export.table import Evolution
-from tidemark_pipeline.export.table_options import Wanted
-from tidemark_pipeline.jobs.export import Progress
+from tidemark_pipeline.export.table_options import TableOptions
+from tidemark_pipeline.jobs.export import ExportProgress
 from tidemark_pipeline.schemas.protobuf.descriptors import by_name, compiled
 from tidemark_pipeline.schemas.registry.client import RegistryDown
 
@@ -82,8 +82,8 @@ class Topic:
         start = self.tier.loaded.head.next_copy_offset
         self.tier.copy(values, keys=[b"%d" % (start + n) for n in range(len(values))])
 
-    def run(self, **fields: Any) -> Progress:
-        wanted = Wanted(table="db.events", **self._format, **fields)
+    def run(self, **fields: Any) -> ExportProgress:
+        wanted = TableOptions(table="db.events", **self._format, **fields)
         return self.lake.run(wanted.tables(self.session, self.lake.source, self.said.append))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -229,12 +229,12 @@ def test_a_key_keeps_its_row_when_its_schema_gets_another_id(
 
     def copy(*pairs: tuple[bytes, int | None]) -> None:
         given = [value({"id": number}, value_of(subject)) or b"" for _, number in pairs]
-        topic.tier.copy(given, keys=[each for each, _ in pairs])
+        topic.tier.copy(given, keys=[item for item, _ in pairs])
 
     given = {
         "registry": registry,
         "registry_options": {"subject": f"{subject}-value", "key-subject": f"{subject}-key"},
-        "mode": Mode.UPSERT,
+        "mode": WriteMode.UPSERT,
     }
     old, anew = key(5), key(5, doc="registered again")
     assert old[:5] != anew[:5]
@@ -327,8 +327,8 @@ def test_protobuf_by_a_registry_and_by_a_file(topic: Topic, registry: str, tmp_p
     message = order(id=7, lines=[{"name": "a", "count": 2**63}], by={"k": 1})
     message.at.FromMilliseconds(1_700_000_000_123)
     framed = [
-        ProtobufSerializer(type(each), client)(each, value_of("p"))
-        for each in (message, other(x=1))
+        ProtobufSerializer(type(item), client)(item, value_of("p"))
+        for item in (message, other(x=1))
     ]
     assert framed[0][5:6] == b"\x02"  # the second message of the file
     topic.tier.copy([framed[0], framed[1], framed[0][:-1], b"\x00" * 5])
@@ -384,14 +384,14 @@ def test_json_whose_fields_are_inferred(topic: Topic) -> None:
     assert topic.letters()[-1][0] == 7
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", WriteMode)
 @pytest.mark.parametrize("kind", Format)
 def test_poisoned_json_becomes_dead_letters_and_the_job_continues(
     session: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: Format,
-    mode: Mode,
+    mode: WriteMode,
 ) -> None:
     """In the sample that fields are inferred from, and in a table that grows."""
     values = [value for value, _ in JSON_LETTERS]

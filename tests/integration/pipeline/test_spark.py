@@ -13,7 +13,7 @@ from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 from tidemark_pipeline.jobs.audit import audit
 from tidemark_pipeline.jobs.progress import told
 from tidemark_pipeline.jobs.report import figures
-from tidemark_pipeline.report import Held, Period
+from tidemark_pipeline.report import Held, ReportPeriod
 from tidemark_pipeline.topic_source import read_topic
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
@@ -96,7 +96,7 @@ def test_a_report_counts_what_there_is(session: SparkSession, flights: SmallTier
         without_key=0,
         without_value=0,
     )
-    assert found.periods == (Period(0, 60, held.bytes),)
+    assert found.periods == (ReportPeriod(0, 60, held.bytes),)
     assert found.sizes == ((32, 60),)
     assert (found.keys, found.distinct_keys) == (((b"k", 60),), 1)
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.integration.pipeline.marks import MARKS
 from tidemark_cli.local.kafka_nodes import KafkaNodes
-from tidemark_cli.local.settings import KAFKA, Settings
+from tidemark_cli.local.settings import KAFKA, LocalClusterSettings
 from tidemark_cli.main import app
 from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 from tidemark_pipeline.jobs.report import figures
@@ -65,7 +65,7 @@ def test_rows_are_what_was_produced(session: SparkSession, topic: dict[str, str]
     for number, row in enumerate(rows):
         assert (row.topic, row.partition, row.offset) == ("spark", number % 2, number // 2)
         assert json.loads(bytes(row.value))["delay"] == number
-        assert [(each.key, bytes(each.value)) for each in row.headers] == [
+        assert [(header.key, bytes(header.value)) for header in row.headers] == [
             ("number", str(number).encode())
         ]
         assert round(row.timestamp.timestamp() * 1000) == 1_000 + number
@@ -86,7 +86,7 @@ def test_the_jobs_read_it(session: SparkSession, topic: dict[str, str], tmp_path
     found = {row.carrier: row.total for row in aggregate(session, topic, job).collect()}
     assert found == {name: float(sum(range(i, RECORDS, 2))) for i, name in enumerate("AB")}
     counted = figures(session, topic)
-    assert [(each.partition, each.tier, each.rows) for each in counted.held] == [
+    assert [(item.partition, item.tier, item.rows) for item in counted.held] == [
         (0, "kafka", RECORDS // 2),
         (1, "kafka", RECORDS // 2),
     ]
@@ -95,7 +95,7 @@ def test_the_jobs_read_it(session: SparkSession, topic: dict[str, str], tmp_path
 def test_a_command_says_what_it_cannot_read(apache_kafka: KafkaNodes, tmp_path: Path) -> None:
     """The error comes before Spark starts."""
     layout = apache_kafka.layout
-    settings = Settings("c", "default", "directory", "/none", 1, 2, KAFKA)
+    settings = LocalClusterSettings("c", "default", "directory", "/none", 1, 2, KAFKA)
     settings.save(layout)
     try:
         for command, why in (

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark_cli.commands.sql import Views, failure
-from tidemark_pipeline.jobs.sql import Answer, ask, make_view
+from tidemark_pipeline.jobs.sql import StatementResult, ask, make_view
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
@@ -41,7 +41,7 @@ def test_a_topic_is_a_view_by_its_own_name(session: SparkSession, tier: Path) ->
         "SELECT partition, sum(get_json_object(CAST(value AS STRING), '$.n')) AS total "
         f"FROM `{NAME.upper()}` WHERE offset >= 40 GROUP BY partition"
     )
-    assert ask(session, query, 5) == Answer(
+    assert ask(session, query, 5) == StatementResult(
         ("partition", "total"), ((0, sum(range(40, 60))),), cut=False
     )
     everything = ask(session, f"SELECT * FROM `{NAME}` ORDER BY offset DESC", 1)

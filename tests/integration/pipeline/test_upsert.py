@@ -25,16 +25,16 @@ from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TieredHost
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.replication.partition import produce
 from tidemark_pipeline.export.dead_letters import LetteredTables
-from tidemark_pipeline.export.export_progress import ExportError, Mode
+from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
-from tidemark_pipeline.export.table import Layout, Partitioning, Period
+from tidemark_pipeline.export.table import Partitioning, PartitionPeriod, TableLayout
 
 pytestmark = [*MARKS, pytest.mark.timeout(600)]
 PARTITIONS = 2
-UPSERT = Layout(columns=RAW_DDL, mode=Mode.UPSERT)
-BY_KEY, BY_DAY = Partitioning(buckets=4), Partitioning(Period.DAY)
+UPSERT = TableLayout(columns=RAW_DDL, mode=WriteMode.UPSERT)
+BY_KEY, BY_DAY = Partitioning(buckets=4), Partitioning(PartitionPeriod.DAY)
 
 
 class KeyedTopic:
@@ -182,8 +182,8 @@ def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
     lake = new_lake(session, {}, tmp_path / "warehouse")
     fields = fields_of("n INT", session)
     layout = replace(UPSERT, columns=columns_ddl(fields), kafka=KAFKA)
-    letters = lake.table(layout=Layout(columns=LETTERS_DDL), name="dlq")
-    tables = LetteredTables(Json(fields), lake.table(layout=layout), letters, Mode.UPSERT)
+    letters = lake.table(layout=TableLayout(columns=LETTERS_DDL), name="dlq")
+    tables = LetteredTables(Json(fields), lake.table(layout=layout), letters, WriteMode.UPSERT)
     at = tables.claim("t", "")
     first = records(
         session,

@@ -6,10 +6,10 @@ import uuid
 import pytest
 
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
-from tidemark.kafka_client.access import Access
-from tidemark.log_lineage import Position
+from tidemark.kafka_client.access import KafkaAccess
+from tidemark.log_lineage import ReadPosition
 from tidemark_pipeline.broker_deletions import BrokerDeletions
-from tidemark_pipeline.errors import ExportError, Unavailable
+from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 
 
 @pytest.fixture
@@ -17,14 +17,14 @@ async def deletions(host: TieredHost) -> BrokerDeletions:
     await host.listen()
     await host.apply()
     await host.produce(40)
-    return BrokerDeletions(Access((f"127.0.0.1:{host.clients.port}",)))
+    return BrokerDeletions(KafkaAccess((f"127.0.0.1:{host.clients.port}",)))
 
 
 async def test_it_returns_once_they_are_deleted(
     host: TieredHost, deletions: BrokerDeletions
 ) -> None:
     for _ in range(2):  # as of a job that has ended before it could tell
-        await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: Position(17)})
+        await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: ReadPosition(17)})
         assert host.partition.log.log_start_offset == 17
 
 
@@ -32,10 +32,10 @@ async def test_nothing_goes_that_was_not_written_or_of_another_topic(
     host: TieredHost, deletions: BrokerDeletions
 ) -> None:
     with pytest.raises(ExportError, match="offset_out_of_range"):
-        await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: Position(41)})
+        await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: ReadPosition(41)})
     for topic, topic_id in ((TOPIC, str(uuid.uuid4())), (TOPIC, ""), ("none", str(TOPIC_ID))):
         with pytest.raises(ExportError, match="no longer the one that was exported"):
-            await asyncio.to_thread(deletions.delete, topic, topic_id, {0: Position(5)})
+            await asyncio.to_thread(deletions.delete, topic, topic_id, {0: ReadPosition(5)})
     assert host.partition.log.log_start_offset == 0
 
 
@@ -45,10 +45,10 @@ async def test_records_of_a_later_leader_than_was_meant_are_kept(
     epoch = host.partition.leader_epoch
     with pytest.raises(ExportError, match=r"from offset 0 up to 17 .*Nothing is deleted"):
         await asyncio.to_thread(
-            deletions.delete, TOPIC, str(TOPIC_ID), {0: Position(17, epoch - 1)}
+            deletions.delete, TOPIC, str(TOPIC_ID), {0: ReadPosition(17, epoch - 1)}
         )
     assert host.partition.log.log_start_offset == 0
-    await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: Position(17, epoch)})
+    await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: ReadPosition(17, epoch)})
     assert host.partition.log.log_start_offset == 17
 
 
@@ -56,7 +56,10 @@ async def test_next_run_retries_brokers_that_do_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tidemark_pipeline.brokers._TRIES_MAX", 1)
-    with pytest.raises(Unavailable, match="not deleted yet"):
+    with pytest.raises(DependencyUnavailable, match="not deleted yet"):
         await asyncio.to_thread(
-            BrokerDeletions(Access(("127.0.0.1:1",))).delete, TOPIC, str(TOPIC_ID), {0: Position(5)}
+            BrokerDeletions(KafkaAccess(("127.0.0.1:1",))).delete,
+            TOPIC,
+            str(TOPIC_ID),
+            {0: ReadPosition(5)},
         )

@@ -14,7 +14,7 @@ from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
 from tidemark.wire import control
 from tidemark_broker.replication.following.fetch_responses import answer
-from tidemark_broker.replication.following.follower import Outcome, next_request
+from tidemark_broker.replication.following.follower import FetchOutcome, next_request
 from tidemark_broker.replication.following.tier_bootstrap import start_from_tier
 from tidemark_broker.replication.partition import Role, takeover
 
@@ -70,7 +70,7 @@ async def test_an_answer_of_the_tier_is_void_once_the_role_has_changed(
             await cluster.apply(1, 3, leader=-1, leader_epoch=3)
         assert not list(follower.broker.fetchers.from_tier.running)
         store.release.set()
-        assert await late is Outcome.IDLE
+        assert await late is FetchOutcome.IDLE
         assert partition.next_offset == partition.log.local_log_start_offset == 0
 
 
@@ -112,7 +112,7 @@ async def test_replicas_stop_in_a_limited_time(make_host: MakeHost) -> None:
         async with asyncio.timeout(5):
             await host.broker.manager.close()
             assert not await host.remote.close(timeout_s=0.3)
-        assert not any(each.is_leader for each in host.broker.manager.partitions)
+        assert not any(partition.is_leader for partition in host.broker.manager.partitions)
     assert await host.remote.close(timeout_s=10)
 
 

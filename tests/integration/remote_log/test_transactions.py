@@ -60,7 +60,7 @@ async def leader_alone(cluster: TieredCluster) -> tuple[TieredHost, int]:
 
 async def aborted_in_the_tier(host: TieredHost, offset: int) -> list[tuple[int, int]]:
     found = await host.remote.read(host.partition, offset, 1 << 20, time.monotonic() + 10)
-    return [(each.producer_id, each.first_offset) for each in found.aborted]
+    return [(item.producer_id, item.first_offset) for item in found.aborted]
 
 
 async def test_an_open_transaction_is_not_copied(cluster: TieredCluster) -> None:

@@ -22,9 +22,9 @@ from tidemark.tier.config import parse
 from tidemark.tier.head import Head
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tiering import DisablePolicy, TieringState
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
-from tidemark_broker.broker import Broker
+from tidemark_broker.broker import BrokerServer
 from tidemark_broker.config import load
 from tidemark_broker.listeners import CLIENTS, REPLICATION
 from tidemark_broker.net.server import KafkaServer
@@ -72,7 +72,7 @@ class TieredHost:
         entries |= {key.replace("_", "."): value for key, value in config.items()}
         path.write_text(json.dumps(entries))
         self.log_directory = LogDirectory.open(load(path))
-        self.broker = Broker(load(path), self.log_directory, RemoteLogManager.of)
+        self.broker = BrokerServer(load(path), self.log_directory, RemoteLogManager.of)
         self.context = self.broker.context
         self.context.propose_isr = self._grant
         assert isinstance(self.context.remote, RemoteLogManager)
@@ -165,7 +165,7 @@ class TieredHost:
 
     async def listen(self) -> None:
         """Serve clients and followers over loopback."""
-        folder_of(Identity(CLUSTER, self.node_id), self.broker.config.tls_directory)
+        folder_of(TlsIdentity(CLUSTER, self.node_id), self.broker.config.tls_directory)
         for server in (self.clients, self.broker.replication_server):
             await server.bind("127.0.0.1", 0)
             await server.listen()

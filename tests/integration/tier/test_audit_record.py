@@ -37,9 +37,9 @@ def test_audits_are_recorded_side_by_side_and_an_oversized_record_is_rewritten(
     assert read_record(store).topics == {}
     for number in (1, 2):
         write_record(store, [audit(number)], whole=False)
-    assert {each.int for each in read_record(store).topics} == {1, 2}
+    assert {topic.int for topic in read_record(store).topics} == {1, 2}
     store.put(AUDIT_KEY, bytes(BYTES_MAX + 1))
     with pytest.raises(AuditUnreadable, match="more than"):
         read_record(store)
     write_record(store, [audit(3)], whole=False)
-    assert {each.int for each in read_record(store).topics} == {3}
+    assert {topic.int for topic in read_record(store).topics} == {3}

@@ -17,7 +17,7 @@ from tidemark.tier.objects import StoreUnavailable, UnfinishedUpload
 from tidemark.tier.open import open_tier
 from tidemark.tier.s3 import S3Store
 from tidemark.tier.s3_config import S3Config
-from tidemark.tier.s3_requests import Answer
+from tidemark.tier.s3_requests import S3Response
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.sweep_lease import SweepLease
 from tidemark.tier.sweeper import Sweeper
@@ -101,7 +101,7 @@ def test_pages_of_uploads_are_followed(config: S3Config, monkeypatch: pytest.Mon
     ids = {begin_upload(config, f"data/{number}.log") for number in range(5)}
     real = s3_uploads.send
 
-    def send(*args: Any) -> Answer:
+    def send(*args: Any) -> S3Response:
         *others, query = args
         return real(*others, {**query, "max-uploads": "2"})
 

@@ -25,10 +25,10 @@ SET, DELETE, APPEND = SettingOperation.SET, SettingOperation.DELETE, SettingOper
 def levels() -> Iterator[None]:
     """Restore the log levels after the test."""
     loggers = [logging.getLogger(), logging.getLogger(NAME)]
-    before = [each.level for each in loggers]
+    before = [logger.level for logger in loggers]
     yield
-    for each, level in zip(loggers, before, strict=True):
-        each.setLevel(level)
+    for item, level in zip(loggers, before, strict=True):
+        item.setLevel(level)
 
 
 async def alter(
@@ -64,7 +64,7 @@ async def test_a_level_holds_until_it_is_taken_away() -> None:
     world = AdminWorld()
     assert await alter(world, (NAME, SET, "DEBUG"), ("root", SET, "ERROR")) == ("none", "")
     assert logging.getLogger(NAME).isEnabledFor(logging.DEBUG)
-    found = {each.name: each for each in (await describe(world)).configs}
+    found = {config.name: config for config in (await describe(world)).configs}
     assert (found[NAME].value, found["root"].value) == ("DEBUG", "ERROR")
     assert (found[NAME].config_source, found[NAME].read_only) == (6, False)
     assert all(name == "root" or name.startswith("tidemark") for name in found)

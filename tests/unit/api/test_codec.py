@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from tests.unit.api import api_requests as kafka
-from tidemark.wire.bounds import STRING_BYTES_MAX, Bounds
+from tidemark.wire.bounds import STRING_BYTES_MAX, MessageBounds
 from tidemark.wire.framing import (
     FrameError,
     decode,
@@ -181,14 +181,14 @@ def test_an_array_must_fit_into_what_is_left(entity_type: Any, body: bytes) -> N
 def test_a_request_of_very_many_elements_is_refused() -> None:
     many = kafka.metadata(1, (("t", None),) * 1001)
     body = encode(many)
-    assert decode(type(many), body, bounds=Bounds(elements=1001)) == many
+    assert decode(type(many), body, bounds=MessageBounds(elements=1001)) == many
     with pytest.raises(FrameError, match="more elements"):
-        decode(type(many), body, bounds=Bounds(elements=1000))
+        decode(type(many), body, bounds=MessageBounds(elements=1000))
 
 
 def test_a_string_of_a_request_is_no_longer_than_kafkas() -> None:
     """One of 95 MB was made into text, in 270 ms and several times its memory."""
-    most, bounds = "t" * STRING_BYTES_MAX, Bounds(string_bytes=STRING_BYTES_MAX)
+    most, bounds = "t" * STRING_BYTES_MAX, MessageBounds(string_bytes=STRING_BYTES_MAX)
     request = kafka.metadata(12, ((most, None),))
     assert decode(type(request), encode(request), bounds=bounds) == request
     longer = kafka.metadata(12, ((most + "t", None),))

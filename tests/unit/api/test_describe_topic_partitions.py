@@ -14,7 +14,7 @@ from tests.user_states import user, user_states
 from tidemark.wire import control
 from tidemark_broker.api import describe_topic_partitions
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.services import Settings
+from tidemark_broker.api.services import HandlerSettings
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.security.user_store import UserStore
@@ -65,7 +65,7 @@ async def ask(
     limit_of_broker: int = 2000,
 ) -> describe_topic_partitions.DescribeTopicPartitionsResponse:
     shared = services(
-        cluster or cache(), settings=Settings(partitions_described_max=limit_of_broker)
+        cluster or cache(), settings=HandlerSettings(partitions_described_max=limit_of_broker)
     )
     call = Call(shared, 0, Client("10.0.0.1:1", LISTENER, users), room())
     request = kafka.request(

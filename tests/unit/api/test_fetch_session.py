@@ -30,7 +30,7 @@ def asked(
 
 
 def named(*requests: PartitionRequest) -> dict[Key, PartitionRequest]:
-    return {each.key: each for each in requests}
+    return {request.key: request for request in requests}
 
 
 def good(high_watermark: int = 0, **values: Any) -> FetchResult:
@@ -77,13 +77,13 @@ class Cache:
     def end(
         self, context: FetchContext, results: dict[int, FetchResult]
     ) -> tuple[int, list[int]] | ErrorCode:
-        found = [(each, results.get(each.partition, good())) for each in context.requests]
+        found = [(request, results.get(request.partition, good())) for request in context.requests]
         answered = context.answered(found, self.now_s)
         if isinstance(answered, ErrorCode):
             return answered
         session_id, told = answered
         return session_id, [
-            each.partition for (each, _), is_one in zip(found, told, strict=True) if is_one
+            item.partition for (item, _), is_one in zip(found, told, strict=True) if is_one
         ]
 
     def begin(self, partitions: int = 1, who: Hashable = "me", **values: Any) -> int:
@@ -165,7 +165,7 @@ def test_partitions_with_returned_records_are_read_last() -> None:
     cache.fetch(session_id, 1, results={0: good(data=b"r")})
     context = cache.ask(session_id, 2)
     assert isinstance(context, FetchContext)
-    assert [each.partition for each in context.requests] == [1, 2, 0]
+    assert [request.partition for request in context.requests] == [1, 2, 0]
 
 
 def test_a_request_changes_adds_and_forgets() -> None:
@@ -173,11 +173,11 @@ def test_a_request_changes_adds_and_forgets() -> None:
     session_id = cache.begin(2)
     context = cache.ask(session_id, 1, asked(1, 50), asked(9), forgotten=[0])
     assert isinstance(context, FetchContext)
-    assert {each.partition: each.offset for each in context.requests} == {1: 50, 9: 0}
+    assert {request.partition: request.offset for request in context.requests} == {1: 50, 9: 0}
     assert cache.cache.partitions == 2
     both = cache.ask(session_id, 2, asked(3), forgotten=[3])
     assert isinstance(both, FetchContext)
-    assert {each.partition for each in both.requests} == {1, 9}
+    assert {request.partition for request in both.requests} == {1, 9}
 
 
 def test_a_session_without_partitions_is_none() -> None:
@@ -205,7 +205,7 @@ def test_a_session_keeps_the_name_that_an_id_had() -> None:
     gone = PartitionRequest(topic="", topic_id=TOPIC_ID, partition=0, offset=3, max_bytes=1)
     context = cache.ask(answer[0], 1, gone, by_id=True)
     assert isinstance(context, FetchContext)
-    assert [(each.topic, each.offset) for each in context.requests] == [("t", 3)]
+    assert [(request.topic, request.offset) for request in context.requests] == [("t", 3)]
 
 
 @pytest.mark.parametrize("epoch", [INITIAL_EPOCH, FINAL_EPOCH, 1])
@@ -249,7 +249,7 @@ def filled(*sizes: int, slots: int) -> tuple[Cache, list[int]]:
 def test_a_young_session_is_not_evicted() -> None:
     cache, made = filled(1, 1, slots=2)
     assert cache.begin(50, who="new") == 0
-    assert [cache.fetch(each, 1, who=number) for number, each in enumerate(made)] == [
+    assert [cache.fetch(item, 1, who=number) for number, item in enumerate(made)] == [
         (made[0], []),
         (made[1], []),
     ]
@@ -267,8 +267,8 @@ def test_a_session_that_was_idle_for_long_is_evicted() -> None:
 def test_an_old_session_makes_room_for_a_larger_one(size: int, has_room: bool) -> None:
     cache, made = filled(5, 3, slots=2)
     cache.now_s = IDLE_S
-    for number, each in enumerate(made):
-        cache.fetch(each, 1, who=number)
+    for number, item in enumerate(made):
+        cache.fetch(item, 1, who=number)
     cache.now_s = IDLE_S + 10
     assert (cache.begin(size, who="new") != 0) is has_room
     assert cache.fetch(made[0], 2, who=0) == (made[0], [])

@@ -91,9 +91,11 @@ async def test_many_at_once(version: int, key_type: int) -> None:
     cluster = cluster_of(GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
     keys = tuple(f"k{n}" for n in range(20))
     answer, _ = await ask(version, cluster, coordinator_keys=keys, key_type=key_type)
-    assert [each.key for each in answer.coordinators] == list(keys)
-    assert [each.node_id for each in answer.coordinators] == [1 + partition_of(k, 2) for k in keys]
-    assert {each.error_message for each in answer.coordinators} == {""}
+    assert [coordinator.key for coordinator in answer.coordinators] == list(keys)
+    assert [coordinator.node_id for coordinator in answer.coordinators] == [
+        1 + partition_of(k, 2) for k in keys
+    ]
+    assert {coordinator.error_message for coordinator in answer.coordinators} == {""}
 
 
 async def test_a_missing_topic_is_requested() -> None:
@@ -119,7 +121,7 @@ async def test_coordinators_are_returned_only_with_describe() -> None:
     users.apply(user_states(user("ANONYMOUS", "ALLOW DESCRIBE GROUP a...")))
     cluster = cluster_of(GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
     answer, _ = await ask(4, cluster, users, coordinator_keys=("a", "b"), key_type=0)
-    assert [each.error_code for each in answer.coordinators] == [
+    assert [coordinator.error_code for coordinator in answer.coordinators] == [
         ErrorCode.none,
         ErrorCode.group_authorization_failed,
     ]

@@ -40,7 +40,7 @@ async def describe(world: AdminWorld, name: str) -> dict[str, tuple[str, int]] |
     (found,) = answer.results
     if found.error_code is not ErrorCode.none:
         return str(found.error_code.name)
-    return {each.name: (each.value, each.config_source) for each in found.configs}
+    return {config.name: (config.value, config.config_source) for config in found.configs}
 
 
 async def test_it_is_passed_on_and_described() -> None:
@@ -53,7 +53,7 @@ async def test_it_is_passed_on_and_described() -> None:
     assert await asking == ("none", None)
     (change,) = world.operator.asked
     assert (change.kind, change.name, change.is_whole) == (ChangeKind.CONFIGURE_GROUP, "g", False)
-    assert [(each.name, each.value) for each in change.settings] == [(SESSION, "50000")]
+    assert [(setting.name, setting.value) for setting in change.settings] == [(SESSION, "50000")]
     described = {
         "consumer.assignment.interval.ms": ("1000", 5),
         HEARTBEAT: ("4000", 4),
@@ -62,9 +62,10 @@ async def test_it_is_passed_on_and_described() -> None:
     assert await describe(world, "g") == described
     assert await describe(world, "other") == described | {SESSION: ("45000", 5)}
     answer = await world.ask(list_config_resources.API, 1, resource_types=(GROUP,))
-    assert [(each.resource_name, each.resource_type) for each in answer.config_resources] == [
-        ("g", GROUP)
-    ]
+    assert [
+        (config_resource.resource_name, config_resource.resource_type)
+        for config_resource in answer.config_resources
+    ] == [("g", GROUP)]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ async def test_bytes_in_service_are_limited_in_first_in_first_out_order() -> Non
             await may_end.wait()
 
     sizes = [90, 5000, 100, 100, 20, 90]  # a large Produce counts for a fourth of all
-    tasks = [asyncio.create_task(request(*each)) for each in enumerate(sizes)]
+    tasks = [asyncio.create_task(request(*item)) for item in enumerate(sizes)]
     await asyncio.sleep(0)
     assert begun == [0, 1, 2, 3]
     may_end.set()
@@ -56,8 +56,8 @@ async def test_a_cancelled_request_takes_no_turn() -> None:
     tasks[0].cancel()  # it is in service, and the next one is called
     await asyncio.sleep(0)
     tasks[2].cancel()  # that one, before it has begun
-    for each in tasks:
-        each.cancel()
+    for task in tasks:
+        task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     turns = large._turns
     assert (turns._left, turns._used, turns._waiting) == (400, {}, {})

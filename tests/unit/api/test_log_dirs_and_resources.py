@@ -106,7 +106,10 @@ async def listed(world: AdminWorld, version: int, *kinds: int) -> Any:
     answer = await world.ask(list_config_resources.API, version, resource_types=kinds)
     if answer.error_code is not ErrorCode.none:
         return answer.error_code.name
-    return {(each.resource_type, each.resource_name) for each in answer.config_resources}
+    return {
+        (config_resource.resource_type, config_resource.resource_name)
+        for config_resource in answer.config_resources
+    }
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,8 @@ ASKED: dict[str, tuple[Api[Any, Any], int, dict[str, Any]]] = {
 
 def _answer(change: TopicChange) -> TopicChangeResult:
     parts = tuple(
-        PartitionResult(partition=each.partition, error_code=0, error_message=None)
-        for each in change.assignments
+        PartitionResult(partition=assignment.partition, error_code=0, error_message=None)
+        for assignment in change.assignments
     )
     found: TopicChangeResult = result(topic_id=uuid.UUID(int=1), partitions=1, parts=parts)
     return found

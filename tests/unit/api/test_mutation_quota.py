@@ -50,20 +50,20 @@ class Limited:
         answer = await self.ask(
             create_topics.API, version, topics=topics, validate_only=validate_only
         )
-        found = {each.name: each.error_code.name for each in answer.topics}
-        return [found[each.name] for each in topics]
+        found = {topic.name: topic.error_code.name for topic in answer.topics}
+        return [found[topic.name] for topic in topics]
 
     async def grow(self, version: int = 3) -> list[str]:
         topics = tuple(
             growth.CreatePartitionsTopic(name=name, count=30, assignments=None) for name in "abc"
         )
         answer = await self.ask(create_partitions.API, version, topics=topics, validate_only=False)
-        found = {each.name: each.error_code.name for each in answer.results}
-        return [found[each.name] for each in topics]
+        found = {result.name: result.error_code.name for result in answer.results}
+        return [found[topic.name] for topic in topics]
 
     async def delete(self, version: int = 5) -> list[str]:
         answer = await self.ask(delete_topics.API, version, topic_names=("a", "b", "c"), topics=())
-        found = {each.name: each.error_code.name for each in answer.responses}
+        found = {response.name: response.error_code.name for response in answer.responses}
         return [found[name] for name in "abc"]
 
     @property
@@ -81,7 +81,7 @@ async def test_what_is_over_the_quota_is_refused_until_its_time_is_over(limited:
     told = await limited.create(15, 15, 15)
     assert told[2] == REFUSED
     assert REFUSED not in told[:2], "the second one went beyond it"
-    assert [each.name for each in limited.world.operator.asked] == ["new0", "new1"]
+    assert [item.name for item in limited.world.operator.asked] == ["new0", "new1"]
     assert limited.rest_s == pytest.approx(5)  # 10 partitions too many, 2 a second
     assert await limited.create(1) == [REFUSED]
     limited.now_s += 30

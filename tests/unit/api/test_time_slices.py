@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 
-from tidemark_broker.api.time_slices import InOrder, Turns, named_twice, some
+from tidemark_broker.api.time_slices import InOrder, TimeSlices, named_twice, some
 
 
 class Clock:
@@ -15,7 +15,7 @@ class Clock:
 
 
 async def test_others_have_their_turn_while_much_is_made() -> None:
-    turns, seen = Turns(Clock()), []
+    turns, seen = TimeSlices(Clock()), []
 
     async def other() -> None:
         while True:
@@ -34,7 +34,7 @@ async def test_others_have_their_turn_while_much_is_made() -> None:
 def test_some_at_a_time_are_all_in_their_order() -> None:
     entries = list(range(1001))
     parts = list(some(entries))
-    assert [each for part in parts for each in part] == entries
+    assert [item for part in parts for item in part] == entries
     assert max(map(len, parts)) == 250
     assert list(some([])) == []
 

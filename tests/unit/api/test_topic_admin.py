@@ -61,11 +61,11 @@ async def create(
         timeout=kafka.duration(timeout_ms),
         validate_only=fields.pop("validate_only", False),
     )
-    return {each.name: each for each in answer.topics}
+    return {topic_.name: topic_ for topic_ in answer.topics}
 
 
 def told(answers: Mapping[str, Any]) -> dict[str, str]:
-    return {name: each.error_code.name for name, each in answers.items()}
+    return {name: answer.error_code.name for name, answer in answers.items()}
 
 
 def made(_: TopicChange) -> TopicChangeResult:
@@ -97,10 +97,12 @@ async def test_a_request_is_forwarded_with_its_principal() -> None:
     await create(world, topic(num_partitions=-1, configs=(config,), assignments=(part,)))
     (change,) = world.operator.asked
     assert (change.kind, change.name, change.partitions) == (ChangeKind.CREATE, "t", -1)
-    assert [(each.name, each.value, each.operation) for each in change.settings] == [
+    assert [(setting.name, setting.value, setting.operation) for setting in change.settings] == [
         ("retention.ms", "5", SettingOperation.SET)
     ]
-    assert [(each.partition, each.replicas) for each in change.assignments] == [(0, (1, 2))]
+    assert [(assignment.partition, assignment.replicas) for assignment in change.assignments] == [
+        (0, (1, 2))
+    ]
     (requester,) = world.operator.requesters
     assert (requester.principal, requester.host) == ("User:ANONYMOUS", "10.0.0.7:4000")
 
@@ -192,7 +194,7 @@ async def test_the_whole_configuration_is_answered() -> None:
     world.operator.answer = made
     config = creation.CreatableTopicConfig(name="segment.ms", value="5")
     answer = (await create(world, topic(configs=(config,)), validate_only=True))["t"]
-    found = {each.name: (each.value, each.config_source) for each in answer.configs}
+    found = {item.name: (item.value, item.config_source) for item in answer.configs}
     assert found["segment.ms"] == ("5", 1)
     assert found["retention.ms"] == ("7200000", 4)
     assert found["max.message.bytes"] == ("1048588", 5)
@@ -219,8 +221,8 @@ async def test_topics_of_one_request_have_a_limit() -> None:
 async def delete(world: AdminWorld, *asked: Any, version: int = 6, timeout_ms: int = 0) -> Any:
     """Names, ids or pairs of both."""
     pairs = [
-        (each, None) if isinstance(each, str) else (None, each) if not isinstance(each, tuple)
-        else each for each in asked
+        (item, None) if isinstance(item, str) else (None, item) if not isinstance(item, tuple)
+        else item for item in asked
     ]  # fmt: skip
     topics = tuple(deletion.DeleteTopicState(name=name, topic_id=id_) for name, id_ in pairs)
     answer = await world.ask(
@@ -230,7 +232,10 @@ async def delete(world: AdminWorld, *asked: Any, version: int = 6, timeout_ms: i
         topic_names=tuple(name for name, _ in pairs if name),
         timeout=kafka.duration(timeout_ms),
     )
-    return [(each.name, each.topic_id, each.error_code.name) for each in answer.responses]
+    return [
+        (response.name, response.topic_id, response.error_code.name)
+        for response in answer.responses
+    ]
 
 
 @pytest.mark.parametrize("version", range(1, 7))
@@ -313,7 +318,7 @@ async def grow(world: AdminWorld, *topics: Any, version: int = 3) -> dict[str, s
         timeout=kafka.duration(0),
         validate_only=False,
     )
-    return {each.name: each.error_code.name for each in answer.results}
+    return {result_.name: result_.error_code.name for result_ in answer.results}
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -326,7 +331,9 @@ async def test_partitions_are_answered_once_they_are_led(version: int) -> None:
     )
     assert await grow(world, asked, version=version) == {"t": "none"}
     (change,) = world.operator.asked
-    assert [(each.partition, each.replicas) for each in change.assignments] == [(0, (2,))]
+    assert [(assignment.partition, assignment.replicas) for assignment in change.assignments] == [
+        (0, (2,))
+    ]
     world.operator.answer = lambda _: result(partitions=4)
     assert await grow(world, asked, version=version) == {"t": "request_timed_out"}
 
@@ -364,10 +371,10 @@ async def test_all_keys_of_a_topic_are_described(version: int) -> None:
     world.set_cluster(log_retention_ms="9")
     world.topic("t", config={"retention.ms": "9", "max.message.bytes": "5"})
     found = await describe(world, TOPIC, "t", version=version, include_synonyms=True)
-    keys = {each.name: each for each in found.configs}
+    keys = {config.name: config for config in found.configs}
     assert set(keys) == set(table.TOPIC)
     named_none = await describe(world, TOPIC, "t", keys=(), version=version)
-    assert {each.name for each in named_none.configs} == set(keys)
+    assert {config.name for config in named_none.configs} == set(keys)
     assert [(s.name, s.value, s.source) for s in keys["max.message.bytes"].synonyms] == [
         ("max.message.bytes", "5", 1),
         ("message.max.bytes", "1048588", 5),
@@ -406,14 +413,14 @@ async def test_tiering_is_reported_in_both_vocabularies(
     disabled = {"tiering_state": int(TieringState.DISABLED), "tiered_epoch": 2}
     world.topic("t", disable_policy=policy, **disabled)
     found = await describe(world, TOPIC, "t", keys=tuple(expected))
-    assert {each.name: each.value for each in found.configs} == expected
+    assert {config.name: config.value for config in found.configs} == expected
 
 
 async def test_a_broker_describes_itself_and_the_cluster() -> None:
     world = AdminWorld({"node.id": "1", "num.partitions": "2", "log.retention.hours": "5"})
     world.set_cluster(num_partitions="4")
     found = await describe(world, BROKER, "1", include_synonyms=True)
-    keys = {each.name: each for each in found.configs}
+    keys = {config.name: config for config in found.configs}
     assert [(s.value, s.source) for s in keys["num.partitions"].synonyms] == [
         ("4", 3),
         ("2", 4),
@@ -424,9 +431,9 @@ async def test_a_broker_describes_itself_and_the_cluster() -> None:
         4,
     )
     assert keys["fetch.max.bytes"].config_source == 5
-    assert {each.name for each in found.configs if not each.read_only} == set(table.DYNAMIC)
+    assert {config.name for config in found.configs if not config.read_only} == set(table.DYNAMIC)
     cluster = await describe(world, BROKER, "")
-    assert [(each.name, each.value) for each in cluster.configs] == [("num.partitions", "4")]
+    assert [(config.name, config.value) for config in cluster.configs] == [("num.partitions", "4")]
 
 
 @pytest.mark.parametrize(
@@ -461,7 +468,7 @@ async def test_resources_of_one_request_have_a_limit() -> None:
     world.topic("t")
     many = (resource,) * (describe_configs.RESOURCES_MAX + 1)
     answer = await world.ask(describe_configs.API, 4, resources=many)
-    assert {each.error_code.name for each in answer.results} == {"invalid_request"}
+    assert {result_.error_code.name for result_ in answer.results} == {"invalid_request"}
 
 
 async def test_no_more_is_described_than_there_is_memory_for() -> None:
@@ -475,7 +482,7 @@ async def test_no_more_is_described_than_there_is_memory_for() -> None:
         for _ in range(200)
     )
     answer = await world.ask(describe_configs.API, 4, resources=many)
-    errors = [each.error_code.name for each in answer.results]
+    errors = [result_.error_code.name for result_ in answer.results]
     assert 10 < errors.index("request_timed_out") < 100
     assert errors[-1] == "request_timed_out"
     assert answer.results[-1].configs == ()
@@ -493,7 +500,7 @@ async def alter(world: AdminWorld, *resources: Any, api: Any = None) -> dict[str
     answer = await world.ask(
         api or alter_configs.INCREMENTAL, 1, resources=resources, validate_only=False
     )
-    return {each.resource_name: each for each in answer.responses}
+    return {response.resource_name: response for response in answer.responses}
 
 
 @pytest.mark.parametrize("before", [{"retention.ms": "1"}, {}], ids=["another value", "unset"])
@@ -515,7 +522,9 @@ async def test_the_old_request_replaces_all_keys() -> None:
     await alter(world, resource, api=alter_configs.WHOLE)
     (change,) = world.operator.asked
     assert change.is_whole
-    assert [(each.name, each.operation) for each in change.settings] == [("retention.ms", 0)]
+    assert [(setting.name, setting.operation) for setting in change.settings] == [
+        ("retention.ms", 0)
+    ]
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -533,7 +542,9 @@ async def test_what_is_set_for_all_brokers_is_passed_on(version: int) -> None:
     assert response.error_code is ErrorCode.none
     (change,) = world.operator.asked
     assert (change.kind, change.name, change.is_whole) == (ChangeKind.CONFIGURE_CLUSTER, "", False)
-    assert [(each.name, each.value) for each in change.settings] == [("log.retention.ms", "2")]
+    assert [(setting.name, setting.value) for setting in change.settings] == [
+        ("log.retention.ms", "2")
+    ]
 
 
 async def test_nothing_is_set_for_one_broker() -> None:
@@ -623,7 +634,7 @@ async def test_leaders_are_elected_by_the_operator(version: int) -> None:
     answer = await elect(world, version, asked)
     ((topic_, found),) = _by_topic(answer)
     assert (topic_, found) == ("t", {0: "none", 1: "election_not_needed"})
-    assert [each.partition for each in world.operator.asked[0].assignments] == [0, 1]
+    assert [assignment.partition for assignment in world.operator.asked[0].assignments] == [0, 1]
     # The request means all partitions: those that need no election are left out of the answer.
     ((_, found),) = _by_topic(await elect(world, version))
     assert found == {0: "none"}
@@ -633,8 +644,14 @@ async def test_leaders_are_elected_by_the_operator(version: int) -> None:
 
 def _by_topic(answer: Any) -> list[tuple[str, dict[int, str]]]:
     return [
-        (each.topic, {part.partition_id: part.error_code.name for part in each.partition_result})
-        for each in answer.replica_election_results
+        (
+            replica_election_result.topic,
+            {
+                part.partition_id: part.error_code.name
+                for part in replica_election_result.partition_result
+            },
+        )
+        for replica_election_result in answer.replica_election_results
     ]
 
 
@@ -667,8 +684,8 @@ async def test_alter_on_the_cluster_decides_elections_and_moves() -> None:
 async def _reassign(world: AdminWorld, version: int, **replicas: tuple[int, ...] | None) -> Any:
     """Partitions 0, 1, ... of topic t."""
     parts = tuple(
-        moves.ReassignablePartition(partition_index=number, replicas=each)
-        for number, each in enumerate(replicas.values())
+        moves.ReassignablePartition(partition_index=number, replicas=replica)
+        for number, replica in enumerate(replicas.values())
     )
     return await world.ask(
         reassignments.ALTER,
@@ -691,7 +708,7 @@ async def test_partitions_are_moved_by_the_operator(version: int) -> None:
         2: "invalid_replica_assignment",
     }
     (change,) = world.operator.asked
-    assert [(each.partition, each.replicas) for each in change.assignments] == [
+    assert [(assignment.partition, assignment.replicas) for assignment in change.assignments] == [
         (0, (2, 1)),
         (1, ()),
     ]
@@ -722,7 +739,7 @@ async def ask_metadata(world: AdminWorld, *names: str, allowed: bool = True) -> 
         metadata.API, 12, topics=request.topics, allow_auto_topic_creation=allowed,
         include_topic_authorized_operations=False,
     )  # fmt: skip
-    return {each.name: each.error_code.name for each in answer.topics}
+    return {topic_.name: topic_.error_code.name for topic_ in answer.topics}
 
 
 async def test_a_topic_that_a_client_names_is_created_if_the_cluster_allows_it() -> None:
@@ -734,7 +751,7 @@ async def test_a_topic_that_a_client_names_is_created_if_the_cluster_allows_it()
     assert found["t"] == "unknown_topic_or_partition"
     for _ in range(5):
         await asyncio.sleep(0)
-    assert [(each.name, each.automatic) for each in world.operator.asked] == [("t", True)]
+    assert [(item.name, item.automatic) for item in world.operator.asked] == [("t", True)]
     running.cancel()
 
 

@@ -33,7 +33,7 @@ async def ask(*updates: Any, version: int = 2, world: AdminWorld | None = None) 
 async def test_the_level_that_holds_is_granted(version: int, results: list[str]) -> None:
     answer = await ask(update(), version=version)
     assert answer.error_code is ErrorCode.none
-    assert [each.feature for each in answer.results] == results
+    assert [result.feature for result in answer.results] == results
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def _offered(body: Any) -> set[str]:
 
 def _act(name: str, body: Any) -> Any:
     defined = yaml.safe_load(lua.customization("actions", body["kind"]))["definitions"]
-    (script,) = (each["action.lua"] for each in defined if each["name"] == name)
+    (script,) = (item["action.lua"] for item in defined if item["name"] == name)
     return lua.run(script, body)
 
 
@@ -79,7 +79,9 @@ def test_a_deletion_that_failed_is_tried_again_below_the_offsets_that_were_froze
     (owner,) = again["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("RecordDeletion", "purge", "u-1")
     spec = RecordDeletionSpec.model_validate(again["spec"])
-    assert [(each.partition, each.before_offset) for each in spec.partitions or ()] == [(0, 40)]
+    assert [
+        (partition.partition, partition.before_offset) for partition in spec.partitions or ()
+    ] == [(0, 40)]
     assert (spec.topic_ref.name, spec.timeout, spec.dry_run) == ("clicks", "5m", True)
 
 

@@ -25,7 +25,7 @@ from tests.unit.controller.controller_world import (
     numbered_uuid,
     topic,
 )
-from tidemark_operator.controller.deletion_values import DeletionInfo, Finished, Waiting
+from tidemark_operator.controller.deletion_values import DeletionInfo, DeletionWait, Finished
 from tidemark_operator.controller.model import TieringSpec
 from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
 from tidemark_operator.controller.status.conditions import condition, render, summary
@@ -249,14 +249,14 @@ def test_a_cluster_whose_storage_is_refused_is_degraded() -> None:
 @pytest.mark.parametrize(
     ("step", "verdict"),
     [
-        (Waiting(reason="TopicNotFound", message="no Topic"), "Progressing"),
-        (Waiting(reason="Paused", message="paused"), "Suspended"),
+        (DeletionWait(reason="TopicNotFound", message="no Topic"), "Progressing"),
+        (DeletionWait(reason="Paused", message="paused"), "Suspended"),
         (Finished(succeeded=True, reason="Deleted", message="3 records"), "Healthy"),
         (Finished(succeeded=False, reason="Timeout", message="timed out"), "Degraded"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.reason,
 )
-def test_a_record_deletion(step: Waiting | Finished, verdict: str) -> None:
+def test_a_record_deletion(step: DeletionWait | Finished, verdict: str) -> None:
     view = DeletionInfo(
         key="ns/purge",
         uid=numbered_uuid(77),

@@ -15,7 +15,7 @@ import pytest
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.certificates.clock import NOW, Clock
 from tidemark.tls.files import NoCertificates, TlsFiles
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates import authority, certificate_folders, rotation
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair
 from tidemark_operator.certificates.certificate_stores import (
@@ -33,7 +33,7 @@ from tidemark_operator.certificates.certificates import (
     authority_name,
 )
 from tidemark_operator.certificates.formats import read_leaf
-from tidemark_operator.certificates.rotation import Phase
+from tidemark_operator.certificates.rotation import RotationPhase
 from tidemark_operator.kube.kinds import SECRET
 
 BROKER = {
@@ -93,7 +93,7 @@ async def test_a_broker_is_given_a_leaf_and_keeps_it(
     assert first is not None
     leaf = read_leaf(first.data)
     assert leaf is not None
-    assert authority.is_for(leaf, Identity("c1", 1))
+    assert authority.is_for(leaf, TlsIdentity("c1", 1))
     clock.now += LOOK_AGAIN
     await certificates.leaf(1, "broker-1", BROKER)
     assert await keeper.read("broker-1-tls") == first
@@ -111,7 +111,7 @@ async def test_a_leaf_that_does_not_fit_is_reissued(
         clock.now += authority.LEAF_LIFE
     elif spoilt == "of another broker":
         held = await certificates.authorities()
-        other = authority.issue(held.issuing, Identity("c1", 2), NOW)
+        other = authority.issue(held.issuing, TlsIdentity("c1", 2), NOW)
         data = {**before.data, "tls.crt": other.certificate, "tls.key": other.key}
         await keeper.write("broker-1-tls", data, before)
     else:
@@ -122,7 +122,7 @@ async def test_a_leaf_that_does_not_fit_is_reissued(
     assert after is not None
     leaf = read_leaf(after.data)
     assert leaf is not None
-    assert authority.is_for(leaf, Identity("c1", 1))
+    assert authority.is_for(leaf, TlsIdentity("c1", 1))
     assert leaf.certificate != before.data["tls.crt"]
 
 
@@ -227,15 +227,19 @@ async def remove(keeper: Keeper, name: str) -> None:
 @pytest.mark.parametrize(
     ("phase", "lost"),
     [
-        (Phase.STEADY, {"tls.key": b"?"}),
-        (Phase.STEADY, {"tls.key": rotation.first("c1", NOW).issuing.key}),
-        (Phase.ANNOUNCED, {"other.crt": b"", "next.key": b""}),
-        (Phase.ANNOUNCED, {"next.key": rotation.first("c1", NOW).issuing.key}),
-        (Phase.ISSUING, {"other.crt": b""}),
+        (RotationPhase.STEADY, {"tls.key": b"?"}),
+        (RotationPhase.STEADY, {"tls.key": rotation.first("c1", NOW).issuing.key}),
+        (RotationPhase.ANNOUNCED, {"other.crt": b"", "next.key": b""}),
+        (RotationPhase.ANNOUNCED, {"next.key": rotation.first("c1", NOW).issuing.key}),
+        (RotationPhase.ISSUING, {"other.crt": b""}),
     ],
 )
 async def test_an_authority_of_which_a_part_is_spoilt_is_not_used(
-    certificates: Certificates, keeper: Keeper, clock: Clock, phase: Phase, lost: dict[str, bytes]
+    certificates: Certificates,
+    keeper: Keeper,
+    clock: Clock,
+    phase: RotationPhase,
+    lost: dict[str, bytes],
 ) -> None:
     """Unseen, a step would have replaced the present key by the one that was lost."""
     await certificates.leaf(1, "broker-1", BROKER)
@@ -393,8 +397,8 @@ def test_what_is_half_renewed_leaves_what_was_there(tmp_path: Path) -> None:
     """The key of the next certificate has arrived, its certificate has not."""
     from tests.certificates import folder_of
 
-    folder = folder_of(Identity("c1", 1), tmp_path / "a")
-    other = folder_of(Identity("c1", 1), tmp_path / "b")
+    folder = folder_of(TlsIdentity("c1", 1), tmp_path / "a")
+    other = folder_of(TlsIdentity("c1", 1), tmp_path / "b")
     files = TlsFiles(folder)
     before = files.contexts()
     (folder / "tls.key").write_bytes((other / "tls.key").read_bytes())

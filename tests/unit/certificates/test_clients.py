@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tests.unit.certificates.clock import Clock
-from tidemark.tls.identity import Identity, WrongPeer, of_certificate
+from tidemark.tls.identity import TlsIdentity, WrongPeer, of_certificate
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
 from tidemark_operator.certificates.certificate_stores import FolderKeeper
@@ -55,7 +55,7 @@ async def test_no_user_is_ever_a_broker(
     name = "tidemark:cluster/c1/broker/1"
     leaf, _ = await clients.leaf(name, None)
     assert not authority.is_issued_by(leaf, brokers.issuing)
-    assert not authority.is_for(leaf, Identity("c1", 1))
+    assert not authority.is_for(leaf, TlsIdentity("c1", 1))
     with pytest.raises(x509.ExtensionNotFound):
         leaf.parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     with pytest.raises(WrongPeer):

@@ -6,27 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates import authority, rotation
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
 from tidemark_operator.certificates.formats import authority_data, read_authority
-from tidemark_operator.certificates.rotation import Authorities, Phase
+from tidemark_operator.certificates.rotation import Authorities, RotationPhase
 
 PAUSE = dt.timedelta(minutes=5)
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-BROKER = Identity("c1", 1)
+BROKER = TlsIdentity("c1", 1)
 HELD = rotation.first("c1", NOW)
 
 
 def trusts(held: Authorities, leaf: KeyPair) -> bool:
-    anchors = [KeyPair(each, b"") for each in split(held.trusted)]
+    anchors = [KeyPair(part, b"") for part in split(held.trusted)]
     return any(authority.is_issued_by(leaf, anchor) for anchor in anchors)
 
 
 def test_a_leaf_is_for_one_broker_and_of_one_authority() -> None:
     leaf = authority.issue(HELD.issuing, BROKER, NOW)
     assert authority.is_for(leaf, BROKER)
-    assert not authority.is_for(leaf, Identity("c1", 2))
+    assert not authority.is_for(leaf, TlsIdentity("c1", 2))
     assert not authority.is_for(KeyPair(leaf.certificate, HELD.issuing.key), BROKER)
     assert authority.is_issued_by(leaf, HELD.issuing)
     assert not authority.is_issued_by(leaf, rotation.first("c1", NOW).issuing)
@@ -46,7 +46,7 @@ def test_no_leaf_outlives_its_authority() -> None:
 
 def test_an_authority_follows_another_in_three_steps() -> None:
     announced = rotation.next_step(HELD, NOW, all_have_it=True, renewal="1", pause=PAUSE)
-    assert announced.phase is Phase.ANNOUNCED
+    assert announced.phase is RotationPhase.ANNOUNCED
     assert announced.issuing == HELD.issuing
     later = NOW + PAUSE
     assert rotation.next_step(announced, NOW, all_have_it=True, pause=PAUSE) is announced, (
@@ -54,10 +54,10 @@ def test_an_authority_follows_another_in_three_steps() -> None:
     )
     assert rotation.next_step(announced, later, all_have_it=False, pause=PAUSE) is announced
     issuing = rotation.next_step(announced, later, all_have_it=True, pause=PAUSE)
-    assert issuing.phase is Phase.ISSUING
+    assert issuing.phase is RotationPhase.ISSUING
     assert issuing.issuing.certificate == announced.other
     steady = rotation.next_step(issuing, later + PAUSE, all_have_it=True, pause=PAUSE)
-    assert steady.phase is Phase.STEADY
+    assert steady.phase is RotationPhase.STEADY
     assert steady.trusted == issuing.issuing.certificate
     again = rotation.next_step(steady, later + PAUSE, all_have_it=True, renewal="1", pause=PAUSE)
     assert again is steady, "the same request is not obeyed twice"
@@ -67,7 +67,10 @@ def test_it_begins_by_itself_before_the_authority_ends() -> None:
     early = NOW + authority.AUTHORITY_LIFE / 2
     assert rotation.next_step(HELD, early, all_have_it=True, pause=PAUSE) is HELD
     late = NOW + authority.AUTHORITY_LIFE * 3 / 4
-    assert rotation.next_step(HELD, late, all_have_it=True, pause=PAUSE).phase is Phase.ANNOUNCED
+    assert (
+        rotation.next_step(HELD, late, all_have_it=True, pause=PAUSE).phase
+        is RotationPhase.ANNOUNCED
+    )
 
 
 @given(

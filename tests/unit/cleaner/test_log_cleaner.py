@@ -14,7 +14,7 @@ from tidemark_broker.config import BrokerConfig, parse
 from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.log import LogConfig
 from tidemark_broker.log.compaction import CleaningAborted
-from tidemark_broker.log.compaction.cleaning_pace import Pace
+from tidemark_broker.log.compaction.cleaning_pace import CleaningPace
 from tidemark_broker.replication.partition import Partition
 
 COMPACT = LogConfig(segment_bytes=300, cleanup_policy=frozenset({"compact"}))
@@ -182,7 +182,7 @@ def test_what_is_read_and_written_stays_below_the_limit() -> None:
         now_s += seconds
 
     throttle = IoThrottle(1000, now=lambda: now_s)
-    pace = Pace(lambda: False, throttle.moved, lambda: now_s, sleep)
+    pace = CleaningPace(lambda: False, throttle.moved, lambda: now_s, sleep)
     for _ in range(60):
         now_s += 0.01
         pace.step(1000)
@@ -192,7 +192,9 @@ def test_what_is_read_and_written_stays_below_the_limit() -> None:
 
 def test_a_cleaning_that_rests_gives_up_soon() -> None:
     slept = list[float]()
-    pace = Pace(lambda: len(slept) == 3, lambda _: 1000.0, iter(range(9)).__next__, slept.append)
+    pace = CleaningPace(
+        lambda: len(slept) == 3, lambda _: 1000.0, iter(range(9)).__next__, slept.append
+    )
     with pytest.raises(CleaningAborted):
         pace.step(1)
     assert slept == [0.5] * 3

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.kafka_client.access import Access, Login
+from tidemark.kafka_client.access import KafkaAccess, Login
 from tidemark_cli.client_properties import BadProperties, access_of, properties, read_access
 from tidemark_pipeline.security import SecurityError
 
@@ -23,12 +23,12 @@ def test_a_file_of_a_client_is_read(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     access = read_access(file, "b1:9092, b2:9092")
-    assert access == Access(("b1:9092", "b2:9092"), login=Login("SCRAM-SHA-512", "ann", "a=b"))
+    assert access == KafkaAccess(("b1:9092", "b2:9092"), login=Login("SCRAM-SHA-512", "ann", "a=b"))
     assert "a=b" not in repr(access)
 
 
 def test_without_a_file_access_needs_no_credentials() -> None:
-    assert read_access(None, "b:1") == Access(("b:1",))
+    assert read_access(None, "b:1") == KafkaAccess(("b:1",))
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tidemark.ids import id_text
-from tidemark.kafka_client.values import ConfigEntry, Failure, PartitionView, TopicView
+from tidemark.kafka_client.values import EffectiveConfig, PartitionView, RequestFailure, TopicView
 from tidemark_cli.imports.kafka_topics import Existing, identified, is_own, wanted
-from tidemark_cli.imports.topics import NotImported, Wanted
+from tidemark_cli.imports.topics import ImportedTopic, NotImported
 
 ID = uuid.UUID("e254d0bd-6d68-4bbf-a00b-707922030f98")
 
 
 def view(*replicas: tuple[int, ...], name: str = "t", internal: bool = False) -> TopicView:
-    partitions = (PartitionView(n, 1, 0, each, each) for n, each in enumerate(replicas))
+    partitions = (PartitionView(n, 1, 0, replica, replica) for n, replica in enumerate(replicas))
     return TopicView(name, ID, internal, tuple(partitions))
 
 
@@ -24,19 +24,19 @@ def existing(*replicas: tuple[int, ...], **changed: Any) -> Existing:
     return Existing(**{**usual, **changed})
 
 
-def described(**changed: Any) -> Wanted:
+def described(**changed: Any) -> ImportedTopic:
     usual = {"source": "here", "name": "t", "partitions": 2, "replication_factor": 2, "config": {}}
-    return Wanted(**{**usual, **changed})
+    return ImportedTopic(**{**usual, **changed})
 
 
 def test_only_what_is_the_topics_own_is_wanted() -> None:
     configuration = {
-        "retention.ms": ConfigEntry("1000", own=True),
-        "segment.bytes": ConfigEntry("1073741824", own=False),
-        "secret": ConfigEntry(None, own=True),
+        "retention.ms": EffectiveConfig("1000", own=True),
+        "segment.bytes": EffectiveConfig("1073741824", own=False),
+        "secret": EffectiveConfig(None, own=True),
     }
     found = wanted(existing((1, 2), (2, 3), configuration=configuration), "broker:9092")
-    assert found == Wanted(
+    assert found == ImportedTopic(
         source="broker:9092, topic t",
         name="t",
         partitions=2,
@@ -52,7 +52,9 @@ def test_only_what_is_the_topics_own_is_wanted() -> None:
         (existing((1, 2), (1,)), "its partitions have 1 and 2 replicas: give all of them the same"),
         (existing((1, 2), is_moving=True), "being reassigned"),
         (
-            existing((1,), configuration=Failure(ErrorCode.topic_authorization_failed, "no")),
+            existing(
+                (1,), configuration=RequestFailure(ErrorCode.topic_authorization_failed, "no")
+            ),
             "cannot be read: TOPIC_AUTHORIZATION_FAILED: no",
         ),
     ],

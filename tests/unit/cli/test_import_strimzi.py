@@ -12,7 +12,7 @@ from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark_cli.imports import strimzi
 from tidemark_cli.imports.documents import Document
 from tidemark_cli.imports.strimzi import Defaults
-from tidemark_cli.imports.topics import NotImported, Wanted
+from tidemark_cli.imports.topics import ImportedTopic, NotImported
 from tidemark_cli.main import app
 
 ID = "4lTQvW1oS7-gC3B5IgwPmA"
@@ -32,7 +32,7 @@ def spec(**changed: Any) -> dict[str, Any]:
     return body(spec={"partitions": 3, "replicas": 2, **changed})
 
 
-def wanted(found: dict[str, Any], **defaults: int) -> Wanted:
+def wanted(found: dict[str, Any], **defaults: int) -> ImportedTopic:
     return strimzi.wanted(Document("here", found), Defaults(**defaults))
 
 
@@ -194,7 +194,7 @@ def test_what_is_not_copied_is_reported_once_and_can_be_copied_by_name() -> None
         "--strimzi", "-", "--keep-metadata", "cost.center", "--drop-metadata", "team", stdin=topics
     )
     made = list(yaml.safe_load_all(done.stdout))
-    assert [each["metadata"]["labels"] for each in made] == [{"cost.center": "7"}] * 2
+    assert [item["metadata"]["labels"] for item in made] == [{"cost.center": "7"}] * 2
     assert "cost.center" not in said(done)
 
 
@@ -217,7 +217,9 @@ def test_internal_topics_are_skipped_with_a_message(name: str) -> None:
     internal = body("internal---84e7a678", spec={"topicName": name})
     done = run("--strimzi", "-", stdin=text(internal, body()))
     assert done.exit_code == 0, done.stderr
-    assert [each["metadata"]["name"] for each in yaml.safe_load_all(done.stdout)] == ["orders"]
+    assert [
+        safe_load_item["metadata"]["name"] for safe_load_item in yaml.safe_load_all(done.stdout)
+    ] == ["orders"]
     assert f"KafkaTopic internal---84e7a678: skipped, since {name} is an internal" in said(done)
     done = run("--strimzi", "-", "--topics", "orders", stdin=text(internal, body()))
     assert "skipped" not in said(done)
@@ -230,7 +232,9 @@ def test_topics_of_users_with_one_underscore_are_imported() -> None:
         for n, name in enumerate(names)
     ]
     done = run("--strimzi", "-", stdin=text(*bodies))
-    assert [each["spec"]["topicName"] for each in yaml.safe_load_all(done.stdout)] == names
+    assert [
+        safe_load_item["spec"]["topicName"] for safe_load_item in yaml.safe_load_all(done.stdout)
+    ] == names
 
 
 @pytest.mark.parametrize(
@@ -260,7 +264,7 @@ def test_files_folders_lists_and_the_standard_input(tmp_path: Path) -> None:
     (tmp_path / "deep" / "list.yaml").write_text(text(listed), encoding="utf-8")
     done = run("--strimzi", str(tmp_path), "--strimzi", "-", stdin=text(body("f")))
     made = list(yaml.safe_load_all(done.stdout))
-    assert [each["metadata"]["name"] for each in made] == ["a", "b", "c", "d", "e", "f"]
+    assert [item["metadata"]["name"] for item in made] == ["a", "b", "c", "d", "e", "f"]
     assert done.exit_code == 0
     assert "6 Topics, 0 with the id" in said(done)
 
@@ -296,7 +300,9 @@ def test_topics_of_several_clusters_are_not_mixed() -> None:
     assert done.exit_code == 1
     assert "several clusters, one, two: choose one with --strimzi-cluster" in said(done)
     done = run("--strimzi", "-", "--strimzi-cluster", "two", stdin=both)
-    assert [each["metadata"]["name"] for each in yaml.safe_load_all(done.stdout)] == ["b"]
+    assert [
+        safe_load_item["metadata"]["name"] for safe_load_item in yaml.safe_load_all(done.stdout)
+    ] == ["b"]
     done = run("--strimzi", "-", "--strimzi-cluster", "three", stdin=both)
     assert "no KafkaTopic is of Strimzi cluster three; the files have one, two" in said(done)
 

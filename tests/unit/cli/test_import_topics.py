@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark_cli.imports.topics import (
+    ImportedTopic,
+    ImportTarget,
     NotImported,
-    Target,
-    Wanted,
     duration_text,
     imported,
     size_text,
@@ -18,17 +18,17 @@ from tidemark_cli.imports.topics import (
 from tidemark_operator.resources.durations import duration_ms
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
 from tidemark_operator.resources.quantities import quantity_bytes
-from tidemark_operator.resources.topic import DeletionPolicy, parse_topic
+from tidemark_operator.resources.topic import DeletionPolicyName, parse_topic
 from tidemark_operator.resources.topic_config import kafka_config
 
-TARGET = Target(cluster="c", namespace="", deletion_policy=DeletionPolicy.ORPHAN)
+TARGET = ImportTarget(cluster="c", namespace="", deletion_policy=DeletionPolicyName.ORPHAN)
 TOTAL_MS, TOTAL_BYTES = 10**11, 10**13
 ID = "4lTQvW1oS7-gC3B5IgwPmA"
 
 
-def wanted(**changed: Any) -> Wanted:
+def wanted(**changed: Any) -> ImportedTopic:
     usual = {"source": "here", "name": "t", "partitions": 3, "replication_factor": 2, "config": {}}
-    return Wanted(**{**usual, **changed})
+    return ImportedTopic(**{**usual, **changed})
 
 
 def manifest(**changed: Any) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def test_a_size_is_the_same_in_the_units_that_people_write(total: int) -> None:
 
 
 def test_units_are_the_largest_that_fit() -> None:
-    assert [duration_text(each) for each in (0, 86_400_000, 5_400_000, 1_500)] == [
+    assert [duration_text(value) for value in (0, 86_400_000, 5_400_000, 1_500)] == [
         *("0h", "24h", "90m", "1500ms")
     ]
-    assert [size_text(each) for each in (0, 10 * 2**30, 1_500)] == ["0", "10Gi", "1500"]
+    assert [size_text(item) for item in (0, 10 * 2**30, 1_500)] == ["0", "10Gi", "1500"]
 
 
 @pytest.mark.parametrize(

@@ -66,5 +66,5 @@ def test_a_broker_lists_its_authentication_mechanisms() -> None:
         "listener.name.d.ssl.client.auth": "requested",
     }
     at = addresses_of("listeners", ",".join(f"{name}://127.0.0.1:1" for name in "ABCD"))
-    proofs = [each.proof for each in client_listeners(entries, at)]
+    proofs = [client_listener.proof for client_listener in client_listeners(entries, at)]
     assert proofs == ["", "PLAIN, SCRAM-SHA-512", "a certificate", ""]

@@ -14,9 +14,9 @@ import pytest
 from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout
-from tidemark_cli.local.settings import Settings
+from tidemark_cli.local.settings import LocalClusterSettings
 
-SETTINGS = Settings(
+SETTINGS = LocalClusterSettings(
     cluster="local",
     namespace="default",
     tier="directory",
@@ -101,7 +101,7 @@ def test_an_id_that_the_kernel_gave_to_another_process_is_not_signalled(layout: 
 def test_a_start_that_fails_quotes_the_log_and_leaves_nothing(
     layout: Layout, code: str, timeout_s: float, message: str
 ) -> None:
-    with pytest.raises(processes.StartError, match=message):
+    with pytest.raises(processes.ProcessStartError, match=message):
         start(layout, code, timeout_s=timeout_s)
     assert processes.running(layout) == []
     assert list(layout.run.iterdir()) == []
@@ -151,7 +151,7 @@ def test_a_process_that_is_not_ready_yet_is_waited_for(
 def test_a_process_that_never_becomes_ready_is_restarted(
     layout: Layout, not_ready: processes.ProcessRecord
 ) -> None:
-    with pytest.raises(processes.StartError, match="was not ready after 0 s"):
+    with pytest.raises(processes.ProcessStartError, match="was not ready after 0 s"):
         ensure(layout, timeout_s=0.1)
     assert processes.running(layout) == []
     record = ensure(layout, timeout_s=20)

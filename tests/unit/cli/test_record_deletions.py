@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidemark.ids import id_text
-from tidemark.log_lineage import Position
+from tidemark.log_lineage import ReadPosition
 from tidemark_cli.local.record_deletions import (
     ANNOTATION,
     KIND,
@@ -15,7 +15,7 @@ from tidemark_cli.local.record_deletions import (
     name_of,
 )
 from tidemark_operator.resources.record_deletion import parse_record_deletion
-from tidemark_pipeline.errors import ExportError, Unavailable
+from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 
 TOPIC_ID = uuid.uuid4()
 ORDERS = {
@@ -74,7 +74,9 @@ def test_an_export_has_one_object_however_often_it_deletes() -> None:
     kube = Kept()
     deletions = RecordDeletions(kube, "lake.db.orders")
     for offset in (10, 20):
-        deletions.delete("Orders_v1", str(TOPIC_ID), {1: Position(offset, 7), 0: Position(5)})
+        deletions.delete(
+            "Orders_v1", str(TOPIC_ID), {1: ReadPosition(offset, 7), 0: ReadPosition(5)}
+        )
     (body,) = kube.there.values()
     assert body["metadata"]["name"] == name_of("orders", "lake.db.orders")
     assert body["metadata"]["annotations"] == {ANNOTATION: "lake.db.orders"}
@@ -89,7 +91,7 @@ def test_an_export_has_one_object_however_often_it_deletes() -> None:
 def test_more_partitions_than_an_object_may_name_are_deleted_in_turn() -> None:
     kube = Kept()
     RecordDeletions(kube, "t").delete(
-        "Orders_v1", str(TOPIC_ID), dict.fromkeys(range(1500), Position(3))
+        "Orders_v1", str(TOPIC_ID), dict.fromkeys(range(1500), ReadPosition(3))
     )
     assert [len(spec["partitions"]) for spec in kube.specs] == [1024, 476]
     assert len(kube.there) == 1
@@ -99,7 +101,7 @@ def test_more_partitions_than_an_object_may_name_are_deleted_in_turn() -> None:
 def test_a_recreated_topic_is_left_alone(given: tuple[str, str]) -> None:
     kube = Kept()
     with pytest.raises(ExportError, match="no record is deleted"):
-        RecordDeletions(kube, "t").delete(*given, {0: Position(1)})
+        RecordDeletions(kube, "t").delete(*given, {0: ReadPosition(1)})
     assert kube.there == {}
 
 
@@ -108,17 +110,17 @@ def test_an_object_of_another_owner_is_left_alone() -> None:
     name = name_of("orders", "t")
     kube.there[name] = {"metadata": {"name": name, "uid": "x"}}
     with pytest.raises(ExportError, match="does not belong to this export"):
-        RecordDeletions(kube, "t").delete("Orders_v1", str(TOPIC_ID), {0: Position(1)})
+        RecordDeletions(kube, "t").delete("Orders_v1", str(TOPIC_ID), {0: ReadPosition(1)})
     assert kube.specs == []
 
 
 def test_what_did_not_succeed_is_said() -> None:
     """And what does not end is not waited for without end."""
-    with pytest.raises(Unavailable, match="as said"):
-        RecordDeletions(Kept("False"), "t").delete("Orders_v1", str(TOPIC_ID), {0: Position(1)})
-    with pytest.raises(Unavailable, match="is not done yet: as said"):
+    with pytest.raises(DependencyUnavailable, match="as said"):
+        RecordDeletions(Kept("False"), "t").delete("Orders_v1", str(TOPIC_ID), {0: ReadPosition(1)})
+    with pytest.raises(DependencyUnavailable, match="is not done yet: as said"):
         RecordDeletions(Kept("Unknown"), "t", timeout_s=0).delete(
-            "Orders_v1", str(TOPIC_ID), {0: Position(1)}
+            "Orders_v1", str(TOPIC_ID), {0: ReadPosition(1)}
         )
 
 

@@ -77,7 +77,7 @@ def test_rows_are_those_of_the_topics_id(status: dict[str, str]) -> None:
     other = replace(row(0, 1, (1,)), topic_id=uuid.UUID(int=2), name="others")
     orders = {"metadata": {"name": "orders"}, "spec": {}, "status": status}
     (found,) = joined([orders], [*nameless, row(0, 1, (1,)), other])
-    assert [each.partition for each in found.rows] == [0, 1, 64, 65]
+    assert [row_.partition for row_ in found.rows] == [0, 1, 64, 65]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_rows_are_those_of_the_topics_id(status: dict[str, str]) -> None:
 )
 def test_the_cluster_has_a_line(conditions: list[tuple[str, ...]], line: str) -> None:
     names = ("type", "status", "reason", "message")
-    listed = [dict(zip(names, each, strict=True)) for each in conditions]
+    listed = [dict(zip(names, condition, strict=True)) for condition in conditions]
     cluster = {"metadata": {"name": "main"}, "status": {"conditions": listed}}
     assert cluster_line(cluster) == line
 

@@ -9,11 +9,11 @@ from textual.widgets import DataTable, Static
 
 from tests.unit.cli.top_objects import broker, cluster, condition, pieces, row, topic
 from tidemark_cli.top.app import TopApp
-from tidemark_cli.top.broker_offsets import Asked, Figures
+from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery
 from tidemark_cli.top.object_index import BROKER, CLUSTER, SLICE, TOPIC
 from tidemark_cli.top.query import Query
-from tidemark_cli.top.ranges import Offsets
-from tidemark_cli.top.reader import Batch
+from tidemark_cli.top.ranges import PartitionOffsets
+from tidemark_cli.top.reader import ObjectBatch
 
 ENDPOINTS = [{"name": "PLAINTEXT", "host": "h", "port": 9092}]
 NAMES = [f"orders-{number}" for number in range(5)]
@@ -22,22 +22,24 @@ NAMES = [f"orders-{number}" for number in range(5)]
 class Handed:
     """Batches that are there from the beginning; then nothing changes."""
 
-    def __init__(self, *batches: Batch) -> None:
+    def __init__(self, *batches: ObjectBatch) -> None:
         self._batches = list(batches)
 
-    def read(self, wait_s: int) -> Iterator[Batch]:
+    def read(self, wait_s: int) -> Iterator[ObjectBatch]:
         while self._batches:
             yield self._batches.pop(0)
         # The screen waits before the next request after a batch with only a problem.
-        yield Batch(CLUSTER, problem="the API server does not answer")
+        yield ObjectBatch(CLUSTER, problem="the API server does not answer")
 
 
-def ask(asked: Sequence[Asked], reached_at: Mapping[int, tuple[str, int]]) -> Figures:
-    told = Offsets(
+def ask(
+    asked: Sequence[PartitionQuery], reached_at: Mapping[int, tuple[str, int]]
+) -> BrokerOffsets:
+    told = PartitionOffsets(
         log_start=0, local_start=50, tier_end=75, high_watermark=100, log_ends={1: 100, 2: 97}
     )
     assert reached_at == {1: ("h", 9092)}
-    return Figures({each.partition: told for each in asked}, ("broker 2 is not reached",))
+    return BrokerOffsets({item.partition: told for item in asked}, ("broker 2 is not reached",))
 
 
 @pytest.fixture
@@ -46,10 +48,10 @@ def app() -> TopApp:
     topics[3] = topic("orders-3", 3, conditions=[condition("Ready", "False", "no [b]leader[/]")])
     rows = [row(number) for number in range(5)]
     batches = [
-        Batch(CLUSTER, [cluster()]),
-        Batch(BROKER, [broker(1, endpoints=ENDPOINTS)]),
-        Batch(TOPIC, topics),
-        Batch(SLICE, pieces(rows)),
+        ObjectBatch(CLUSTER, [cluster()]),
+        ObjectBatch(BROKER, [broker(1, endpoints=ENDPOINTS)]),
+        ObjectBatch(TOPIC, topics),
+        ObjectBatch(SLICE, pieces(rows)),
     ]
     query = Query(sort="name", page_size=2)
     return TopApp([Handed(*batches)], ask, interval_s=300, query=query, listener="")

@@ -24,7 +24,7 @@ from tidemark_cli.top import broker_offsets, pages
 from tidemark_cli.top.object_index import BROKER, SLICE, TOPIC, Holdings
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import SORTS, Query, choose
-from tidemark_cli.top.ranges import Offsets
+from tidemark_cli.top.ranges import PartitionOffsets
 from tidemark_cli.top.text import print_frame
 
 DISABLING = {
@@ -37,7 +37,7 @@ DISABLING = {
     "remoteBytes": 4096,
 }
 TOLD = {
-    ("orders", 0): Offsets(
+    ("orders", 0): PartitionOffsets(
         log_start=0, local_start=600, tier_end=800, high_watermark=1000, log_ends={1: 1000, 2: 988}
     )
 }
@@ -66,7 +66,7 @@ def test_objects_may_come_in_any_order(first: str, number: int | None) -> None:
     assert (line.partitions, line.leaderless, line.behind, line.placeholders) == (3, 1, 1, 1)
     found = holdings.topic("orders")
     assert found is not None
-    assert [each.partition for each in found.rows] == [0, 1, 64]
+    assert [row_.partition for row_ in found.rows] == [0, 1, 64]
 
 
 def test_a_change_of_a_slice_changes_the_lines_of_its_topics() -> None:
@@ -87,7 +87,7 @@ def test_dropped_objects_leave_nothing() -> None:
     holdings.keep(BROKER, {"broker-2"})
     assert list(holdings.lines) == ["orders"]
     assert holdings.lines["orders"].partitions == 0
-    assert [each["metadata"]["name"] for each in holdings.of_kind(BROKER)] == ["broker-2"]
+    assert [item["metadata"]["name"] for item in holdings.of_kind(BROKER)] == ["broker-2"]
     assert (holdings.leaders(1), holdings.partitions) == (0, 0)
 
 
@@ -183,7 +183,7 @@ def test_partitions_that_need_attention_are_shown_first() -> None:
     rows[58], rows[59] = row(0, 58, isr=(1,)), row(0, 59, leader=-1)
     holdings = holding([topic("orders")], pieces(rows))
     (table,) = pages.view(holdings, Query(), detailed=["orders"]).partitions
-    assert [each[0] for each in table.rows] == [*map(str, range(48)), "58", "59"]
+    assert [row_[0] for row_ in table.rows] == [*map(str, range(48)), "58", "59"]
     assert table.notes == ("10 more partitions: tidemark status orders",)
 
 
@@ -212,7 +212,7 @@ def test_a_page_of_html_is_one_file_and_names_are_text() -> None:
     evil = condition("Ready", "False", '<script src="https://x">&')
     obj = topic("orders", conditions=[evil])
     holdings = holding([obj], pieces([row(0), row(0, 1)]))
-    empty = Offsets(log_start=5, local_start=5, tier_end=None, high_watermark=5)
+    empty = PartitionOffsets(log_start=5, local_start=5, tier_end=None, high_watermark=5)
     told = {**TOLD, ("orders", 1): empty}
     view = pages.view(holdings, Query(), detailed=["orders"], told=told, problems=["<b>"])
     written = page(view, "2026-01-02 03:04:05 UTC")
@@ -258,6 +258,6 @@ def test_of_a_topic_only_what_is_shown_is_kept() -> None:
     kept = holding([obj], []).topic("orders")
     assert kept is not None
     assert "managedFields" not in kept.obj["metadata"]
-    assert [each["type"] for each in kept.status["conditions"]] == ["Ready"]
+    assert [item["type"] for item in kept.status["conditions"]] == ["Ready"]
     assert len(kept.condition("Ready")["message"]) == 1000
     assert kept.status["topicId"] == id_text(topic_id(0))

@@ -6,13 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark_cli.top.ranges import Offsets, Place, Range, cells, lag, ranges
+from tidemark_cli.top.ranges import PartitionOffsets, Range, RangePlace, cells, lag, ranges
 
-REMOTE, BOTH, LOCAL, NOWHERE = Place.REMOTE, Place.BOTH, Place.LOCAL, Place.NOWHERE
+REMOTE, BOTH, LOCAL, NOWHERE = (
+    RangePlace.REMOTE,
+    RangePlace.BOTH,
+    RangePlace.LOCAL,
+    RangePlace.NOWHERE,
+)
 
 
-def offsets(start: int, local: int, tier: int | None, end: int, **ends: int) -> Offsets:
-    return Offsets(
+def offsets(start: int, local: int, tier: int | None, end: int, **ends: int) -> PartitionOffsets:
+    return PartitionOffsets(
         log_start=start,
         local_start=local,
         tier_end=tier,
@@ -38,8 +43,8 @@ def offsets(start: int, local: int, tier: int | None, end: int, **ends: int) -> 
     ids=["untiered", "all-three", "no-overlap", "copied", "only-remote", "deleted", "hole", "empty",
          "before-the-first-commit"],
 )  # fmt: skip
-def test_ranges(told: Offsets, expected: list[tuple[Place, int, int]]) -> None:
-    assert [tuple(each) for each in ranges(told)] == expected
+def test_ranges(told: PartitionOffsets, expected: list[tuple[RangePlace, int, int]]) -> None:
+    assert [tuple(range_) for range_ in ranges(told)] == expected
 
 
 @given(st.tuples(*[st.integers(0, 1 << 62)] * 4), st.integers(3, 200))
@@ -49,9 +54,9 @@ def test_ranges_leave_no_hole_and_a_bar_has_its_width(
     start, local, tier, end = numbers
     found = ranges(offsets(start, local, tier, end))
     assert all(one.end == next_one.start for one, next_one in itertools.pairwise(found))
-    assert all(each.start < each.end for each in found)
+    assert all(item.start < item.end for item in found)
     drawn = cells(found, width)
-    assert [place for place, _ in drawn] == [each.place for each in found]
+    assert [place for place, _ in drawn] == [item.place for item in found]
     assert all(count >= 1 for _, count in drawn)
     assert sum(count for _, count in drawn) == (width if found else 0)
 

@@ -42,7 +42,7 @@ def row(number: int, partition: int = 0, **fields: Any) -> PartitionRow:
         topic_id=topic_id(number),
         partition=partition,
         replicas=replicas,
-        isr=fields.pop("isr", tuple(each for each in replicas if each >= 0)),
+        isr=fields.pop("isr", tuple(replica for replica in replicas if replica >= 0)),
         leader=fields.pop("leader", 1),
         leader_epoch=4,
         **fields,
@@ -50,14 +50,14 @@ def row(number: int, partition: int = 0, **fields: Any) -> PartitionRow:
 
 
 def piece(name: str, rows: Iterable[PartitionRow]) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "partitions": [encode_row(each) for each in rows]}
+    return {"metadata": {"name": name}, "partitions": [encode_row(row_) for row_ in rows]}
 
 
 def pieces(rows: Iterable[PartitionRow]) -> list[dict[str, Any]]:
     """Slices, each row in the one that it belongs to."""
     by_slice: dict[int, list[PartitionRow]] = {}
-    for each in rows:
-        by_slice.setdefault(slice_of(each.topic_id, each.partition), []).append(each)
+    for row_ in rows:
+        by_slice.setdefault(slice_of(row_.topic_id, row_.partition), []).append(row_)
     return [piece(f"main-{number:02d}", found) for number, found in sorted(by_slice.items())]
 
 

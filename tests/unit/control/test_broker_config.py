@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import folder_of
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire.control import Endpoint
 from tidemark_broker.config import load, parse
 from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.listeners import (
     CLIENTS,
     REPLICATION,
-    Address,
     ClientAuth,
+    ListenerAddress,
     SecurityProtocol,
     address_of,
 )
@@ -47,7 +47,10 @@ def test_json_and_properties_mean_the_same(tmp_path: Path) -> None:
     assert load(as_json, {}) == load(as_lines, {})
     config = load(as_json, {})
     assert (config.node_id, config.rack, config.log_dir) == (1, "r1", Path("/data"))
-    assert config.controllers == (Address("127.0.0.1", 9000), Address("localhost", 9001))
+    assert config.controllers == (
+        ListenerAddress("127.0.0.1", 9000),
+        ListenerAddress("localhost", 9001),
+    )
     assert config.advertised_endpoint(CLIENTS, 4711).port == 4711
     assert config.advertised_endpoint(REPLICATION, 4712) == Endpoint(
         name="REPLICATION", host="127.0.0.1", port=4712
@@ -69,8 +72,8 @@ def test_brokers_may_be_given_a_listener_of_their_own() -> None:
     advertised = "REPLICATION://b1.local:9093"
     config = parse(ENTRIES | {"listeners": listeners, "advertised.listeners": advertised})
     assert config.listeners == {
-        CLIENTS: Address("0.0.0.0", 9092),
-        REPLICATION: Address("10.0.0.1", 9093),
+        CLIENTS: ListenerAddress("0.0.0.0", 9092),
+        REPLICATION: ListenerAddress("10.0.0.1", 9093),
     }
     assert config.advertised_endpoint(REPLICATION, 0).host == "b1.local"
     assert config.advertised_endpoint(CLIENTS, 0).host == "0.0.0.0"
@@ -96,7 +99,7 @@ def test_listeners_have_names_and_protocols() -> None:
     assert outside.mechanisms == ("PLAIN", "SCRAM-SHA-512")
     assert (outside.tls_directory, outside.client_auth) == (Path("/outside"), ClientAuth.REQUIRED)
     assert config.advertised_endpoint("OUTSIDE", 9093).host == "b1.example"
-    assert config.listeners[REPLICATION] == Address("10.0.0.1", 0)
+    assert config.listeners[REPLICATION] == ListenerAddress("10.0.0.1", 0)
 
 
 def test_plain_text_secrets_have_to_be_requested() -> None:
@@ -144,7 +147,7 @@ def test_what_cannot_work_is_refused_by_name(change: dict[str, str], message: st
 
 def test_ipv6_addresses_stand_in_brackets() -> None:
     address = address_of("listeners", "[::1]:9092")
-    assert address == Address("::1", 9092)
+    assert address == ListenerAddress("::1", 9092)
     assert str(address) == "[::1]:9092"
 
 
@@ -167,13 +170,16 @@ def unnamed(folder: Path) -> Path:
 def test_the_cluster_of_the_certificate_is_the_default(
     tmp_path: Path,
 ) -> None:
-    folder = folder_of(Identity("theirs", 1), tmp_path / "tls")
+    folder = folder_of(TlsIdentity("theirs", 1), tmp_path / "tls")
     assert load(unnamed(folder), {}).cluster_id == "theirs"
     assert load(unnamed(folder), {"TIDEMARK_CLUSTER_ID": "said"}).cluster_id == "said"
 
 
 def test_a_certificate_that_is_not_this_brokers_says_nothing(tmp_path: Path) -> None:
-    for who, told in ((Identity("c", 2), "of broker 2 of"), (Identity("c"), "of a controller of")):
+    for who, told in (
+        (TlsIdentity("c", 2), "of broker 2 of"),
+        (TlsIdentity("c"), "of a controller of"),
+    ):
         folder = folder_of(who, tmp_path / "tls")
         with pytest.raises(ConfigError, match=f"cluster.id is not set.*{told}.*not of broker 1"):
             load(unnamed(folder), {})

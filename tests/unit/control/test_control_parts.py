@@ -7,9 +7,9 @@ import pytest
 
 from tidemark.wire.receiver import Frame
 from tidemark_broker.control.client import first_of
-from tidemark_broker.control.commands import AT_ONCE, WAITING_MAX, Turns
+from tidemark_broker.control.commands import AT_ONCE, WAITING_MAX, CommandSlots
 from tidemark_broker.control.epoch_file import ControllerEpoch
-from tidemark_broker.control.errors import NotController, Refused, SessionEnded, check
+from tidemark_broker.control.errors import ControllerRefused, NotController, SessionEnded, check
 from tidemark_broker.log import StorageError
 
 
@@ -29,7 +29,8 @@ async def test_the_controller_epoch_is_durable_and_never_decreases(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [(41, NotController), (77, SessionEnded), (11, SessionEnded), (102, Refused)]
+    ("code", "kind"),
+    [(41, NotController), (77, SessionEnded), (11, SessionEnded), (102, ControllerRefused)],
 )
 def test_error_codes_end_the_session(code: int, kind: type[SessionEnded]) -> None:
     with pytest.raises(kind):
@@ -63,7 +64,7 @@ async def test_commands_beyond_the_limit_wait_and_beyond_that_are_dropped() -> N
         await gate.wait()
         done.append(bytes(frame))
 
-    turns = Turns(work)
+    turns = CommandSlots(work)
     frames = [b"%d" % number for number in range(AT_ONCE + WAITING_MAX)]
     assert all(turns.take(frame) for frame in frames)
     assert not turns.take(b"one more")

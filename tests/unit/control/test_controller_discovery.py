@@ -12,7 +12,7 @@ from tests.loop_turns import many_turns
 from tidemark.backoff import Backoff
 from tidemark.wire import control
 from tidemark_broker.control import controller_discovery
-from tidemark_broker.control.controller_discovery import Address, Finder, Found
+from tidemark_broker.control.controller_discovery import Address, ControllerFinder, FoundController
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
 
@@ -61,13 +61,13 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_discovery, "_PAUSES", Backoff(first_s=0, most_s=0))
 
 
-def finder(operators: dict[Address, Operator]) -> Finder:
-    return Finder(7, tuple(operators), lambda address: dial(operators[address]))
+def finder(operators: dict[Address, Operator]) -> ControllerFinder:
+    return ControllerFinder(7, tuple(operators), lambda address: dial(operators[address]))
 
 
 @contextlib.asynccontextmanager
-async def looking(find: Callable[[], Any]) -> AsyncIterator["asyncio.Task[Found]"]:
-    task: asyncio.Task[Found] = asyncio.create_task(find())
+async def looking(find: Callable[[], Any]) -> AsyncIterator["asyncio.Task[FoundController]"]:
+    task: asyncio.Task[FoundController] = asyncio.create_task(find())
     try:
         async with asyncio.timeout(10):
             yield task
@@ -111,8 +111,8 @@ async def test_where_two_lead_one_connection_is_left() -> None:
     at = {A: Operator(leads=True), B: Operator(leads=True)}
     async with looking(finder(at).find) as found:
         address, connection = await found
-    assert {each: at[each].open for each in at} == {
-        each: [connection] if each == address else [] for each in at
+    assert {item: at[item].open for item in at} == {
+        item: [connection] if item == address else [] for item in at
     }
 
 
@@ -145,7 +145,7 @@ async def test_an_error_at_one_address_does_not_block_the_others(
             raise ValueError("an unreadable certificate")
         return await dial(at[address])
 
-    async with looking(Finder(7, (A, B), fails).find) as found:
+    async with looking(ControllerFinder(7, (A, B), fails).find) as found:
         assert (await found).address == B
     assert "an unreadable certificate" in caplog.text
 

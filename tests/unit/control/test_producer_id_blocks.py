@@ -12,11 +12,11 @@ from tests.loop_turns import many_turns
 from tidemark.wire import control
 from tidemark_broker.control import producer_id_blocks
 from tidemark_broker.control.errors import NotController, SessionEnded
-from tidemark_broker.control.producer_id_blocks import Pace, allocate_blocks
-from tidemark_broker.control.session import Session
+from tidemark_broker.control.producer_id_blocks import AllocationPace, allocate_blocks
+from tidemark_broker.control.session import ControllerSession
 from tidemark_broker.producer_ids import ProducerIds
 
-SESSION = Session(3, 17, b"secret")
+SESSION = ControllerSession(3, 17, b"secret")
 
 
 def block(start: int, error: ErrorCode = ErrorCode.none) -> control.AllocateProducerIdsResponse:
@@ -96,7 +96,7 @@ async def test_a_refusal_ends_the_session_and_the_next_one_requests_a_full_state
 
 
 def test_a_client_that_requests_ids_without_end_costs_the_api_server_four_writes_a_second() -> None:
-    pace, now_s, asked = Pace(), 0.0, []
+    pace, now_s, asked = AllocationPace(), 0.0, []
     while len(asked) < 100:
         now_s += pace.wait_s(now_s)
         pace.count(now_s)

@@ -27,7 +27,7 @@ from tidemark_operator.controller.broker_calls import (
     ReplicaLogAnswer,
     ReplicaLogsAnswer,
 )
-from tidemark_operator.controller.commit import Commit, Draft
+from tidemark_operator.controller.commit import Draft, GroupCommit
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.events import Event
@@ -36,9 +36,9 @@ from tidemark_operator.controller.model import (
     ClusterInfo,
     LogEnd,
     PartitionRow,
+    PersistedTiering,
     RowKey,
     TieringSpec,
-    TieringStatus,
     TopicInfo,
 )
 from tidemark_operator.controller.replica_logs import ReplicaLogs
@@ -160,7 +160,7 @@ class World:
     def draft(self) -> Draft:
         return Draft(self.state)
 
-    def commit(self, draft: Draft) -> Commit:
+    def commit(self, draft: Draft) -> GroupCommit:
         planned = commit.plan(draft)
         for write in planned.writes:
             self.slices[write.index] = json.loads(json.dumps(write.payload))
@@ -211,7 +211,9 @@ class World:
     def tell(self, *node_ids: int, errors: tuple[PartitionError, ...] = ()) -> set[uuid.UUID]:
         """Brokers (all that live) apply a snapshot and say so; the topics that are news."""
         news = set[uuid.UUID]()
-        for node_id in node_ids or [each.node_id for each in self.state.live_brokers()]:
+        for node_id in node_ids or [
+            live_broker.node_id for live_broker in self.state.live_brokers()
+        ]:
             answer = PartitionStatesResponse(
                 error_code=0,
                 broker_epoch=self.state.brokers[node_id].broker_epoch,
@@ -280,7 +282,7 @@ def registration_request(
     )
 
 
-def written(view: TopicInfo, result: StatusResult, tiering: TieringStatus) -> TopicInfo:
+def written(view: TopicInfo, result: StatusResult, tiering: PersistedTiering) -> TopicInfo:
     """The view that the API server would give back after a status write."""
     status = json.loads(json.dumps(result.status))
     topic_id = status.get("topicId")
@@ -297,7 +299,7 @@ def tiered(enabled: bool, state: TieringState, epoch: int = 0) -> dict[str, obje
     """Topic fields: a tiering spec and a status."""
     return {
         "tiering_spec": TieringSpec(enabled=enabled),
-        "tiering_status": TieringStatus(tiering=Tiering(state, epoch), since_ms=T0),
+        "tiering_status": PersistedTiering(tiering=Tiering(state, epoch), since_ms=T0),
     }
 
 
@@ -401,8 +403,8 @@ def reports(
     ``tiering`` sets fields of its topics' states.
     """
     by_topic: dict[uuid.UUID, list[PartitionRow]] = {}
-    for each in held:
-        by_topic.setdefault(each.topic_id, []).append(each)
+    for item in held:
+        by_topic.setdefault(item.topic_id, []).append(item)
     world.state.take_held(
         node_id,
         [
@@ -410,8 +412,8 @@ def reports(
                 topic_id,
                 f"topic-{topic_id.int - numbered_uuid(0).int}",
                 partitions=tuple(
-                    dataclasses.replace(snapshot.partition_state(each), is_whole=is_whole)
-                    for each in rows
+                    dataclasses.replace(snapshot.partition_state(row_), is_whole=is_whole)
+                    for row_ in rows
                 ),
                 **tiering,
             )

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tidemark.export_job import Phase, Report
+from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark_operator.controller.export_schedule import Schedule
-from tidemark_operator.controller.export_values import ExportInfo, Outcome, Run
+from tidemark_operator.controller.export_values import ExportInfo, ExportOutcome, ExportRunRecord
 
 MINUTE, HOUR = 60_000, 3_600_000
 #: 2026-01-01T00:00:00Z
@@ -28,17 +28,19 @@ def info(**fields: Any) -> ExportInfo:
     return ExportInfo(**base | fields)
 
 
-def run(number: int = 1, **fields: Any) -> Run:
+def run(number: int = 1, **fields: Any) -> ExportRunRecord:
     base: dict[str, Any] = {"generation": 1, "order": ORDER, "start_ms": T0}
-    return Run(number=number, **base | fields)
+    return ExportRunRecord(number=number, **base | fields)
 
 
-def ended(outcome: Outcome, *, number: int = 1, end_ms: int = T0 + MINUTE, **fields: Any) -> Run:
+def ended(
+    outcome: ExportOutcome, *, number: int = 1, end_ms: int = T0 + MINUTE, **fields: Any
+) -> ExportRunRecord:
     return run(number, end_ms=end_ms, outcome=outcome, **fields)
 
 
-def report(phase: Phase = Phase.RUNNING, **fields: Any) -> Report:
-    return Report(phase=phase, **fields)
+def report(phase: ExportJobPhase = ExportJobPhase.RUNNING, **fields: Any) -> JobReport:
+    return JobReport(phase=phase, **fields)
 
 
 def scheduled(**fields: Any) -> ExportInfo:

@@ -161,7 +161,7 @@ def test_what_is_offered_of_many_partitions_is_not_cut_off(reason: str) -> None:
         world.state.log_reports[made.key] = {12345: report}
     text = offer_text(world.state, world.view(), rows)
     conditions = no_leader(world.state, world.view(), rows) if isr else []
-    for message in [text, *(each.message for each in conditions[:1])]:
+    for message in [text, *(condition.message for condition in conditions[:1])]:
         offered = message.rpartition(f"{ACCEPT_COPY}: ")[2].split(" ")[0]
         assert len(message) <= MESSAGE_CHARS_MAX
         assert 1 < len(accepted_losses.parse_copies(offered, numbered_uuid(1))) < 40

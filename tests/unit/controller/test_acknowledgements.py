@@ -233,11 +233,11 @@ def test_rows_that_go_cost_no_more_each_the_more_there_are() -> None:
     def looks(partitions: int) -> int:
         known = Acknowledgements()
         rows = [row((1, 2), partition=Counted(part)) for part in range(partitions)]
-        for each in rows:
-            known.landed(None, each)
+        for row_ in rows:
+            known.landed(None, row_)
         Counted.looks = 0
-        for each in rows:
-            known.row_gone(each)
+        for row_ in rows:
+            known.row_gone(row_)
         return Counted.looks
 
     assert looks(200) <= 12 * max(looks(20), 1)

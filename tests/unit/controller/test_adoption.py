@@ -23,7 +23,7 @@ from tidemark_operator.controller import left_behind, snapshot
 from tidemark_operator.controller.model import (
     DeletionPolicy,
     OrphanedTopic,
-    TieringStatus,
+    PersistedTiering,
     TopicInfo,
 )
 from tidemark_operator.controller.status import acceptances as records
@@ -125,7 +125,7 @@ def test_fewer_partitions_than_there_are_are_refused() -> None:
 
 def test_tiering_resumes_where_it_was() -> None:
     world = _world(id_text(STRAY))
-    tiering = TieringStatus(tiering=DISABLED, since_ms=T0)
+    tiering = PersistedTiering(tiering=DISABLED, since_ms=T0)
     world.state.cluster = cluster(orphans=(_orphan(tiering_status=tiering),))
     world.state.put_row(dataclasses.replace(world.row(number=5), manifest=True))
     result = world.reconcile()

@@ -27,7 +27,7 @@ from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller import disablement, elections, registration
 from tidemark_operator.controller.broker_calls import DisablementAnswer
 from tidemark_operator.controller.disablement import DisablementProgress, step_by_spec
-from tidemark_operator.controller.model import PartitionRow, TieringSpec, TieringStatus
+from tidemark_operator.controller.model import PartitionRow, PersistedTiering, TieringSpec
 
 NONE, ENABLED = TieringState.NONE, TieringState.ENABLED
 DISABLING, DISABLED = TieringState.DISABLING, TieringState.DISABLED
@@ -37,18 +37,18 @@ OFF, ON = TieringSpec(enabled=False), TieringSpec(enabled=True)
 
 def _status(
     state: TieringState, epoch: int = 0, policy: DisablePolicy | None = None
-) -> TieringStatus:
-    return TieringStatus(tiering=Tiering(state, epoch, policy), since_ms=T0)
+) -> PersistedTiering:
+    return PersistedTiering(tiering=Tiering(state, epoch, policy), since_ms=T0)
 
 
-def _next(status: TieringStatus, spec: TieringSpec, **config: str) -> TieringStatus:
+def _next(status: PersistedTiering, spec: TieringSpec, **config: str) -> PersistedTiering:
     return step_by_spec(
         status, spec, cluster({k.replace("_", "."): v for k, v in config.items()}), now_ms=T0 + 1
     )
 
 
 def test_never_tiered_stays_so_until_it_is_wanted_and_begins_at_epoch_0() -> None:
-    never = TieringStatus()
+    never = PersistedTiering()
     assert _next(never, OFF) is never
     assert _next(never, ON) == dataclasses.replace(_status(ENABLED), since_ms=T0 + 1)
 
@@ -174,7 +174,7 @@ def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() 
     assert event is None
     assert _ack(world, 3)
     new, event = disablement.step(world.state, world.view(), world.disablements, now_ms=T0 + 9)
-    assert new == TieringStatus(tiering=Tiering(DISABLED, 1, DELETE), since_ms=T0 + 9)
+    assert new == PersistedTiering(tiering=Tiering(DISABLED, 1, DELETE), since_ms=T0 + 9)
     assert event is not None
     assert event.reason == "TieringDisabled"
 
@@ -264,7 +264,7 @@ def test_no_progress_for_ten_minutes_is_a_stall_and_progress_ends_it() -> None:
 def test_a_second_disablement_has_a_clock_of_its_own() -> None:
     world, stall_ms = _disabling_world(), disablement.STALL_MS
     world.disablements.note_remaining(world.view(), 4, now_ms=T0)
-    second = TieringStatus(tiering=Tiering(DISABLING, 9), since_ms=T0 + 5 * stall_ms)
+    second = PersistedTiering(tiering=Tiering(DISABLING, 9), since_ms=T0 + 5 * stall_ms)
     world.state.put_topic(dataclasses.replace(world.view(), tiering_status=second))
     assert not _stalled(world, world.disablements, 6 * stall_ms - 1)
     assert _stalled(world, world.disablements, 6 * stall_ms)

@@ -69,7 +69,7 @@ def condition(made: World, node_id: int = 1) -> tuple[str, str, str]:
     status = broker_status(made.state, made.state.brokers[node_id], now_ms=0).status
     conditions = status["conditions"]
     assert isinstance(conditions, list)
-    (found,) = (each for each in conditions if each["type"] == "Draining")
+    (found,) = (condition_ for condition_ in conditions if condition_["type"] == "Draining")
     return found["status"], found["reason"], found["message"]
 
 

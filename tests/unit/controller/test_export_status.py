@@ -15,14 +15,14 @@ from tests.unit.controller.export_builders import (
     run,
     scheduled,
 )
-from tidemark.export_job import Report
+from tidemark.export_job import JobReport
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.export_values import (
     ABSENT,
     ExportInfo,
+    ExportOutcome,
     JobPhase,
     JobSeen,
-    Outcome,
     Problem,
 )
 from tidemark_operator.controller.model import ClusterInfo
@@ -59,11 +59,11 @@ def said(export: ExportInfo, now_ms: int = NOW, **view: Any) -> dict[str, Any]:
 
 def conditions(export: ExportInfo, now_ms: int = NOW, **view: Any) -> dict[str, tuple[str, str]]:
     found = said(export, now_ms, **view)["conditions"]
-    return {each["type"]: (each["status"], each["reason"]) for each in found}
+    return {item["type"]: (item["status"], item["reason"]) for item in found}
 
 
 def message(export: ExportInfo, type_: str = "Ready", **view: Any) -> str:
-    found = {each["type"]: each["message"] for each in said(export, **view)["conditions"]}
+    found = {item["type"]: item["message"] for item in said(export, **view)["conditions"]}
     return str(found[type_])
 
 
@@ -93,31 +93,31 @@ ROWS: dict[str, tuple[ExportInfo, dict[str, Any], tuple[str, str, str, str], str
     ),
     "it lags": (current(16), {"job": running()}, ("True", "False", "False", "False"), "Running"),
     "one failure": (
-        info(run=ended(Outcome.FAILED), failures=1, last_failure="no room"),
+        info(run=ended(ExportOutcome.FAILED), failures=1, last_failure="no room"),
         {"next_ms": NOW},
         ("False", "True", "False", "False"),
         "JobFailed",
     ),
     "three failures": (
-        info(run=ended(Outcome.FAILED), failures=3, last_failure="no room"),
+        info(run=ended(ExportOutcome.FAILED), failures=3, last_failure="no room"),
         {"next_ms": NOW},
         ("False", "False", "True", "False"),
         "JobFailed",
     ),
     "refused": (
-        info(run=ended(Outcome.REFUSED), failures=1, last_failure="another topic's"),
+        info(run=ended(ExportOutcome.REFUSED), failures=1, last_failure="another topic's"),
         {"next_ms": NOW},
         ("False", "False", "True", "False"),
         "JobFailed",
     ),
     "taken over": (
-        info(run=ended(Outcome.SUPERSEDED), failures=1, last_failure="taken over"),
+        info(run=ended(ExportOutcome.SUPERSEDED), failures=1, last_failure="taken over"),
         {},
         ("False", "False", "True", "False"),
         "TableTakenOver",
     ),
     "suspended": (
-        info(run=ended(Outcome.STOPPED), suspended=True),
+        info(run=ended(ExportOutcome.STOPPED), suspended=True),
         {},
         ("True", "False", "False", "False"),
         "Suspended",
@@ -169,7 +169,7 @@ def test_conditions(
 
 def test_messages_say_what_is_the_matter_and_what_to_do() -> None:
     assert "no such image" in message(info(run=run()), job=STARTING)
-    failed = info(run=ended(Outcome.FAILED), failures=2, last_failure="no room")
+    failed = info(run=ended(ExportOutcome.FAILED), failures=2, last_failure="no room")
     assert message(failed, next_ms=T0) == (
         "2 consecutive runs have failed. The last error: no room. "
         "The next run starts at 2026-01-01T00:00:00Z"
@@ -178,7 +178,7 @@ def test_messages_say_what_is_the_matter_and_what_to_do() -> None:
     assert message(again, job=STARTING).endswith(
         "no room. Run 3 is in progress, ErrImagePull: no such image"
     )
-    taken = info(run=ended(Outcome.SUPERSEDED), failures=1, last_failure="it was taken over")
+    taken = info(run=ended(ExportOutcome.SUPERSEDED), failures=1, last_failure="it was taken over")
     assert "set spec.suspend to true and back" in message(taken)
 
 
@@ -250,8 +250,8 @@ def test_figures_that_move_are_written_once_a_minute_and_in_no_message() -> None
     assert writes <= 600_000 // FIGURES_MS + 1
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_a_run_is_read_back_as_it_was_written(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", ExportOutcome)
+def test_a_run_is_read_back_as_it_was_written(outcome: ExportOutcome) -> None:
     found = said(info(run=ended(outcome, number=4), failures=2, last_failure="x" * 5000))
     assert found["run"] == {
         "number": 4,
@@ -265,5 +265,5 @@ def test_a_run_is_read_back_as_it_was_written(outcome: Outcome) -> None:
 
 
 def test_a_report_without_figures_leaves_none() -> None:
-    seen = JobSeen(phase=JobPhase.RUNNING, report=Report(phase=report().phase))
+    seen = JobSeen(phase=JobPhase.RUNNING, report=JobReport(phase=report().phase))
     assert "lag" not in said(info(run=run()), job=seen)

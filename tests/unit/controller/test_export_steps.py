@@ -18,7 +18,7 @@ from tests.unit.controller.export_builders import (
     run,
     scheduled,
 )
-from tidemark.export_job import Phase, Report
+from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark_operator.controller import exports
 from tidemark_operator.controller.export_schedule import Schedule, ScheduleError
 from tidemark_operator.controller.export_values import (
@@ -26,12 +26,12 @@ from tidemark_operator.controller.export_values import (
     Begin,
     End,
     ExportInfo,
+    ExportOutcome,
     JobPhase,
     JobSeen,
     Launch,
-    Outcome,
+    NextCheck,
     Problem,
-    Rest,
     Stop,
 )
 
@@ -62,8 +62,8 @@ def test_a_run_is_in_the_status_before_its_job_is_made_and_is_made_once() -> Non
     export = exports.applied(info(), begun, now_ms=T0)
     # Whether the operator ended before the job was made, or the job was removed: the same number.
     assert step(export) == Launch()
-    assert step(export, STARTING) == Rest(T0 + 2 * MINUTE + exports.SOON_MS)
-    assert step(export, RUNNING) == Rest(T0 + 2 * MINUTE + exports.LOOK_MS)
+    assert step(export, STARTING) == NextCheck(T0 + 2 * MINUTE + exports.SOON_MS)
+    assert step(export, RUNNING) == NextCheck(T0 + 2 * MINUTE + exports.LOOK_MS)
 
 
 def test_a_failure_is_retried_after_growing_pauses() -> None:
@@ -71,10 +71,10 @@ def test_a_failure_is_retried_after_growing_pauses() -> None:
     pauses = []
     for number in range(1, 9):
         failed = step(export, JobSeen(phase=JobPhase.ENDED, why="killed"))
-        assert failed == End(Outcome.FAILED, "killed")
+        assert failed == End(ExportOutcome.FAILED, "killed")
         export = exports.applied(export, failed, now_ms=T0)
         waits = step(export, now_ms=T0)
-        assert isinstance(waits, Rest)
+        assert isinstance(waits, NextCheck)
         assert waits.until_ms is not None
         pauses.append((waits.until_ms - T0) // 1000)
         begun = step(export, now_ms=waits.until_ms)
@@ -86,9 +86,9 @@ def test_a_failure_is_retried_after_growing_pauses() -> None:
 
 def test_a_run_that_has_committed_is_the_first_to_fail() -> None:
     export = info(run=run(), failures=6)
-    said = report(Phase.FAILED, message="no more", commits=2)
+    said = report(ExportJobPhase.FAILED, message="no more", commits=2)
     failed = step(export, JobSeen(phase=JobPhase.ENDED, report=said))
-    assert failed == End(Outcome.FAILED, "no more", said)
+    assert failed == End(ExportOutcome.FAILED, "no more", said)
     assert exports.applied(export, failed, now_ms=T0).failures == 1
 
 
@@ -109,7 +109,9 @@ def test_a_run_that_has_committed_is_the_first_to_fail() -> None:
         "cannot reach its metrics page",
     ],
 )
-def test_a_run_recovers_once_it_has_shown_that_it_does(said: Report | None, recovers: bool) -> None:
+def test_a_run_recovers_once_it_has_shown_that_it_does(
+    said: JobReport | None, recovers: bool
+) -> None:
     export = exports.recovered(info(run=run(2), failures=4, last_failure="no"), said)
     assert (export.failures, export.last_failure) == ((0, "") if recovers else (4, "no"))
 
@@ -119,7 +121,7 @@ def test_another_order_ends_the_job_and_begins_another_at_once() -> None:
     assert step(export, RUNNING, order="other") == Stop()
     assert step(export, ENDING, order="other").until_ms
     gone = step(export, ABSENT, order="other")
-    assert gone == End(Outcome.STOPPED)
+    assert gone == End(ExportOutcome.STOPPED)
     export = exports.applied(export, gone, now_ms=T0 + 2 * MINUTE)
     begun = step(export, order="other")
     assert (begun.run.number, begun.run.order, begun.run.generation) == (2, "other", 2)
@@ -128,28 +130,28 @@ def test_another_order_ends_the_job_and_begins_another_at_once() -> None:
 def test_a_running_job_continues_while_its_state_is_unknown() -> None:
     """Brokers that are all away for a moment are no other order."""
     export = info(run=run())
-    assert isinstance(step(export, RUNNING, NOT_NOW), Rest)
+    assert isinstance(step(export, RUNNING, NOT_NOW), NextCheck)
     assert step(export, RUNNING, NO_TOPIC) == Stop()
-    assert step(export, ABSENT, NOT_NOW) == Rest()  # it was to be made again
-    assert step(info(), ABSENT, NOT_NOW) == Rest()
+    assert step(export, ABSENT, NOT_NOW) == NextCheck()  # it was to be made again
+    assert step(info(), ABSENT, NOT_NOW) == NextCheck()
 
 
 def test_a_job_that_ended_cleanly_without_request_restarts_soon() -> None:
     """As a pod that a node was drained of."""
     export = info(run=run())
-    stopped = JobSeen(phase=JobPhase.ENDED, report=report(Phase.STOPPED), well=True)
+    stopped = JobSeen(phase=JobPhase.ENDED, report=report(ExportJobPhase.STOPPED), well=True)
     end = step(export, stopped)
-    assert end.outcome is Outcome.STOPPED
+    assert end.outcome is ExportOutcome.STOPPED
     export = exports.applied(export, end, now_ms=T0)
-    assert (export.failures, step(export, now_ms=T0)) == (0, Rest(T0 + 10_000))
+    assert (export.failures, step(export, now_ms=T0)) == (0, NextCheck(T0 + 10_000))
 
 
 def test_a_table_that_was_taken_over_is_taken_back_only_on_request() -> None:
     export = info(run=run())
-    superseded = report(Phase.SUPERSEDED, message="another job has taken the table over")
+    superseded = report(ExportJobPhase.SUPERSEDED, message="another job has taken the table over")
     end = step(export, JobSeen(phase=JobPhase.ENDED, report=superseded))
     export = exports.applied(export, end, now_ms=T0)
-    assert step(export, now_ms=T0 + 1000 * HOUR) == Rest()
+    assert step(export, now_ms=T0 + 1000 * HOUR) == NextCheck()
     changed = dataclasses.replace(export, generation=2)
     assert isinstance(step(changed, now_ms=T0), Begin)
 
@@ -157,10 +159,10 @@ def test_a_table_that_was_taken_over_is_taken_back_only_on_request() -> None:
 @pytest.mark.parametrize(
     ("job", "outcome"),
     [
-        (JobSeen(phase=JobPhase.ENDED, report=report(Phase.DONE), well=True), "Succeeded"),
-        (JobSeen(phase=JobPhase.ENDED, report=report(Phase.DONE)), "Failed"),
-        (JobSeen(phase=JobPhase.ENDED, report=report(Phase.RUNNING)), "Failed"),
-        (JobSeen(phase=JobPhase.ENDED, report=report(Phase.REFUSED)), "Refused"),
+        (JobSeen(phase=JobPhase.ENDED, report=report(ExportJobPhase.DONE), well=True), "Succeeded"),
+        (JobSeen(phase=JobPhase.ENDED, report=report(ExportJobPhase.DONE)), "Failed"),
+        (JobSeen(phase=JobPhase.ENDED, report=report(ExportJobPhase.RUNNING)), "Failed"),
+        (JobSeen(phase=JobPhase.ENDED, report=report(ExportJobPhase.REFUSED)), "Refused"),
         (JobSeen(phase=JobPhase.ENDED), "Failed"),
         (JobSeen(phase=JobPhase.ENDED, well=True), "Succeeded"),
     ],
@@ -174,7 +176,7 @@ def test_a_suspended_export_has_no_job_and_continues_when_resumed() -> None:
     export = info(run=run(), suspended=True, generation=2)
     assert step(export, RUNNING) == Stop()
     export = exports.applied(export, step(export, ABSENT), now_ms=T0)
-    assert step(export) == Rest()
+    assert step(export) == NextCheck()
     again = dataclasses.replace(export, suspended=False, generation=3)
     assert isinstance(step(again, now_ms=T0), Begin)
 
@@ -183,36 +185,38 @@ def test_a_suspended_export_has_no_job_and_continues_when_resumed() -> None:
 
 
 def test_a_scheduled_run_begins_at_its_time_and_not_when_it_is_made() -> None:
-    assert step(scheduled()) == Rest(T0 + HOUR)
+    assert step(scheduled()) == NextCheck(T0 + HOUR)
     begun = step(scheduled(), now_ms=T0 + HOUR)
     assert begun.schedule_ms == T0 + HOUR
     export = exports.applied(scheduled(), begun, now_ms=T0 + HOUR)
-    done = JobSeen(phase=JobPhase.ENDED, report=report(Phase.DONE), well=True)
+    done = JobSeen(phase=JobPhase.ENDED, report=report(ExportJobPhase.DONE), well=True)
     export = exports.applied(export, step(export, done), now_ms=T0 + HOUR + MINUTE)
     assert export.last_success_ms == T0 + HOUR + MINUTE
-    assert step(export, now_ms=T0 + HOUR + MINUTE) == Rest(T0 + 2 * HOUR)
+    assert step(export, now_ms=T0 + HOUR + MINUTE) == NextCheck(T0 + 2 * HOUR)
 
 
 def test_times_that_were_missed_are_made_up_for_by_one_run() -> None:
-    export = scheduled(run=ended(Outcome.SUCCEEDED), last_schedule_ms=T0 + HOUR)
+    export = scheduled(run=ended(ExportOutcome.SUCCEEDED), last_schedule_ms=T0 + HOUR)
     begun = step(export, now_ms=T0 + 9 * HOUR + MINUTE)
     assert (begun.run.number, begun.schedule_ms) == (2, T0 + 9 * HOUR)
 
 
 def test_a_run_that_takes_longer_than_its_schedule_is_joined_by_none() -> None:
     export = scheduled(run=run(), last_schedule_ms=T0 + HOUR)
-    assert isinstance(step(export, RUNNING, now_ms=T0 + 5 * HOUR), Rest)
+    assert isinstance(step(export, RUNNING, now_ms=T0 + 5 * HOUR), NextCheck)
     # Another pending order does not start it a second time either.
-    assert isinstance(step(export, RUNNING, order="other"), Rest)
+    assert isinstance(step(export, RUNNING, order="other"), NextCheck)
 
 
 def test_a_scheduled_run_that_failed_is_tried_again_before_the_next_time() -> None:
-    failed = ended(Outcome.FAILED, end_ms=T0 + HOUR)
+    failed = ended(ExportOutcome.FAILED, end_ms=T0 + HOUR)
     export = scheduled(run=failed, failures=1, last_schedule_ms=T0 + HOUR)
-    assert step(export, now_ms=T0 + HOUR) == Rest(T0 + HOUR + 10_000)
+    assert step(export, now_ms=T0 + HOUR) == NextCheck(T0 + HOUR + 10_000)
     export = scheduled(run=failed, failures=99, last_schedule_ms=T0 + HOUR)
-    late = dataclasses.replace(export, run=ended(Outcome.FAILED, end_ms=T0 + 2 * HOUR - MINUTE))
-    assert step(late, now_ms=T0 + 2 * HOUR - 1) == Rest(T0 + 2 * HOUR)
+    late = dataclasses.replace(
+        export, run=ended(ExportOutcome.FAILED, end_ms=T0 + 2 * HOUR - MINUTE)
+    )
+    assert step(late, now_ms=T0 + 2 * HOUR - 1) == NextCheck(T0 + 2 * HOUR)
 
 
 @pytest.mark.parametrize(
@@ -250,8 +254,8 @@ def test_of_two_exports_on_one_table_the_older_has_it() -> None:
     same = frozenset({("lake", "db.t"), ("lake", "db.t_dlq")})
     young = info(key="ns/a-young-one", created_ms=T0 + 1000, tables=same)
     other = info(key="ns/other", tables=frozenset({("lake", "db.u")}))
-    for each in (young, other, old):
-        registry.put(each)
+    for item in (young, other, old):
+        registry.put(item)
     assert registry.holder(old) is None
     assert registry.holder(other) is None
     assert registry.holder(young) == ("ns/old", "db.t")
@@ -300,7 +304,7 @@ def test_whatever_happens_there_is_one_job_at_a_time_and_it_is_begun_again(seed:
         seen = JobSeen(phase=JobPhase.ABSENT)
         if export.run is not None and export.run.number in jobs:
             phase = jobs[export.run.number]
-            told = report(Phase.FAILED) if phase is JobPhase.ENDED else report(lag=1)
+            told = report(ExportJobPhase.FAILED) if phase is JobPhase.ENDED else report(lag=1)
             seen = JobSeen(phase=phase, report=told)
         found = step(export, seen, order=chance.choice((ORDER,) * 9 + ("other",)), now_ms=now_ms)
         crashed = chance.random() < 0.2
@@ -309,7 +313,7 @@ def test_whatever_happens_there_is_one_job_at_a_time_and_it_is_begun_again(seed:
                 export = exports.applied(export, found, now_ms=now_ms)
             case Launch():
                 assert export.run is not None
-                alive = [each for each in jobs if jobs[each] is not JobPhase.ENDED]
+                alive = [job for job in jobs if jobs[job] is not JobPhase.ENDED]
                 assert alive == []
                 jobs[export.run.number] = JobPhase.STARTING
                 made.append(export.run.number)

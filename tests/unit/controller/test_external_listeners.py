@@ -30,8 +30,8 @@ def outside(node_id: int = 1, *, host: str = OUTSIDE.host, **fields: Any) -> Bro
 
 def told(state: ControllerState, node_id: int = 1) -> dict[str, tuple[str, int]]:
     """Return host and port of each listener that brokers advertise to their clients."""
-    rows = {each.broker_id: each for each in snapshot.full(state).brokers}
-    return {each.name: (each.host, each.port) for each in rows[node_id].listeners}
+    rows = {broker_.broker_id: broker_ for broker_ in snapshot.full(state).brokers}
+    return {listener.name: (listener.host, listener.port) for listener in rows[node_id].listeners}
 
 
 def status_of(state: ControllerState, node_id: int = 1) -> BrokerStatus:
@@ -40,7 +40,10 @@ def status_of(state: ControllerState, node_id: int = 1) -> BrokerStatus:
 
 
 def conditions(status: BrokerStatus | ClusterStatus) -> dict[str, tuple[str, str, str]]:
-    return {each.type: (each.status, each.reason, each.message) for each in status.conditions}
+    return {
+        condition.type: (condition.status, condition.reason, condition.message)
+        for condition in status.conditions
+    }
 
 
 def test_each_listener_has_its_own_address() -> None:
@@ -48,15 +51,16 @@ def test_each_listener_has_its_own_address() -> None:
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     assert told(state) == {"PLAINTEXT": ("broker-1.ns.svc", 9092), "EXTERNAL": ("10.0.0.1", 31001)}
     status = status_of(state)
-    assert [(each.host, each.port) for each in status.external_endpoints or ()] == [
-        ("10.0.0.1", 31001)
-    ]
+    assert [
+        (external_endpoint.host, external_endpoint.port)
+        for external_endpoint in status.external_endpoints or ()
+    ] == [("10.0.0.1", 31001)]
     assert conditions(status)["ExternalAddress"] == (
         "True",
         "Advertised",
         "EXTERNAL: 10.0.0.1:31001",
     )
-    assert [each.port for each in status.endpoints] == [9092, 9095], "what it said itself"
+    assert [endpoint.port for endpoint in status.endpoints] == [9092, 9095], "what it said itself"
 
 
 def test_a_pod_on_another_node_is_announced_with_its_registration() -> None:
@@ -160,7 +164,9 @@ def test_the_clusters_status_has_the_bootstrap_address() -> None:
     brokers = [outside(node, host=f"10.0.0.{node % 3}") for node in (1, 2, 3, 4)]
     brokers.append(outside(5, host="10.0.0.9", fenced=True))
     state = World(brokers=brokers).state
-    state.ways_in.brokers = {each.node_id: {"EXTERNAL": WayIn(port=31000)} for each in brokers}
+    state.ways_in.brokers = {
+        broker_.node_id: {"EXTERNAL": WayIn(port=31000)} for broker_ in brokers
+    }
     state.ways_in.bootstraps = {"EXTERNAL": WayIn(port=30000)}
     status = cluster_of(state)
     (listener,) = status.external_listeners or ()

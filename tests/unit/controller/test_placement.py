@@ -22,13 +22,13 @@ from tidemark_operator.controller import elections
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.placement import (
     BrokersMissing,
-    Placed,
+    PlacementResult,
     fill_placeholders,
     place_topic,
 )
 
 
-def _place(world: World, number: int = 1) -> Placed | BrokersMissing:
+def _place(world: World, number: int = 1) -> PlacementResult | BrokersMissing:
     draft = world.draft()
     outcome = place_topic(draft, world.view(number))
     world.commit(draft)
@@ -53,7 +53,7 @@ def test_without_the_flag_nothing_is_created_and_the_missing_are_counted() -> No
 
 def test_with_the_flag_missing_replicas_become_placeholders() -> None:
     world = World(brokers=[broker(1)], topics=[topic(replication_factor=4)], view=cluster(KIP_409))
-    assert _place(world) == Placed(created=(0,), placeholders=3)
+    assert _place(world) == PlacementResult(created=(0,), placeholders=3)
     assert world.row().replicas == (1, -1, -2, -3)
     assert world.row().isr == (1,)
 
@@ -70,7 +70,7 @@ def test_min_of_min_isr_and_replicas_must_be_live(
         topics=[topic(replication_factor=factor, config={"min.insync.replicas": min_isr})],
         view=cluster(KIP_409),
     )
-    assert isinstance(_place(world), Placed) is placed
+    assert isinstance(_place(world), PlacementResult) is placed
 
 
 def test_fenced_stopping_and_leaving_brokers_take_nothing() -> None:
@@ -89,7 +89,7 @@ def test_a_topic_grows_and_its_old_partitions_stay() -> None:
         topics=[topic(partitions=3, replication_factor=1, partitions_placed=1)],
         rows=[row((2,), partition=0)],
     )
-    assert _place(world) == Placed(created=(1, 2), placeholders=0)
+    assert _place(world) == PlacementResult(created=(1, 2), placeholders=0)
     assert world.row(0).replicas == (2,)
 
 
@@ -99,7 +99,7 @@ def test_what_was_placed_and_is_missing_is_not_made_again() -> None:
         topics=[topic(partitions=2, replication_factor=1, partitions_placed=2)],
         rows=[row((1,), partition=0)],
     )
-    assert _place(world) == Placed(created=(), placeholders=0)
+    assert _place(world) == PlacementResult(created=(), placeholders=0)
 
 
 def test_replicas_spread_over_racks() -> None:
@@ -304,7 +304,7 @@ def test_placement_holds_its_invariants_whatever_joins_and_dies(plan: dict[str, 
         view=cluster(KIP_409),
     )
     outcome = _place(world)
-    assert isinstance(outcome, Placed) is (live >= min(min_isr, factor))
+    assert isinstance(outcome, PlacementResult) is (live >= min(min_isr, factor))
     for made in world.state.all_rows():
         _check(made, world)
         assert len(made.hosts) >= min(min_isr, factor), "18: min ISR real replicas at creation"

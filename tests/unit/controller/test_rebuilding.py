@@ -80,7 +80,7 @@ def _behind(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> World:
         rows=rows,
         view=_view(behind=True),
     )
-    world.state.doubted.update(each.key for each in rows)
+    world.state.doubted.update(row_.key for row_ in rows)
     return world
 
 
@@ -140,10 +140,10 @@ def _one_down(told: PartitionRow, *, min_isr: int = 2, down: tuple[int, ...] = (
     world.state.put_topic(
         dataclasses.replace(world.state.topics[key], config={"min.insync.replicas": str(min_isr)})
     )
-    for each in brokers:
-        if each.node_id not in down:
-            held = (told,) if each.node_id in told.hosts else ()
-            reports(world, each.node_id, *held, is_whole=True)
+    for broker_ in brokers:
+        if broker_.node_id not in down:
+            held = (told,) if broker_.node_id in told.hosts else ()
+            reports(world, broker_.node_id, *held, is_whole=True)
     return world
 
 
@@ -252,7 +252,7 @@ def _grown(**fields: object) -> World:
         rows=[row((1, 2, 3), partition=part) for part in (0, 1)],
         view=_view(behind=True),
     )
-    world.state.doubted.update(each.key for each in list(world.state.all_rows()))
+    world.state.doubted.update(all_row.key for all_row in list(world.state.all_rows()))
     return world
 
 
@@ -271,12 +271,12 @@ def test_partitions_that_were_added_after_the_backup_are_served(fields: dict[str
     world = _grown(**fields)
     _grown_reports(world, 0, 1, 2, 3)
     told = snapshot.full(world.state)
-    assert [each.partition_count for each in told.topics] == [4]
+    assert [topic_.partition_count for topic_ in told.topics] == [4]
     for _ in range(2):
         world.reconcile(brokers_hear=False)
     for part in range(4):
         (view,) = snapshot.delta(world.state, rows=[(numbered_uuid(1), part)]).topics
-        assert [each.partition for each in view.partitions] == [part]
+        assert [partition.partition for partition in view.partitions] == [part]
         for node_id in (1, 2, 3):
             report_log(world, node_id, 5, 100, partition=part)
     result = world.reconcile()
@@ -298,7 +298,7 @@ def test_a_partition_that_only_a_broker_that_is_down_has_keeps_its_place() -> No
     told = snapshot.full(world.state)
     assert told.topics[0].partition_count == 3
     assert "brokers 3 have" in _blocked(world)
-    assert (numbered_uuid(1), 2) not in [each.key for each in world.state.all_rows()]
+    assert (numbered_uuid(1), 2) not in [all_row.key for all_row in world.state.all_rows()]
 
 
 def test_no_partition_between_those_of_the_brokers_is_recreated() -> None:
@@ -488,7 +488,7 @@ def test_a_broker_is_not_deleted_before_the_status_reports_the_rebuilding() -> N
 def test_deleting_such_a_broker_reports_why_it_stays_and_how_to_give_it_up() -> None:
     world, going = _broker_1_is_deleted()
     status = broker_status(world.state, going, now_ms=T0).status
-    (told,) = [each for each in status["conditions"] if each["type"] == "Draining"]  # type: ignore[attr-defined]
+    (told,) = [item for item in status["conditions"] if item["type"] == "Draining"]  # type: ignore[attr-defined]
     assert "1 partition (topic-1-0)" in told["message"]
     assert "not rebuilt yet" in told["message"]
     value = f"{going.directory_id}@{going.broker_epoch}"
@@ -550,7 +550,7 @@ def test_a_row_in_doubt_is_pushed_to_no_broker() -> None:
     empty log.
     """
     world = _behind(row((1, 2, 3), leader_epoch=5, partition_epoch=3))
-    assert [each.partitions for each in snapshot.full(world.state).topics] == [()]
+    assert [topic_.partitions for topic_ in snapshot.full(world.state).topics] == [()]
     assert snapshot.delta(world.state, rows=[world.row().key]).topics == ()
 
 

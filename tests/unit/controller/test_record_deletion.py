@@ -23,18 +23,18 @@ from tidemark_operator.controller.deletion_values import (
     TOPIC_TIMEOUT_MS,
     Delete,
     DeleteCommand,
-    DeletePoint,
-    DeletionAnswer,
     DeletionInfo,
+    DeletionPoint,
+    DeletionPointQuery,
+    DeletionProgress,
     DeletionTarget,
+    DeletionWait,
     Finished,
-    PointAnswer,
-    PointQuery,
-    Progress,
+    PartitionDeletion,
+    PartitionDeletionResult,
     Resolve,
     ResolvedOffset,
     Step,
-    Waiting,
 )
 from tidemark_operator.controller.status import deletion_status
 
@@ -68,17 +68,17 @@ def _view(*targets: DeletionTarget, **fields: object) -> DeletionInfo:
 ALL_TO_HW = DeletionTarget(partition=None, before_offset=-1)
 
 
-def _answers(step: Step, found: dict[int, int] | None = None) -> dict[int, PointAnswer]:
+def _answers(step: Step, found: dict[int, int] | None = None) -> dict[int, DeletionPoint]:
     """Log start 10 and high watermark 100 everywhere, all records of epoch 3; ``found`` by time."""
     assert isinstance(step, Resolve)
     return {query.partition: _answer(query, found or {}) for query in step.queries}
 
 
-def _answer(query: PointQuery, found: dict[int, int]) -> PointAnswer:
+def _answer(query: DeletionPointQuery, found: dict[int, int]) -> DeletionPoint:
     offset = 100 if query.before_offset == -1 else query.before_offset
     if query.before_time_ms is not None:
         offset = found[query.before_time_ms]
-    return PointAnswer(
+    return DeletionPoint(
         error_code=0,
         log_start_offset=10,
         high_watermark=100,
@@ -96,10 +96,11 @@ def _frozen(world: World, view: DeletionInfo, found: dict[int, int] | None = Non
     return frozen
 
 
-def _reached(**low_watermarks: int) -> dict[int, DeletionAnswer]:
+def _reached(**low_watermarks: int) -> dict[int, PartitionDeletionResult]:
     """``p0=100``: partition 0 has got there."""
     return {
-        int(name[1:]): DeletionAnswer(low_watermark=low) for name, low in low_watermarks.items()
+        int(name[1:]): PartitionDeletionResult(low_watermark=low)
+        for name, low in low_watermarks.items()
     }
 
 
@@ -178,9 +179,9 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     answers = _answers(step)
-    answers[1] = PointAnswer(error_code=6)
+    answers[1] = DeletionPoint(error_code=6)
     waiting = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, DeletionWait)
     assert "partitions 1 " in waiting.message
     assert waiting.message.endswith("(NOT_LEADER_OR_FOLLOWER)")
 
@@ -192,7 +193,7 @@ def test_what_a_former_leader_said_is_not_frozen_under_the_epoch_of_the_next() -
     assert isinstance(step, Resolve)
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
     waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), now_ms=T0)
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, DeletionWait)
     assert waiting.message.endswith("partitions 0")
 
 
@@ -203,7 +204,7 @@ def test_a_topic_deleted_during_the_query_is_named() -> None:
     assert isinstance(step, Resolve)
     del world.state.topics[view.topic_key]
     waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), now_ms=T0)
-    assert waiting == Waiting(
+    assert waiting == DeletionWait(
         reason="TopicNotFound", message=f"Topic {view.topic_key} does not exist"
     )
 
@@ -268,9 +269,9 @@ def test_each_leader_gets_its_partitions_until_the_low_watermark_is_there() -> N
         (1, {0: 100, 2: 100}),
         (2, {1: 100}),
     ]
-    late = DeletionAnswer(error_code=ErrorCode.request_timed_out.value, low_watermark=40)
+    late = PartitionDeletionResult(error_code=ErrorCode.request_timed_out.value, low_watermark=40)
     view = deletion.record(view, _reached(p0=100, p2=250) | {1: late})
-    assert view.progress[1] == Progress(low_watermark=40)
+    assert view.progress[1] == DeletionProgress(low_watermark=40)
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Delete)
     assert step.pending == (1,)
@@ -289,7 +290,9 @@ def test_errors_that_pass_are_tried_again_and_fatal_ones_are_not() -> None:
         ErrorCode.offset_not_available,
         ErrorCode.policy_violation,
     )
-    answers = {part: DeletionAnswer(error_code=code.value) for part, code in enumerate(codes)}
+    answers = {
+        part: PartitionDeletionResult(error_code=code.value) for part, code in enumerate(codes)
+    }
     view = deletion.record(view, answers)
     assert view.progress[0].error == "NOT_LEADER_OR_FOLLOWER"
     assert view.progress[1].error.startswith("HIGH_WATERMARK_BEHIND")
@@ -307,8 +310,8 @@ def test_a_leader_receives_its_epoch_and_that_of_the_last_record() -> None:
     assert isinstance(step, Delete)
     assert step.commands[0].topic_id == numbered_uuid(1)
     assert step.commands[0].points == {
-        0: DeletePoint(offset=100, leader_epoch=9, last_epoch=3),
-        2: DeletePoint(offset=100, leader_epoch=6, last_epoch=3),
+        0: PartitionDeletion(offset=100, leader_epoch=9, last_epoch=3),
+        2: PartitionDeletion(offset=100, leader_epoch=6, last_epoch=3),
     }
 
 
@@ -318,7 +321,9 @@ def test_a_leader_receives_its_epoch_and_that_of_the_last_record() -> None:
 def test_records_that_are_no_longer_there_fail_their_partition(lost_from: int, where: str) -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
-    lost = DeletionAnswer(error_code=ErrorCode.offset_out_of_range.value, lost_from=lost_from)
+    lost = PartitionDeletionResult(
+        error_code=ErrorCode.offset_out_of_range.value, lost_from=lost_from
+    )
     view = deletion.record(view, _reached(p1=100, p2=100) | {0: lost})
     assert view.progress[0].fatal
     assert where in view.progress[0].error
@@ -350,7 +355,7 @@ def test_only_the_named_topic_loses_records() -> None:
     # One that is restored, or another engine's, has an id that its object does not tell at first.
     world.state.put_topic(dataclasses.replace(world.view(), topic_id=None))
     step = deletion.next_step(world.state, another, now_ms=T0)
-    assert isinstance(step, Waiting)
+    assert isinstance(step, DeletionWait)
     assert step.reason == "TopicNotReady"
 
 
@@ -360,11 +365,11 @@ def test_it_waits_for_topics_and_leaders_and_gives_up_in_time() -> None:
     offline = dataclasses.replace(world.row(1), leader=-1)
     world.state.put_row(offline)
     step = deletion.next_step(world.state, view, now_ms=T0)
-    assert isinstance(step, Waiting)
+    assert isinstance(step, DeletionWait)
     assert step.reason == "PartitionsOffline"
     world.state.drop_topic("ns/topic-1")
     step = deletion.next_step(world.state, view, now_ms=T0)
-    assert isinstance(step, Waiting)
+    assert isinstance(step, DeletionWait)
     assert step.reason == "TopicNotFound"
     step = deletion.next_step(world.state, view, now_ms=T0 + 1000)
     assert isinstance(step, Finished)
@@ -377,12 +382,12 @@ def test_an_unknown_topic_is_not_waited_for_for_ever() -> None:
     view = _view(ALL_TO_HW, timeout_ms=None, created_ms=T0)
     world.state.drop_topic("ns/topic-1")
     late_ms = T0 + TOPIC_TIMEOUT_MS
-    assert isinstance(deletion.next_step(world.state, view, now_ms=late_ms - 1), Waiting)
+    assert isinstance(deletion.next_step(world.state, view, now_ms=late_ms - 1), DeletionWait)
     step = deletion.next_step(world.state, view, now_ms=late_ms)
     assert isinstance(step, Finished)
     assert step.reason == "Timeout"
     longer = dataclasses.replace(view, timeout_ms=2 * TOPIC_TIMEOUT_MS)
-    assert isinstance(deletion.next_step(world.state, longer, now_ms=late_ms), Waiting)
+    assert isinstance(deletion.next_step(world.state, longer, now_ms=late_ms), DeletionWait)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -392,7 +397,7 @@ def test_what_leaders_would_refuse_fails_before_anything_is_frozen(dry_run: bool
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     refused = {
-        query.partition: PointAnswer(error_code=ErrorCode.policy_violation.value)
+        query.partition: DeletionPoint(error_code=ErrorCode.policy_violation.value)
         for query in step.queries
     }
     ended = deletion_offsets.freeze(world.state, view, step, refused, now_ms=T0)
@@ -480,7 +485,7 @@ def test_a_paused_one_deletes_nothing() -> None:
     for view in (_view(ALL_TO_HW), _frozen(world, _view(ALL_TO_HW))):
         paused = dataclasses.replace(view, paused=True)
         step = deletion.next_step(world.state, paused, now_ms=T0)
-        assert isinstance(step, Waiting)
+        assert isinstance(step, DeletionWait)
         result = deletion_status(world.state, paused, step, now_ms=T0)
         assert ready(result)["Succeeded"] == ("Unknown", "Paused")
         assert ready(result)["Reconciling"] == ("True", "Paused"), "kstatus knows no Succeeded"

@@ -248,7 +248,7 @@ def test_a_broker_that_is_being_deleted_registers_and_takes_no_new_replica() -> 
     assert world.register(1, incarnation=FRESH)[0] == 0
     world.beat(1)
     assert world.row(1).leader == 1, "its partitions stay online until it may go"
-    assert [each.node_id for each in catch_up_limits.takers(world.draft())] == [2]
+    assert [taker.node_id for taker in catch_up_limits.takers(world.draft())] == [2]
 
 
 def _made_again(world: World, *node_ids: int) -> World:

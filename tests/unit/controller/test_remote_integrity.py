@@ -19,7 +19,7 @@ from tidemark.tier.audit_record import TopicAudit, Worst
 from tidemark.tier.findings import FindingKind
 from tidemark.tier.layout import segment_key
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
-from tidemark_operator.controller.model import Audits, TieringSpec, TieringStatus
+from tidemark_operator.controller.model import Audits, PersistedTiering, TieringSpec
 from tidemark_operator.controller.status.conditions import MESSAGE_CHARS_MAX
 from tidemark_operator.controller.status.remote_integrity import VALID_MS
 
@@ -90,7 +90,7 @@ def test_findings_in_an_abandoned_tier_are_not_reported(
     tiering: Tiering, expected: tuple[str, str] | None
 ) -> None:
     """The audit ran an hour before tiering reached its present state."""
-    status = TieringStatus(tiering=tiering, since_ms=T0 + 3_600_000)
+    status = PersistedTiering(tiering=tiering, since_ms=T0 + 3_600_000)
     spec = TieringSpec(enabled=tiering.copies)
     world = world_of(DAMAGED, tiering_spec=spec, tiering_status=status)
     assert told(world, now_ms=T0 + 7_200_000) == expected

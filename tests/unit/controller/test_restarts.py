@@ -90,7 +90,8 @@ def told(made: World, pod: PodState) -> dict[str, tuple[str, str, str]]:
     spec = {"clusterRef": {"name": "main"}, "nodeId": 1, "workload": "External"}
     parsed = parse_broker({"metadata": {"name": "b"}, "spec": spec, "status": status})
     return {
-        each.type: (each.status, each.reason, each.message) for each in parsed.status.conditions
+        condition.type: (condition.status, condition.reason, condition.message)
+        for condition in parsed.status.conditions
     }
 
 
@@ -139,4 +140,4 @@ def test_a_broker_elsewhere_has_no_such_condition() -> None:
     status = broker_status(made.state, made.state.brokers[1], now_ms=0).status
     conditions = status["conditions"]
     assert isinstance(conditions, list)
-    assert "PodUpToDate" not in {each["type"] for each in conditions}
+    assert "PodUpToDate" not in {condition["type"] for condition in conditions}

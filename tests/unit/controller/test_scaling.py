@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tidemark_operator.controller.scaling import Member, Placed, Scale, scale
+from tidemark_operator.controller.scaling import BrokerObject, PlannedBroker, Scale, scale
 
 RACKS = ("a", "b", "c")
 
@@ -13,11 +13,11 @@ def made(
     racks: tuple[str, ...] = (),
     drained: Iterable[int] = (),
     deleting: Iterable[int] = (),
-) -> list[Member]:
+) -> list[BrokerObject]:
     """Brokers that the operator has made."""
     drained, deleting = set(drained), set(deleting)
     return [
-        Member(
+        BrokerObject(
             node_id=node_id,
             name=f"broker-{node_id}",
             rack=racks[place % len(racks)] if racks else None,
@@ -30,28 +30,28 @@ def made(
 
 
 def staying(found: Scale) -> list[int]:
-    return [each.node_id for each in found.wanted if not each.leaving]
+    return [item.node_id for item in found.wanted if not item.leaving]
 
 
 def leaving(found: Scale) -> list[int]:
-    return [each.node_id for each in found.wanted if each.leaving]
+    return [item.node_id for item in found.wanted if item.leaving]
 
 
 def test_the_first_ones_are_spread_over_the_racks() -> None:
     found = scale(5, RACKS, [])
-    assert [(each.node_id, each.rack) for each in found.wanted] == [
+    assert [(item.node_id, item.rack) for item in found.wanted] == [
         (1, "a"),
         (2, "b"),
         (3, "c"),
         (4, "a"),
         (5, "b"),
     ]
-    assert found.wanted[0] == Placed(node_id=1, name="broker-1", rack="a")
+    assert found.wanted[0] == PlannedBroker(node_id=1, name="broker-1", rack="a")
     assert not found.is_leaving
 
 
 def test_a_new_one_has_a_free_id_and_a_free_name_and_the_emptiest_rack() -> None:
-    others = [Member(node_id=2, name="theirs"), Member(node_id=9, name="broker-4")]
+    others = [BrokerObject(node_id=2, name="theirs"), BrokerObject(node_id=9, name="broker-4")]
     found = scale(3, RACKS, [*made((1, 3), racks=("a", "c")), *others])
     assert staying(found) == [1, 3, 5], "2 is taken, and so is the name broker-4"
     assert found.wanted[-1].rack == "b"
@@ -59,7 +59,7 @@ def test_a_new_one_has_a_free_id_and_a_free_name_and_the_emptiest_rack() -> None
 
 def test_a_rack_is_kept_whatever_the_current_list() -> None:
     found = scale(2, ("x",), made((1, 2), racks=("a", "b")))
-    assert [each.rack for each in found.wanted] == ["a", "b"]
+    assert [item.rack for item in found.wanted] == ["a", "b"]
 
 
 def test_of_too_many_the_highest_ids_are_drained_and_removed_once_they_are_empty() -> None:
@@ -78,6 +78,6 @@ def test_one_that_a_person_deletes_is_replaced_under_another_id() -> None:
 
 
 def test_brokers_that_others_made_are_not_touched() -> None:
-    theirs = [Member(node_id=node_id, name=f"theirs-{node_id}") for node_id in (1, 2, 3)]
+    theirs = [BrokerObject(node_id=node_id, name=f"theirs-{node_id}") for node_id in (1, 2, 3)]
     found = scale(1, (), theirs)
     assert (staying(found), found.removed) == ([4], ())

@@ -84,7 +84,7 @@ def test_slices_of_two_clusters_belong_to_neither() -> None:
 
 
 def test_an_adoption_of_slices_that_are_not_whole_is_none() -> None:
-    gap = {name: each for name, each in left_by("other").items() if name != name_of(1)}
+    gap = {name: item for name, item in left_by("other").items() if name != name_of(1)}
     assert refused(gap, asked="other").reason == "SlicesMissing"
 
 

@@ -166,7 +166,7 @@ def test_a_topic_without_a_Topic_is_named_and_not_deleted() -> None:
     orphan = OrphanedTopic(topic_id=numbered_uuid(6), name="six", since_ms=0)
     world.state.cluster = dataclasses.replace(world.state.cluster, orphans=(orphan,))
     told = snapshot.delta(world.state)
-    assert [(each.name, each.topic_id, each.is_stray) for each in told.unserved] == [
+    assert [(item.name, item.topic_id, item.is_stray) for item in told.unserved] == [
         ("six", numbered_uuid(6), False),
         ("topic-7", numbered_uuid(7), True),
         ("nine", numbered_uuid(9), True),

@@ -18,10 +18,10 @@ from tests.unit.controller.controller_world import (
 )
 from tidemark_operator.controller import commit, deletion, deletion_offsets, disablement
 from tidemark_operator.controller.deletion_values import (
-    DeletionAnswer,
     DeletionInfo,
+    DeletionPoint,
     DeletionTarget,
-    PointAnswer,
+    PartitionDeletionResult,
     Resolve,
 )
 from tidemark_operator.controller.model import TieringSpec
@@ -91,7 +91,7 @@ def test_record_deletions() -> None:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     answers = {
-        query.partition: PointAnswer(
+        query.partition: DeletionPoint(
             error_code=0,
             log_start_offset=0,
             high_watermark=7,
@@ -103,7 +103,7 @@ def test_record_deletions() -> None:
     }
     frozen = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
-    done, failed = DeletionAnswer(low_watermark=7), DeletionAnswer(error_code=6)
+    done, failed = PartitionDeletionResult(low_watermark=7), PartitionDeletionResult(error_code=6)
     after = deletion.record(frozen, {0: done, 1: failed})
     for made in (view, frozen, after):
         next_step = deletion.next_step(world.state, made, now_ms=T0)

@@ -58,12 +58,12 @@ def test_its_partitions_begin_recovering_above_every_epoch_of_the_tier() -> None
     assert first.status["tiering"]["epoch"] == 3  # type: ignore[index]
     world.reconcile()
     rows = list(world.state.all_rows())
-    assert [each.key for each in rows] == [(LOST, 0), (LOST, 1)]
-    for each in rows:
-        assert each.recovering
-        assert each.manifest
-        assert (each.leader_epoch, each.isr) == (8, (each.leader,))
-        assert len(each.replicas) == 2
+    assert [row_.key for row_ in rows] == [(LOST, 0), (LOST, 1)]
+    for row_ in rows:
+        assert row_.recovering
+        assert row_.manifest
+        assert (row_.leader_epoch, row_.isr) == (8, (row_.leader,))
+        assert len(row_.replicas) == 2
     (record,) = world.reconcile().status["accepted"]  # type: ignore[misc]
     assert record["annotation"] == RESTORE_FROM_TIER
 

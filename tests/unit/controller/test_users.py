@@ -12,7 +12,7 @@ from tidemark.wire.control import FRAME_BYTES_MAX
 from tidemark.wire.framing import encode_request
 from tidemark_operator.controller import snapshot
 from tidemark_operator.controller import users as users_module
-from tidemark_operator.controller.users import RULE_BYTES_MAX, USERS_MAX, UserInfo, Users
+from tidemark_operator.controller.users import RULE_BYTES_MAX, USERS_MAX, ClusterUsers, UserInfo
 
 
 def acl(name: str = "t", operation: int = 3) -> wire.Acl:
@@ -30,12 +30,12 @@ def user(name: str, **fields: Any) -> UserInfo:
     return UserInfo(key=f"ns/{name}", uid=name, username=name, generation=1, **fields)
 
 
-def put(users: Users, *infos: UserInfo) -> None:
+def put(users: ClusterUsers, *infos: UserInfo) -> None:
     for info in infos:
         users.put(info, info.state(()))
 
 
-def names(users: Users) -> list[str]:
+def names(users: ClusterUsers) -> list[str]:
     return [state.name for state in users.told()[0]]
 
 
@@ -50,11 +50,11 @@ def test_no_users_are_pushed_before_every_existing_user_was_reconciled() -> None
     users.drop("ns/b")
     told = snapshot.users(world.state)
     assert told is not None
-    assert [each.name for each in told[1].users] == ["a", "c"]
+    assert [user_.name for user_ in told[1].users] == ["a", "c"]
 
 
 def test_the_same_again_is_no_news() -> None:
-    users = Users()
+    users = ClusterUsers()
     assert users.put(user("a"), user("a").state(()))
     version, told = users.version, users.told()
     assert not users.put(user("a"), user("a").state(()))
@@ -66,7 +66,7 @@ def test_the_same_again_is_no_news() -> None:
 
 
 def test_a_deleted_user_is_pushed_no_more() -> None:
-    users = Users()
+    users = ClusterUsers()
     put(users, user("a"), user("b"))
     users.drop("ns/a")
     assert names(users) == ["b"]
@@ -78,7 +78,7 @@ def test_a_deleted_user_is_pushed_no_more() -> None:
 
 def test_of_too_many_users_the_oldest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users_module, "USERS_MAX", 2)
-    users = Users()
+    users = ClusterUsers()
     put(users, *(user(name, created_ms=ms) for name, ms in (("new", 9), ("old", 1), ("mid", 5))))
     assert names(users) == ["mid", "old"]
     assert users.is_left_out("ns/new")
@@ -89,7 +89,7 @@ def test_of_too_many_users_the_oldest_stay(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_of_too_many_acls_the_users_with_the_oldest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users_module, "RULE_BYTES_MAX", 100)
-    users = Users()
+    users = ClusterUsers()
     put(
         users,
         user("large", created_ms=2, acls=(acl("x" * 50), acl("y"))),

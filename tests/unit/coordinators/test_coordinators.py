@@ -17,7 +17,7 @@ from tidemark.records.builder import Record, build_batch
 from tidemark.wire import control
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.deadlines import Deadlines
-from tidemark_broker.coordinators.errors import CoordinatorError, RecordTooLarge
+from tidemark_broker.coordinators.errors import CoordinatorError, CoordinatorRecordTooLarge
 from tidemark_broker.coordinators.log import (
     CoordinatorLog,
     CoordinatorRecord,
@@ -256,7 +256,7 @@ async def test_a_record_beyond_the_limit_is_refused(tmp_path: Path) -> None:
         await made.alone(1)
         table = await made.active()
         before = made.node.partition.next_offset
-        with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
+        with pytest.raises(CoordinatorRecordTooLarge, match=r"max\.message\.bytes"):
             table.put(b"a", bytes(2_000_000))
         assert made.node.partition.next_offset == before
 

@@ -27,9 +27,9 @@ def test_a_job_keeps_what_the_selector_and_the_name_of_the_port_select() -> None
     assert job["scrape_interval"] == "2s"
     assert job["kubernetes_sd_configs"][0]["namespaces"] == {"names": ["home"]}
     kept = {
-        each["source_labels"][0]: each["regex"]
-        for each in job["relabel_configs"]
-        if each.get("action") == "keep"
+        item["source_labels"][0]: item["regex"]
+        for item in job["relabel_configs"]
+        if item.get("action") == "keep"
     }
     assert kept == {
         "__meta_kubernetes_service_label_tidemark_dev_metrics": "broker",

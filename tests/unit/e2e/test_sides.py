@@ -53,7 +53,7 @@ def test_both_sides_take_about_as_long() -> None:
 def test_the_longest_chapter_has_a_side_to_itself_if_it_takes_as_long_as_all_others() -> None:
     first, *others = chosen(())
     first = replace(first, takes_s=10, again_takes_s=10)
-    chapters = [replace(each, takes_s=10) for each in others]
+    chapters = [replace(item, takes_s=10) for item in others]
     chapters[3] = replace(chapters[3], takes_s=10 * (len(others) - 1))
     one, other = shared_out([first, *chapters], 2)
     assert {chapters[3]} in ({*one.chapters[1:]}, {*other.chapters[1:]})

@@ -20,14 +20,14 @@ from tidemark_broker.groups.core.consumer_targets import Offload
 from tidemark_broker.groups.core.consumer_values import (
     HeartbeatAnswer,
     HeartbeatRequest,
-    Topic,
+    SubscribedTopic,
 )
-from tidemark_broker.groups.core.group_offsets import Committer, NewOffset
-from tidemark_broker.groups.core.journal import Room
-from tidemark_broker.groups.core.offsets import TopicPartition
+from tidemark_broker.groups.core.group_offsets import NewOffset, OffsetCommitter
+from tidemark_broker.groups.core.journal import GroupMemory
+from tidemark_broker.groups.core.offsets import OffsetKey
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps
-from tidemark_broker.groups.core.values import Identity
+from tidemark_broker.groups.core.values import MemberIdentity
 from tidemark_broker.groups.shard import GroupShard
 
 A = TypeVar("A")
@@ -68,9 +68,9 @@ class ListLog:
         return SimpleNamespace(add_done_callback=self.waiting.append)
 
 
-def topics(**partitions: int) -> dict[str, Topic]:
+def topics(**partitions: int) -> dict[str, SubscribedTopic]:
     return {
-        name: Topic(uuid.uuid5(uuid.NAMESPACE_DNS, name), count)
+        name: SubscribedTopic(uuid.uuid5(uuid.NAMESPACE_DNS, name), count)
         for name, count in partitions.items()
     }
 
@@ -88,7 +88,7 @@ class World:
         self.log = log or ListLog()
         self.offloaded: list[Offload] = []
         self.deadlines: Deadlines[Any] = Deadlines()
-        self.room = Room(self.settings.bytes_max)
+        self.room = GroupMemory(self.settings.bytes_max)
         fake_log: Any = self.log
         self.shard = GroupShard(
             fake_log,
@@ -100,12 +100,12 @@ class World:
             offload=lambda _, made: self.offloaded.append(made),
             config_of=lambda _: self.config,
             name=lambda topic_id: next(
-                (name for name, each in self.topics.items() if each.topic_id == topic_id), None
+                (name for name, topic in self.topics.items() if topic.topic_id == topic_id), None
             ),
             due=lambda shard, group_id: taken(shard.due(group_id, self.now)),
         )
 
-    def _topic(self, name: str) -> Topic | None:
+    def _topic(self, name: str) -> SubscribedTopic | None:
         return self.topics.get(name)
 
     def after(self, ms: float) -> None:
@@ -124,8 +124,8 @@ class World:
         """Commit every recorded write that still waits."""
         waiting, self.log.waiting = self.log.waiting, []
         done = SimpleNamespace(cancelled=lambda: False, exception=lambda: None)
-        for each in waiting:
-            each(done)
+        for item in waiting:
+            item(done)
 
     def make_offloaded(self) -> None:
         """Complete the targets whose computation was offloaded."""
@@ -166,9 +166,11 @@ class World:
         return ErrorCode.none
 
     def commit(self, member_id: str, epoch: int, partition: int = 0, **by: Any) -> ErrorCode:
-        committer = Committer(group_id=GROUP, who=Identity(member_id), generation_id=epoch, **by)
+        committer = OffsetCommitter(
+            group_id=GROUP, who=MemberIdentity(member_id), generation_id=epoch, **by
+        )
         topic_id = self.topics["t"].topic_id
-        new = NewOffset(TopicPartition("t", partition), 5, 0, None, topic_id)
+        new = NewOffset(OffsetKey("t", partition), 5, 0, None, topic_id)
         (error,) = self.shard.group_offsets.commit(committer, [new], self.now).errors
         return error
 
@@ -198,7 +200,7 @@ class World:
         group = self.group
         return {
             "epochs": (group.epoch, group.assignment_epoch, group.metadata_hash),
-            "members": {each: (m.metadata, m.position) for each, m in group.members.items()},
+            "members": {member: (m.metadata, m.position) for member, m in group.members.items()},
             "targets": group.targets,
             "static": group.static_members,
             "regexes": group.regexes,
@@ -249,12 +251,12 @@ def settle(*clients: Client, rounds: int = 20) -> None:
     """Send heartbeats of all clients until nothing changes any more."""
     unchanged = 0
     for _ in range(rounds):
-        before = [(each.epoch, dict(each.owned)) for each in clients]
-        for each in clients:
-            each.beat()
-        each.world.after(100)
-        each.world.make_offloaded()
-        is_same = before == [(each.epoch, dict(each.owned)) for each in clients]
+        before = [(client.epoch, dict(client.owned)) for client in clients]
+        for client in clients:
+            client.beat()
+        client.world.after(100)
+        client.world.make_offloaded()
+        is_same = before == [(client.epoch, dict(client.owned)) for client in clients]
         unchanged = unchanged + 1 if is_same else 0
         if unchanged > 2:
             return

@@ -15,9 +15,9 @@ from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
 from tidemark_broker.groups.core.group_configs import GroupConfigs
-from tidemark_broker.groups.core.group_offsets import Committer, GroupOffsets, NewOffset
-from tidemark_broker.groups.core.journal import Room
-from tidemark_broker.groups.core.offsets import CommittedOffset, Offsets, TopicPartition
+from tidemark_broker.groups.core.group_offsets import GroupOffsets, NewOffset, OffsetCommitter
+from tidemark_broker.groups.core.journal import GroupMemory
+from tidemark_broker.groups.core.offsets import CommittedOffset, CommittedOffsets, OffsetKey
 from tidemark_broker.groups.core.rebalancing import Rebalancing
 from tidemark_broker.groups.core.records import (
     GroupMetadataKey,
@@ -28,10 +28,10 @@ from tidemark_broker.groups.core.records import (
 from tidemark_broker.groups.core.settings import GroupSettings, Migration, Now
 from tidemark_broker.groups.core.values import (
     GroupState,
-    Identity,
     JoinAnswer,
     JoinRequest,
-    Protocol,
+    MemberIdentity,
+    MemberProtocol,
     SyncAnswer,
     SyncRequest,
 )
@@ -39,7 +39,7 @@ from tidemark_broker.groups.core.values import (
 GROUP = "g"
 DELAY_MS, SESSION_MS, REBALANCE_MS = 3000, 10_000, 60_000
 T0_MS = 1_700_000_000_000
-RANGE, STICKY = Protocol("range", b"r"), Protocol("sticky", b"s")
+RANGE, STICKY = MemberProtocol("range", b"r"), MemberProtocol("sticky", b"s")
 
 SETTINGS = GroupSettings(
     initial_rebalance_delay_ms=DELAY_MS,
@@ -100,7 +100,7 @@ class Log:
         read = [read_record(record) for record, _ in self.records]
         return [
             value  # type: ignore[misc]
-            for key, value in (each for each in read if each is not None)
+            for key, value in (item for item in read if item is not None)
             if isinstance(key, GroupMetadataKey)
         ]
 
@@ -131,8 +131,8 @@ class World:
         self.log = log or Log()
         self.deadlines: Deadlines[Any] = Deadlines()
         self.groups: dict[str, ClassicGroup] = {}
-        self.offsets = Offsets()
-        self.room = Room(self.settings.bytes_max)
+        self.offsets = CommittedOffsets()
+        self.room = GroupMemory(self.settings.bytes_max)
         self.rebalancing = Rebalancing(
             self.groups, self.log, self.deadlines, self.settings, self.room
         )
@@ -191,7 +191,7 @@ class World:
         *,
         group_id: str = GROUP,
         instance_id: str | None = None,
-        protocols: tuple[Protocol, ...] = (RANGE,),
+        protocols: tuple[MemberProtocol, ...] = (RANGE,),
         protocol_type: str = "consumer",
         session_ms: int = SESSION_MS,
         rebalance_ms: int = REBALANCE_MS,
@@ -202,7 +202,7 @@ class World:
         self.rebalancing.join(
             JoinRequest(
                 group_id=group_id,
-                who=Identity(member_id, instance_id),
+                who=MemberIdentity(member_id, instance_id),
                 client_id="c",
                 client_host="/h",
                 rebalance_timeout_ms=rebalance_ms,
@@ -231,7 +231,7 @@ class World:
         self.rebalancing.sync(
             SyncRequest(
                 group_id=GROUP,
-                who=Identity(member_id, instance_id),
+                who=MemberIdentity(member_id, instance_id),
                 generation_id=generation_id,
                 protocol_type=None,
                 protocol_name=protocol_name,
@@ -245,11 +245,11 @@ class World:
     def heartbeat(
         self, member_id: str, generation_id: int = 1, instance_id: str | None = None
     ) -> ErrorCode:
-        who = Identity(member_id, instance_id)
+        who = MemberIdentity(member_id, instance_id)
         return self.rebalancing.heartbeat(GROUP, who, generation_id, self.now)
 
-    def leave(self, *who: Identity | str) -> list[ErrorCode]:
-        members = [Identity(each) if isinstance(each, str) else each for each in who]
+    def leave(self, *who: MemberIdentity | str) -> list[ErrorCode]:
+        members = [MemberIdentity(item) if isinstance(item, str) else item for item in who]
         return self.rebalancing.leave(GROUP, members, self.now)
 
     def commit(
@@ -261,11 +261,11 @@ class World:
         metadata: str | None = None,
         **by: Any,
     ) -> list[ErrorCode]:
-        committer = Committer(
-            group_id=GROUP, who=Identity(member_id), generation_id=generation_id, **by
+        committer = OffsetCommitter(
+            group_id=GROUP, who=MemberIdentity(member_id), generation_id=generation_id, **by
         )
         new = [
-            NewOffset(TopicPartition(*of), offset, 0, metadata, None)
+            NewOffset(OffsetKey(*of), offset, 0, metadata, None)
             for of, offset in ({("t", 0): 5} if offsets is None else offsets).items()
         ]
         return self.group_offsets.commit(committer, new, self.now).errors
@@ -291,9 +291,9 @@ class World:
         """Return the ids of ``count`` members of a group in generation 1; the first one leads."""
         told = [self.join(**join) for _ in range(count)]
         self.begin()
-        ids = [each.join.member_id for each in told]
+        ids = [item.join.member_id for item in told]
         for member_id in reversed(ids):
-            given = {each: each.encode() for each in ids} if member_id == ids[0] else None
+            given = {id_: id_.encode() for id_ in ids} if member_id == ids[0] else None
             self.sync(member_id, 1, given)
         assert self.state is GroupState.STABLE
         return ids
@@ -309,7 +309,7 @@ class World:
             assert read is not None
             key, value = read
             if isinstance(key, OffsetCommitKey):
-                of = TopicPartition(key.topic, key.partition)
+                of = OffsetKey(key.topic, key.partition)
                 if value is None:
                     other.offsets.remove(key.group, of)
                 elif not isinstance(value, GroupMetadataValue):

@@ -38,7 +38,7 @@ def holders(spec: Spec, made: dict[str, Assignment]) -> dict[tuple[uuid.UUID, in
                 assert 0 <= number < spec.partitions[topic]
                 assert (topic, number) not in found
                 found[topic, number] = member_id
-    wanted = frozenset().union(*(each.topics for each in spec.members.values()))
+    wanted = frozenset().union(*(member.topics for member in spec.members.values()))
     assert set(found) == {(t, n) for t in wanted for n in range(spec.partitions[t])}
     return found
 
@@ -55,7 +55,7 @@ def again(spec: Spec, made: dict[str, Assignment], without: str | None = None) -
 
 
 def loads(made: dict[str, Assignment]) -> dict[str, int]:
-    return {member_id: sum(map(len, each.values())) for member_id, each in made.items()}
+    return {member_id: sum(map(len, item.values())) for member_id, item in made.items()}
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
@@ -77,7 +77,7 @@ def test_uniform_is_even_and_stays(seed: int) -> None:
     made = ASSIGNORS["uniform"](spec)
     weight = loads(made)
     for topic in TOPICS:
-        takers = [each for each in spec.members if topic in spec.members[each].topics]
+        takers = [member for member in spec.members if topic in spec.members[member].topics]
         for giver in takers:
             if made[giver].get(topic):
                 assert all(weight[giver] - weight[taker] < 2 for taker in takers)
@@ -93,7 +93,7 @@ def test_uniform_moves_only_what_a_member_left(seed: int) -> None:
     if not smaller.members:
         return
     before, after = holders(spec, made), holders(smaller, ASSIGNORS["uniform"](smaller))
-    assert all(after[each] == owner for each, owner in before.items() if owner != "m0")
+    assert all(after[item] == owner for item, owner in before.items() if owner != "m0")
 
 
 def test_range_gives_neighbours_and_the_same_numbers_of_topics_that_are_alike() -> None:

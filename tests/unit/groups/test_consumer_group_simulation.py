@@ -56,13 +56,13 @@ class Lives:
         self.world.log.refuses = None
         self.world = self.world.failover(self.committed)
         self.committed = None
-        for each in self.clients:
-            each.world = self.world
+        for client in self.clients:
+            client.world = self.world
 
     def run(self) -> None:
-        for each in self.random.sample(self.clients, len(self.clients)):
+        for item in self.random.sample(self.clients, len(self.clients)):
             if self.random.random() < 0.3:
-                self.beat(each)
+                self.beat(item)
         self.world.after(STEP_MS)
         self.world.make_offloaded()
         self.check()
@@ -85,13 +85,13 @@ class Lives:
         if group is None:
             return
         alive = [
-            each
-            for each in self.clients
-            if each.name in group.members
-            and each.epoch
+            client
+            for client in self.clients
+            if client.name in group.members
+            and client.epoch
             in (
-                group.members[each.name].position.epoch,
-                group.members[each.name].position.previous_epoch,
+                group.members[client.name].position.epoch,
+                group.members[client.name].position.previous_epoch,
             )
         ]
         together = held(*alive)
@@ -122,7 +122,7 @@ def test_a_group_lives_through_it(seed: int) -> None:
         lives.run()
         if lives.is_well():
             break
-    assert lives.is_well(), (lives.world.picture(), [vars(each) for each in lives.clients])
+    assert lives.is_well(), (lives.world.picture(), [vars(client) for client in lives.clients])
 
 
 def test_the_checks_find_what_is_wrong() -> None:
@@ -131,7 +131,7 @@ def test_the_checks_find_what_is_wrong() -> None:
         lives.run()
     first, second = lives.clients[1:3]
     first.owned = second.owned = {lives.world.topics["t"].topic_id: frozenset({0})}
-    for each in (first, second):
-        each.epoch = lives.world.group.members[each.name].position.epoch
+    for item in (first, second):
+        item.epoch = lives.world.group.members[item.name].position.epoch
     with pytest.raises(AssertionError, match="held by two"):
         lives.check()

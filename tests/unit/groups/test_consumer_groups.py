@@ -58,7 +58,7 @@ def test_members_join_and_leave(assignor: str) -> None:
     for count in (1, 2, 4):
         settle(*clients[:count])
         assert held(*clients[:count]) == everything(world)
-        counts = [each.count for each in clients[:count]]
+        counts = [client.count for client in clients[:count]]
         assert max(counts) - min(counts) <= (1 if assignor == "uniform" else 2)
     world.beat("m3", LEAVE)
     settle(*clients[:3])
@@ -71,10 +71,10 @@ def test_uniform_moves_no_more_than_it_must() -> None:
     world.topics = topics(t=12)
     clients = [Client(world, f"m{n}") for n in range(4)]
     settle(*clients[:3])
-    before = {each.name: set(held(each)) for each in clients[:3]}
+    before = {client.name: set(held(client)) for client in clients[:3]}
     settle(*clients)
-    for each in clients[:3]:
-        assert set(held(each)) < before[each.name]
+    for client in clients[:3]:
+        assert set(held(client)) < before[client.name]
 
 
 def test_another_coordinator_continues() -> None:
@@ -83,9 +83,9 @@ def test_another_coordinator_continues() -> None:
     settle(*clients)
     other = world.failover()
     assert other.picture() == world.picture()
-    for each in clients:
-        each.world = other
-        assert each.beat().assignment is None
+    for client in clients:
+        client.world = other
+        assert client.beat().assignment is None
     other.after(45_001)
     assert other.group.is_empty  # sessions count from when it loaded
 
@@ -225,7 +225,7 @@ def test_members_that_want_different_topics() -> None:
     clients = [Client(world, name, *names) for name, names in wants.items()]
     settle(*clients)
     assert held(*clients) == everything(world)
-    assert sorted(each.count for each in clients) == [4, 4, 5, 5]
+    assert sorted(client.count for client in clients) == [4, 4, 5, 5]
 
 
 def test_a_static_member_comes_back() -> None:
@@ -439,9 +439,11 @@ def test_five_thousand_members_join_with_linear_cost(topics_each: int) -> None:
     assert len(world.group.members) == count
     assert len(world.log.records) < 6 * count
     assert world.group.assignment_epoch == world.group.epoch
-    total = sum(sum(map(len, each.values())) for each in world.group.targets.values())
+    total = sum(sum(map(len, target.values())) for target in world.group.targets.values())
     assert total == 5000
-    sizes = [sum(map(len, world.group.target_of(each).values())) for each in world.group.members]
+    sizes = [
+        sum(map(len, world.group.target_of(member).values())) for member in world.group.members
+    ]
     assert max(sizes) - min(sizes) <= 1
 
 

@@ -16,7 +16,7 @@ from tests.unit.replication.replica_nodes import T0
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
-from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
+from tidemark_broker.groups.core.offsets import CommittedOffset, OffsetKey
 from tidemark_broker.groups.metrics import GroupCollector
 
 
@@ -29,7 +29,7 @@ async def test_a_group_from_its_first_member_to_its_end(tmp_path: Path) -> None:
         described = (await made.ask(
             "DescribeGroups", groups=("g", "h"), include_authorized_operations=True
         )).groups  # fmt: skip
-        assert [each.error_code for each in described] == [NONE, ErrorCode.group_id_not_found]
+        assert [item.error_code for item in described] == [NONE, ErrorCode.group_id_not_found]
         (one,) = described[0].members
         assert (one.client_id, one.client_host) == ("client", "/10.0.0.1")
         assert (one.member_metadata, one.member_assignment) == (b"m", b"all")
@@ -107,7 +107,7 @@ async def test_no_client_sees_a_transactions_end_before_it_is_replicated(tmp_pat
     producer = TransactionalProducer(7, 1)
     async with broker(tmp_path, commit_timeout_ms=50) as made:
         shard = made.groups.coordinators.shard_of("g")
-        of, kept = TopicPartition("t", 0), CommittedOffset(
+        of, kept = OffsetKey("t", 0), CommittedOffset(
             offset=7, leader_epoch=0, metadata="", commit_timestamp_ms=0
         )  # fmt: skip
         shard.groups["g"] = ClassicGroup("g")
@@ -140,7 +140,7 @@ async def test_every_version_of_a_member(tmp_path: Path, version: int) -> None:
             joined = await made.join(joined.member_id, version=version)
         member = joined.member_id
         assert (joined.error_code, joined.leader, joined.protocol_name) == (NONE, member, "range")
-        assert [each.metadata for each in joined.members] == [b"m"]
+        assert [item.metadata for item in joined.members] == [b"m"]
         synced = await made.sync(member, 1, sync_version, **{member: b"a"})
         assert (synced.error_code, synced.assignment) == (NONE, b"a")
         again = await made.sync(member, 9, sync_version)
@@ -190,13 +190,13 @@ async def test_every_version_of_a_commit(tmp_path: Path, version: int) -> None:
 async def test_every_version_of_a_fetch(tmp_path: Path, version: int) -> None:
     async with broker(tmp_path) as made:
         nothing = (await made.fetch(version)).topics[0].partitions
-        assert [(each.committed_offset, each.metadata) for each in nothing] == [(-1, "")] * 2
+        assert [(item.committed_offset, item.metadata) for item in nothing] == [(-1, "")] * 2
         assert await made.commit() is NONE
         asked = (await made.fetch(version)).topics[0].partitions
-        assert [each.committed_offset for each in asked] == [7, -1]
+        assert [item.committed_offset for item in asked] == [7, -1]
         if version >= 2:
             (topic,) = (await made.fetch(version, everything=True)).topics
-            assert [each.committed_offset for each in topic.partitions] == [7]
+            assert [partition.committed_offset for partition in topic.partitions] == [7]
 
 
 @pytest.mark.parametrize("version", VERSIONS["DescribeGroups"])
@@ -239,7 +239,7 @@ async def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
         assert answer.error_code is ErrorCode.group_id_not_found
         assert await made.commit() is NONE
         answer = await made.ask("OffsetDelete", group_id="g", topics=(topic,))
-        assert [each.error_code for each in answer.topics[0].partitions] == [
+        assert [partition.error_code for partition in answer.topics[0].partitions] == [
             NONE,
             ErrorCode.unknown_topic_or_partition,
         ]
@@ -259,12 +259,12 @@ async def test_a_thousand_members_leave_at_once(tmp_path: Path) -> None:
         member = await made.member()
         leaving = tuple(
             kafka.nested(
-                13, 5, "MemberIdentity", member_id=each, group_instance_id=None, reason=None
+                13, 5, "MemberIdentity", member_id=value, group_instance_id=None, reason=None
             )
-            for each in (*("nobody",) * 900, member, *("nobody",) * 50)
+            for value in (*("nobody",) * 900, member, *("nobody",) * 50)
         )
         left = await made.ask("LeaveGroup", group_id="g", members=leaving)
-        errors = [each.error_code for each in left.members]
+        errors = [item.error_code for item in left.members]
         assert errors.count(ErrorCode.unknown_member_id) == 950
         assert errors[900] is NONE
         shard = made.groups.coordinators.shard_of("g")
@@ -319,7 +319,7 @@ async def test_requests_without_permission_on_the_group(tmp_path: Path) -> None:
         assert await made.commit() is DENIED
         assert (await made.fetch()).error_code is DENIED
         first_version = (await made.fetch(1)).topics[0].partitions
-        assert [each.error_code for each in first_version] == [DENIED, DENIED]
+        assert [item.error_code for item in first_version] == [DENIED, DENIED]
         described = await made.ask(
             "DescribeGroups", groups=("g",), include_authorized_operations=True
         )
@@ -347,7 +347,7 @@ async def test_answers_without_room_are_to_be_requested_again(tmp_path: Path) ->
         described = await made.ask(
             "DescribeGroups", groups=("g",) * 1000, include_authorized_operations=False
         )
-        errors = [each.error_code for each in described.groups]
+        errors = [item.error_code for item in described.groups]
         assert errors[0] is NONE
         assert 100 < errors.count(later) < 900
         group = kafka.nested(
@@ -356,7 +356,7 @@ async def test_answers_without_room_are_to_be_requested_again(tmp_path: Path) ->
         )  # fmt: skip
         made.answer_bytes = 1
         fetched = await made.ask("OffsetFetch", groups=(group,) * 900, require_stable=False)
-        assert {each.error_code for each in fetched.groups} == {NONE, later}
+        assert {item.error_code for item in fetched.groups} == {NONE, later}
         made.groups.coordinators.shard_of("g").groups.update(
             {f"g{number}": ClassicGroup(f"g{number}") for number in range(500)}
         )

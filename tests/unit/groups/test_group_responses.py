@@ -10,17 +10,17 @@ async def test_very_many_are_answered_in_turns_and_in_their_order() -> None:
     waiting = [loop.create_future() for _ in range(3 * AT_ONCE + 1)]
     gone = waiting[5]
     gone.cancel()
-    for number, each in enumerate(waiting):
-        answers.into(each)(number)
+    for number, item in enumerate(waiting):
+        answers.into(item)(number)
     assert not waiting[0].done()
     answered = []
     while not waiting[-1].done():
         await asyncio.sleep(0)
-        answered.append(sum(each.done() for each in waiting))
+        answered.append(sum(item.done() for item in waiting))
     assert answered[-1] == len(waiting)
     steps = [later - before for before, later in zip([0, *answered], answered, strict=False)]
     assert max(steps) <= AT_ONCE + 1
-    assert [each.result() for each in waiting if each is not gone] == [
+    assert [item.result() for item in waiting if item is not gone] == [
         number for number in range(len(waiting)) if number != 5
     ]
 

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.groups.members import REBALANCE_MS, SESSION_MS, Told, World
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.classic_group import PENDING_BYTES, ClassicGroup
-from tidemark_broker.groups.core.values import GroupState, Identity, SyncRequest
+from tidemark_broker.groups.core.values import GroupState, MemberIdentity, SyncRequest
 
 STEPS, STEP_MS = 400, 500
 REQUEST_TIMEOUT_STEPS, HEARTBEAT_STEPS = 200, 6
@@ -75,12 +75,12 @@ class Member:
 
     def _sync(self) -> Told:
         told = Told()
-        given = {each.member_id: f"{self.lives.token()}".encode() for each in self.members}
+        given = {member.member_id: f"{self.lives.token()}".encode() for member in self.members}
         self.lives.proposed.update(given.values())
         self.lives.world.rebalancing.sync(
             SyncRequest(
                 group_id="g",
-                who=Identity(self.member_id, self.instance_id),
+                who=MemberIdentity(self.member_id, self.instance_id),
                 generation_id=self.generation_id,
                 protocol_type="consumer",
                 protocol_name="range",
@@ -211,10 +211,10 @@ class Lives:
             member.step()
         self.world.after(STEP_MS)
         for group in self.world.groups.values():
-            members = sum(each.weight_bytes for each in group.members.values())
+            members = sum(item.weight_bytes for item in group.members.values())
             pending = len(group.pending_join) * PENDING_BYTES
             assert group.weight_bytes == ClassicGroup("g").weight_bytes + members + pending
-        groups = sum(each.weight_bytes for each in self.world.groups.values())
+        groups = sum(item.weight_bytes for item in self.world.groups.values())
         assert self.world.room.used_bytes == groups + self.world.offsets.weight_bytes
 
     def is_well(self) -> bool:
@@ -223,8 +223,8 @@ class Lives:
             and self.world.state is GroupState.STABLE
             and len(self.world.group.members) == len(self.members)
             and all(
-                each.generation_id == self.world.group.generation_id and each.assignment
-                for each in self.members
+                member.generation_id == self.world.group.generation_id and member.assignment
+                for member in self.members
             )
         )
 
@@ -242,7 +242,7 @@ def test_a_group_lives_through_it(seed: int) -> None:
         lives.run()
         if lives.is_well():
             break
-    assert lives.is_well(), (lives.world.state, [vars(each) for each in lives.members])
+    assert lives.is_well(), (lives.world.state, [vars(member) for member in lives.members])
     assert lives.acknowledged > 0 or lives.tried == 0
 
 

@@ -10,7 +10,7 @@ from tests.unit.groups.members import GROUP, RANGE, Told, World
 from tests.unit.groups.test_offsets import P1, consuming, subscription
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core import classic_group
-from tidemark_broker.groups.core.values import GroupState, Protocol
+from tidemark_broker.groups.core.values import GroupState, MemberProtocol
 
 FULL = ErrorCode.group_max_size_reached
 KIB = 1024
@@ -29,7 +29,7 @@ KIB = 1024
 def test_a_subscription_that_claims_more_than_there_is_is_not_known(metadata: bytes) -> None:
     """kio would reserve the memory, which ends the process."""
     world = World()
-    world.stable(1, protocols=(Protocol("range", metadata),))
+    world.stable(1, protocols=(MemberProtocol("range", metadata),))
     assert world.group.subscribed is None
 
 
@@ -44,11 +44,11 @@ def test_of_a_group_of_very_many_topics_it_is_not_known_what_it_consumes(
     assert many.group.is_subscribed_to("e")
     world = World()
     both = [
-        world.join(protocols=(Protocol("range", subscription(*names)),))
+        world.join(protocols=(MemberProtocol("range", subscription(*names)),))
         for names in (("a", "b"), ("c", "d"))
     ]
     world.begin()
-    assert [each.join.error for each in both] == [ErrorCode.none] * 2
+    assert [item.join.error for item in both] == [ErrorCode.none] * 2
     assert world.group.subscribed is None
 
 
@@ -59,20 +59,20 @@ def test_topics_of_a_group_weigh_what_they_take() -> None:
 
 def test_many_small_protocols_weigh_what_they_take() -> None:
     world = World()
-    world.join(protocols=tuple(Protocol(str(number), b"") for number in range(1000)))
+    world.join(protocols=tuple(MemberProtocol(str(number), b"") for number in range(1000)))
     assert world.room.used_bytes == world.group.weight_bytes > 200 * KIB
 
 
 def test_a_leader_gives_no_more_than_there_is_room_for() -> None:
     world = World()
-    leader, other = (each.join.member_id for each in _joined(world, 2))
+    leader, other = (item.join.member_id for item in _joined(world, 2))
     waits = world.sync(other, 1)
     world.room.limit_bytes = world.room.used_bytes + 100 * KIB
     refused = world.sync(leader, 1, {other: bytes(200 * KIB)})
     assert [refused.sync.error, waits.sync.error] == [FULL, FULL]
     assert world.state is GroupState.PREPARING_REBALANCE
-    again = [world.join(each) for each in (leader, other)]
-    assert [each.join.generation_id for each in again] == [2, 2]
+    again = [world.join(item) for item in (leader, other)]
+    assert [item.join.generation_id for item in again] == [2, 2]
     world.sync(other, 2)
     assert world.sync(leader, 2, {other: bytes(50 * KIB)}).sync.error is ErrorCode.none
 

@@ -49,14 +49,14 @@ async def test_no_client_waits_for_a_request_with_very_many_partitions(tmp_path:
                 group_instance_id=None, topics=(named,),
             ),
         )  # fmt: skip
-        assert {each.error_code for each in answer.topics[0].partitions} == {NONE}
+        assert {partition.error_code for partition in answer.topics[0].partitions} == {NONE}
         assert longest_ms < TURN_MS
 
         group = kafka.nested(9, 8, "OffsetFetchRequestGroup", group_id="g", topics=None)
         answer, longest_ms = await ask(
             made, kafka.request(9, 8, groups=(group,), require_stable=True)
         )
-        found = [each.committed_offset for each in answer.groups[0].topics[0].partitions]
+        found = [partition.committed_offset for partition in answer.groups[0].topics[0].partitions]
         assert found == list(range(MANY))
         assert longest_ms < TURN_MS
 

@@ -14,10 +14,10 @@ from tidemark_broker.groups.core.records import read_record, record_of
 from tidemark_broker.groups.core.settings import Migration
 from tidemark_broker.groups.core.subscriptions import assigned, subscribed
 from tidemark_broker.groups.core.values import (
-    Identity,
     JoinAnswer,
     JoinRequest,
-    Protocol,
+    MemberIdentity,
+    MemberProtocol,
     SyncAnswer,
     SyncRequest,
 )
@@ -58,8 +58,8 @@ class Classic:
         self.synced: list[SyncAnswer] = []
 
     @property
-    def who(self) -> Identity:
-        return Identity(self.member_id, self.instance_id)
+    def who(self) -> MemberIdentity:
+        return MemberIdentity(self.member_id, self.instance_id)
 
     def join(self, **more: Any) -> JoinAnswer | None:
         """None: it waits for the others."""
@@ -71,7 +71,7 @@ class Classic:
             "rebalance_timeout_ms": 60_000,
             "session_timeout_ms": 10_000,
             "protocol_type": "consumer",
-            "protocols": (Protocol("cooperative", subscription(self.names, self.owned)),),
+            "protocols": (MemberProtocol("cooperative", subscription(self.names, self.owned)),),
             "needs_member_id": True,
             "may_skip_assignment": True,
             "new_id": f"classic-{len(self.world.log.records)}",
@@ -159,7 +159,7 @@ def settle(world: World, classics: list[Classic], clients: list[Client]) -> None
             client.beat()
         for classic in classics:
             classic.live()
-        together = sorted([*held(*clients), *(each for c in classics for each in c.held)])
+        together = sorted([*held(*clients), *(item for c in classics for item in c.held)])
         assert len(together) == len(set(together)), "a partition is held by two"
         world.after(100)
         picture = together, world.group.state, [c.generation for c in classics]
@@ -236,7 +236,7 @@ def test_a_group_is_downgraded_when_a_members_session_expires() -> None:
     assert GROUP in world.shard.groups
 
 
-@pytest.mark.parametrize("policy", list(Migration), ids=lambda each: each.value)
+@pytest.mark.parametrize("policy", list(Migration), ids=lambda item: item.value)
 def test_the_policy(policy: Migration) -> None:
     world = World(migration=policy)
     old, new = Classic(world), Client(world, "new")
@@ -291,10 +291,10 @@ def test_what_is_refused() -> None:
     assert world.error(other.join, protocol_type="connect") is (
         ErrorCode.inconsistent_group_protocol
     )
-    assert world.error(other.join, protocols=(Protocol("range", b"x"),)) is (
+    assert world.error(other.join, protocols=(MemberProtocol("range", b"x"),)) is (
         ErrorCode.inconsistent_group_protocol
     )
-    bad = (Protocol("cooperative", b"\x00"),)
+    bad = (MemberProtocol("cooperative", b"\x00"),)
     assert world.error(other.join, protocols=bad) is ErrorCode.inconsistent_group_protocol
     assert world.error(other.join, session_timeout_ms=1) is ErrorCode.invalid_session_timeout
     assert world.error(other.beat) is ErrorCode.unknown_member_id
@@ -306,7 +306,7 @@ def test_what_is_refused() -> None:
     assert world.commit(old.member_id, old.generation, version=2) is NONE
     old.member_id = "new"
     assert world.error(old.beat) is ErrorCode.unknown_member_id  # it is of the other protocol
-    assert world.shard.leave(GROUP, [Identity("nobody")], world.now) == [
+    assert world.shard.leave(GROUP, [MemberIdentity("nobody")], world.now) == [
         ErrorCode.unknown_member_id
     ]
 
@@ -356,7 +356,7 @@ def test_a_group_of_another_kind_is_no_consumer_group() -> None:
 def test_an_unreadable_group_keeps_its_protocol() -> None:
     world = World()
     odd = Classic(world)
-    odd.join(protocols=(Protocol("mine", b"\x00"),))
+    odd.join(protocols=(MemberProtocol("mine", b"\x00"),))
     world.after(3100)
     with pytest.raises(CoordinatorError, match="Cannot upgrade"):
         world.join("a")

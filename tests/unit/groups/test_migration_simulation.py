@@ -18,10 +18,10 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.consumer_values import LEAVE
 from tidemark_broker.groups.core.subscriptions import assigned
 from tidemark_broker.groups.core.values import (
-    Identity,
     JoinAnswer,
     JoinRequest,
-    Protocol,
+    MemberIdentity,
+    MemberProtocol,
     SyncAnswer,
     SyncRequest,
 )
@@ -62,7 +62,7 @@ class Eager:
                 self._join()
                 return
             beat = self.world.shard.classic_heartbeat(
-                GROUP, Identity(self.member_id), self.generation, self.world.now
+                GROUP, MemberIdentity(self.member_id), self.generation, self.world.now
             )
             error = taken(beat)
             if error is not NONE:
@@ -79,13 +79,13 @@ class Eager:
         self.owned, self.joined = {}, []
         request = JoinRequest(
             group_id=GROUP,
-            who=Identity(self.member_id),
+            who=MemberIdentity(self.member_id),
             client_id="old",
             client_host="/h",
             rebalance_timeout_ms=10_000,
             session_timeout_ms=10_000,
             protocol_type="consumer",
-            protocols=(Protocol("range", subscription(("t", "u"), {})),),
+            protocols=(MemberProtocol("range", subscription(("t", "u"), {})),),
             needs_member_id=False,
             may_skip_assignment=True,
             new_id=f"{self.name}-{len(self.world.log.records)}",
@@ -104,11 +104,11 @@ class Eager:
             self._refused(answer.error)
             return
         self.member_id, self.generation = answer.member_id, answer.generation_id
-        dealt = self._deal([each.member_id for each in answer.members])
+        dealt = self._deal([member.member_id for member in answer.members])
         self.synced = []
         request = SyncRequest(
             group_id=GROUP,
-            who=Identity(self.member_id),
+            who=MemberIdentity(self.member_id),
             generation_id=self.generation,
             protocol_type="consumer",
             protocol_name="range",
@@ -120,7 +120,7 @@ class Eager:
             self.synced = [told]
 
     def _deal(self, members: list[str]) -> dict[str, bytes]:
-        dealt: dict[str, dict[str, set[int]]] = {each: {} for each in members}
+        dealt: dict[str, dict[str, set[int]]] = {member: {} for member in members}
         everything = [
             (name, number)
             for name, topic in self.world.topics.items()
@@ -129,7 +129,7 @@ class Eager:
         for place, (name, number) in enumerate(everything):
             if members:
                 dealt[members[place % len(members)]].setdefault(name, set()).add(number)
-        return {each: _HEAD + partitions(of) + b"\xff" * 4 for each, of in dealt.items()}
+        return {item: _HEAD + partitions(of) + b"\xff" * 4 for item, of in dealt.items()}
 
     def _told(self, told: SyncAnswer) -> None:
         if told.error is not NONE:
@@ -174,11 +174,11 @@ class Lives:
         while len(self.clients) < clients:
             self.count += 1
             self.clients.append(Client(self.world, f"c{self.count}", "t", "u"))
-        for each in self.clients[clients:]:
-            self.leave(each)
+        for client in self.clients[clients:]:
+            self.leave(client)
         for old in self.eager[eager:]:
             if old.member_id and self.random.random() < 0.7:  # otherwise it falls silent
-                self.world.shard.leave(GROUP, [Identity(old.member_id)], self.world.now)
+                self.world.shard.leave(GROUP, [MemberIdentity(old.member_id)], self.world.now)
         del self.eager[eager:], self.clients[clients:]
 
     def leave(self, client: Client) -> None:
@@ -201,14 +201,14 @@ class Lives:
     def fail_over(self) -> None:
         self.world.commit_all()
         self.world = self.world.failover()
-        for each in [*self.eager, *self.clients]:
-            each.world = self.world
+        for client in [*self.eager, *self.clients]:
+            client.world = self.world
 
     def run(self) -> None:
         everybody = [*self.eager, *self.clients]
-        for each in self.random.sample(everybody, len(everybody)):
+        for item in self.random.sample(everybody, len(everybody)):
             if self.random.random() < 0.6:
-                self.beat(each)
+                self.beat(item)
         self.world.after(STEP_MS)
         self.world.commit_all()
         self.check()
@@ -232,8 +232,10 @@ class Lives:
             self.protocols.append(protocol)
         together = sorted(
             [
-                *held(*(each for each in self.clients if each.name in there and each.epoch)),
-                *(p for each in self.eager if each.member_id in there for p in each.held),
+                *held(
+                    *(client for client in self.clients if client.name in there and client.epoch)
+                ),
+                *(p for item in self.eager if item.member_id in there for p in item.held),
             ]
         )
         assert len(together) == len(set(together)), "a partition is held by two"
@@ -262,4 +264,4 @@ def test_a_group_lives_through_it(seed: int) -> None:
         lives.run()
         if lives.is_well():
             break
-    assert lives.is_well(), [vars(each) for each in [*lives.eager, *lives.clients]]
+    assert lives.is_well(), [vars(client) for client in [*lives.eager, *lives.clients]]

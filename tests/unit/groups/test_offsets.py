@@ -11,11 +11,11 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core import records
 from tidemark_broker.groups.core.group_offsets import Changed
-from tidemark_broker.groups.core.offsets import TopicPartition
+from tidemark_broker.groups.core.offsets import OffsetKey
 from tidemark_broker.groups.core.records import record_of
-from tidemark_broker.groups.core.values import GroupState, Protocol
+from tidemark_broker.groups.core.values import GroupState, MemberProtocol
 
-T0 = TopicPartition("t", 0)
+T0 = OffsetKey("t", 0)
 P1 = TransactionalProducer(7, 1)
 RETENTION_MS = SETTINGS.offsets_retention_ms
 CHECK_MS = SETTINGS.retention_check_ms
@@ -37,7 +37,7 @@ def subscription(*topics: str) -> bytes:
 def consuming(*topics: str) -> tuple[World, str]:
     world = World()
     (member,) = world.stable(
-        1, protocols=(Protocol("range", subscription(*topics)),), session_ms=1_800_000
+        1, protocols=(MemberProtocol("range", subscription(*topics)),), session_ms=1_800_000
     )
     return world, member
 
@@ -112,10 +112,10 @@ def test_offsets_outlive_their_coordinator() -> None:
     world = World()
     world.commit(offsets={("t", 0): 5, ("t", 1): 6, ("u", 0): 7}, metadata="m", retention_ms=-1)
     world.commit(offsets={("t", 0): 8})
-    world.group_offsets.delete_offsets(GROUP, [TopicPartition("u", 0)])
+    world.group_offsets.delete_offsets(GROUP, [OffsetKey("u", 0)])
     other = world.failover()
     assert other.committed() == {("t", 0): 8, ("t", 1): 6}
-    assert other.offsets.of_group(GROUP)[TopicPartition("t", 1)].metadata == "m"
+    assert other.offsets.of_group(GROUP)[OffsetKey("t", 1)].metadata == "m"
     assert other.offsets.weight_bytes == world.offsets.weight_bytes
 
 
@@ -130,11 +130,11 @@ def test_an_offset_in_a_transaction_counts_once_that_is_committed(committed: boo
     assert world.committed() == {("t", 0): 5}
     assert world.offsets.of_transactions(GROUP) == (T0,)
     other = world.failover()
-    for each in (world, other):
-        assert each.offsets.is_pending(GROUP, T0)
-        each.group_offsets.end_transaction(P1, committed=committed, end_offset=9)
-        assert each.committed() == {("t", 0): 9 if committed else 5}
-        assert each.offsets.of_transactions(GROUP) == ()
+    for item in (world, other):
+        assert item.offsets.is_pending(GROUP, T0)
+        item.group_offsets.end_transaction(P1, committed=committed, end_offset=9)
+        assert item.committed() == {("t", 0): 9 if committed else 5}
+        assert item.offsets.of_transactions(GROUP) == ()
 
 
 def test_of_two_commits_the_later_one_counts() -> None:
@@ -153,7 +153,7 @@ def test_a_marker_ends_its_producers_transaction_only() -> None:
     world.group_offsets.end_transaction(TransactionalProducer(7, 0), committed=False, end_offset=9)
     world.group_offsets.end_transaction(P1, committed=True, end_offset=9)
     assert world.committed() == {("t", 0): 9}
-    assert set(world.offsets.of_transactions(GROUP)) == {T0, TopicPartition("t", 1)}
+    assert set(world.offsets.of_transactions(GROUP)) == {T0, OffsetKey("t", 1)}
     world.group_offsets.end_transaction(TransactionalProducer(8, 2), committed=False, end_offset=9)
     assert world.offsets.of_transactions(GROUP) == ()
     assert world.offsets.weight_bytes == world.offsets.of_group(GROUP)[T0].weight_bytes
@@ -165,7 +165,7 @@ def test_a_marker_ends_its_producers_transaction_only() -> None:
 def test_offsets_of_a_topic_that_is_consumed_stay() -> None:
     world, member = consuming("t")
     world.commit(member, 1, {("t", 0): 5, ("u", 0): 6})
-    gone = [T0, TopicPartition("u", 0), TopicPartition("u", 1)]
+    gone = [T0, OffsetKey("u", 0), OffsetKey("u", 1)]
     changed = world.group_offsets.delete_offsets(GROUP, gone)
     assert isinstance(changed, Changed)
     assert changed.errors == [

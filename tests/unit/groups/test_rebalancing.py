@@ -15,7 +15,7 @@ from tests.unit.groups.members import (
     World,
 )
 from tidemark_broker.groups.core.rebalancing import NEW_MEMBER_JOIN_TIMEOUT_MS
-from tidemark_broker.groups.core.values import GroupState, Identity, Protocol
+from tidemark_broker.groups.core.values import GroupState, MemberIdentity, MemberProtocol
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
 COMPLETING, STABLE = GroupState.COMPLETING_REBALANCE, GroupState.STABLE
@@ -33,7 +33,7 @@ def test_the_first_member_waits_for_more_and_leads() -> None:
     answer = first.join
     assert (answer.error, answer.generation_id) == (ErrorCode.none, 1)
     assert answer.leader == answer.member_id
-    assert [each.member_id for each in answer.members] == [answer.member_id]
+    assert [member.member_id for member in answer.members] == [answer.member_id]
     assert world.state is COMPLETING
 
 
@@ -43,9 +43,9 @@ def test_each_newcomer_puts_the_first_generation_off_as_long_as_a_rebalance_may_
     for _ in range(3):
         world.after(DELAY_MS - 500)
         told.append(world.join(rebalance_ms=8000))
-    assert not any(each.joins for each in told)
+    assert not any(item.joins for item in told)
     world.after(500)  # 8 s after the first one: 3 + 3 + 2
-    assert all(each.join.generation_id == 1 for each in told)
+    assert all(item.join.generation_id == 1 for item in told)
 
 
 def test_a_new_member_is_given_its_id_first() -> None:
@@ -71,10 +71,10 @@ def test_a_generation_waits_for_ids_that_were_given_away() -> None:
     world = World()
     ids = world.stable()
     pending = world.join(version=4).join.member_id
-    told = [world.join(each, protocols=(STICKY, RANGE)) for each in ids]
-    assert not any(each.joins for each in told)
+    told = [world.join(id_, protocols=(STICKY, RANGE)) for id_ in ids]
+    assert not any(item.joins for item in told)
     assert world.leave(pending) == [ErrorCode.none]
-    assert all(each.join.generation_id == 2 for each in told)
+    assert all(item.join.generation_id == 2 for item in told)
 
 
 @pytest.mark.parametrize(
@@ -111,23 +111,23 @@ def test_a_later_member_that_is_refused(join: dict[str, object], error: ErrorCod
 
 def test_a_protocol_that_all_have_is_chosen() -> None:
     world = World()
-    other = Protocol("other", b"")
+    other = MemberProtocol("other", b"")
     told = [
-        world.join(protocols=each)
-        for each in [(RANGE, STICKY), (STICKY, other, RANGE), (STICKY, RANGE), (other, RANGE)]
+        world.join(protocols=item)
+        for item in [(RANGE, STICKY), (STICKY, other, RANGE), (STICKY, RANGE), (other, RANGE)]
     ]
     world.begin()
-    assert {each.join.protocol_name for each in told} == {"range"}
+    assert {item.join.protocol_name for item in told} == {"range"}
 
 
 def test_votes_count_where_several_protocols_are_common() -> None:
     world = World()
-    told = [world.join(protocols=each) for each in [(RANGE, STICKY), (STICKY, RANGE)]]
+    told = [world.join(protocols=item) for item in [(RANGE, STICKY), (STICKY, RANGE)]]
     told.append(world.join(protocols=(STICKY, RANGE)))
     world.begin()
-    assert {each.join.protocol_name for each in told} == {"sticky"}
-    (leader,) = [each.join for each in told if each.join.members]
-    assert [each.metadata for each in leader.members] == [b"s", b"s", b"s"]
+    assert {item.join.protocol_name for item in told} == {"sticky"}
+    (leader,) = [item.join for item in told if item.join.members]
+    assert [member.metadata for member in leader.members] == [b"s", b"s", b"s"]
 
 
 # ------------------------------------------------------------ assignments
@@ -137,18 +137,18 @@ def test_all_members_are_answered_once_the_leaders_assignment_is_committed() -> 
     world = World()
     told = [world.join(), world.join()]
     world.begin()
-    leader, follower = (each.join.member_id for each in told)
+    leader, follower = (item.join.member_id for item in told)
     world.log.commits = False
     waiting = [world.sync(follower, 1), world.sync(leader, 1, {leader: b"L", follower: b"F"})]
-    assert not any(each.syncs for each in waiting)
+    assert not any(item.syncs for item in waiting)
     assert world.state is COMPLETING
     world.log.commit()
-    assert [each.sync.assignment for each in waiting] == [b"F", b"L"]
+    assert [item.sync.assignment for item in waiting] == [b"F", b"L"]
     assert world.state is STABLE
     assert world.sync(follower, 1).sync.assignment == b"F"  # its answer may have been lost
     recorded = world.log.groups[-1]
     assert recorded is not None
-    assert {each.member_id: each.assignment for each in recorded.members} == {
+    assert {member.member_id: member.assignment for member in recorded.members} == {
         leader: b"L",
         follower: b"F",
     }
@@ -158,7 +158,7 @@ def test_a_member_that_the_leader_left_out_gets_an_empty_assignment() -> None:
     world = World()
     told = [world.join(), world.join()]
     world.begin()
-    leader, follower = (each.join.member_id for each in told)
+    leader, follower = (item.join.member_id for item in told)
     waits = world.sync(follower, 1)
     world.sync(leader, 1, {"stranger": b"x"})
     assert waits.sync.assignment == b""
@@ -168,22 +168,22 @@ def test_a_member_that_joins_meanwhile_restarts_the_computation() -> None:
     world = World()
     told = [world.join(), world.join()]
     world.begin()
-    leader, follower = (each.join.member_id for each in told)
+    leader, follower = (item.join.member_id for item in told)
     world.log.commits = False
     waiting = [world.sync(follower, 1), world.sync(leader, 1, {leader: b"L"})]
     newcomer = world.join()
-    assert [each.sync.error for each in waiting] == [ErrorCode.rebalance_in_progress] * 2
+    assert [item.sync.error for item in waiting] == [ErrorCode.rebalance_in_progress] * 2
     world.log.commit()  # of a generation that is over
     assert world.state is PREPARING
     again = [world.join(leader), world.join(follower)]
-    assert {each.join.generation_id for each in (*again, newcomer)} == {2}
+    assert {item.join.generation_id for item in (*again, newcomer)} == {2}
 
 
 def test_an_assignment_that_cannot_be_recorded_is_everybodys_error() -> None:
     world = World()
     told = [world.join(), world.join()]
     world.begin()
-    leader, follower = (each.join.member_id for each in told)
+    leader, follower = (item.join.member_id for item in told)
     waits = world.sync(follower, 1)
     world.log.refuses = ErrorCode.coordinator_not_available
     assert world.sync(leader, 1, {}).sync.error is ErrorCode.coordinator_not_available
@@ -212,7 +212,7 @@ def test_a_member_without_a_sync_in_time_is_removed() -> None:
     world = World()
     told = [world.join(session_ms=1_000_000, rebalance_ms=20_000) for _ in range(2)]
     world.begin()
-    leader, follower = (each.join.member_id for each in told)
+    leader, follower = (item.join.member_id for item in told)
     world.sync(leader, 1, {leader: b"L"})
     assert world.state is STABLE
     world.after(20_000)
@@ -249,7 +249,7 @@ def test_a_member_that_waits_for_an_answer_is_not_silent() -> None:
     assert ids[0] in world.group.members
     world.after(REBALANCE_MS)
     assert told.join.generation_id == 2
-    assert [each.member_id for each in told.join.members] == [ids[0]]
+    assert [member.member_id for member in told.join.members] == [ids[0]]
 
 
 def test_a_new_member_that_waits_too_long_may_rejoin() -> None:
@@ -293,7 +293,7 @@ def test_a_follower_without_news_wakes_no_waiter() -> None:
 def test_a_member_with_new_metadata_starts_a_rebalance(who: int) -> None:
     world = World()
     ids = world.stable()
-    protocols = (RANGE,) if who == 0 else (Protocol("range", b"other"),)
+    protocols = (RANGE,) if who == 0 else (MemberProtocol("range", b"other"),)
     told = world.join(ids[who], protocols=protocols)
     assert told.joins == []
     assert world.state is PREPARING
@@ -305,9 +305,9 @@ def test_a_lost_answer_to_a_join_is_given_again() -> None:
     world = World()
     told = [world.join(), world.join()]
     world.begin()
-    for each in told:
-        again = world.join(each.join.member_id).join
-        assert (again.generation_id, again.members) == (1, each.join.members)
+    for item in told:
+        again = world.join(item.join.member_id).join
+        assert (again.generation_id, again.members) == (1, item.join.members)
     assert world.state is COMPLETING
 
 
@@ -328,7 +328,7 @@ def test_a_member_that_does_not_join_in_time_is_left_out() -> None:
     world.after(REBALANCE_MS - 1)
     assert told.joins == []
     world.after(1)
-    assert [each.member_id for each in told.join.members] == [first]
+    assert [member.member_id for member in told.join.members] == [first]
     assert world.heartbeat(second, 2) is ErrorCode.unknown_member_id
 
 
@@ -344,7 +344,7 @@ def test_another_member_leads_where_the_leader_does_not_join() -> None:
 def test_members_that_leave() -> None:
     world = World()
     first, second = world.stable()
-    assert world.leave(second, "nobody", Identity(first, "i")) == [
+    assert world.leave(second, "nobody", MemberIdentity(first, "i")) == [
         ErrorCode.none,
         ErrorCode.unknown_member_id,
         ErrorCode.unknown_member_id,
@@ -365,9 +365,9 @@ def test_members_that_leave() -> None:
 
 def test_a_static_member_takes_its_place_again_without_a_rebalance() -> None:
     world = World()
-    told = [world.join(instance_id=each) for each in "ab"]
+    told = [world.join(instance_id=item) for item in "ab"]
     world.begin()
-    first, second = (each.join.member_id for each in told)
+    first, second = (item.join.member_id for item in told)
     world.sync(second, 1, instance_id="b")
     world.sync(first, 1, {first: b"1", second: b"2"}, instance_id="a")
     again = world.join(instance_id="b", version=5).join
@@ -392,7 +392,7 @@ def test_a_static_leader_does_not_assign_in_the_middle_of_a_generation(version: 
         assert (again.leader, again.members, again.skip_assignment) == (old, (), False)
     else:
         assert (again.leader, again.skip_assignment) == (again.member_id, True)
-        assert [each.instance_id for each in again.members] == ["a"]
+        assert [member.instance_id for member in again.members] == ["a"]
 
 
 def test_the_former_process_of_a_static_member_is_fenced_where_it_waits() -> None:
@@ -410,7 +410,7 @@ def test_a_static_member_that_is_away_keeps_its_place_until_its_session_is_over(
     world = World()
     told = [world.join(instance_id="a"), world.join()]
     world.begin()
-    first, second = (each.join.member_id for each in told)
+    first, second = (item.join.member_id for item in told)
     world.sync(second, 1)
     world.sync(first, 1, {}, instance_id="a")
     waits = world.join(second, protocols=(STICKY, RANGE))
@@ -425,7 +425,7 @@ def test_a_static_member_is_sent_away_by_its_name() -> None:
     world = World()
     world.join(instance_id="a")
     world.begin()
-    assert world.leave(Identity("", "b"), Identity("", "a")) == [
+    assert world.leave(MemberIdentity("", "b"), MemberIdentity("", "a")) == [
         ErrorCode.unknown_member_id,
         ErrorCode.none,
     ]
@@ -440,8 +440,8 @@ def test_a_full_group_takes_no_more() -> None:
     ids = world.stable()
     assert world.join().join.error is ErrorCode.group_max_size_reached
     assert world.state is STABLE
-    told = [world.join(each) for each in ids]  # existing members may continue
-    assert [each.join.generation_id for each in told] == [2, 2]
+    told = [world.join(id_) for id_ in ids]  # existing members may continue
+    assert [item.join.generation_id for item in told] == [2, 2]
 
 
 def test_a_rebalance_takes_the_first_members() -> None:
@@ -453,7 +453,7 @@ def test_a_rebalance_takes_the_first_members() -> None:
     late = next(iter(world.group.members))
     assert world.join(late).join.error is ErrorCode.group_max_size_reached
     world.after(REBALANCE_MS)
-    assert all(each.join.error is ErrorCode.none for each in newcomers)
+    assert all(newcomer.join.error is ErrorCode.none for newcomer in newcomers)
 
 
 def test_a_full_broker_takes_no_more() -> None:
@@ -470,7 +470,7 @@ def test_what_a_member_says_must_have_room() -> None:
     world = World()
     ids = world.stable()
     world.room.limit_bytes = world.room.used_bytes + 50_000
-    much, more = (Protocol("range", bytes(n)) for n in (40_000, 60_000))
+    much, more = (MemberProtocol("range", bytes(n)) for n in (40_000, 60_000))
     assert world.join(protocols=(more,)).join.error is ErrorCode.group_max_size_reached
     assert world.join(ids[1], protocols=(more,)).join.error is ErrorCode.group_max_size_reached
     assert world.state is STABLE
@@ -482,8 +482,8 @@ def test_five_thousand_members_rebalance_in_no_time() -> None:
     world = World()
     began_s = time.process_time()
     ids = world.stable(5000)
-    told = [world.join(each, protocols=(STICKY, RANGE)) for each in ids]
-    assert all(each.join.generation_id == 2 for each in told)
+    told = [world.join(id_, protocols=(STICKY, RANGE)) for id_ in ids]
+    assert all(item.join.generation_id == 2 for item in told)
     assert world.leave(*ids[:2500]) == [ErrorCode.none] * 2500
     assert time.process_time() - began_s < 5  # it takes 0.2 s; through all members for each: 100 s
 
@@ -509,4 +509,4 @@ def test_waiting_members_are_answered_with_not_coordinator() -> None:
     other = world.failover()
     assert waits.join.error is ErrorCode.not_coordinator
     again = [other.join(first), other.join(second, protocols=(STICKY, RANGE))]
-    assert [each.join.generation_id for each in again] == [2, 2]
+    assert [item.join.generation_id for item in again] == [2, 2]

@@ -130,7 +130,7 @@ class ScriptedConsumer:
     def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         if self.refusal is not None:
             raise self.refusal
-        return [TopicPartition(each.topic, each.partition, 3) for each in places]
+        return [TopicPartition(place.topic, place.partition, 3) for place in places]
 
     def poll(self, timeout: float) -> Message | None:
         for what, topic, offset in self._left:
@@ -140,7 +140,7 @@ class ScriptedConsumer:
         return None
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        assert self.refusal or all(each.offset == 3 for each in partitions)
+        assert self.refusal or all(partition.offset == 3 for partition in partitions)
 
     incremental_assign = assign
 

@@ -51,7 +51,7 @@ def test_a_round_leaves_its_history_and_nothing_that_runs(cluster: Cluster) -> N
     told = [(event.type, event.f) for event in events]
     assert told == [("ok", "said"), ("ok", "note"), ("invoke", "send"), ("ok", "send")]
     note = events[1].value
-    assert cluster.topics == {note["topics"][each]: count for each, count in TOPICS.items()}
+    assert cluster.topics == {note["topics"][topic]: count for topic, count in TOPICS.items()}
     _assert_gone(note["pid"])
     assert set(threading.enumerate()) == threads
 

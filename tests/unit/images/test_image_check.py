@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from images.image_check import Outcome, TrialFailed
+from images.image_check import ImageCheckResult, TrialFailed
 
 PROGRAM = {
     "program/__init__.py": "",
@@ -26,8 +26,8 @@ def program(folder: Path, without: str = "") -> Path:
 
 
 def test_the_same_files_come_to_the_same(tmp_path: Path) -> None:
-    one = Outcome.here(program(tmp_path / "one"), ["program"])
-    assert one.differences(Outcome.here(program(tmp_path / "other"), ["program"])) == []
+    one = ImageCheckResult.here(program(tmp_path / "one"), ["program"])
+    assert one.differences(ImageCheckResult.here(program(tmp_path / "other"), ["program"])) == []
     assert one.imports["program.server"] == ""
     assert one.imports["never.there"].startswith("ModuleNotFoundError")
     assert one.surroundings["encoding"] == "utf-8"
@@ -36,12 +36,14 @@ def test_the_same_files_come_to_the_same(tmp_path: Path) -> None:
 
 
 def test_what_only_a_function_imports_is_missed_too(tmp_path: Path) -> None:
-    before = Outcome.here(program(tmp_path / "one"), ["program"])
-    after = Outcome.here(program(tmp_path / "other", without="needed/part.py"), ["program"])
+    before = ImageCheckResult.here(program(tmp_path / "one"), ["program"])
+    after = ImageCheckResult.here(
+        program(tmp_path / "other", without="needed/part.py"), ["program"]
+    )
     (line,) = before.differences(after)
     assert line.startswith("needed:part: ModuleNotFoundError")
 
 
 def test_a_program_that_is_not_there_has_not_been_tried(tmp_path: Path) -> None:
     with pytest.raises(TrialFailed, match="nothing_of_it"):
-        Outcome.here(tmp_path, ["nothing_of_it"])
+        ImageCheckResult.here(tmp_path, ["nothing_of_it"])

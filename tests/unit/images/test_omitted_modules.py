@@ -50,7 +50,7 @@ def missing_modules() -> set[str]:
 def sources() -> Iterator[tuple[str, Path]]:
     """The files of the packages that images have."""
     sets = (requirement_sets.SETS[name] for name in ("operator.txt", "broker.txt"))
-    roots = [Requirement(each) for roots in sets for each in roots]
+    roots = [Requirement(root) for roots in sets for root in roots]
     for name in sorted(requirement_sets._closure(roots)):
         for file in metadata.files(name) or ():
             path = file.as_posix()

@@ -7,7 +7,7 @@ import pytest
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.engines.kafka.desired_configs import (
-    Wanted,
+    DesiredConfigs,
     difference,
     in_force,
     throttles,
@@ -70,11 +70,11 @@ def test_kafkas_two_switches_stand_for_the_policies(
 
 
 def test_only_what_differs_and_is_ours_is_altered() -> None:
-    asked = Wanted({"retention.ms": "7", "cleanup.policy": "compact,delete"})
+    asked = DesiredConfigs({"retention.ms": "7", "cleanup.policy": "compact,delete"})
     own = {"retention.ms": "8", "cleanup.policy": "delete, compact", "a": "1", "b": "2"}
     found = difference(own, asked, {"retention.ms", "a"})
     assert (dict(found.set), found.unset) == ({"retention.ms": "7"}, ("a",))
-    assert not difference({"retention.ms": "007"}, Wanted({"retention.ms": "7"}), ())
+    assert not difference({"retention.ms": "007"}, DesiredConfigs({"retention.ms": "7"}), ())
 
 
 def test_what_amounts_to_the_same_is_left_as_it_is() -> None:
@@ -104,5 +104,5 @@ def test_throttled_are_those_that_are_read_and_those_that_read() -> None:
 
 def test_what_was_ours_is_taken_away_though_it_is_not_seen() -> None:
     """A look may be older than what has set it."""
-    found = difference({}, Wanted({"retention.ms": "7"}), {"retention.ms", "flush.ms"})
+    found = difference({}, DesiredConfigs({"retention.ms": "7"}), {"retention.ms", "flush.ms"})
     assert (dict(found.set), found.unset) == ({"retention.ms": "7"}, ("flush.ms",))

@@ -36,7 +36,7 @@ async def test_a_failed_batch_fails_for_its_requests_only() -> None:
     batches: Batches[str, None, int] = Batches(send, at_most=10)
     asked = [batches.ask("a", None), batches.ask("b", None)]
     found = await asyncio.gather(*asked, return_exceptions=True)
-    assert [str(each) for each in found] == ["no engine is available"] * 2
+    assert [str(item) for item in found] == ["no engine is available"] * 2
     fails = False
     assert await batches.ask("a", None) == 1
     with pytest.raises(EngineUnavailable, match="no answer for left out"):

@@ -10,23 +10,29 @@ from kio.schema.errors import ErrorCode
 from tests.unit.kafka_engine.test_desired_configs import topic
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import id_text
-from tidemark.kafka_client.values import Failure, Offset, PartitionView, Reassignment, TopicView
+from tidemark.kafka_client.values import (
+    Offset,
+    PartitionView,
+    Reassignment,
+    RequestFailure,
+    TopicView,
+)
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.adoption import Adoption
 from tidemark_operator.controller.model import TieringSpec, TopicInfo
 from tidemark_operator.controller.topics import Blocker
 from tidemark_operator.engines.kafka import cluster_snapshot, records, topic_rules
-from tidemark_operator.engines.kafka.cluster import Found
+from tidemark_operator.engines.kafka.cluster import FoundTopic
 
 ID = uuid.UUID(int=7)
 
 
-def found(*replicas: tuple[int, ...], **own: str) -> Found:
+def found(*replicas: tuple[int, ...], **own: str) -> FoundTopic:
     partitions = tuple(
         PartitionView(part, nodes[0], 0, nodes, nodes) for part, nodes in enumerate(replicas)
     )
     keys = {name.replace("_", "."): value for name, value in own.items()}
-    return Found(TopicView("t", ID, internal=False, partitions=partitions), keys)
+    return FoundTopic(TopicView("t", ID, internal=False, partitions=partitions), keys)
 
 
 def wanting(replicas: int = 1, annotation: str = "", **config: str) -> TopicInfo:
@@ -54,7 +60,7 @@ def reason(claimed: Adoption | Blocker) -> str:
     ],
 )
 def test_a_topic_is_taken_over_where_that_is_certain(
-    wanted: TopicInfo, there: Found, asked_for: bool, expected: str
+    wanted: TopicInfo, there: FoundTopic, asked_for: bool, expected: str
 ) -> None:
     assert reason(topic_rules.claim(wanted, there, asked_for=asked_for)) == expected
 
@@ -88,9 +94,9 @@ def test_what_is_taken_over_has_the_tiering_that_its_switches_say() -> None:
 
 
 def test_a_recoverable_error_is_retried_and_another_waits_for_a_user() -> None:
-    busy = topic_rules.refused(Failure(ErrorCode.not_controller), "it")
+    busy = topic_rules.refused(RequestFailure(ErrorCode.not_controller), "it")
     assert (busy.reason, busy.goes_on) == ("KafkaBusy", True)
-    wrong = topic_rules.refused(Failure(ErrorCode.invalid_config, "no such key"), "it")
+    wrong = topic_rules.refused(RequestFailure(ErrorCode.invalid_config, "no such key"), "it")
     assert (wrong.reason, wrong.goes_on) == ("ConfigRefused", False)
     assert wrong.message == "it: INVALID_CONFIG: no such key"
 
@@ -105,8 +111,8 @@ def test_replicas_that_no_broker_could_take_are_placeholders_of_the_picture() ->
 
 
 def test_a_leader_that_is_behind_is_distinguished_from_one_that_lost_records() -> None:
-    beyond = Failure(ErrorCode.offset_out_of_range)
-    behind = records._answer(-1, beyond, 5, Failure(ErrorCode.offset_not_available))
+    beyond = RequestFailure(ErrorCode.offset_out_of_range)
+    behind = records._answer(-1, beyond, 5, RequestFailure(ErrorCode.offset_not_available))
     assert behind.error_code == ErrorCode.offset_not_available.value
     lost = records._answer(-1, beyond, 5, Offset(3, -1, 2))
     assert (lost.error_code, lost.lost_from) == (ErrorCode.offset_out_of_range.value, 3)

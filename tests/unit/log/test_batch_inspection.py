@@ -125,7 +125,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key(bench: Bench) -> None:
         log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, reads=True)
     with pytest.raises(InvalidRecords) as refused:
         log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, contents=batch_contents(keyless))
-    assert [each.batch_index for each in refused.value.records] == [1]
+    assert [record.batch_index for record in refused.value.records] == [1]
     unread = BatchContents(unread="too much")
     with pytest.raises(RecordTooLarge):
         log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, contents=unread)

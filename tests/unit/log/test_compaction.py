@@ -75,9 +75,9 @@ def clean(
 
 def _records_of(data: bytes) -> list[DecodedRecord]:
     return [
-        each
+        decode_record
         for position, _ in iter_headers(data)
-        for each in decode_records(memoryview(data)[position:])
+        for decode_record in decode_records(memoryview(data)[position:])
     ]
 
 
@@ -86,9 +86,9 @@ def records(log: PartitionLog) -> list[tuple[int, bytes | None]]:
     found, offset = [], log.log_start_offset
     while offset < log.next_offset:
         part = log.read(offset, max_bytes=300, up_to_offset=log.next_offset, min_one=True)
-        for each in _records_of(part.data):
-            assert each.value == b"at %d" % each.offset
-            found.append((each.offset, each.key))
+        for item in _records_of(part.data):
+            assert item.value == b"at %d" % item.offset
+            found.append((item.offset, item.key))
         offset = part.next_offset
     return found
 
@@ -147,7 +147,7 @@ def test_an_invalid_record_removes_no_others(bench: LogBench, batch: bytes, numb
     kept, offset = list[int](), number + 51
     while offset < log.next_offset:
         part = log.read(offset, max_bytes=300, up_to_offset=log.next_offset, min_one=True)
-        kept += [each.offset for each in _records_of(part.data)]
+        kept += [item.offset for item in _records_of(part.data)]
         offset = part.next_offset
     assert kept == list(range(number + 51, number + 61))
     left = log.read(number, max_bytes=1, up_to_offset=log.next_offset, min_one=True).data
@@ -160,7 +160,7 @@ def test_a_read_at_a_removed_offset_returns_the_next_record(bench: LogBench) -> 
     first = records(log)[0][0]
     for offset in range(first):
         part = log.read(offset, max_bytes=1, up_to_offset=60, min_one=True)
-        assert [each.offset for each in _records_of(part.data)] == [first]
+        assert [item.offset for item in _records_of(part.data)] == [first]
         assert part.next_offset == first + 1
     found = log.offset_by_timestamp(T0)
     assert found is not None
@@ -174,7 +174,7 @@ def test_an_answer_is_not_one_empty_batch_alone(
     monkeypatch.setattr(candidate_selection, "GROUP_SEGMENTS_MAX", 1)
     log = written(bench)
     clean(log)
-    empty = [each for each in log.segments() if each.size_bytes == HEADER_BYTES]
+    empty = [item for item in log.segments() if item.size_bytes == HEADER_BYTES]
     assert len(empty) > 2
     for segment in empty:
         part = log.read(segment.base_offset, max_bytes=1, up_to_offset=60, min_one=True)
@@ -253,10 +253,10 @@ def test_a_concurrent_read_continues_through_a_cleaning(
     monkeypatch.setattr(Segment, "load", load)
     part = log.read(0, max_bytes=1000, up_to_offset=60, min_one=True)
     assert cleaned
-    assert all(each.value == b"at %d" % each.offset for each in _records_of(part.data))
+    assert all(item.value == b"at %d" % item.offset for item in _records_of(part.data))
     rest = [offset for offset, _ in records(log)]
-    assert {each.offset for each in _records_of(part.data)} <= set(rest)
-    assert part.next_offset > max(each.offset for each in _records_of(part.data))
+    assert {item.offset for item in _records_of(part.data)} <= set(rest)
+    assert part.next_offset > max(item.offset for item in _records_of(part.data))
 
 
 def test_a_reader_with_the_old_file_open_reads_it_to_the_end(bench: LogBench) -> None:
@@ -367,7 +367,7 @@ def test_damage_is_not_compacted_away(bench: LogBench) -> None:
     with pytest.raises(CorruptRecords, match="is not compacted"):
         clean(log)
     assert path.read_bytes() == data
-    assert {each.suffix for each in bench.directory.iterdir()}.isdisjoint({".cleaned", ".swap"})
+    assert {item.suffix for item in bench.directory.iterdir()}.isdisjoint({".cleaned", ".swap"})
 
 
 @pytest.mark.parametrize("suffix", [".log.swap", ".index.swap", ".log.cleaned"])

@@ -111,7 +111,7 @@ class History:
         assert list(left) == sorted(left)
         for offset, record in left.items():
             assert record == self.written[offset]
-        assert [each for each in self.written if each >= self.dirty_from and each not in left] == []
+        assert [item for item in self.written if item >= self.dirty_from and item not in left] == []
         assert _last(left) | _tombstones(self.written) == _last(self.written) | _tombstones(left)
         assert _values(left) == _values(self.written)
         self._check_producers()
@@ -147,17 +147,19 @@ def read(log: PartitionLog, max_bytes: int) -> dict[int, Written]:
     while offset < log.next_offset:
         part = log.read(offset, max_bytes=max_bytes, up_to_offset=log.next_offset, min_one=True)
         for position, header in iter_headers(part.data):
-            for each in decode_records(memoryview(part.data)[position:]):
-                assert each.key is not None
-                assert offset <= each.offset <= header.last_offset
-                found[each.offset] = Written(each.key, each.value, each.timestamp_ms)
+            for decode_record in decode_records(memoryview(part.data)[position:]):
+                assert decode_record.key is not None
+                assert offset <= decode_record.offset <= header.last_offset
+                found[decode_record.offset] = Written(
+                    decode_record.key, decode_record.value, decode_record.timestamp_ms
+                )
         assert part.next_offset > offset
         offset = part.next_offset
     return found
 
 
 def _last(records: dict[int, Written]) -> dict[bytes, bytes | None]:
-    return {each.key: each.value for each in records.values()}
+    return {record.key: record.value for record in records.values()}
 
 
 def _tombstones(records: dict[int, Written]) -> dict[bytes, bytes | None]:
@@ -263,7 +265,11 @@ def _committed(log: PartitionLog) -> dict[int, tuple[bytes, bytes | None]]:
     """Return the records that a read_committed consumer sees, computed as clients do."""
     stable = log.last_stable_offset
     begins = sorted(
-        ((each.first_offset, each) for each in log.aborted_transactions(0, stable)), reverse=True
+        (
+            (aborted_transaction.first_offset, aborted_transaction)
+            for aborted_transaction in log.aborted_transactions(0, stable)
+        ),
+        reverse=True,
     )
     aborted: set[int] = set()
     found: dict[int, tuple[bytes, bytes | None]] = {}
@@ -276,9 +282,9 @@ def _committed(log: PartitionLog) -> dict[int, tuple[bytes, bytes | None]]:
             if header.is_control:
                 aborted.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in aborted):
-                for each in decode_records(memoryview(part.data)[position:]):
-                    assert each.key is not None
-                    found[each.offset] = each.key, each.value
+                for decode_record in decode_records(memoryview(part.data)[position:]):
+                    assert decode_record.key is not None
+                    found[decode_record.offset] = decode_record.key, decode_record.value
         offset = part.next_offset
     return found
 
@@ -349,8 +355,8 @@ class Transactions:
     def check(self) -> None:
         stable = self.log.last_stable_offset
         seen = _committed(self.log)
-        expected = {at: each for at, each in sorted(self.committed.items()) if at < stable}
-        assert all(expected.get(at) == each for at, each in seen.items())
+        expected = {at: item for at, item in sorted(self.committed.items()) if at < stable}
+        assert all(expected.get(at) == item for at, item in seen.items())
         assert dict(seen[at] for at in sorted(seen)) == dict(expected.values())
 
     def reopen(self) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import parse_header, restamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker, build_end_marker, read_end_marker
 from tidemark.records.decode import decode_records
 from tidemark.records.rewriting import delete_horizon_ms, without_records
 from tidemark_broker.log import LogConfig, SegmentInfo
-from tidemark_broker.log.bounds import Bounds
+from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.compaction import batch_filter, candidate_selection
 from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch
 from tidemark_broker.log.compaction.candidate_selection import (
@@ -24,14 +24,14 @@ from tidemark_broker.log.compaction.candidate_selection import (
     dirtiness,
     fits_into_group,
 )
-from tidemark_broker.log.compaction.cleaning_pace import Pace
+from tidemark_broker.log.compaction.cleaning_pace import CleaningPace
 from tidemark_broker.log.compaction.compacted_batches import RewrittenBatches
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
 from tidemark_broker.log.compaction.transactions import CleanedTransactions
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000
-PACE = Pace(lambda: False, lambda _: 0.0)
+PACE = CleaningPace(lambda: False, lambda _: 0.0)
 
 # ------------------------------------------------------------------ the map of keys
 
@@ -49,7 +49,7 @@ def test_the_map_has_the_last_offset_of_each_key_until_it_is_full(
         number += 1
     assert len(offsets) == len(model) == min(max(int(slots * load_factor), 1), slots - 1)
     assert {key: offsets.get(key) for key in model} == model
-    assert [offsets.get(b"other-%d" % each) for each in range(100)] == [-1] * 100
+    assert [offsets.get(b"other-%d" % index) for index in range(100)] == [-1] * 100
     for key in model:  # of keys that are there more may be said
         offsets.put(key, number)
         assert offsets.get(key) == number
@@ -141,10 +141,10 @@ def test_what_of_transactions_may_go(
 ) -> None:
     transactions = CleanedTransactions()
     for _ in range(2):  # as where they span several segments
-        transactions.add_aborted(AbortedTransaction(*each) for each in aborted)
+        transactions.add_aborted(AbortedTxn(*item) for item in aborted)
     assert _may_drop(transactions, batches) == expected
     kept = [header.producer_id for header in map(parse_header, batches) if not header.is_control]
-    assert {each.producer_id for each in transactions.take_kept()} <= set(kept)
+    assert {item.producer_id for item in transactions.take_kept()} <= set(kept)
     assert transactions.take_kept() == []
 
 
@@ -157,7 +157,7 @@ def _filter(
     now_ms: int = T0,
     latest: int = 10**6,
     last_batches: Mapping[int, LastBatch] | None = None,
-    aborted: Iterable[AbortedTransaction] = (),
+    aborted: Iterable[AbortedTxn] = (),
 ) -> BatchFilter:
     offsets = OffsetMap(100 * SLOT_BYTES, 0.9)
     for key, offset in sorted(last.items(), key=lambda item: item[1]):
@@ -180,7 +180,9 @@ def _left(keep: BatchFilter, batch: bytes) -> bytes | None:
 
 
 def _offsets(batch: bytes | None) -> list[int] | None:
-    return None if batch is None else [each.offset for each in decode_records(batch)]
+    return (
+        None if batch is None else [decode_record.offset for decode_record in decode_records(batch)]
+    )
 
 
 @pytest.mark.parametrize("codec", [0, 1, 4])
@@ -215,7 +217,7 @@ def test_a_tombstone_stays_for_as_long_as_it_is_to_be_seen() -> None:
     assert first is not None
     assert _offsets(first) == [0, 1]
     assert delete_horizon_ms(parse_header(first)) == T0 + DAY_MS
-    assert [each.timestamp_ms for each in decode_records(first)] == [T0 - 1] * 2
+    assert [decode_record.timestamp_ms for decode_record in decode_records(first)] == [T0 - 1] * 2
     assert _left(_filter(last, now_ms=T0 + DAY_MS - 1), first) is first
     assert _offsets(_left(_filter(last, now_ms=T0 + DAY_MS), first)) == [1]
     assert _left(_filter({b"a": 0, b"b": 9}, now_ms=T0 + DAY_MS), first) is None
@@ -253,7 +255,7 @@ def test_a_batch_that_unpacks_to_too_much_stays_as_it_is(monkeypatch: pytest.Mon
 
 
 def test_aborted_data_is_removed_at_once_and_its_marker_later() -> None:
-    aborted = [AbortedTransaction(1, 0, 1, 0)]
+    aborted = [AbortedTxn(1, 0, 1, 0)]
     data, marker = _data(0), _marker(1, ABORT)
     keep = _filter({}, aborted=aborted, last_batches={1: LastBatch(0, 0)})
     assert _left(keep, data) == without_records(parse_header(data))
@@ -288,7 +290,7 @@ def _rewritten(steps: list[tuple[bytes, bool]]) -> list[tuple[int, int, int, int
         header = parse_header(batch)
         written += batches.kept(header, batch) if stays else batches.gone(header)
     written += batches.rest()
-    headers = [parse_header(each) for each in written]
+    headers = [parse_header(item) for item in written]
     for before, after in pairwise(headers):
         assert after.base_offset == before.next_offset
     return [(h.base_offset, h.last_offset, h.partition_leader_epoch, h.count) for h in headers]
@@ -326,13 +328,13 @@ def test_no_batch_reaches_into_another_leader_epoch() -> None:
 def test_no_batch_reaches_further_than_its_header_can_say() -> None:
     far = 2**31
     steps = [(_plain(0), True), (_plain(far - 1), False), (_plain(far), False)]
-    assert [each[:2] for each in _rewritten([*steps[:2]])] == [(0, far - 1)]
+    assert [item[:2] for item in _rewritten([*steps[:2]])] == [(0, far - 1)]
     batches = RewrittenBatches()
     written = [*batches.kept(parse_header(steps[0][0]), steps[0][0])]
     for batch, _ in steps[1:]:
         written += batches.gone(parse_header(batch))
     written += batches.rest()
-    assert [parse_header(each).last_offset for each in written] == [far - 1, far]
+    assert [parse_header(item).last_offset for item in written] == [far - 1, far]
 
 
 # ------------------------------------------------------------------ which log, which segments
@@ -372,7 +374,7 @@ def _dirtiness(
 ) -> Dirtiness:
     return dirtiness(
         _infos(10, 20, 30),
-        Bounds(log_start, log_start, 30, 30, 30),
+        LogBounds(log_start, log_start, 30, 30, 30),
         config,
         first_dirty=first_dirty,
         last_stable_offset=stable,

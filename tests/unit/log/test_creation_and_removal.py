@@ -203,7 +203,7 @@ def test_a_log_that_did_not_open_is_opened_when_it_can_be(
     manager.checkpoint()
     hidden = _hide(manager)
     manager = start()
-    assert [(each.topic, each.topic_id) for each in manager.failures] == [("t", None)]
+    assert [(failure.topic, failure.topic_id) for failure in manager.failures] == [("t", None)]
     assert manager.retry_opening("t", 0) is None
     with pytest.raises(StorageError, match="cannot be opened"):
         make(manager)

@@ -27,9 +27,9 @@ def test_it_is_the_first_with_the_largest_though_a_larger_one_was_deleted(
     def find(timestamp_ms: int) -> Dated | None:
         nonlocal look_ups
         look_ups += 1
-        return next((each for each in records if each.timestamp_ms >= timestamp_ms), None)
+        return next((record for record in records if record.timestamp_ms >= timestamp_ms), None)
 
     largest_ms = max((record.timestamp_ms for record in records), default=-1) + more_ms
-    expected = min(dated, key=lambda each: (-each.timestamp_ms, each.offset), default=None)
+    expected = min(dated, key=lambda item: (-item.timestamp_ms, item.offset), default=None)
     assert newest(find, largest_ms) == expected
     assert look_ups < 70

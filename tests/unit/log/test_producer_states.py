@@ -6,10 +6,10 @@ import pytest
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles.producer_snapshot import decode_snapshot, without_transactions
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.control import EndMarker
 from tidemark_broker.log import errors, producer_states
-from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch, ProducerEntry
+from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch, ProducerStateEntry
 from tidemark_broker.log.producer_states import ProducerLimit, ProducerStates, VerificationGuard
 
 PID = 7
@@ -123,14 +123,14 @@ def test_a_transaction_is_unstable_until_its_marker_is_committed() -> None:
     states.on_high_watermark(13)
     assert states.first_unstable_offset == 11
     aborted = states.note(end(13, commit=False, producer=8))
-    assert aborted == AbortedTransaction(8, 11, 13, 14)
+    assert aborted == AbortedTxn(8, 11, 13, 14)
     states.on_high_watermark(14)
     assert states.first_unstable_offset is None
 
 
 def test_an_aborted_transaction_has_the_last_stable_offset_at_its_end() -> None:
     states = having(data(0, 10, transactional=True), data(0, 11, producer=8, transactional=True))
-    assert states.note(end(12, commit=False, producer=8)) == AbortedTransaction(8, 11, 12, 10)
+    assert states.note(end(12, commit=False, producer=8)) == AbortedTxn(8, 11, 12, 10)
 
 
 def test_a_marker_without_records_ends_nothing() -> None:
@@ -198,7 +198,7 @@ def test_idle_producers_expire_and_those_within_a_transaction_stay() -> None:
     )
     states.expire(150, 100)
     states.expire(150, 100)
-    assert sorted(each.producer_id for each in states.active()) == [1, 3]
+    assert sorted(item.producer_id for item in states.active()) == [1, 3]
 
 
 def test_a_producer_of_old_records_is_not_idle() -> None:
@@ -207,7 +207,7 @@ def test_a_producer_of_old_records_is_not_idle() -> None:
     states.note(copied[0])
     for batch in copied[1:]:
         states.expire(1_000_000, 100)
-        assert [each.producer_id for each in states.active()] == [1]
+        assert [item.producer_id for item in states.active()] == [1]
         states.note(batch)
     states.expire(1_000_000, 100)
     states.expire(1_000_000, 100)
@@ -263,7 +263,7 @@ def test_producers_expire_whether_live_or_idle() -> None:
         states.note(data(0, number, producer=number, at_ms=number))
     for _ in range(2):
         states.expire(100 + 500, 100)
-    assert {each.producer_id for each in states.active()} == set(range(501, 1000))
+    assert {item.producer_id for item in states.active()} == set(range(501, 1000))
 
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["live", "packed"])
@@ -318,7 +318,7 @@ def test_a_snapshot_of_many_producers_contains_all() -> None:
     states.load(decode_snapshot(before.snapshot()))
     assert list(states.active()) == list(before.active())
     assert states.snapshot() == before.snapshot()
-    assert [each.producer_id for each in states.active(3)] == [997, 998, 999]
+    assert [item.producer_id for item in states.active(3)] == [997, 998, 999]
 
 
 def test_only_the_requested_producers_are_unpacked(
@@ -329,16 +329,16 @@ def test_only_the_requested_producers_are_unpacked(
     for number in range(1000):
         states.note(data(0, number, producer=number, at_ms=number))
     unpacked: list[bytes] = []
-    unpack = ProducerEntry.unpacked
+    unpack = ProducerStateEntry.unpacked
 
-    def noted(packed: bytes) -> ProducerEntry:
+    def noted(packed: bytes) -> ProducerStateEntry:
         unpacked.append(packed)
         return unpack(packed)
 
-    monkeypatch.setattr(ProducerEntry, "unpacked", noted)
+    monkeypatch.setattr(ProducerStateEntry, "unpacked", noted)
     for most in (0, 3, 500, 1000, 2000):
         unpacked.clear()
-        told = [each.producer_id for each in states.active(most)]
+        told = [item.producer_id for item in states.active(most)]
         assert told == [*range(1000)][max(0, 1000 - most) :]
         assert len(unpacked) <= most
     unpacked.clear()
@@ -405,6 +405,6 @@ def test_a_snapshot_without_transactions_has_the_same_producers() -> None:
     states = having(data(0, 3, transactional=True), data(0, 4, producer=8))
     again = ProducerStates()
     again.load(decode_snapshot(without_transactions(states.snapshot())))
-    assert [each.producer_id for each in again.active()] == [PID, 8]
+    assert [item.producer_id for item in again.active()] == [PID, 8]
     assert again.first_unstable_offset is None
     assert states.first_unstable_offset == 3

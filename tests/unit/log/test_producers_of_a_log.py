@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.log.conftest import T0, LogBench
 from tidemark.logfiles.producer_snapshot import decode_snapshot
-from tidemark.logfiles.transaction_index import AbortedTransaction, decode_aborted
+from tidemark.logfiles.transaction_index import AbortedTxn, decode_aborted
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
 from tidemark_broker.log import InvalidRecords, LogConfig, PartitionLog, errors, producer_replay
@@ -45,7 +45,7 @@ def finish(log: PartitionLog, producer: int, *, commit: bool, epoch: int = 0) ->
     ).base_offset
 
 
-def aborted_of(log: PartitionLog) -> list[AbortedTransaction]:
+def aborted_of(log: PartitionLog) -> list[AbortedTxn]:
     return log.aborted_transactions(log.local_log_start_offset, log.next_offset)
 
 
@@ -147,7 +147,7 @@ def test_aborted_transactions_are_found_over_segments(bench: LogBench) -> None:
     bench.fill(log, [1] * 20)
     finish(log, 1, commit=False)
     assert len(log.segments()) > 2
-    one, other = AbortedTransaction(2, 21, 22, 0), AbortedTransaction(1, 0, 43, 44)
+    one, other = AbortedTxn(2, 21, 22, 0), AbortedTxn(1, 0, 43, 44)
     for flushed in (False, True):
         if flushed:
             log.flush()
@@ -180,10 +180,10 @@ def test_a_log_that_starts_behind_the_tier_takes_its_producers_from_there(bench:
     snapshot = log.state.producers.snapshot()
     produce(log, 2, 0)
     log.truncate_fully_and_start_at(100, log_start_offset=0, epochs=(), producer_snapshot=snapshot)
-    assert [each.producer_id for each in known(log)] == [1]
+    assert [item.producer_id for item in known(log)] == [1]
     bench.crash(log)
     again = bench.open(log_start_offset=0, recovery_point=100)
-    assert [each.producer_id for each in known(again)] == [1]
+    assert [item.producer_id for item in known(again)] == [1]
     assert produce(again, 1, 3) == 100
 
 
@@ -202,7 +202,7 @@ def test_a_replica_that_dies_as_it_starts_from_the_tier_knows_its_producers(
     produce(log, 1, 0)
     snapshot = log.state.producers.snapshot()
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark_broker.log.truncation.Bounds.empty", dies)
+        patch.setattr("tidemark_broker.log.truncation.LogBounds.empty", dies)
         with pytest.raises(Died):
             log.truncate_fully_and_start_at(
                 100, log_start_offset=0, epochs=(), producer_snapshot=snapshot
@@ -210,7 +210,7 @@ def test_a_replica_that_dies_as_it_starts_from_the_tier_knows_its_producers(
     bench.crash(log)
     log = bench.open(log_start_offset=0)
     assert log.next_offset == 100
-    assert [each.producer_id for each in known(log)] == [1]
+    assert [item.producer_id for item in known(log)] == [1]
 
 
 def test_a_torn_snapshot_gives_way_to_the_one_before(bench: LogBench) -> None:
@@ -249,10 +249,13 @@ class Model:
 
     def after_a_cut(self, log: PartitionLog) -> None:
         self.next_sequence = {
-            each.producer_id: each.last_sequence + 1 for each in log.active_producers()
+            active_producer.producer_id: active_producer.last_sequence + 1
+            for active_producer in log.active_producers()
         }
         self.open = {
-            each.producer_id for each in log.active_producers() if each.txn_first_offset >= 0
+            active_producer.producer_id
+            for active_producer in log.active_producers()
+            if active_producer.txn_first_offset >= 0
         }
 
 
@@ -337,9 +340,9 @@ def test_no_reader_sees_a_half_rebuilt_log(
     seen = []
 
     def spied(*args: Any, **options: Any) -> Any:
-        for each in walk_produced(*args, **options):
+        for item in walk_produced(*args, **options):
             seen.append(log.last_stable_offset)
-            yield each
+            yield item
 
     monkeypatch.setattr(producer_replay, "walk_produced", spied)
     log.flush()

@@ -111,16 +111,16 @@ def test_every_actionable_state_has_an_alert() -> None:
     assert {alert for named in BY_CONDITION.values() for alert in named} <= alerts().keys()
     left = {}
     for kind, reasons in TABLE.items():
-        for each in reasons:
-            told = set(re.findall(r"(\w+)=(\w+)", each.conditions))
-            if each.action not in ("Nothing to do.", "Wait.") and not told & _WRONG.keys():
-                left[kind, each.name] = each.conditions
+        for reason in reasons:
+            told = set(re.findall(r"(\w+)=(\w+)", reason.conditions))
+            if reason.action not in ("Nothing to do.", "Wait.") and not told & _WRONG.keys():
+                left[kind, reason.name] = reason.conditions
     assert left.keys() == OTHERWISE.keys()
     assert set(filter(None, OTHERWISE.values())) <= alerts().keys()
 
 
 def test_reasons_that_alerts_name_are_given() -> None:
-    reasons = {each.name for reasons in TABLE.values() for each in reasons}
+    reasons = {item.name for reasons in TABLE.values() for item in reasons}
     for rule in rules():
         for pattern in re.findall(r'reason!?=~?"([^"]+)"', rule["expr"]):
             for name in pattern.split("|"):
@@ -200,7 +200,7 @@ def test_commands_of_a_runbook_are_there(name: str) -> None:
 
 
 def test_reasons_and_keys_that_runbooks_name_are_there() -> None:
-    reasons = {each.name for reasons in TABLE.values() for each in reasons}
+    reasons = {reason.name for reasons in TABLE.values() for reason in reasons}
     keys = (ROOT / "docs" / "reference" / "configuration.md").read_text("utf-8")
     for name in NAMES:
         for word in re.findall(r"`([A-Z]\w+[a-z])`", _text(name)):

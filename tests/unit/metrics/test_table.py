@@ -17,7 +17,7 @@ from tidemark.metrics import (
     tier_table,
     topic_table,
 )
-from tidemark.metrics.metric import Kind, Label, Metric, counter, gauge
+from tidemark.metrics.metric import Label, Metric, MetricType, counter, gauge
 from tidemark.tiering import TieringState
 from tidemark_broker.groups.core.consumer_values import ConsumerGroupState
 from tidemark_broker.groups.core.values import GroupState
@@ -36,7 +36,7 @@ def test_no_name_occurs_twice() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_metric_has_a_description_and_label_values(row: Metric) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9_]+", row.name)
-    assert (row.kind is Kind.COUNTER) == row.name.endswith("_total")
+    assert (row.kind is MetricType.COUNTER) == row.name.endswith("_total")
     assert re.fullmatch(r"\S.+\.", row.meaning)
     assert all(bool(label.values) != bool(label.bound) for label in row.labels)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tidemark_broker.net import partial_requests
-from tidemark_broker.net.partial_requests import LITTLE_BYTES, Reader, UnfinishedFrames
+from tidemark_broker.net.partial_requests import LITTLE_BYTES, FrameReader, UnfinishedFrames
 
 MUCH = 50 * 1024 * 1024
 
@@ -20,13 +20,13 @@ class Line:
         self.resumed: list[str] = []
         self.ended: list[str] = []
 
-    def reader(self, name: str, address: str = "10.0.0.1") -> Reader:
-        return Reader(address, self._notes(self.resumed, name), self._notes(self.ended, name))
+    def reader(self, name: str, address: str = "10.0.0.1") -> FrameReader:
+        return FrameReader(address, self._notes(self.resumed, name), self._notes(self.ended, name))
 
     def _notes(self, notes: list[str], name: str) -> Callable[[], None]:
         return lambda: notes.append(name)
 
-    def may_read(self, reader: Reader, missing_bytes: int = LITTLE_BYTES) -> bool:
+    def may_read(self, reader: FrameReader, missing_bytes: int = LITTLE_BYTES) -> bool:
         return self.frames.may_read(reader, 2 * MUCH, missing_bytes)
 
 
@@ -67,13 +67,13 @@ async def test_new_addresses_do_not_overtake_others_for_ever() -> None:
     first = line.reader("first", "a")
     assert line.may_read(first)
     good = [line.reader("good", "g") for _ in range(3)]
-    for each in good:
-        assert not line.may_read(each)
+    for item in good:
+        assert not line.may_read(item)
     readers = [first, *good]
     for number in range(8):
         readers.append(line.reader("new", f"n{number}"))
         line.may_read(readers[-1])
-        line.frames.left(next(each for each in readers if line.frames.has_turn(each)))
+        line.frames.left(next(reader for reader in readers if line.frames.has_turn(reader)))
         await asyncio.sleep(0)
     assert line.resumed.count("good") == 3
 
@@ -81,7 +81,7 @@ async def test_new_addresses_do_not_overtake_others_for_ever() -> None:
 async def test_all_continue_once_there_is_room() -> None:
     line = Line()
     readers = [line.reader(str(number)) for number in range(4)]
-    assert [line.may_read(each) for each in readers] == [True, False, False, False]
+    assert [line.may_read(reader) for reader in readers] == [True, False, False, False]
     line.frames.held(-1)
     assert line.resumed == ["1", "2", "3"]
 
@@ -127,8 +127,8 @@ async def test_slow_progress_extends_the_time_limit_to_a_maximum(
 async def test_a_reader_that_left_the_queue_is_not_called() -> None:
     line = Line()
     first, second, third = (line.reader(name) for name in ("1", "2", "3"))
-    for each in (first, second, third):
-        line.may_read(each)
+    for item in (first, second, third):
+        line.may_read(item)
     line.frames.left(second)
     line.frames.left(first)
     await asyncio.sleep(0)

@@ -21,7 +21,7 @@ from tidemark_operator.controller.broker_calls import (
     DisablementAnswer,
     TierDeletionAnswer,
 )
-from tidemark_operator.controller.deletion_values import DeletionAnswer
+from tidemark_operator.controller.deletion_values import PartitionDeletionResult
 from tidemark_operator.controller.export_values import JobSeen, JobWanted
 from tidemark_operator.controller.model import NO_LEADER
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT, RECORD_DELETION, TOPIC, Kind
@@ -145,7 +145,7 @@ class MortalWorld(ShellWorld):
             "empty_tier": lambda *_: TierDeletionAnswer(error_code=0),
             "deletion_points": points,
             "delete_records": lambda _, command: {
-                part: DeletionAnswer(low_watermark=point.offset)
+                part: PartitionDeletionResult(low_watermark=point.offset)
                 for part, point in command.points.items()
             },
         }

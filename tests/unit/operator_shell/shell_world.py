@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.controller.controller_world import SESSION_MS, registration_request
-from tidemark.export_job import Phase, Report
+from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark.wire import control
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.certificate_stores import SecretKeeper
@@ -31,9 +31,9 @@ from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
     DeleteCommand,
-    DeletionAnswer,
-    PointAnswer,
-    PointQuery,
+    DeletionPoint,
+    DeletionPointQuery,
+    PartitionDeletionResult,
 )
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.export_values import ABSENT, JobPhase, JobSeen, JobWanted
@@ -57,16 +57,16 @@ from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.conversions import cluster_id_of
 from tidemark_operator.objects.statuses import StatusWriter
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.pods.export_job import ExportRunIdentity
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.replica_logs import LogQuestions
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import ReconcilerServices
 from tidemark_operator.slices.committer import Committer
 from tidemark_operator.term.commit_effects import CommitEffects
-from tidemark_operator.term.takeover import TakeOver
+from tidemark_operator.term.takeover import Takeover
 
 NAMESPACE = "ns"
 UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
@@ -123,13 +123,13 @@ class FakeEngine(OwnEngine):
         return await self._answer("replica_logs", node_id, keys)
 
     async def deletion_points(
-        self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
-    ) -> dict[int, PointAnswer]:
+        self, node_id: int, topic_id: UUID, queries: Sequence[DeletionPointQuery]
+    ) -> dict[int, DeletionPoint]:
         return await self._answer("deletion_points", node_id, queries)
 
     async def delete_records(
         self, command: DeleteCommand, timeout_ms: int
-    ) -> dict[int, DeletionAnswer]:
+    ) -> dict[int, PartitionDeletionResult]:
         return await self._answer("delete_records", command.node_id, command)
 
 
@@ -174,14 +174,14 @@ class FakeJobs:
     async def forget(self, key: str) -> None:
         self.asked.append(f"forget {key}")
 
-    def end(self, key: str, number: int, report: Report | None = None, *, why: str = "") -> None:
+    def end(self, key: str, number: int, report: JobReport | None = None, *, why: str = "") -> None:
         """A job ends, well where it says so itself."""
-        well = report is not None and report.phase in (Phase.DONE, Phase.STOPPED)
+        well = report is not None and report.phase in (ExportJobPhase.DONE, ExportJobPhase.STOPPED)
         self.seen[key, number] = JobSeen(phase=JobPhase.ENDED, report=report, why=why, well=well)
 
     def run(self, key: str, number: int, **figures: int) -> None:
         """A job runs, and has said so."""
-        report = Report(phase=Phase.RUNNING, **figures)
+        report = JobReport(phase=ExportJobPhase.RUNNING, **figures)
         self.seen[key, number] = JobSeen(phase=JobPhase.RUNNING, report=report)
 
 
@@ -217,7 +217,7 @@ class ShellWorld:
         #: Much is to be done: writes are worth waiting for.
         self.busy = False
         self.now = utc_now
-        self.services: Services
+        self.services: ReconcilerServices
         self.reflector: Reflector
         self.questions: LogQuestions
 
@@ -281,7 +281,7 @@ class ShellWorld:
 
     def condition(self, kind: Kind, name: str, type_: str) -> tuple[str, str, str]:
         """Return status, reason and message of a condition."""
-        found = {each["type"]: each for each in self.status(kind, name)["conditions"]}[type_]
+        found = {item["type"]: item for item in self.status(kind, name)["conditions"]}[type_]
         return found["status"], found["reason"], found["message"]
 
     @staticmethod
@@ -293,8 +293,8 @@ class ShellWorld:
     @contextlib.asynccontextmanager
     async def term(self) -> AsyncIterator["ShellWorld"]:
         """Take over, and run the line of decisions."""
-        objects = ObjectStore()
-        taken = await TakeOver(
+        objects = ObjectCache()
+        taken = await Takeover(
             api=self.api,  # type: ignore[arg-type]
             namespace=NAMESPACE,
             identity="op",
@@ -306,7 +306,7 @@ class ShellWorld:
         keeper: Any = SecretKeeper(self.api, NAMESPACE)  # type: ignore[arg-type]
         reports = FirstReports()
         of_this = keeper, taken.cluster_key.name, taken.state.cluster.cluster_id, self.now
-        self.services = Services(
+        self.services = ReconcilerServices(
             cluster_key=taken.cluster_key,
             state=taken.state,
             committer=Committer(taken.state, taken.store, busy=lambda: self.busy, reports=reports),

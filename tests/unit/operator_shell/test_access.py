@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 
 THREADS = 4
 ROUNDS = 25
@@ -39,7 +39,7 @@ def test_a_certificate_is_complete_whichever_thread_requests_it_first(tmp_path: 
 
     def size_of_certificate(path: Path) -> int:
         begin.wait(10)
-        found = asyncio.run(Access(path).configuration())
+        found = asyncio.run(KubernetesAccess(path).configuration())
         return Path(str(found.ssl_ca_cert)).stat().st_size
 
     with ThreadPoolExecutor(THREADS) as pool:

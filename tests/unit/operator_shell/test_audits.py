@@ -91,7 +91,7 @@ async def test_a_topic_shows_the_last_audits_findings_until_the_next_one(
     assert (status, reason) == ("False", "DamageFound")
     for told in ("3 Missing", "partition 0, offsets 10 to 19, data/t-", "before offset 20"):
         assert told in message
-    (event,) = [each for each in world.events.emitted if each.reason == "DamageFound"]
+    (event,) = [item for item in world.events.emitted if item.reason == "DamageFound"]
     assert (event.key, event.message) == ("ns/t", message)
 
     old = audited(world, FindingKind.DAMAGED, age_ms=2 * VALID_MS)
@@ -106,9 +106,9 @@ async def test_a_topic_shows_the_last_audits_findings_until_the_next_one(
     assert (await after(audited(world, FindingKind.LINEAGE)))[0] == "False"
     assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")
     assert not [
-        each
-        for each in world.status(TOPIC, "plain")["conditions"]
-        if each["type"] == "RemoteIntegrity"
+        item
+        for item in world.status(TOPIC, "plain")["conditions"]
+        if item["type"] == "RemoteIntegrity"
     ]
 
 

@@ -179,7 +179,7 @@ async def test_a_drained_broker_reports_its_progress_and_stays(world: ShellWorld
     world.edit(BROKER, "broker-1", drain=False)
     await reconciler(world).reconcile(ONE)
     conditions = world.status(BROKER, "broker-1")["conditions"]
-    assert "Draining" not in [each["type"] for each in conditions]
+    assert "Draining" not in [condition["type"] for condition in conditions]
     assert "drain" not in world.status(BROKER, "broker-1")
 
 

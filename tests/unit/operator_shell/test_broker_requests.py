@@ -138,7 +138,7 @@ async def test_an_event_reports_once_that_a_replica_is_set_aside(asked: Asked) -
     )
     for _ in range(2):
         await asked.requests.broker_status(asked.report(set_aside=(replica,)))
-    (event,) = [each for each in world.events.emitted if each.reason == "ReplicaSetAside"]
+    (event,) = [item for item in world.events.emitted if item.reason == "ReplicaSetAside"]
     assert event.kind == "Topic"
     assert "broker 1 lacked records of partition 0" in event.message
     assert "offsets 0 to 9 are missing" in event.message

@@ -67,7 +67,7 @@ async def test_an_answer_finds_its_request_and_the_encoding_its_thread(
     wire.answer(0, broker_epoch=11)
     assert (await small).broker_epoch == 11
     assert (await large).broker_epoch == 12
-    assert [each is threading.main_thread() for each in threads] == [True, False]
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
     channel.close()
     with pytest.raises(ChannelClosed):
         await channel.call_large(REQUEST, UserStatesResponse, 5.0)

@@ -53,11 +53,13 @@ def test_a_cluster_is_ready_with_its_brokers_as_it_is_wanted_now(
 def test_failures_are_reported_for_each_check_within_one_time_limit() -> None:
     looked: list[str] = []
 
-    def never(name: str) -> check.Check:
-        return check.Check(name, lambda: looked.append(name) or "no")  # type: ignore[func-returns-value]
+    def never(name: str) -> check.InstallationCheck:
+        return check.InstallationCheck(name, lambda: looked.append(name) or "no")  # type: ignore[func-returns-value]
 
     said: list[str] = []
-    held = check.run([never("one"), check.Check("two", str), never("three")], 0.0, said.append)
+    held = check.run(
+        [never("one"), check.InstallationCheck("two", str), never("three")], 0.0, said.append
+    )
     assert not held
     assert said == ["FAILED: one: no", "ok: two", "FAILED: three: no"]
     assert looked == ["one", "three"]
@@ -67,7 +69,7 @@ def test_what_holds_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(check, "PAUSE_S", 0.001)
     answers = iter(["not yet", "not yet", ""])
     said: list[str] = []
-    assert check.run([check.Check("it", lambda: next(answers))], 60.0, said.append)
+    assert check.run([check.InstallationCheck("it", lambda: next(answers))], 60.0, said.append)
     assert said == ["ok: it"]
 
 

@@ -172,7 +172,7 @@ async def test_a_condition_reports_leftovers_of_a_sweep_until_they_are_deleted(
         world.journal.clear()
         await reconciler.reconcile(MAIN)
         conditions = world.status(CLUSTER, "main")["conditions"]
-        return [each["reason"] for each in conditions if each["type"] == "TierSwept"]
+        return [condition["reason"] for condition in conditions if condition["type"] == "TierSwept"]
 
     def swept(left: Left) -> None:
         lease = SweepLease(store, "broker 1", lambda: 1_800_000_000_000).take()

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
-from tidemark_operator.kube.errors import Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.reconcile.clusters import LEAVING_CHECK_S, ClusterReconciler
@@ -125,11 +125,11 @@ async def test_the_next_operator_continues_an_interrupted_teardown(
         world = await controlled()
         world.server.delete("user", CLUSTER, "main")
         world.api.calls.clear()
-        world.api.fail_at(number, Unavailable(0, "killed"), after=after)
+        world.api.fail_at(number, ApiServerUnavailable(0, "killed"), after=after)
         killed = False
         try:
             await buried(world)
-        except Unavailable:
+        except ApiServerUnavailable:
             killed = True
         world.api.revive()
         if not killed:

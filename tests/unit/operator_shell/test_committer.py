@@ -11,7 +11,7 @@ from tests.unit.operator_shell.test_slice_store import WRITE, Slices
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import BrokerInfo
-from tidemark_operator.kube.errors import Conflict, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict
 from tidemark_operator.kube.kinds import PARTITION_SLICE
 from tidemark_operator.leadership.terms import ControllerFenced, NotLeading
 from tidemark_operator.reconcile.first_reports import FirstReports
@@ -140,7 +140,7 @@ async def test_of_a_group_that_does_not_fit_only_what_does_not_fit_is_refused(
     found = await asyncio.gather(
         *(line.committer.decide(put(number)) for number in range(6)), return_exceptions=True
     )
-    assert [type(each) for each in found] == [int, int, int, SliceFull, int, int]
+    assert [type(item) for item in found] == [int, int, int, SliceFull, int, int]
 
 
 async def test_a_registration_counts_once_it_is_written_and_after_its_slices(line: Line) -> None:
@@ -150,7 +150,7 @@ async def test_a_registration_counts_once_it_is_written_and_after_its_slices(lin
         return "registered"
 
     def unavailable() -> bool:
-        raise Unavailable(0, "no answer")
+        raise ApiServerUnavailable(0, "no answer")
 
     line.notes.refuse = [unavailable, lambda: False]
     assert await line.committer.decide(register) == "registered"
@@ -163,8 +163,8 @@ async def test_the_end_of_the_term_reaches_present_and_later_waiters(
     line: Line,
 ) -> None:
     body = line.slices.server.of_kind(PARTITION_SLICE)
-    for each in body:
-        line.slices.server.replace("other", PARTITION_SLICE, {**each, "controllerEpoch": 8})
+    for item in body:
+        line.slices.server.replace("other", PARTITION_SLICE, {**item, "controllerEpoch": 8})
     with pytest.raises(NotLeading):
         await line.committer.decide(put(1))
     with pytest.raises(ControllerFenced):

@@ -8,9 +8,9 @@ import pytest
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.operator_shell.shell_world import NAMESPACE
 from tidemark_operator.kube import definitions as definition_reads
-from tidemark_operator.kube.errors import Forbidden, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, Forbidden
 from tidemark_operator.kube.kinds import TOPIC, USER, Json, Key, Kind, key_of
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.term.definitions import DefinitionWatch
 
 FINALIZER = "tidemark.dev/topic"
@@ -22,7 +22,7 @@ class World:
     def __init__(self) -> None:
         self.server = FakeApiServer()
         self.api = FakeKubeApi(self.server)
-        self.store = ObjectStore()
+        self.store = ObjectCache()
         self.store.listener = self
         self.delivered: list[tuple[Key, bool]] = []
         self.news_came = asyncio.Event()
@@ -95,7 +95,7 @@ async def test_what_goes_with_its_definition_stays_as_it_was(world: World) -> No
     world.delete(USER, "alice")
     await world.look()
     await world.look()
-    assert not any("gone" in each or "deleting" in each for each in world.news)
+    assert not any("gone" in item or "deleting" in item for item in world.news)
     assert world.delivered == []
     for body in (topic, user):
         held = world.store.get(key_of(body))
@@ -110,7 +110,7 @@ async def test_what_goes_with_its_definition_stays_as_it_was(world: World) -> No
         assert world.store.keep(kind, set(), world.server.version + 1) == []
     await world.look()
     assert world.store.has_vanished(key_of(topic))
-    assert not any("gone" in each for each in world.news)
+    assert not any("gone" in item for item in world.news)
 
 
 async def test_without_the_right_to_read_definitions_a_creation_is_tried(world: World) -> None:
@@ -167,7 +167,7 @@ async def test_where_it_is_not_known_data_is_kept_and_users_are_out(world: World
     world.delete(TOPIC, "t")
     world.delete(USER, "alice")
     world.api.refuses_definitions = Forbidden(403, "definitions are not for it")
-    world.api.refuses_creation = Unavailable(503, "away")
+    world.api.refuses_creation = ApiServerUnavailable(503, "away")
     await world.look()
     assert world.delivered == []
     text = 'topics.tidemark.dev is forbidden: User "op" cannot create resource "topics"'

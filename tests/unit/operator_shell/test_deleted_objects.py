@@ -81,7 +81,7 @@ async def test_a_deleted_object_that_other_finalizers_hold_is_not_ready(
     assert ("orphaned" in message) == (case == "orphaned Topic")
     assert world.condition(kind, "x", "Reconciling")[0] == "False"
     assert world.condition(kind, "x", "Stalled")[0] == "False"
-    assert {each["type"] for each in world.status(kind, "x")["conditions"]} == {
+    assert {item["type"] for item in world.status(kind, "x")["conditions"]} == {
         "Ready",
         "Reconciling",
         "Stalled",

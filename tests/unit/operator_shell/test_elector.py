@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
-from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import LEASE, Json
 from tidemark_operator.leadership import elector as elector_module
@@ -22,7 +22,7 @@ class Candidate:
         self.api = FakeKubeApi(server, name)
         self.news: list[str] = []
         self.elector = Elector(
-            Access("https://api"),
+            KubernetesAccess("https://api"),
             LeaseName("ns", "operator", name),
             TIMES,
             on_started=lambda: self.news.append("won"),

@@ -13,7 +13,7 @@ from tidemark_operator.controller.events import EventType, normal
 from tidemark_operator.events import Aggregator, EventWriter
 from tidemark_operator.kube.kinds import EVENT, TOPIC, Json
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 
 PLACED = normal("Topic", "ns/t", "PartitionsPlaced", "3 partitions placed")
 
@@ -24,7 +24,7 @@ class World:
     def __init__(self) -> None:
         self.server = FakeApiServer()
         self.api = FakeKubeApi(self.server)
-        self.objects = ObjectStore()
+        self.objects = ObjectCache()
         self.topic = self.server.create("user", TOPIC, "ns", {"metadata": {"name": "t"}})
         self.objects.put(self.topic)
         self.writer = EventWriter(self.api, self.objects, "operator-1", Metrics())  # type: ignore[arg-type]

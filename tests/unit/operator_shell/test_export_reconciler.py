@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
-from tidemark.export_job import Phase, Report
+from tidemark.export_job import ExportJobPhase, JobReport
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.exports import LOOK_MS, SOON_MS
 from tidemark_operator.kube.errors import Conflict
@@ -126,7 +126,9 @@ async def test_figures_and_conditions_of_a_job_that_runs(world: ShellWorld) -> N
 async def test_a_failed_job_is_reported_and_restarted(world: ShellWorld) -> None:
     """The exit of JobFailed: nothing has to be done where the cause passes."""
     await running(world)
-    world.jobs.end(X, 1, Report(phase=Phase.FAILED, message="the store said 503", lag=5))
+    world.jobs.end(
+        X, 1, JobReport(phase=ExportJobPhase.FAILED, message="the store said 503", lag=5)
+    )
     await settle(world)
     assert run_of(world)["outcome"] == "Failed"
     reason, text = world.condition(EXPORT, "x", "Ready")[1:]
@@ -174,7 +176,7 @@ async def test_a_table_taken_over_by_another_job_is_not_fought_for(world: ShellW
     """The exit of TableTakenOver: suspend it, and back."""
     await running(world)
     text = "another job (j, epoch 9) has taken the table over"
-    world.jobs.end(X, 1, Report(phase=Phase.SUPERSEDED, message=text))
+    world.jobs.end(X, 1, JobReport(phase=ExportJobPhase.SUPERSEDED, message=text))
     await settle(world)
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "TableTakenOver")
     assert await reconcile(world) is None
@@ -378,7 +380,7 @@ async def test_an_invalid_schedule_is_corrected(world: ShellWorld) -> None:
     world.edit(EXPORT, "x", schedule="0 * * * *")
     await reconcile(world)  # it is older than an hour
     assert ready(world) == ("True", "Running")
-    world.jobs.end(X, 1, Report(phase=Phase.DONE))
+    world.jobs.end(X, 1, JobReport(phase=ExportJobPhase.DONE))
     await settle(world)
     assert 0 < (await reconcile(world) or 0) <= 3600
     assert ready(world) == ("True", "Scheduled")
@@ -444,7 +446,7 @@ async def test_a_user_that_the_operator_gives_no_secret_is_no_use(world: ShellWo
     make_secret(world, "out", labels=USER_SECRETS.labels)
     await reconcile(world)
     files = world.jobs.wanted[X].files
-    assert {(each.option, each.secret, each.key) for each in files} == {
+    assert {(file.option, file.secret, file.key) for file in files} == {
         ("kafka.ssl.certificate.location", "out", "user.crt"),
         ("kafka.ssl.key.location", "out", "user.key"),
     }

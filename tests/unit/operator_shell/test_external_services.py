@@ -13,8 +13,14 @@ from tests.unit.operator_shell.shell_world import ShellWorld
 from tests.unit.pods.pod_values import POD
 from tidemark_operator.controller.external_listeners import endpoints
 from tidemark_operator.controller.status import broker_status, cluster_status
-from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError, NotFound, Unavailable
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, NODE, SERVICE, Json, Kind, Listed
+from tidemark_operator.kube.errors import (
+    ApiServerUnavailable,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotFound,
+)
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, NODE, SERVICE, Json, Kind, ObjectList
 from tidemark_operator.pods.identity import MANAGER
 from tidemark_operator.reconcile.external_listeners import (
     CHECK_S,
@@ -52,7 +58,7 @@ class ServicesApi:
         fields = [] if old is None else old["metadata"]["managedFields"]
         made["metadata"] |= {
             "uid": f"uid of {name}",
-            "managedFields": [each for each in fields if each["manager"] != MANAGER],
+            "managedFields": [field for field in fields if field["manager"] != MANAGER],
         }
         for port in made["spec"]["ports"]:
             port.setdefault("nodePort", 31000 + len(self.services))
@@ -62,20 +68,22 @@ class ServicesApi:
 
     async def list_all(
         self, kind: Kind, namespace: str, *, label_selector: str = "", name: str = ""
-    ) -> Listed:
+    ) -> ObjectList:
         self.calls.append(f"list {name or kind.plural}")
         if name:
-            return Listed([each for each in (self.services.get(name),) if each], resource_version=1)
+            return ObjectList(
+                [item for item in (self.services.get(name),) if item], resource_version=1
+            )
         if kind is NODE:
             if NODE.kind in self.refuses:
                 raise self.refuses[NODE.kind]
-            return Listed(self.nodes, resource_version=1)
+            return ObjectList(self.nodes, resource_version=1)
         found = [
-            copy.deepcopy(each)
-            for each in self.services.values()
-            if all(_has(each["metadata"]["labels"], part) for part in label_selector.split(","))
+            copy.deepcopy(service)
+            for service in self.services.values()
+            if all(_has(service["metadata"]["labels"], part) for part in label_selector.split(","))
         ]
-        return Listed(found, resource_version=1)
+        return ObjectList(found, resource_version=1)
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> Json:
         self.calls.append(f"delete {name}")
@@ -134,8 +142,8 @@ class Keeper:
 
     def condition(self) -> tuple[str, str] | None:
         found = {
-            each["type"]: each
-            for each in self.world.known(BROKER, "broker-1")["status"]["conditions"]
+            item["type"]: item
+            for item in self.world.known(BROKER, "broker-1")["status"]["conditions"]
         }
         told = found.get("ExternalAddress")
         return None if told is None else (told["reason"], told["message"])
@@ -236,7 +244,9 @@ async def test_an_unneeded_service_is_deleted_and_no_other(keeper: Keeper) -> No
 
 
 @pytest.mark.parametrize(
-    "error", [Invalid(422, "taken"), Unavailable(0, "no answer")], ids=["refused", "unknown"]
+    "error",
+    [Invalid(422, "taken"), ApiServerUnavailable(0, "no answer")],
+    ids=["refused", "unknown"],
 )
 async def test_a_service_created_before_a_refusal_is_deleted_with_the_listener(
     keeper: Keeper, error: KubeError
@@ -251,7 +261,7 @@ async def test_a_service_created_before_a_refusal_is_deleted_with_the_listener(
     two.append(another | {"external": {"type": "NodePort"}})
     keeper.world.edit(BROKER, "broker-1", pod=POD | {"listeners": two})
     keeper.api.refuses["broker-1-second"] = error
-    with contextlib.suppress(Unavailable):
+    with contextlib.suppress(ApiServerUnavailable):
         await keeper.keep()
     assert list(keeper.api.services) == [NAME]
     keeper.world.edit(BROKER, "broker-1", pod=pod(""))
@@ -308,7 +318,7 @@ async def test_a_change_that_is_refused_takes_no_clients_way_away(keeper: Keeper
     assert reason == "AddressRefused"
     assert f"kubectl delete service {NAME}" in message
     assert world.status(BROKER, "broker-1")["externalEndpoints"] == told
-    assert [each.host for each in endpoints(state, state.brokers[1])] == ["192.0.2.7"]
+    assert [endpoint.host for endpoint in endpoints(state, state.brokers[1])] == ["192.0.2.7"]
 
 
 async def test_a_service_of_another_owner_is_not_taken_over(keeper: Keeper) -> None:

@@ -34,7 +34,7 @@ from tidemark_operator.reconcile.first_reports import (
 )
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass
-from tidemark_operator.settings import Settings
+from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.slices import committer
 from tidemark_operator.term import broker_requests
 from tidemark_operator.term.pacemaker import TICK_S, UNREACHED_TURNS, Pacemaker
@@ -381,7 +381,7 @@ async def test_of_two_processes_that_waited_one_is_admitted(
         for process, at in ((70, 5), (71, directory))
     ]
     await many_turns()
-    assert not any(each.done() for each in coming)
+    assert not any(item.done() for item in coming)
     services.first_reports.presented(2)
     async with asyncio.timeout(10):
         first, second = await asyncio.gather(*coming)
@@ -412,7 +412,7 @@ async def test_an_isr_change_is_put_off_in_time_and_decided_when_it_comes_again(
     with nothing_is_written(asked):
         early = await asked.requests.alter_partition(request)
     assert early.error_code == 0, "the session continues"
-    assert [each.error_code for each in early.results] == [NOT_ATTEMPTED, NOT_ATTEMPTED]
+    assert [result.error_code for result in early.results] == [NOT_ATTEMPTED, NOT_ATTEMPTED]
     all_report(asked)
     assert (await asked.requests.alter_partition(request)).results[0].error_code == 0
     assert the_row(asked).isr == (1,)
@@ -453,7 +453,7 @@ def expected_by(asked: Asked, looked: Looked = NOBODY) -> FirstReports:
         OwnBrokers(services.state, asked.requests),
         asked,  # type: ignore[arg-type]
         asked.requests,
-        settings=Settings(namespace=NAMESPACE),
+        settings=OperatorSettings(namespace=NAMESPACE),
         leads=lambda: True,
         last_pass=LastPass(),
     )
@@ -512,7 +512,7 @@ async def test_a_new_cluster_waits_for_no_broker() -> None:
 def test_live_brokers_connect_in_time_for_their_sessions() -> None:
     """Also where one of the operator's addresses does not answer."""
     comes_s = client._LONGEST_PAUSE_S + controller_discovery.DIAL_S
-    assert comes_s < OTHERS_TURNS * TICK_S < Settings().session_timeout_s
+    assert comes_s < OTHERS_TURNS * TICK_S < OperatorSettings().session_timeout_s
     assert OTHERS_TURNS * TICK_S < broker_requests.FIRST_REPORTS_S < status._TIMEOUT_S
     assert broker_requests.FIRST_REPORTS_S < client._TIMEOUT_S
 

@@ -14,7 +14,7 @@ from tests.unit.operator_shell.watched_server import WatchedApi, WatchedServer
 from tidemark.backoff import Backoff
 from tidemark_operator.kube import informer, line_stream
 from tidemark_operator.kube.client import WATCH_S, KubeApi
-from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, Forbidden, KubeError, NotFound
 from tidemark_operator.kube.informer import Informer
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
 from tidemark_operator.kube.line_stream import LineTooLong, split_lines
@@ -149,7 +149,11 @@ async def test_after_410_a_full_list_finds_deleted_objects(world: World, told_in
 
 @pytest.mark.parametrize(
     "error",
-    [Unavailable(0, "nothing came"), Unavailable(503, "restarts"), Unavailable(429, "busy")],
+    [
+        ApiServerUnavailable(0, "nothing came"),
+        ApiServerUnavailable(503, "restarts"),
+        ApiServerUnavailable(429, "busy"),
+    ],
     ids=["silent", "restarted", "busy"],
 )
 async def test_a_failed_watch_resumes_where_it_was(world: World, error: KubeError) -> None:
@@ -163,7 +167,7 @@ async def test_a_failed_watch_resumes_where_it_was(world: World, error: KubeErro
 async def test_a_list_counts_once_a_watch_continues_from_it(world: World) -> None:
     world.server.forget()
     world.api.end_watch()
-    world.api.fail("watch", Unavailable(0, "no answer"))
+    world.api.fail("watch", ApiServerUnavailable(0, "no answer"))
     world.delete("b")
     await many_turns()
     assert await world.news() == ["found a", "all: a"]
@@ -172,7 +176,7 @@ async def test_a_list_counts_once_a_watch_continues_from_it(world: World) -> Non
 
 
 async def test_a_persistent_failure_of_a_watch_leads_to_a_list(world: World) -> None:
-    world.api.fail("watch", Unavailable(504, "too large"), times=informer.LISTED_AFTER)
+    world.api.fail("watch", ApiServerUnavailable(504, "too large"), times=informer.LISTED_AFTER)
     world.api.end_watch()
     assert await world.news() == ["found a", "found b", "all: a b"]
 
@@ -255,8 +259,8 @@ async def test_a_watch_that_never_begins_is_no_good_one_however_long_it_takes(
 ) -> None:
     """A busy API server refuses late: the pauses grow all the same, and all is listed at last."""
     monkeypatch.setattr(informer, "GOOD_S", -1.0)
-    world.api.fail("watch", Unavailable(504, "too large"), times=informer.LISTED_AFTER)
-    world.api.end_watch(Unavailable(0, "restarts"))
+    world.api.fail("watch", ApiServerUnavailable(504, "too large"), times=informer.LISTED_AFTER)
+    world.api.end_watch(ApiServerUnavailable(0, "restarts"))
     assert await world.news() == ["found a", "found b", "all: a b"]
 
 

@@ -211,8 +211,8 @@ _SKIPPED = (
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _timeless(each) for name, each in value.items() if name not in _SKIPPED}
-    return [_timeless(each) for each in value] if isinstance(value, list) else value
+        return {name: _timeless(item) for name, item in value.items() if name not in _SKIPPED}
+    return [_timeless(item) for item in value] if isinstance(value, list) else value
 
 
 async def begun(flow: Flow, tier: Path, clock: WallClock) -> MortalWorld:

@@ -9,7 +9,7 @@ import pytest
 from tests.loop_turns import many_turns
 from tests.unit.operator_shell.shell_world import FakeEngine, ShellWorld
 from tests.unit.operator_shell.test_record_deletion_reconciler import points
-from tidemark_operator.controller.deletion_values import DeletionAnswer
+from tidemark_operator.controller.deletion_values import PartitionDeletionResult
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
 from tidemark_operator.reconcile.leader_query_slots import AT_ONCE, LeaderTurns
@@ -50,7 +50,7 @@ async def world() -> AsyncIterator[ShellWorld]:
     made.engine.answers = {
         "deletion_points": points,
         "delete_records": lambda _, command: {
-            part: DeletionAnswer(low_watermark=point.offset)
+            part: PartitionDeletionResult(low_watermark=point.offset)
             for part, point in command.points.items()
         },
     }
@@ -116,7 +116,7 @@ async def test_hundreds_that_wait_for_a_hung_leader_leave_the_workers_to_others(
         if world.status(RECORD_DELETION, name)
     ]
     assert len(told) == len(waiting) - AT_ONCE
-    assert {each[:2] for each in told} == {("Unknown", "Resolving")}
+    assert {item[:2] for item in told} == {("Unknown", "Resolving")}
     assert f"broker {hung} has not answered" in told[0][2]
     engine.go_on()
     async with asyncio.timeout(LONG_S):

@@ -118,7 +118,7 @@ async def test_lost_records_are_an_event_of_the_topic() -> None:
         await world.begin()
         world.lost[1] = range(900, 1000)
         await world.ask()
-        (event,) = [each for each in world.events.emitted if each.reason == "RecordsLost"]
+        (event,) = [item for item in world.events.emitted if item.reason == "RecordsLost"]
         assert event.key == "ns/t"
         assert "900" in event.message
 

@@ -39,7 +39,7 @@ class AppliesApi:
         return made
 
     async def list_all(self, *_: Any, name: str = "", **__: Any) -> list[Json]:
-        return [each for each in self.live if each["metadata"]["name"] == name]
+        return [item for item in self.live if item["metadata"]["name"] == name]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def brokers_of(world: ShellWorld, api: AppliesApi) -> MadeBrokers:
 def stalled(world: ShellWorld) -> tuple[str, str, str]:
     state = world.services.state
     conditions: Any = cluster_status(state, generation=1, now_ms=0).status["conditions"]
-    (found,) = [each for each in conditions if each["type"] == "Stalled"]
+    (found,) = [condition for condition in conditions if condition["type"] == "Stalled"]
     return found["status"], found["reason"], found["message"]
 
 
@@ -134,7 +134,7 @@ async def test_at_rest_nothing_is_written(world: ShellWorld) -> None:
     for _ in range(5):
         await keeper.keep(MAIN, body)
     assert len(api.applied) == before
-    assert {each["metadata"]["namespace"] for each in keeper._brokers(MAIN)} == {NAMESPACE}
+    assert {broker["metadata"]["namespace"] for broker in keeper._brokers(MAIN)} == {NAMESPACE}
 
 
 async def test_a_broker_that_a_newer_version_has_written_is_set_back_and_stops_nothing(

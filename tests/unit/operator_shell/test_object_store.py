@@ -3,7 +3,7 @@
 import json
 
 from tidemark_operator.kube.kinds import TOPIC, Json, Key
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 
 
 def _answer(number: int) -> str:
@@ -27,7 +27,7 @@ def _answer(number: int) -> str:
 
 
 def test_objects_share_the_texts_that_they_have_in_common() -> None:
-    store = ObjectStore()
+    store = ObjectCache()
     for number in (1, 2):
         assert store.put(json.loads(_answer(number)))
     first, second = store.of_kind(TOPIC)
@@ -36,7 +36,7 @@ def test_objects_share_the_texts_that_they_have_in_common() -> None:
     assert first == wanted
     for one, other in zip(first["metadata"], second["metadata"], strict=True):
         assert one is other
-    (ready,), (also,) = (each["status"]["conditions"] for each in (first, second))
+    (ready,), (also,) = (item["status"]["conditions"] for item in (first, second))
     assert ready["message"] is also["message"]
     assert first["spec"]["config"]["retention.ms"] is second["spec"]["config"]["retention.ms"]
 
@@ -61,7 +61,7 @@ class Heard:
 
 def test_an_object_missing_in_a_list_is_deleted() -> None:
     """The answer to a write of our own comes after the list that it is not in."""
-    store = ObjectStore()
+    store = ObjectCache()
     store.put(_body("one", 80))
     assert store.keep(TOPIC, set(), 100) == [TOPIC.key("ns/t")]
     assert not store.put(_body("one", 90))
@@ -70,7 +70,7 @@ def test_an_object_missing_in_a_list_is_deleted() -> None:
 
 def test_a_recreated_object_replaces_the_former_one() -> None:
     """Its watch was down meanwhile, so no event announced the deletion."""
-    store, heard = ObjectStore(), Heard()
+    store, heard = ObjectCache(), Heard()
     store.put(_body("one", 80))
     store.listener = heard
     assert store.put(_body("other", 90))
@@ -80,7 +80,7 @@ def test_a_recreated_object_replaces_the_former_one() -> None:
 
 def test_where_the_api_was_put_back_what_it_has_counts() -> None:
     """Versions are compared within one history only; deletions of another one count for nothing."""
-    store = ObjectStore()
+    store = ObjectCache()
     store.put(_body("one", 80))
     store.remove(_body("one", 81))
     store.put(_body("other", 90))
@@ -95,7 +95,7 @@ def test_where_the_api_was_put_back_what_it_has_counts() -> None:
 
 
 def test_a_list_that_is_older_than_what_came_meanwhile_puts_nothing_back() -> None:
-    store = ObjectStore()
+    store = ObjectCache()
     known = store.reached(TOPIC)
     store.put(_body("one", 90))
     store.listing(TOPIC, 85, known)
@@ -108,7 +108,7 @@ def test_versions_that_were_raised_hide_no_backup() -> None:
     than all known versions, and its objects are older.
     """
     signs: list[str] = []
-    store = ObjectStore(signs.append)
+    store = ObjectCache(signs.append)
     store.put(_body("one", 80))
     store.listing(TOPIC, 1_000, store.reached(TOPIC))
     assert store.found(TOPIC, _body("one", 70), 1_000)
@@ -120,7 +120,7 @@ def test_versions_that_were_raised_hide_no_backup() -> None:
 def test_a_late_list_is_no_backup() -> None:
     """An own write was quicker than the list's next page."""
     signs: list[str] = []
-    store = ObjectStore(signs.append)
+    store = ObjectCache(signs.append)
     store.listing(TOPIC, 85, store.reached(TOPIC))
     store.put(_body("one", 90))
     assert not store.found(TOPIC, _body("one", 80), 85)
@@ -130,7 +130,7 @@ def test_a_late_list_is_no_backup() -> None:
 def test_an_answer_older_than_the_known_state_is_of_another_history() -> None:
     """The answer may follow a conflict. News that arrived during the request may well be newer."""
     signs: list[str] = []
-    store = ObjectStore(signs.append)
+    store = ObjectCache(signs.append)
     store.put(_body("one", 80))
     known = store.get(TOPIC.key("ns/t"))
     store.put(_body("one", 81))

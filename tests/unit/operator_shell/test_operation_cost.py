@@ -23,7 +23,7 @@ from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.metrics import Metrics
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile import state_metrics
 from tidemark_operator.topic_changes import creation
 
@@ -35,7 +35,7 @@ class Measured:
 
     def __init__(self, state: ControllerState) -> None:
         self.state, self.metrics, self.disablements = state, Metrics(), None
-        self.queue, self.objects = self, ObjectStore()
+        self.queue, self.objects = self, ObjectCache()
         self.depth = 0
 
     def head_age_s(self) -> float:
@@ -113,7 +113,7 @@ def sizes() -> tuple[World, World]:
     return served(FEW), served(MANY)
 
 
-@pytest.mark.parametrize("work", ONE_OF_MANY, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("work", ONE_OF_MANY, ids=lambda item: item.__name__)
 def test_twenty_times_as_many_topics_do_not_make_one_dearer(
     work: Callable[[World], None], sizes: tuple[World, World]
 ) -> None:
@@ -124,7 +124,7 @@ def test_twenty_times_as_many_topics_do_not_make_one_dearer(
 
 def test_what_is_counted_for_the_page_looks_at_no_row_that_is_well() -> None:
     world = served(FEW)
-    found = cost(world, lambda each: state_metrics.measure(Measured(each.state)))  # type: ignore[arg-type]
+    found = cost(world, lambda item: state_metrics.measure(Measured(item.state)))  # type: ignore[arg-type]
     assert "measure" in found
     assert not {name for name in found if name.endswith((".row", ".in_sync", ".all_rows"))}
 
@@ -145,7 +145,7 @@ def test_while_many_are_deleted_the_deletion_of_one_looks_at_its_own_slice() -> 
     world.state.put_topic(dataclasses.replace(world.view(FEW), deletion_ms=T0))
     world.decide(FEW)
     assert len(world.state.tombstoned_ids()) == FEW
-    written = [each for payload in world.slices.values() for each in payload["tombstones"]]  # type: ignore[attr-defined]
+    written = [item for payload in world.slices.values() for item in payload["tombstones"]]  # type: ignore[attr-defined]
     assert len(written) == FEW
 
 

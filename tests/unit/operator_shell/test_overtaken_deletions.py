@@ -15,8 +15,8 @@ from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.ids import id_text
 from tidemark_operator.controller.deletion_values import (
     DeleteCommand,
-    DeletionAnswer,
-    PointAnswer,
+    DeletionPoint,
+    PartitionDeletionResult,
 )
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
@@ -51,7 +51,7 @@ async def world() -> AsyncIterator[ShellWorld]:
 def points_at(high_watermark: int) -> Any:
     """Every log begins at 0, and all of it is of the leader's epoch."""
     return lambda _, asked: {
-        query.partition: PointAnswer(
+        query.partition: DeletionPoint(
             error_code=0,
             log_start_offset=0,
             high_watermark=high_watermark,
@@ -63,16 +63,17 @@ def points_at(high_watermark: int) -> Any:
     }
 
 
-def deleted(_: int, command: DeleteCommand) -> dict[int, DeletionAnswer]:
+def deleted(_: int, command: DeleteCommand) -> dict[int, PartitionDeletionResult]:
     """Answer that the records are deleted everywhere."""
     return {
-        part: DeletionAnswer(low_watermark=point.offset) for part, point in command.points.items()
+        part: PartitionDeletionResult(low_watermark=point.offset)
+        for part, point in command.points.items()
     }
 
 
-def late(_: int, command: DeleteCommand) -> dict[int, DeletionAnswer]:
+def late(_: int, command: DeleteCommand) -> dict[int, PartitionDeletionResult]:
     """Answer that some replica needs longer, so the request is repeated."""
-    return {part: DeletionAnswer(error_code=TIMED_OUT) for part in command.points}
+    return {part: PartitionDeletionResult(error_code=TIMED_OUT) for part in command.points}
 
 
 def topic_id(world: ShellWorld) -> UUID:
@@ -161,7 +162,7 @@ async def test_another_topic_of_that_name_loses_nothing(world: ShellWorld) -> No
     sent = meanwhile(world, "delete_records", lambda: make_topic_again(world))
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 3)
-    assert {each.topic_id for each in sent} == {old}
+    assert {item.topic_id for item in sent} == {old}
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[1] == "TopicReplaced"
 
 
@@ -208,7 +209,7 @@ async def test_a_request_made_again_does_not_get_the_offsets_of_the_former_one(
     sent = meanwhile(world, "deletion_points", lambda: make_deletion_again(world, before=5))
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 5)
-    assert [(each.node_id, offsets(each)) for each in sent] == [(1, {0: 5})]
+    assert [(item.node_id, offsets(item)) for item in sent] == [(1, {0: 5})]
 
 
 async def test_a_request_made_again_does_not_end_with_the_former_one(world: ShellWorld) -> None:
@@ -231,7 +232,7 @@ async def test_a_withdrawn_deletion_stops(world: ShellWorld, how: str) -> None:
     sent = meanwhile(world, "delete_records", take_back)
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 3)
-    assert sorted(each.node_id for each in sent) == [1, 2], "one request for each leader"
+    assert sorted(item.node_id for item in sent) == [1, 2], "one request for each leader"
 
 
 async def test_one_slow_leader_holds_up_no_other(world: ShellWorld) -> None:

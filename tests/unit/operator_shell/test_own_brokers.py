@@ -16,10 +16,10 @@ from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.commit import apply, plan
 from tidemark_operator.controller.deletion_values import (
     DeleteCommand,
-    DeletePoint,
-    DeletionAnswer,
-    PointAnswer,
-    PointQuery,
+    DeletionPoint,
+    DeletionPointQuery,
+    PartitionDeletion,
+    PartitionDeletionResult,
 )
 from tidemark_operator.controller.model import LogEnd
 from tidemark_operator.controller.users import UserInfo
@@ -368,7 +368,7 @@ async def test_ends_of_logs_are_requested_by_topic_and_returned_by_partition(
 COMMAND = DeleteCommand(
     node_id=1,
     topic_id=ID,
-    points={0: DeletePoint(offset=7, leader_epoch=4, last_epoch=3)},
+    points={0: PartitionDeletion(offset=7, leader_epoch=4, last_epoch=3)},
 )
 
 
@@ -377,7 +377,7 @@ async def test_what_deletes_records_names_the_topic_by_its_id_and_the_leader_epo
 ) -> None:
     """A name may be reused, and a leader may have missed later changes."""
     await engine.attach()
-    meant = deletions.PointMeant(
+    meant = deletions.WireDeletionPoint(
         partition=0,
         error_code=0,
         log_start_offset=1,
@@ -390,11 +390,11 @@ async def test_what_deletes_records_names_the_topic_by_its_id_and_the_leader_epo
         error_code=0, points=(meant,)
     )
     queries = [
-        PointQuery(partition=0, node_id=1, leader_epoch=4, before_offset=7),
-        PointQuery(partition=1, node_id=1, leader_epoch=5, before_time_ms=99),
+        DeletionPointQuery(partition=0, node_id=1, leader_epoch=4, before_offset=7),
+        DeletionPointQuery(partition=1, node_id=1, leader_epoch=5, before_time_ms=99),
     ]
     assert await engine.brokers.deletion_points(1, ID, queries) == {
-        0: PointAnswer(
+        0: DeletionPoint(
             error_code=0,
             log_start_offset=1,
             high_watermark=42,
@@ -407,18 +407,24 @@ async def test_what_deletes_records_names_the_topic_by_its_id_and_the_leader_epo
         controller_epoch=7,
         topic_id=ID,
         partitions=(
-            deletions.PointAsked(partition=0, leader_epoch=4, before_offset=7, before_time_ms=-1),
-            deletions.PointAsked(partition=1, leader_epoch=5, before_offset=-1, before_time_ms=99),
+            deletions.WireDeletionPointQuery(
+                partition=0, leader_epoch=4, before_offset=7, before_time_ms=-1
+            ),
+            deletions.WireDeletionPointQuery(
+                partition=1, leader_epoch=5, before_offset=-1, before_time_ms=99
+            ),
         ),
     )
-    gone = deletions.RecordsDeleted(partition=0, error_code=1, low_watermark=-1, lost_from_offset=5)
+    gone = deletions.WirePartitionDeletionResult(
+        partition=0, error_code=1, low_watermark=-1, lost_from_offset=5
+    )
     engine.channel.answer = lambda _: deletions.DeleteTopicRecordsResponse(
         error_code=0, results=(gone,)
     )
     assert await engine.brokers.delete_records(COMMAND, 1000) == {
-        0: DeletionAnswer(error_code=1, low_watermark=-1, lost_from=5)
+        0: PartitionDeletionResult(error_code=1, low_watermark=-1, lost_from=5)
     }
-    below = deletions.RecordsBelow(partition=0, leader_epoch=4, offset=7, last_epoch=3)
+    below = deletions.WirePartitionDeletion(partition=0, leader_epoch=4, offset=7, last_epoch=3)
     assert engine.channel.sent[-1] == deletions.DeleteTopicRecordsRequest(
         controller_epoch=7, topic_id=ID, timeout_ms=1000, partitions=(below,)
     )

@@ -6,7 +6,13 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, UNDER_REPLICATED, ShellWorld
 from tidemark_operator.certificates.certificate_stores import SecretKeeper
-from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, Unavailable
+from tidemark_operator.kube.errors import (
+    ApiServerUnavailable,
+    Conflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+)
 from tidemark_operator.kube.kinds import (
     CLUSTER,
     JOB,
@@ -85,8 +91,8 @@ async def test_a_refusal_is_reported_once_and_forgotten_in_time(error: KubeError
     own.on_refusal = told.append
     for _ in range(3):
         await refuse(own, error)
-    assert [(each.kind, each.name) for each in told] == [("Topic", "t")]
-    assert [each.said for each in own.refused()] == [error.said]
+    assert [(item.kind, item.name) for item in told] == [("Topic", "t")]
+    assert [item.said for item in own.refused()] == [error.said]
     clock[0] = REMEMBERED_S + 1
     assert own.refused() == []
 
@@ -122,7 +128,7 @@ async def test_changed_labels_clear_the_refusals() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [BY_SCHEMA, Conflict(409, "exists"), Unavailable(503, "busy")], ids=str
+    "error", [BY_SCHEMA, Conflict(409, "exists"), ApiServerUnavailable(503, "busy")], ids=str
 )
 async def test_other_errors_are_no_refusals(error: KubeError) -> None:
     own = following([0.0])
@@ -140,7 +146,7 @@ async def test_refusals_are_bounded_however_many_topics_clients_request() -> Non
     own = following([0.0])
     for number in range(REFUSALS_MAX + 5):
         await refuse(own, BY_POLICY, f"t{number}")
-    names = [each.name for each in own.refused()]
+    names = [item.name for item in own.refused()]
     assert (len(names), names[-1]) == (REFUSALS_MAX, f"t{REFUSALS_MAX + 4}")
 
 
@@ -153,7 +159,7 @@ async def test_slices_and_other_objects_have_the_labels_of_their_cluster() -> No
     world.api.own.follow(body)
     async with world.term():
         slices = world.server.of_kind(PARTITION_SLICE)
-        assert {each["metadata"]["labels"]["team"] for each in slices} == {"core"}
+        assert {slice_["metadata"]["labels"]["team"] for slice_ in slices} == {"core"}
         world.edit(CLUSTER, "main", objectMetadata={"labels": {"team": "other"}})
         assert world.api.own.marked({"metadata": {}})["metadata"]["labels"] == {"team": "other"}
 
@@ -169,11 +175,11 @@ async def test_existing_objects_get_the_labels_when_they_are_next_written() -> N
         await world.start_broker(1)
         world.make_topic()
         await TopicReconciler(world.services).reconcile(world.key(TOPIC, "t"))
-        slices = [each["metadata"]["labels"] for each in world.server.of_kind(PARTITION_SLICE)]
+        slices = [item["metadata"]["labels"] for item in world.server.of_kind(PARTITION_SLICE)]
         assert [labels for labels in slices if labels.get("team") == "core"]
         await keeper.write("x", {"a": b"2"}, await keeper.read("x"))
         (secret,) = [
-            each for each in world.server.of_kind(SECRET) if each["metadata"]["name"] == "x"
+            item for item in world.server.of_kind(SECRET) if item["metadata"]["name"] == "x"
         ]
         assert secret["metadata"]["labels"]["team"] == "core"
 
@@ -206,4 +212,4 @@ async def test_the_cluster_reports_refusals_until_accepted() -> None:
 
 
 def _types(world: ShellWorld) -> set[str]:
-    return {each["type"] for each in world.status(CLUSTER, "main")["conditions"]}
+    return {item["type"] for item in world.status(CLUSTER, "main")["conditions"]}

@@ -13,11 +13,11 @@ from tests.unit.pods.pod_values import POD
 from tidemark_operator.certificates.certificate_stores import CERTIFICATES
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.kube.errors import (
+    ApiServerUnavailable,
     Forbidden,
     Invalid,
     KubeError,
     NotFound,
-    Unavailable,
     error_of,
 )
 from tidemark_operator.kube.kinds import (
@@ -30,7 +30,7 @@ from tidemark_operator.kube.kinds import (
     VOLUME_CLAIM,
     Json,
     Kind,
-    Listed,
+    ObjectList,
 )
 from tidemark_operator.reconcile.pods import CHECK_S, LOOK_AGAIN_S, REFUSED_S, PodKeeper
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
@@ -80,16 +80,16 @@ class PodsApi:
 
     async def list_all(
         self, kind: Kind, namespace: str, *, name: str = "", field_selector: str = ""
-    ) -> Listed:
+    ) -> ObjectList:
         self.calls += 1
         if field_selector and kind.kind in self.refuses:
             raise self.refuses[kind.kind]
         found = [
             copy.deepcopy(body)
-            for (of, each), body in self.objects.items()
-            if of == kind.kind and name in ("", each)
+            for (of, object_), body in self.objects.items()
+            if of == kind.kind and name in ("", object_)
         ]
-        return Listed(found, resource_version=1)
+        return ObjectList(found, resource_version=1)
 
     def run(self, name: str) -> None:
         """The wanted pod is ready."""
@@ -173,7 +173,7 @@ def pod_condition(world: ShellWorld) -> tuple[str, str]:
     """Return reason and message of broker 1's PodUpToDate condition."""
     state = world.services.state
     conditions: Any = broker_status(state, state.brokers[1], now_ms=0).status["conditions"]
-    (found,) = [each for each in conditions if each["type"] == "PodUpToDate"]
+    (found,) = [condition for condition in conditions if condition["type"] == "PodUpToDate"]
     return found["reason"], found["message"]
 
 
@@ -572,4 +572,4 @@ def test_a_body_that_is_not_of_its_schema_is_refused_and_no_fault_of_the_server(
     """The API server answers such an apply with 500, which would be retried and never reported."""
     said = '{"message": "failed to create typed patch object (ns/b): .spec.a: field not declared"}'
     assert isinstance(error_of(500, said.encode(), None, "PATCH b"), Invalid)
-    assert isinstance(error_of(500, b'{"message": "etcd"}', None, "PATCH b"), Unavailable)
+    assert isinstance(error_of(500, b'{"message": "etcd"}', None, "PATCH b"), ApiServerUnavailable)

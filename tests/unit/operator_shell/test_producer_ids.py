@@ -12,7 +12,7 @@ from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.configuration.values import INT64_MAX
 from tidemark.tier.topic_restore import TierOrigin
 from tidemark.tiering import Tiering, TieringState
-from tidemark_operator.kube.errors import Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable
 from tidemark_operator.kube.kinds import CLUSTER, Json
 from tidemark_operator.term.producer_ids import BLOCK_IDS, ProducerIdBlocks
 
@@ -48,7 +48,7 @@ async def test_a_block_is_persisted_before_it_is_given(world: ShellWorld) -> Non
 async def test_concurrent_brokers_get_different_blocks(world: ShellWorld) -> None:
     began, blocks = next_id(world), ProducerIdBlocks(world.services)
     answers = await asyncio.gather(*(blocks.allocate(node) for node in range(5)))
-    assert sorted(each.producer_id_start for each in answers) == [
+    assert sorted(answer.producer_id_start for answer in answers) == [
         began + number * BLOCK_IDS for number in range(5)
     ]
 
@@ -90,7 +90,7 @@ async def test_a_block_with_an_unknown_write_outcome_is_lost(
 
     async def times_out(*given: object) -> Json:
         await replace_status(*given)  # type: ignore[arg-type]
-        raise Unavailable(0, "no answer")
+        raise ApiServerUnavailable(0, "no answer")
 
     with monkeypatch.context() as patch:
         patch.setattr(world.api, "replace_status", times_out)

@@ -20,12 +20,12 @@ from tidemark.wire import control
 from tidemark_operator.controller import snapshot
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import SlicesBehind
-from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.objects.store import ObjectCache
 from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.term import broker_requests, takeover
 from tidemark_operator.term.replica_states import REPLICAS_MAX, ReplicaStates
-from tidemark_operator.term.takeover import TakeOver
+from tidemark_operator.term.takeover import Takeover
 
 INVALID_REQUEST = int(ErrorCode.invalid_request)
 NOT_CONTROLLER = int(ErrorCode.not_controller)
@@ -198,12 +198,12 @@ async def test_nothing_is_made_while_live_brokers_have_not_spoken(asked: Asked) 
 
 
 async def _take_over(world: ShellWorld, floor: int = 0, *, behind: bool = False) -> Any:
-    return await TakeOver(
+    return await Takeover(
         api=world.api,  # type: ignore[arg-type]
         namespace=NAMESPACE,
         identity="op",
         leads=lambda: True,
-        objects=ObjectStore(),
+        objects=ObjectCache(),
     ).run("main", floor, behind=behind)
 
 

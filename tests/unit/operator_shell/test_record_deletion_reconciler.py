@@ -10,9 +10,9 @@ from kio.schema.errors import ErrorCode
 from tests import kstatus
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark_operator.controller.deletion_values import (
-    DeletionAnswer,
-    PointAnswer,
-    PointQuery,
+    DeletionPoint,
+    DeletionPointQuery,
+    PartitionDeletionResult,
 )
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
@@ -33,17 +33,17 @@ async def world() -> AsyncIterator[ShellWorld]:
         await TopicReconciler(made.services).reconcile(made.key(TOPIC, "t"))
         made.engine.answers["deletion_points"] = points
         made.engine.answers["delete_records"] = lambda _, command: {
-            part: DeletionAnswer(low_watermark=point.offset)
+            part: PartitionDeletionResult(low_watermark=point.offset)
             for part, point in command.points.items()
         }
         yield made
 
 
-def points(_: int, asked: Sequence[PointQuery]) -> dict[int, PointAnswer]:
+def points(_: int, asked: Sequence[DeletionPointQuery]) -> dict[int, DeletionPoint]:
     """A hundred records of 7 bytes, in segments of ten."""
     offsets = {query.partition: query.before_offset for query in asked}
     return {
-        part: PointAnswer(
+        part: DeletionPoint(
             error_code=0,
             log_start_offset=0,
             high_watermark=100,
@@ -118,7 +118,7 @@ async def test_an_unreachable_leader_is_waited_for(world: ShellWorld) -> None:
 async def test_a_slow_leader_receives_the_same_request_again(world: ShellWorld) -> None:
     ask(world)
     done = world.engine.answers["delete_records"]
-    late = {0: DeletionAnswer(error_code=int(ErrorCode.request_timed_out.value))}
+    late = {0: PartitionDeletionResult(error_code=int(ErrorCode.request_timed_out.value))}
     world.engine.answers["delete_records"] = lambda _, __: late
     await run(world, 2)
     world.engine.answers["delete_records"] = done
@@ -183,7 +183,7 @@ async def test_what_took_the_place_of_lost_records_is_not_deleted(world: ShellWo
     await run(world, 1)
     lost = int(ErrorCode.offset_out_of_range.value)
     world.engine.answers["delete_records"] = lambda *_: {
-        0: DeletionAnswer(error_code=lost, lost_from=30)
+        0: PartitionDeletionResult(error_code=lost, lost_from=30)
     }
     elect_anew(world)
     await run(world, 2)

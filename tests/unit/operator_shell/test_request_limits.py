@@ -66,6 +66,6 @@ async def test_of_large_requests_a_few_are_read_at_a_time() -> None:
     assert await one.read(announced(1, b"x"), proven=True) == b"x"
     readers[0].feed_data(bytes(LARGE_BYTES + 1))
     assert await reads[0] == await reads[-1] == bytes(LARGE_BYTES + 1)
-    for each in reads:
-        each.cancel()
+    for read in reads:
+        read.cancel()
     await asyncio.gather(*reads, return_exceptions=True)

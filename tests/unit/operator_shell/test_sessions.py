@@ -1,7 +1,7 @@
 """Broker sessions: fresh at the start, forgiving after a stall of our own, strict otherwise; a
 process whose connections were closed is given up within seconds."""
 
-from tidemark_operator.listener.sessions import GRACE_S, RETURN_S, Session, Sessions
+from tidemark_operator.listener.sessions import GRACE_S, RETURN_S, BrokerSession, BrokerSessions
 from tidemark_operator.listener.standby_discovery import Knocks, Looked
 
 TIMEOUT_S = 9.0
@@ -11,9 +11,9 @@ TICK_S = 0.25
 OTHER = 99
 
 
-def sessions_of(*broker_ids: int, now_s: float = 0.0, reached: bool = True) -> Sessions:
+def sessions_of(*broker_ids: int, now_s: float = 0.0, reached: bool = True) -> BrokerSessions:
     """Return open sessions; ``reached``: another broker has sent a heartbeat."""
-    held = Sessions(TIMEOUT_S, TICK_S)
+    held = BrokerSessions(TIMEOUT_S, TICK_S)
     for broker_id in broker_ids:
         held.open(broker_id, broker_epoch=broker_id * 10, now_s=now_s)
     if reached:
@@ -26,14 +26,14 @@ def sessions_of(*broker_ids: int, now_s: float = 0.0, reached: bool = True) -> S
 
 
 def beat(
-    held: Sessions,
+    held: BrokerSessions,
     broker_id: int,
     now_s: float,
     *,
     snapshot: int = -1,
     shut_down: bool = False,
     loop_age_s: float = 0.0,
-) -> tuple[Session, bool] | None:
+) -> tuple[BrokerSession, bool] | None:
     return held.heartbeat(
         broker_id,
         broker_id * 10,
@@ -44,7 +44,7 @@ def beat(
     )
 
 
-def run_to(held: Sessions, start_s: float, end_s: float) -> list[tuple[int, int]]:
+def run_to(held: BrokerSessions, start_s: float, end_s: float) -> list[tuple[int, int]]:
     """Regular ticks; everybody that expired."""
     expired: list[tuple[int, int]] = []
     ticks = round((end_s - start_s) / TICK_S)
@@ -139,7 +139,7 @@ def test_the_answer_carries_what_the_controller_decided() -> None:
 # ---------------------------------------------------------------- connections
 
 
-def connected(held: Sessions, broker_id: int, connections: int = 3) -> None:
+def connected(held: BrokerSessions, broker_id: int, connections: int = 3) -> None:
     for _ in range(connections):
         assert held.connected(broker_id, broker_id * 10)
 
@@ -243,9 +243,9 @@ def test_a_broker_that_is_unfenced_after_its_session_ran_out_is_watched_again() 
 # ---------------------------------------------------------------- what was before the term
 
 
-def term_after(looked: Looked, *broker_ids: int, now_s: float = 100.0) -> Sessions:
+def term_after(looked: Looked, *broker_ids: int, now_s: float = 100.0) -> BrokerSessions:
     """Begun at ``now_s``, when broker 1 comes at once."""
-    held = Sessions(TIMEOUT_S, TICK_S, looked)
+    held = BrokerSessions(TIMEOUT_S, TICK_S, looked)
     for broker_id in broker_ids:
         held.open(broker_id, broker_epoch=broker_id * 10, now_s=now_s)
     held.tick(now_s - TICK_S)
@@ -278,7 +278,7 @@ def test_a_discovery_request_counts_as_a_heartbeat() -> None:
 
 def test_no_session_expires_before_a_broker_has_reached_a_later_controller() -> None:
     """The controller may have been cut off from all of them since the beginning of its term."""
-    held = Sessions(TIMEOUT_S, TICK_S, Looked(91.0, {1: 99.8}))
+    held = BrokerSessions(TIMEOUT_S, TICK_S, Looked(91.0, {1: 99.8}))
     for broker_id in (1, 2):
         held.open(broker_id, broker_epoch=broker_id * 10, now_s=100.0)
     held.tick(100.0)
@@ -298,7 +298,7 @@ def test_a_broker_that_connects_then_has_a_whole_session() -> None:
 
 
 def test_a_short_session_is_not_made_longer() -> None:
-    held = Sessions(1.0, TICK_S, Looked(91.0, {}))
+    held = BrokerSessions(1.0, TICK_S, Looked(91.0, {}))
     for broker_id in (1, 2):
         held.open(broker_id, broker_epoch=broker_id * 10, now_s=100.0)
     held.tick(99.75)

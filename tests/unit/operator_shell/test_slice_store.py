@@ -12,7 +12,7 @@ from tidemark.ids import id_text
 from tidemark_operator.controller.commit import SliceWrite, plan
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.slice_claim import FoundSlice
-from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, Forbidden, Invalid, KubeError
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
 from tidemark_operator.leadership.terms import ControllerFenced, NotLeading, SlicesBehind
 from tidemark_operator.slices.committer import TrackingDraft
@@ -197,7 +197,7 @@ async def test_a_holder_that_loses_the_lease_during_an_unknown_outcome_reads_no_
     slices: Slices,
 ) -> None:
     write = slices.planned()
-    slices.api.fail(WRITE, Unavailable(0, "no answer"), after=True)
+    slices.api.fail(WRITE, ApiServerUnavailable(0, "no answer"), after=True)
 
     def lost(call: str) -> None:
         slices.leads = False

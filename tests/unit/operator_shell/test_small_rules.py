@@ -15,20 +15,20 @@ from tidemark.wire import control, framing
 from tidemark.wire.streams import read_frame
 from tidemark_operator.health import Echoes, Pulse, verdict
 from tidemark_operator.kube.errors import (
+    ApiServerUnavailable,
     Conflict,
     Forbidden,
     Invalid,
     NotFound,
-    Unavailable,
     error_of,
 )
-from tidemark_operator.kube.kinds import TOPIC, Key, Kind, Listed
+from tidemark_operator.kube.kinds import TOPIC, Key, Kind, ObjectList
 from tidemark_operator.listener.frames import decode_request
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects import store
 from tidemark_operator.objects.client import ObjectClient, take_list
-from tidemark_operator.objects.store import ObjectStore
-from tidemark_operator.settings import Address, BadSettings, parse_arguments, settings_of
+from tidemark_operator.objects.store import ObjectCache
+from tidemark_operator.settings import BadSettings, BindAddress, parse_arguments, settings_of
 
 # ---------------------------------------------------------------- health
 
@@ -85,7 +85,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     file.write_text(json.dumps({"namespace": "a", "control": "127.0.0.1:7", "lease-duration-s": 4}))
     found = parse_arguments(["--config", str(file), "--namespace", "b"])
     assert found.namespace == "b"
-    assert found.control == Address(host="127.0.0.1", port=7)
+    assert found.control == BindAddress(host="127.0.0.1", port=7)
     assert found.lease_times.duration_s == 4.0
 
 
@@ -102,7 +102,7 @@ def test_settings_that_cannot_work_are_refused_by_name() -> None:
 
 def test_addresses_read_back() -> None:
     for text in ("127.0.0.1:0", "[::1]:9000"):
-        assert str(Address.parse(text)) == text
+        assert str(BindAddress.parse(text)) == text
 
 
 # ---------------------------------------------------------------- objects
@@ -114,7 +114,7 @@ def topic(name: str, version: int, uid: str = "u") -> dict[str, Any]:
 
 
 def test_an_older_object_and_an_echo_are_no_news() -> None:
-    objects = ObjectStore()
+    objects = ObjectCache()
     assert objects.put(topic("a", 10))
     assert not objects.put(topic("a", 10))
     assert not objects.put(topic("a", 9))
@@ -122,7 +122,7 @@ def test_an_older_object_and_an_echo_are_no_news() -> None:
 
 
 def test_a_deletion_counts_only_for_the_object_that_was_deleted() -> None:
-    objects = ObjectStore()
+    objects = ObjectCache()
     objects.put(topic("a", 10, uid="new"))
     assert not objects.remove(topic("a", 9, uid="old"))
     assert objects.get(Key("Topic", "n", "a")) is not None
@@ -133,7 +133,7 @@ def test_the_answer_to_a_write_does_not_bring_back_a_deleted_object() -> None:
     """The answer may follow the news of the deletion; the user would reappear until the next
     list.
     """
-    objects = ObjectStore()
+    objects = ObjectCache()
     objects.put(topic("a", 10))
     assert objects.remove(topic("a", 12))
     assert not objects.put(topic("a", 11))
@@ -143,14 +143,14 @@ def test_the_answer_to_a_write_does_not_bring_back_a_deleted_object() -> None:
 
 def test_a_limited_number_of_deleted_objects_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "DELETED_MAX", 5)
-    objects = ObjectStore()
+    objects = ObjectCache()
     for number in range(50):
         objects.remove(topic("a", number, uid=f"u{number}"))
     assert len(objects._deleted) == 5
 
 
 async def test_an_object_created_during_a_request_remains() -> None:
-    objects = ObjectStore()
+    objects = ObjectCache()
     objects.put(topic("a", 10))
 
     class Api:
@@ -169,21 +169,21 @@ async def test_an_object_created_during_a_request_remains() -> None:
 class Pages:
     """One object in each."""
 
-    def __init__(self, listed: Listed, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, listed: ObjectList, meanwhile: Callable[[], None] = lambda: None) -> None:
         self._listed = listed
         self._meanwhile = meanwhile
 
-    async def pages(self, kind: Kind, namespace: str) -> AsyncIterator[Listed]:
+    async def pages(self, kind: Kind, namespace: str) -> AsyncIterator[ObjectList]:
         self._meanwhile()
         for body in self._listed:
-            yield Listed([body], resource_version=self._listed.resource_version)
+            yield ObjectList([body], resource_version=self._listed.resource_version)
 
 
 async def test_a_full_list_reports_added_changed_and_deleted_objects() -> None:
-    objects = ObjectStore()
+    objects = ObjectCache()
     for body in (topic("same", 1), topic("changed", 2), topic("gone", 3)):
         objects.put(body)
-    listed = Listed(
+    listed = ObjectList(
         [topic("same", 1), topic("changed", 5), topic("appeared", 6)], resource_version=6
     )
     found = await take_list(Pages(listed), objects, TOPIC, "n")  # type: ignore[arg-type]
@@ -192,9 +192,9 @@ async def test_a_full_list_reports_added_changed_and_deleted_objects() -> None:
 
 
 async def test_what_was_made_and_deleted_while_a_list_was_under_way_stays_so() -> None:
-    objects = ObjectStore()
+    objects = ObjectCache()
     objects.put(topic("deleted", 1))
-    listed = Listed([topic("deleted", 1)], resource_version=4)
+    listed = ObjectList([topic("deleted", 1)], resource_version=4)
 
     def meanwhile() -> None:
         objects.put(topic("made", 5))
@@ -243,16 +243,21 @@ def test_buckets_may_be_added_and_nothing_else_may_move() -> None:
 
 def test_answers_become_small_errors_and_5xx_means_that_the_effect_is_unknown() -> None:
     body = json.dumps({"message": "no"}).encode()
-    for status, kind in ((409, Conflict), (403, Forbidden), (422, Invalid), (503, Unavailable)):
+    for status, kind in (
+        (409, Conflict),
+        (403, Forbidden),
+        (422, Invalid),
+        (503, ApiServerUnavailable),
+    ):
         error = error_of(status, body, "3", "PUT /x")
         assert type(error) is kind
         assert "no" in str(error)
     late = error_of(429, b"<html>", "3", "PUT /x")
-    assert isinstance(late, Unavailable)
+    assert isinstance(late, ApiServerUnavailable)
     assert late.retry_after_s == 3.0
     for text, seconds in (("nan", 0.0), ("inf", 30.0), ("-1", 0.0), ("Mon, 01 Jan", 0.0)):
         hostile = error_of(503, body, text, "GET /x")
-        assert isinstance(hostile, Unavailable)
+        assert isinstance(hostile, ApiServerUnavailable)
         assert hostile.retry_after_s == seconds
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark.annotations import ADOPT_CLUSTER_ID
-from tidemark_operator.kube.errors import Conflict, NotFound, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, NotFound
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 from tidemark_operator.leadership.terms import NotLeading
 from tidemark_operator.objects.conversions import cluster_id_of
@@ -148,8 +148,8 @@ async def test_without_lease_or_cluster_there_is_no_takeover() -> None:
         async with ShellWorld().term():
             pass
     world.leads = True
-    world.api.fail("list_all Topic", Unavailable(503, "busy"))
-    with pytest.raises(Unavailable):
+    world.api.fail("list_all Topic", ApiServerUnavailable(503, "busy"))
+    with pytest.raises(ApiServerUnavailable):
         async with world.term():
             pass
 
@@ -265,8 +265,8 @@ async def test_an_adoption_that_ended_halfway_is_carried_on() -> None:
     world = await placed()
     former = remade(world)
     world.annotate(CLUSTER, "main", **{ADOPT_CLUSTER_ID: former})
-    world.api.fail("list_all Topic", Unavailable(503, "busy"))
-    with pytest.raises(Unavailable):
+    world.api.fail("list_all Topic", ApiServerUnavailable(503, "busy"))
+    with pytest.raises(ApiServerUnavailable):
         async with world.term():
             pass
     world.annotate(CLUSTER, "main")

@@ -18,14 +18,22 @@ from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.epochs import EPOCH_MAX
 from tidemark_operator.health import verdict
 from tidemark_operator.jobs.kubernetes import KubernetesJobs
-from tidemark_operator.kube.errors import NotFound, Unavailable
-from tidemark_operator.kube.kinds import CLUSTER, LEASE, MANY, PARTITION_SLICE, TOPIC, Json, Listed
+from tidemark_operator.kube.errors import ApiServerUnavailable, NotFound
+from tidemark_operator.kube.kinds import (
+    CLUSTER,
+    LEASE,
+    MANY,
+    PARTITION_SLICE,
+    TOPIC,
+    Json,
+    ObjectList,
+)
 from tidemark_operator.leadership.lease_retention import keep_lease
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading
 from tidemark_operator.listener.standby_discovery import Knocks
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.resources.names import LEASE_FINALIZER
-from tidemark_operator.settings import Settings
+from tidemark_operator.settings import OperatorSettings
 from tidemark_operator.term import term_loop
 from tidemark_operator.term.broker_requests import BrokerRequests
 from tidemark_operator.term.term_loop import TermLoop
@@ -37,7 +45,7 @@ class Shell(ShellWorld):
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         self.loop = TermLoop(
-            Settings(namespace=NAMESPACE, **settings),
+            OperatorSettings(namespace=NAMESPACE, **settings),
             "op",
             Metrics(),
             leads=lambda: self.leads,
@@ -174,7 +182,7 @@ async def test_what_stops_a_term_that_no_condition_tells_is_a_fault() -> None:
     shell = Shell()
     shell.make_cluster()
     shell.loop.won()
-    shell.api.fail("list_all Topic", Unavailable(503, "down"), times=100)
+    shell.api.fail("list_all Topic", ApiServerUnavailable(503, "down"), times=100)
     await shell.try_a_term()
     pulse = shell.loop.pulse()
     assert pulse.leads
@@ -241,9 +249,9 @@ async def test_that_the_watch_of_each_kind_begins_is_awaited() -> None:
 class NeverServed:
     """An API server that answers nothing."""
 
-    async def pages(self, *_: object) -> AsyncIterator[Listed]:
+    async def pages(self, *_: object) -> AsyncIterator[ObjectList]:
         await asyncio.Future()
-        yield Listed(resource_version=0)
+        yield ObjectList(resource_version=0)
 
 
 async def test_an_unreadable_object_does_not_block_others(

@@ -18,7 +18,7 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.objects.conversions import topic_info
-from tidemark_operator.resources.topic import LocalRetention, Tiering, TopicSpec
+from tidemark_operator.resources.topic import LocalRetentionSpec, TopicSpec, TopicTieringSpec
 
 LOCAL = {"time": "1h", "size": "1Gi"}
 TIERED = {"enabled": True, "disablePolicy": "Retain", "localRetention": LOCAL}
@@ -71,8 +71,8 @@ def test_no_field_of_the_manifest_is_forgotten() -> None:
     names = {"clusterRef"}  # whose Topic it is
     models: list[tuple[str, type[BaseModel]]] = [
         ("", TopicSpec),
-        ("tiering.", Tiering),
-        ("tiering.localRetention.", LocalRetention),
+        ("tiering.", TopicTieringSpec),
+        ("tiering.localRetention.", LocalRetentionSpec),
     ]
     for prefix, model in models:
         names |= {f"{prefix}{field.alias}" for field in model.model_fields.values()}

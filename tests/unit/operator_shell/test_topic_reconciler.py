@@ -19,7 +19,7 @@ from tidemark.tier.topics import TopicObject
 from tidemark.tiering import Tiering, TieringState
 from tidemark_operator.controller import elections, first_status, snapshot
 from tidemark_operator.controller.first_status import PUT_OFF_MS
-from tidemark_operator.kube.errors import Conflict, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict
 from tidemark_operator.kube.kinds import CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.reconcile.topics import LOOK_AGAIN_S, TopicReconciler
 from tidemark_operator.resources.names import TOPIC_FINALIZER, slice_name
@@ -80,9 +80,9 @@ async def test_among_many_a_new_topic_costs_one_write_of_its_status(crowd: Shell
         "apply Topic t", slices[0], *landed, slices[1], *landed, "published ns/t"
     ]  # fmt: skip
     assert (topic_id, 0) in {
-        (each.topic_id, part.partition)
-        for each in snapshot.full(state).topics
-        for part in each.partitions
+        (topic.topic_id, part.partition)
+        for topic in snapshot.full(state).topics
+        for part in topic.partitions
     }
     crowd.journal.clear()
     assert 0 < (await reconciler.reconcile(T) or 0) <= PUT_OFF_MS / 1000
@@ -266,7 +266,7 @@ async def test_an_orphan_is_recorded_before_its_topic_is_deleted(world: ShellWor
     await reconciler.reconcile(T)
     world.delete(TOPIC, "t")
     world.api.fail("json_patch Topic")
-    with pytest.raises(Unavailable):
+    with pytest.raises(ApiServerUnavailable):
         await reconciler.reconcile(T)
     assert world.server.find(TOPIC, "t") is not None
     (left,) = world.status(CLUSTER, "main")["leftBehind"]

@@ -9,7 +9,7 @@ from tidemark.wire.users import Acl
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.objects.quotas import cluster_quotas
 from tidemark_operator.objects.users import user_info
-from tidemark_operator.resources.acls import Operation
+from tidemark_operator.resources.acls import OperationName
 from tidemark_operator.resources.quotas import ClusterQuotas
 
 CREATED = "2023-11-14T22:13:20Z"
@@ -92,7 +92,7 @@ def test_the_cluster_has_kafkas_name() -> None:
 
 def test_operations_are_kafkas_and_each_is_an_acl() -> None:
     """The order of Kafka's ``AclOperation``, from ALL (2) on."""
-    assert [acl.operation for acl in acls(operations=[*Operation])] == list(range(2, 13))
+    assert [acl.operation for acl in acls(operations=[*OperationName])] == list(range(2, 13))
 
 
 def test_hosts_and_permissions_and_doubles() -> None:

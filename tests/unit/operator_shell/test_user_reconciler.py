@@ -18,7 +18,7 @@ from tidemark_operator.certificates.authority import KeyPair
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller import snapshot
 from tidemark_operator.controller import users as users_module
-from tidemark_operator.kube.errors import Conflict, Forbidden, Unavailable
+from tidemark_operator.kube.errors import ApiServerUnavailable, Conflict, Forbidden
 from tidemark_operator.kube.kinds import CLUSTER, SECRET, USER
 from tidemark_operator.reconcile import user_secrets
 from tidemark_operator.reconcile.users import (
@@ -557,8 +557,8 @@ async def test_a_user_with_an_unreadable_secret_delays_the_push_of_users(
     """Brokers keep the former users: without them, all users would be locked out."""
     world.make_user()
     async with world.term():
-        world.api.fail("get Secret", Unavailable(503, "busy"))
-        with pytest.raises(Unavailable):
+        world.api.fail("get Secret", ApiServerUnavailable(503, "busy"))
+        with pytest.raises(ApiServerUnavailable):
             await reconcile(world)
         assert snapshot.users(world.services.state) is None
         await reconcile(world)
@@ -665,7 +665,7 @@ async def test_no_password_and_no_key_is_shown_anywhere(
     keys = ("password", "salt.key", "user.key")
     raw = [data[key] for data in kept for key in keys if key in data]
     assert len(raw) == 5
-    secrets = ["hunter2", "hunter3", *(repr(each)[2:-1] for each in raw)]
-    secrets += [base64.b64encode(each).decode() for each in raw]
+    secrets = ["hunter2", "hunter3", *(repr(item)[2:-1] for item in raw)]
+    secrets += [base64.b64encode(item).decode() for item in raw]
     for text in shown:
         assert not [secret for secret in secrets if secret in text]

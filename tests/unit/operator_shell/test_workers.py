@@ -9,7 +9,13 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark_operator.background import BackgroundTasks
-from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
+from tidemark_operator.kube.errors import (
+    ApiServerUnavailable,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+)
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Key
 from tidemark_operator.leadership.terms import ControllerFenced, NotLeading, TermEnded
 from tidemark_operator.reconcile import workers as workers_module
@@ -45,7 +51,11 @@ async def outcome(world: ShellWorld, error: BaseException | None) -> str:
 
 
 async def test_whatever_fails_comes_again_and_never_ends_the_worker(world: ShellWorld) -> None:
-    for error in (KeyError("a fault of ours"), Unavailable(503, "busy", 2.0), Invalid(422, "no")):
+    for error in (
+        KeyError("a fault of ours"),
+        ApiServerUnavailable(503, "busy", 2.0),
+        Invalid(422, "no"),
+    ):
         assert await outcome(world, error) == "error"
     assert await outcome(world, None) == "done"
     assert world.services.queue._due[T] > 0
@@ -69,8 +79,8 @@ async def test_a_repeated_failure_is_reported_once_and_withdrawn(
     workers, failing = Workers(world.services, {}, LastPass()), [error]
 
     async def reconcile(key: Key) -> float | None:
-        for each in failing:
-            raise each
+        for item in failing:
+            raise item
         return await TopicReconciler(world.services).reconcile(key)
 
     workers._reconcilers = {TOPIC.kind: reconcile}
@@ -96,7 +106,7 @@ async def test_a_repeated_failure_is_reported_once_and_withdrawn(
 async def test_a_server_that_does_not_answer_receives_no_report(world: ShellWorld) -> None:
     world.journal.clear()
     for _ in range(9):
-        await outcome(world, Unavailable(503, "busy", 2.0))
+        await outcome(world, ApiServerUnavailable(503, "busy", 2.0))
     assert world.journal == []
 
 

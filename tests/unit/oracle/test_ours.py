@@ -32,7 +32,7 @@ KEYS = frozenset({0, 1, 2, 3, 23, 29, 30, 31, 35, 48, 60, 61, 75})
 SERVED = {api.key: range(api.version_min, api.version_max + 1) for api in APIS if api.key in KEYS}
 #: All cases except requests to a transaction coordinator.
 TABLE = [
-    each for each in cases(SERVED) if each.round is None and "transactional_id" not in each.name
+    item for item in cases(SERVED) if item.round is None and "transactional_id" not in item.name
 ]
 WORLD = World(topic_ids={name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in TOPICS}, node_id=1)
 #: What Apache Kafka 4.3 answers, by its sources: part of a case's name -> the error.
@@ -181,8 +181,8 @@ async def test_every_request_is_answered(ours: Ours) -> None:
 
 @pytest.mark.parametrize("name", [*ERRORS, *SESSIONS])
 async def test_the_error_is_kafkas(ours: Ours, name: str) -> None:
-    (case,) = [each for each in TABLE if each.name == name]
+    (case,) = [item for item in TABLE if item.name == name]
     answer = await ours.ask(case.frame(WORLD), case.api_key, case.version)
-    found = [each.name for each in errors_in(answer) if each is not ErrorCode.none]
+    found = [item.name for item in errors_in(answer) if item is not ErrorCode.none]
     wanted = ERRORS.get(name) or SESSIONS[name]
     assert found[:1] == ([] if wanted == "none" else [wanted])

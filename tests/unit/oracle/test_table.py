@@ -173,23 +173,26 @@ def test_a_line_is_about_what_both_have_answered() -> None:
 def test_each_kind_of_request_is_sent_in_its_newest_version_and_in_an_older_one() -> None:
     few = some(TABLE, rounds=1)
     assert len(few) < len(TABLE) / 2
-    names = [each.name for each in few]
-    assert sorted(names, key=[each.name for each in TABLE].index) == names
+    names = [item.name for item in few]
+    assert sorted(names, key=[item.name for item in TABLE].index) == names
     versions: dict[str, list[int]] = {}
-    for each in few:
-        versions.setdefault(each.kind, []).append(each.version)
+    for item in few:
+        versions.setdefault(item.kind, []).append(item.version)
     fetched = versions["Fetch max bytes -1"]
     assert (len(fetched), max(fetched)) == (2, 18)
-    assert {len(each) for kind, each in versions.items() if "Fetch plain: " in kind} == {1}
-    older = {min(each) for kind, each in versions.items() if kind.startswith("Fetch plain")}
+    assert {len(version) for kind, version in versions.items() if "Fetch plain: " in kind} == {1}
+    older = {min(version) for kind, version in versions.items() if kind.startswith("Fetch plain")}
     assert older > {4, 11, 18}
-    assert {each.round for each in few} == {None, 0}
+    assert {item.round for item in few} == {None, 0}
 
 
 def test_each_field_of_a_request_is_made_something_else() -> None:
     fields = {"replica_id": -1, "topics": ({"name": READ, "partitions": ({},)},)}
     asked = request(2, 11, fields, Here(WORLD, ""))
-    found = {each.name: each.of(asked) for each in variations(asked, frozenset({"timeout"}))}
+    found = {
+        variation.name: variation.of(asked)
+        for variation in variations(asked, frozenset({"timeout"}))
+    }
     assert {name.partition(" ")[0] for name in found} == {
         "replica_id", "isolation_level", "topics", "topics.name", "topics.partitions",
         "topics.partitions.partition_index", "topics.partitions.current_leader_epoch",
@@ -203,7 +206,7 @@ def test_each_field_of_a_request_is_made_something_else() -> None:
     assert wrong.timestamp == 2**63 - 1
 
 
-@pytest.mark.parametrize("good", [each for table in GOOD.values() for each in table], ids=str)
+@pytest.mark.parametrize("good", [item for table in GOOD.values() for item in table], ids=str)
 def test_a_good_request_names_fields_that_there_are(good: Good) -> None:
     versions = SERVED.get(good.api_key, range(2))
     known = {

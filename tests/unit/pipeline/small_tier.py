@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidemark.logfiles.offset_index import OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import CRC_COVERS_FROM, compute_crc, iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier import transitions
@@ -92,7 +92,7 @@ class SmallTier:
         older_below: int = 0,
         newest_ms: int | None = None,
         batches: Sequence[bytes] = (),
-        aborted: tuple[AbortedTransaction, ...] = (),
+        aborted: tuple[AbortedTxn, ...] = (),
         keys: Sequence[bytes] = (),
     ) -> SegmentEntry:
         """Copy a segment of ``values`` behind the last one, or from ``start`` on, in batches of
@@ -167,7 +167,7 @@ class SmallTier:
     def restore(self, to_cluster: str = "d") -> int:
         """Restore the topic from its tier into another cluster, as ``tidemark restore`` does; where
         it ended."""
-        found = next(each for each in restorable(self.tier) if each.topic.topic_id == self.topic_id)
+        found = next(item for item in restorable(self.tier) if item.topic.topic_id == self.topic_id)
         from_cluster = self.loaded.head.cluster_id
         origin = claim(
             self.tier, found, from_cluster=from_cluster, to_cluster=to_cluster, now_ms=RESTORED_MS

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.tier import transitions
-from tidemark.tier.head import Claim, Diverged, Head, IllegalTransition, Page, new_head
+from tidemark.tier.head import Claim, Diverged, Head, IllegalTransition, ManifestPage, new_head
 from tidemark.tier.queries import pending_deletes
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import new_segment
@@ -38,7 +38,7 @@ class History:
 
     end: int = 0
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(1, 0)])
-    pages: dict[str, Page] = field(default_factory=dict)
+    pages: dict[str, ManifestPage] = field(default_factory=dict)
     head: Head = field(
         default_factory=lambda: new_head(
             topic="t",
@@ -153,13 +153,13 @@ def test_a_plan_has_each_offset_once_whatever_has_happened(
             getattr(history, name)(a, b)
         except (IllegalTransition, Diverged):
             continue  # a leader does not do that, either
-    first, until = sorted(round(history.end * each) for each in places)
+    first, until = sorted(round(history.end * place) for place in places)
     found = read(history.head, history.pages, first, until, task_bytes)
     assert found == list(range(max(first, history.head.log_start_offset), until))
 
 
 def read(
-    head: Head, pages: Mapping[str, Page], first: int, until: int, task_bytes: int
+    head: Head, pages: Mapping[str, ManifestPage], first: int, until: int, task_bytes: int
 ) -> list[int]:
     """The offsets of all tasks, in their order."""
     known: Any = pages

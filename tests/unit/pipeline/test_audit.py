@@ -208,8 +208,8 @@ def test_what_is_left_in_the_store_counts_all_and_names_the_worst(small_tier: Sm
     version = small_tier.loaded.head.version
     assert outcome.versions == (version, version)
     assert outcome.counts == {FindingKind.MISSING: 3, FindingKind.DAMAGED: 1}
-    assert [each.object for each in outcome.worst] == [
-        each.log_key for each in (first, third, fourth)
+    assert [item.object for item in outcome.worst] == [
+        item.log_key for item in (first, third, fourth)
     ]
     write_record(small_tier.tier.store, [outcome], whole=True)
     assert read_record(small_tier.tier.store).topics == {small_tier.topic_id: outcome}

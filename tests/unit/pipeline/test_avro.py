@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tidemark_pipeline.schemas.avro.decode import Decoder
+from tidemark_pipeline.schemas.avro.decode import AvroDecoder
 from tidemark_pipeline.schemas.avro.schema import Schema, parse_schema
 from tidemark_pipeline.schemas.avro.types import columns_of
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
@@ -36,12 +36,12 @@ def decoded(
     writer = parse_schema(json.dumps(schema))
     read_by = None if reader is None else parse_schema(json.dumps(reader))
     wanted = columns_of(read_by or writer) if columns is None else columns
-    return run(Decoder(writer, wanted, read_by), records)
+    return run(AvroDecoder(writer, wanted, read_by), records)
 
 
-def run(decoder: Decoder, records: Sequence[bytes]) -> tuple[list[Any], list[str | None]]:
+def run(decoder: AvroDecoder, records: Sequence[bytes]) -> tuple[list[Any], list[str | None]]:
     data = np.frombuffer(b"\xff" + b"\xff".join(records) + b"\xff", dtype=np.uint8)
-    lengths = np.array([len(each) for each in records], dtype=np.int64)
+    lengths = np.array([len(record_) for record_ in records], dtype=np.int64)
     starts = 1 + np.cumsum(lengths + 1) - (lengths + 1)
     rows: list[Any] = []
     errors: list[str | None] = []
@@ -59,7 +59,7 @@ def written(schema: Any, value: Any) -> bytes:
 
 
 def record(*fields: Any) -> dict[str, Any]:
-    named = [{"name": f"f{n}", "type": each} for n, each in enumerate(fields)]
+    named = [{"name": f"f{n}", "type": field} for n, field in enumerate(fields)]
     return {"type": "record", "name": "R", "fields": named}
 
 
@@ -171,7 +171,7 @@ def _union(first: str) -> Case:
         if name == "null":
             return st.just((None, None))
         return SINGLE[name].map(
-            lambda pair: (pair[0], {each: pair[1] if each == name else None for each in members})
+            lambda pair: (pair[0], {item: pair[1] if item == name else None for item in members})
         )
 
     return Case(branches, st.one_of([member(name) for name in branches]))
@@ -180,9 +180,9 @@ def _union(first: str) -> Case:
 @st.composite
 def records(draw: st.DrawFn, depth: int = 3) -> Case:
     inner = draw(st.lists(cases(depth=depth), min_size=1, max_size=4))
-    fields = [{"name": f"f{n}", "type": each.schema} for n, each in enumerate(inner)]
+    fields = [{"name": f"f{n}", "type": item.schema} for n, item in enumerate(inner)]
     schema = {"type": "record", "name": f"R{next(_names)}", "fields": fields}
-    values = st.tuples(*(each.values for each in inner)).map(
+    values = st.tuples(*(item.values for item in inner)).map(
         lambda pairs: (
             {f"f{n}": given for n, (given, _) in enumerate(pairs)},
             {f"f{n}": had for n, (_, had) in enumerate(pairs)},
@@ -245,16 +245,16 @@ _PLAIN = st.recursive(
 def like_fastavro(value: Any, schema: Any) -> Any:
     """A row's value as fastavro has it: maps come as pairs."""
     if isinstance(schema, list):
-        schema = next(each for each in schema if each != "null")
+        schema = next(item for item in schema if item != "null")
     if value is None or isinstance(schema, str):
         return value
     match schema["type"]:
         case "record":
             return {f["name"]: like_fastavro(value[f["name"]], f["type"]) for f in schema["fields"]}
         case "array":
-            return [like_fastavro(each, schema["items"]) for each in value]
+            return [like_fastavro(item, schema["items"]) for item in value]
         case "map":
-            return {key: like_fastavro(each, schema["values"]) for key, each in value}
+            return {key: like_fastavro(item, schema["values"]) for key, item in value}
         case _:
             return value
 
@@ -512,11 +512,11 @@ def test_many_records_come_in_pieces_that_are_bounded(monkeypatch: pytest.Monkey
     monkeypatch.setattr("tidemark_pipeline.schemas.avro.decode.ENTRIES_MAX", 100)
     schema = record({"type": "array", "items": "int"})
     writer = parse_schema(json.dumps(schema))
-    decoder = Decoder(writer, columns_of(writer))
+    decoder = AvroDecoder(writer, columns_of(writer))
     records = [written(schema, {"f0": list(range(n))}) for n in range(50)]
     data = np.frombuffer(b"".join(records), dtype=np.uint8)
-    ends = np.cumsum([len(each) for each in records])
-    pieces = list(decoder.decode(data, ends - [len(each) for each in records], ends))
+    ends = np.cumsum([len(record_) for record_ in records])
+    pieces = list(decoder.decode(data, ends - [len(record_) for record_ in records], ends))
     assert len(pieces) > 5
     rows = [row for piece in pieces for row in piece.values.to_pylist()]
     assert rows == [{"f0": list(range(n))} for n in range(50)]
@@ -558,7 +558,7 @@ def chained(count: int) -> str:
 def test_a_chain_of_names_is_read_over_to_a_depth() -> None:
     columns = StructType([StructField("y", IntegerType())])
     for count, had in ((50, {"y": 7}), (3_000, None)):
-        decoder = Decoder(parse_schema(chained(count)), columns)
+        decoder = AvroDecoder(parse_schema(chained(count)), columns)
         assert run(decoder, [b"\x02" * count + b"\x0e"])[0] == [had]
 
 
@@ -598,6 +598,6 @@ def test_a_schema_without_columns_is_refused(name: str) -> None:
 def test_a_schema_that_unfolds_is_read_where_few_of_its_columns_are_wanted() -> None:
     schema: Schema = parse_schema(json.dumps(record(doubled(12), "int")))
     columns = StructType([StructField("f1", IntegerType())])
-    rows, _ = run(Decoder(schema, columns), [b"\x02" * 2**12 + b"\x04"])
+    rows, _ = run(AvroDecoder(schema, columns), [b"\x02" * 2**12 + b"\x04"])
     assert rows == [{"f1": 2}]
     assert math.isfinite(rows[0]["f1"])

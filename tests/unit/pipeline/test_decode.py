@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
 from tidemark_pipeline import decode as decoder
-from tidemark_pipeline.decode import Source, Threads, decode
+from tidemark_pipeline.decode import ByteSource, DecodeThreads, decode
 from tidemark_pipeline.errors import CorruptData
 
-EVERYTHING = Source("t", 3, "remote", 0, 2**62)
+EVERYTHING = ByteSource("t", 3, "remote", 0, 2**62)
 _bytes = st.none() | st.binary(max_size=40)
 _headers = st.lists(st.tuples(st.text(max_size=8), _bytes), max_size=3)
 _records = st.lists(
@@ -26,7 +26,7 @@ _records = st.lists(
 )
 
 
-def rows(data: bytes, source: Source = EVERYTHING) -> list[dict[str, object]]:
+def rows(data: bytes, source: ByteSource = EVERYTHING) -> list[dict[str, object]]:
     return [row for batch in decode(data, source) for row in batch.to_pylist()]
 
 
@@ -50,7 +50,7 @@ def test_only_the_wanted_offsets_come_back() -> None:
         Record(key=None, value=str(i).encode(), headers=(), timestamp_ms=i) for i in range(10)
     ]
     data = b"".join(build_batch(records, base_offset=base) for base in (0, 10, 20))
-    got = rows(data, Source("t", 0, "local", 7, 21))
+    got = rows(data, ByteSource("t", 0, "local", 7, 21))
     assert [row["offset"] for row in got] == list(range(7, 22))
 
 
@@ -81,7 +81,7 @@ def test_many_batches_become_one_arrow_batch(codec: int) -> None:
         )
         for n in range(300)
     )
-    with Threads(3) as threads:
+    with DecodeThreads(3) as threads:
         side_by_side = list(decode(data, EVERYTHING, threads=threads))
     (one_by_one,) = decode(data, EVERYTHING)
     assert side_by_side == [one_by_one]

@@ -10,14 +10,16 @@ from pyspark.sql.types import StructType
 
 from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled
-from tidemark_pipeline.schemas.sources import Kind, Source, columns_of
+from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType, columns_of
 from tidemark_pipeline.schemas.values.decoder_results import LETTERS_MAX
 from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
 
 
-def avro(*fields: tuple[str, Any]) -> Source:
+def avro(*fields: tuple[str, Any]) -> SchemaSource:
     named = [{"name": name, "type": kind} for name, kind in fields]
-    return Source(Kind.AVRO, json.dumps({"type": "record", "name": "R", "fields": named}))
+    return SchemaSource(
+        SchemaType.AVRO, json.dumps({"type": "record", "name": "R", "fields": named})
+    )
 
 
 INT, TEXT = avro(("x", "int")), avro(("x", "string"))
@@ -60,7 +62,7 @@ def test_values_of_one_schema() -> None:
 
 def test_each_value_names_its_schema() -> None:
     wide = avro(("y", "string"), ("x", "int"))
-    known: dict[int, Source | str] = {1: INT, 2: wide, 3: "no such thing", 4: TEXT}
+    known: dict[int, SchemaSource | str] = {1: INT, 2: wide, 3: "no such thing", 4: TEXT}
     values = [
         framed(1, b"\x02"), framed(2, b"\x02a\x04"), framed(1, b"\x06"), framed(3, b""),
         framed(4, b"\x02a"), framed(99, b"\x02"), b"\x01\x00\x00\x00\x01\x02", b"\x00\x00\x00",
@@ -79,7 +81,7 @@ def test_each_value_names_its_schema() -> None:
 
 def test_a_protobuf_message_is_named_by_its_index() -> None:
     text = 'syntax = "proto3"; package p; message A { int32 x = 1; message B { int32 x = 1; } }'
-    source = Source(Kind.PROTOBUF, descriptors=compiled(text).serialized)
+    source = SchemaSource(SchemaType.PROTOBUF, descriptors=compiled(text).serialized)
     values = [
         framed(1, b"\x00\x08\x05"),  # the first one in short
         framed(1, b"\x02\x00\x08\x06"),
@@ -96,7 +98,7 @@ def test_a_protobuf_message_is_named_by_its_index() -> None:
     assert [found[n][1] for n in range(4, 8)] == [
         "the value does not say which message of its schema it is"
     ] * 4
-    meant = Source(Kind.PROTOBUF, descriptors=source.descriptors, message="p.A")
+    meant = SchemaSource(SchemaType.PROTOBUF, descriptors=source.descriptors, message="p.A")
     found = run(Decoding(COLUMNS, known={1: source}, reader=meant), values[:3])
     assert [found[n][0] for n in range(3)] == [{"x": 5}, {"x": 6}, None]
     assert "it is a message p.A.B, and the table is of p.A" in found[2][1]
@@ -105,7 +107,7 @@ def test_a_protobuf_message_is_named_by_its_index() -> None:
 def test_types_of_other_schemas_are_known() -> None:
     inner = '{"type": "record", "name": "n.I", "fields": [{"name": "x", "type": "int"}]}'
     text = '{"type": "record", "name": "n.O", "fields": [{"name": "i", "type": "n.I"}]}'
-    source = Source(Kind.AVRO, text, (inner,))
+    source = SchemaSource(SchemaType.AVRO, text, (inner,))
     columns = columns_of(source)
     assert columns.simpleString() == "struct<i:struct<x:int>>"
     assert run(Decoding(columns.json(), source), [b"\x02"])[0][0] == {"i": {"x": 1}}

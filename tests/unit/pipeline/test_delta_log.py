@@ -5,36 +5,38 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark_pipeline.export.delta_log import Commit, Lost, carry, say, standing
+from tidemark_pipeline.export.delta_log import DeltaCommit, Lost, carry, say, standing
 from tidemark_pipeline.export.export_progress import Exported, ExportError
 
 CLAIM = Exported("t", "id", {}, 1, "a")
 AT = {version: replace(CLAIM, offsets={0: version * 10}) for version in range(20)}
 
 
-def log(*commits: Commit, transaction: int = 9) -> Exported | None:
-    return standing(sorted(commits, key=lambda each: -each.version), lambda: transaction)
+def log(*commits: DeltaCommit, transaction: int = 9) -> Exported | None:
+    return standing(sorted(commits, key=lambda commit: -commit.version), lambda: transaction)
 
 
-def made(version: int = 0) -> Commit:
-    return Commit(version, "CREATE TABLE")
+def made(version: int = 0) -> DeltaCommit:
+    return DeltaCommit(version, "CREATE TABLE")
 
 
-def claimed(version: int, base: int | None = None) -> Commit:
+def claimed(version: int, base: int | None = None) -> DeltaCommit:
     said = say(AT[version], version - 1 if base is None else base, claim=True)
-    return Commit(version, "WRITE", said=said)
+    return DeltaCommit(version, "WRITE", said=said)
 
 
-def wrote(version: int, base: int | None = None) -> Commit:
-    return Commit(version, "MERGE", said=say(AT[version], version - 1 if base is None else base))
+def wrote(version: int, base: int | None = None) -> DeltaCommit:
+    return DeltaCommit(
+        version, "MERGE", said=say(AT[version], version - 1 if base is None else base)
+    )
 
 
-def other(version: int, said: str | None = None) -> Commit:
-    return Commit(version, "OPTIMIZE", {"predicate": "[]"}, said=said)
+def other(version: int, said: str | None = None) -> DeltaCommit:
+    return DeltaCommit(version, "OPTIMIZE", {"predicate": "[]"}, said=said)
 
 
-def restored(version: int, to: int) -> Commit:
-    return Commit(version, "RESTORE", {"version": str(to), "timestamp": None})
+def restored(version: int, to: int) -> DeltaCommit:
+    return DeltaCommit(version, "RESTORE", {"version": str(to), "timestamp": None})
 
 
 def test_the_newest_export_counts_despite_later_commits() -> None:
@@ -54,11 +56,11 @@ def test_after_a_rollback_the_former_properties_count() -> None:
     # Back to before another rollback.
     assert log(*before, restored(5, 2), restored(6, 4)) == AT[4]
     with pytest.raises(ExportError, match="TO VERSION AS OF"):
-        log(*before, Commit(5, "RESTORE", {"version": None, "timestamp": "2026-01-01"}))
+        log(*before, DeltaCommit(5, "RESTORE", {"version": None, "timestamp": "2026-01-01"}))
 
 
 def test_a_recreated_table_starts_from_the_beginning() -> None:
-    replaced = Commit(3, "CREATE OR REPLACE TABLE")
+    replaced = DeltaCommit(3, "CREATE OR REPLACE TABLE")
     assert log(made(), claimed(1), wrote(2), replaced) is None
     assert log(made(), claimed(1), wrote(2), replaced, claimed(4), wrote(5)) == AT[5]
     assert log(made(), claimed(1), wrote(2), replaced, claimed(4, base=2)) is None
@@ -67,12 +69,12 @@ def test_a_recreated_table_starts_from_the_beginning() -> None:
 def test_a_table_whose_rows_were_all_overwritten_restarts() -> None:
     """Perhaps with what an older version had."""
     before = made(), claimed(1), wrote(2), wrote(3)
-    whole = Commit(4, "WRITE", {"mode": "Overwrite", "partitionBy": "[]"})
+    whole = DeltaCommit(4, "WRITE", {"mode": "Overwrite", "partitionBy": "[]"})
     assert log(*before, whole) is None
     assert log(*before, whole, restored(5, 3)) == AT[3]
     for partial in ({"predicate": "a = 1"}, {"isDynamicPartitionOverwrite": "true"}):
-        assert log(*before, Commit(4, "WRITE", {"mode": "Overwrite", **partial})) == AT[3]
-    assert log(*before, Commit(4, "WRITE", {"mode": "Append"})) == AT[3]
+        assert log(*before, DeltaCommit(4, "WRITE", {"mode": "Overwrite", **partial})) == AT[3]
+    assert log(*before, DeltaCommit(4, "WRITE", {"mode": "Append"})) == AT[3]
 
 
 def test_rows_over_a_rollback_are_refused_with_the_way_back() -> None:
@@ -110,5 +112,5 @@ def test_what_maintenance_carried_on_counts_where_nothing_newer_was_said() -> No
 
 
 def test_what_others_say_in_the_same_place_is_theirs() -> None:
-    assert Commit(1, "WRITE", said=json.dumps({"tidemark.offsets": "{}"})).properties
-    assert log(made(), Commit(1, "WRITE", said=json.dumps({"job": 1}))) is None
+    assert DeltaCommit(1, "WRITE", said=json.dumps({"tidemark.offsets": "{}"})).properties
+    assert log(made(), DeltaCommit(1, "WRITE", said=json.dumps({"job": 1}))) is None

@@ -25,7 +25,7 @@ from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.row_shapes import check_fields, check_table, columns_ddl
-from tidemark_pipeline.export.table import Evolution, Layout
+from tidemark_pipeline.export.table import Evolution, TableLayout
 from tidemark_pipeline.export.upsert import merge
 from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.avro.types import columns_of
@@ -38,7 +38,7 @@ def of(**fields: DataType) -> StructType:
 
 
 def told(table: StructType, wanted: StructType) -> list[str]:
-    return [text(each) for each in changes(table, wanted)]
+    return [text(change) for change in changes(table, wanted)]
 
 
 def test_columns_are_added_and_widened_at_any_depth() -> None:
@@ -168,7 +168,7 @@ def test_names_are_quoted_wherever_a_statement_has_them() -> None:
     assert quoting.columns_of(fields) == (f"{quoted} struct<````: array<struct<{quoted}: int>>>")
     assert quoting.path_of(name, "`") == f"{quoted}.````"
     assert quoting.literal("it's \\") == "'it\\'s \\\\'"
-    merged = merge("t", "v", Layout(columns=""), [name, "`"])
+    merged = merge("t", "v", TableLayout(columns=""), [name, "`"])
     assert f"INSERT ({quoted}, ````)" in merged
     (added,) = changes(of(id=INT), of(id=INT, s=fields))
     assert quoted in text(added)

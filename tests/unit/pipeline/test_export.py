@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.export_job import Phase
-from tidemark_pipeline.errors import Unavailable
+from tidemark.export_job import ExportJobPhase
+from tidemark_pipeline.errors import DependencyUnavailable
 from tidemark_pipeline.export.dead_letters import ahead, at_least, behind
 from tidemark_pipeline.export.export_progress import (
     Exported,
     ExportError,
-    Mode,
     Superseded,
+    WriteMode,
     begin,
     check_ours,
 )
 from tidemark_pipeline.export.formats import catalog_settings
-from tidemark_pipeline.export.table_options import Wanted
+from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.jobs.export import planned_end, retry_late_workers, stream_options
 from tidemark_pipeline.jobs.export_job import judged
 
@@ -42,10 +42,10 @@ def test_a_table_keeps_the_mode_that_it_was_begun_with() -> None:
     assert Exported.of_properties(FOUND.to_properties() | {"tidemark.mode": "upsert"}) != FOUND
     del (older := FOUND.to_properties())["tidemark.mode"]
     assert Exported.of_properties(older) == FOUND
-    upsert = begin(None, "t", "id", "b", Mode.UPSERT)
+    upsert = begin(None, "t", "id", "b", WriteMode.UPSERT)
     assert Exported.of_properties(upsert.to_properties()) == upsert
     with pytest.raises(ExportError, match="the mode upsert: go on with that"):
-        begin(upsert, "t", "id", "c", Mode.APPEND)
+        begin(upsert, "t", "id", "c", WriteMode.APPEND)
 
 
 @pytest.mark.parametrize(("topic", "topic_id"), [("u", "id"), ("t", "another")])
@@ -99,11 +99,11 @@ def test_what_spark_fetches_for_a_table_and_by_which_name_it_knows_it(
     (tmp_path / "jars").mkdir()
     in_s3 = {"type": "rest", "io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
     iceberg, delta = (
-        Wanted.of({"table": "a.b", "catalog": in_s3}),
-        Wanted.of({"table": "a.b", "format": "delta", "warehouse": "s3a://l`ake/"}),
+        TableOptions.of({"table": "a.b", "catalog": in_s3}),
+        TableOptions.of({"table": "a.b", "format": "delta", "warehouse": "s3a://l`ake/"}),
     )
     fetched = iceberg.settings()["spark.jars.packages"].split(",")
-    assert [each.split(":")[1] for each in fetched] == [
+    assert [item.split(":")[1] for item in fetched] == [
         *("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle")
     ]
     assert iceberg.name_of("a.b") == "lake.a.b"
@@ -155,9 +155,11 @@ def test_a_failing_worker_start_names_the_remedy() -> None:
     def late() -> None:
         raise RuntimeError("Timed out while waiting for the Python worker to connect back")
 
-    with pytest.raises(Unavailable, match=r"did not start within .* 5 times: .* more CPU") as found:
+    with pytest.raises(
+        DependencyUnavailable, match=r"did not start within .* 5 times: .* more CPU"
+    ) as found:
         retry_late_workers(late)
-    assert judged(found.value)[0] is Phase.FAILED  # so the operator starts it again
+    assert judged(found.value)[0] is ExportJobPhase.FAILED  # so the operator starts it again
 
 
 def test_other_failures_are_not_tried_again() -> None:

@@ -5,15 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.export_job import ORDER_VARIABLE, Hidden, Order, Phase, Place, Report
+from tidemark.export_job import (
+    ORDER_VARIABLE,
+    ExportJobPhase,
+    Hidden,
+    JobReport,
+    OptionPlace,
+    Order,
+)
 from tidemark.http_page import HttpPage
 from tidemark_pipeline.errors import DataLoss, own_words
 from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded
 from tidemark_pipeline.export.freshness import Freshness
-from tidemark_pipeline.export.table import Counts, Written
-from tidemark_pipeline.export.table_options import Wanted
+from tidemark_pipeline.export.table import RowCounts, Written
+from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.jobs import export_job
-from tidemark_pipeline.jobs.export import Progress
+from tidemark_pipeline.jobs.export import ExportProgress
 from tidemark_pipeline.jobs.job_page import Told
 from tidemark_pipeline.schemas.registry.client import RegistryDown, RegistryRefused
 
@@ -34,21 +41,23 @@ def test_an_error_of_spark_is_reported_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("error", "phase"),
     [
-        (Superseded("taken"), Phase.SUPERSEDED),
-        (ExportError("another topic's"), Phase.REFUSED),
-        (DataLoss("expired"), Phase.REFUSED),
-        (RuntimeError(TRACE.format("errors.DataLoss")), Phase.REFUSED),
-        (RuntimeError(TRACE.format("remote.CorruptData")), Phase.FAILED),
-        (ConnectionError(), Phase.FAILED),
-        (RegistryDown("it does not answer"), Phase.FAILED),
-        (RegistryRefused("it refuses"), Phase.REFUSED),
+        (Superseded("taken"), ExportJobPhase.SUPERSEDED),
+        (ExportError("another topic's"), ExportJobPhase.REFUSED),
+        (DataLoss("expired"), ExportJobPhase.REFUSED),
+        (RuntimeError(TRACE.format("errors.DataLoss")), ExportJobPhase.REFUSED),
+        (RuntimeError(TRACE.format("remote.CorruptData")), ExportJobPhase.FAILED),
+        (ConnectionError(), ExportJobPhase.FAILED),
+        (RegistryDown("it does not answer"), ExportJobPhase.FAILED),
+        (RegistryRefused("it refuses"), ExportJobPhase.REFUSED),
     ],
     ids=[
         *("superseded", "refused", "lost", "lost, by Spark", "corrupt", "without a text"),
         *("a registry is down", "a registry refuses"),
     ],
 )
-def test_an_end_is_judged_by_whether_trying_again_helps(error: Exception, phase: Phase) -> None:
+def test_an_end_is_judged_by_whether_trying_again_helps(
+    error: Exception, phase: ExportJobPhase
+) -> None:
     found, message = export_job.judged(error)
     assert found is phase
     assert message
@@ -62,11 +71,11 @@ def test_no_secret_is_in_a_reported_error(monkeypatch: pytest.MonkeyPatch) -> No
     order = Order(
         source={"topic": "t"},
         table={"table": "db.t"},
-        hidden=(Hidden(place=Place.CATALOG, name="jdbc.password", variable="P"),),
+        hidden=(Hidden(place=OptionPlace.CATALOG, name="jdbc.password", variable="P"),),
     )
     environment = {ORDER_VARIABLE: order.to_json(), "P": "secret-word"}
     ended = export_job.run(environment, Told(), threading.Event())
-    assert ended == (Phase.FAILED, "cannot connect to jdbc:x://host?password=***")
+    assert ended == (ExportJobPhase.FAILED, "cannot connect to jdbc:x://host?password=***")
 
 
 @pytest.mark.parametrize(
@@ -86,14 +95,15 @@ def test_a_secret_is_hidden_in_every_spelling(
 
     monkeypatch.setattr(export_job, "_export", fail)
     hidden = tuple(
-        Hidden(place=Place.CATALOG, name=f"n{n}", variable=f"P{n}") for n, _ in enumerate(secrets)
+        Hidden(place=OptionPlace.CATALOG, name=f"n{n}", variable=f"P{n}")
+        for n, _ in enumerate(secrets)
     )
     order = Order(source={"topic": "t"}, table={"table": "db.t"}, hidden=hidden)
     environment = {f"P{n}": secret for n, secret in enumerate(secrets)}
     ended = export_job.run(
         {ORDER_VARIABLE: order.to_json(), **environment}, Told(), threading.Event()
     )
-    assert ended == (Phase.FAILED, told)
+    assert ended == (ExportJobPhase.FAILED, told)
 
 
 def test_a_job_that_is_stopped_in_the_middle_has_not_failed(
@@ -108,31 +118,31 @@ def test_a_job_that_is_stopped_in_the_middle_has_not_failed(
     monkeypatch.setattr(export_job, "_export", stopped)
     order = Order(source={"topic": "t"}, table={"table": "db.t"})
     ended = export_job.run({ORDER_VARIABLE: order.to_json()}, Told(), stop)
-    assert ended == (Phase.STOPPED, "")
+    assert ended == (ExportJobPhase.STOPPED, "")
 
 
 def test_an_unreadable_order_is_reported() -> None:
     phase, message = export_job.run({}, Told(), threading.Event())
-    assert phase is Phase.REFUSED
+    assert phase is ExportJobPhase.REFUSED
     assert "TIDEMARK_EXPORT" in message
 
 
 def test_what_a_table_is_to_be_comes_from_json() -> None:
-    found = Wanted.of({"table": "db.t", "warehouse": "/lake", "schema": "id BIGINT"})
+    found = TableOptions.of({"table": "db.t", "warehouse": "/lake", "schema": "id BIGINT"})
     assert found.catalog == {"type": "hadoop", "warehouse": "/lake"}
     assert (found.schema, found.letters) == ("id BIGINT", "db.t_dead_letters")
     with pytest.raises(ExportError, match="does not know colour"):
-        Wanted.of({"table": "db.t", "warehouse": "/lake", "colour": "blue"})
+        TableOptions.of({"table": "db.t", "warehouse": "/lake", "colour": "blue"})
     with pytest.raises(ExportError, match="name the table"):
-        Wanted.of({"warehouse": "/lake"})
+        TableOptions.of({"warehouse": "/lake"})
 
 
 # ---------------------------------------------------------------- reports
 
 
-def progress(commits: int, lag: int, current_ms: int | None = None) -> Progress:
+def progress(commits: int, lag: int, current_ms: int | None = None) -> ExportProgress:
     written = Written(rows=10 * commits, bytes=100 * commits, letters=1)
-    return Progress(commits, written, Exported("t"), lag, Counts(30, 4), current_ms)
+    return ExportProgress(commits, written, Exported("t"), lag, RowCounts(30, 4), current_ms)
 
 
 def shown(page: HttpPage, path: str) -> str:
@@ -142,7 +152,7 @@ def shown(page: HttpPage, path: str) -> str:
 def test_the_page_shows_the_jobs_progress(tmp_path: Path) -> None:
     told = Told()
     page = told.page()
-    assert Report.of_json(shown(page, "/report")) == Report(phase=Phase.STARTING)
+    assert JobReport.of_json(shown(page, "/report")) == JobReport(phase=ExportJobPhase.STARTING)
     assert "tidemark_export_lag_offsets 5" not in shown(page, "/metrics")
     told.take(progress(0, 5))
     assert told.report.committed_ms is None
@@ -156,10 +166,14 @@ def test_the_page_shows_the_jobs_progress(tmp_path: Path) -> None:
     committed_ms = told.report.committed_ms
     told.take(progress(2, 9))  # a look: nothing was committed
     assert told.report.committed_ms == committed_ms
-    told.end(Phase.FAILED, "why")
+    told.end(ExportJobPhase.FAILED, "why")
     told.leave(tmp_path / "report")
-    assert Report.of_json((tmp_path / "report").read_bytes()) == told.report
-    assert (told.report.phase, told.report.message, told.report.lag) == (Phase.FAILED, "why", 9)
+    assert JobReport.of_json((tmp_path / "report").read_bytes()) == told.report
+    assert (told.report.phase, told.report.message, told.report.lag) == (
+        ExportJobPhase.FAILED,
+        "why",
+        9,
+    )
 
 
 # ---------------------------------------------------------------- freshness

@@ -68,7 +68,7 @@ def among(*values: object) -> frozenset[object]:
     ],
 )
 def test_what_is_understood(filters: list[tuple[str, str, object]], expected: Narrowing) -> None:
-    assert narrow(made(*each) for each in filters) == expected
+    assert narrow(made(*filter_) for filter_ in filters) == expected
 
 
 def test_what_is_no_comparison_is_passed_over() -> None:

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 from tidemark_pipeline.errors import ExportError
 from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.export_progress import Exported, Superseded
-from tidemark_pipeline.export.table import Added, Counts, Evolution, Widened, Written
+from tidemark_pipeline.export.table import Added, Evolution, RowCounts, Widened, Written
 
 INT, LONG, TEXT = IntegerType(), LongType(), StringType()
 
@@ -49,10 +49,10 @@ class Kept:
                 raise found
             self.has = found
             return False
-        for each in needed:
-            (name,) = each.path
+        for item in needed:
+            (name,) = item.path
             fields = {one.name: one.dataType for one in self.has}
-            self.has = of(**{**fields, name: each.type})
+            self.has = of(**{**fields, name: item.type})
         self.grown += 1
         return True
 
@@ -62,8 +62,8 @@ class Kept:
     def standing(self) -> Exported:
         raise NotImplementedError
 
-    def counts(self) -> Counts:
-        return Counts()
+    def counts(self) -> RowCounts:
+        return RowCounts()
 
     def close(self) -> None: ...
 

@@ -17,7 +17,7 @@ def other(number: int, parent: int | None, **summary: str) -> Ancestor:
 
 
 def found(current: int, *snapshots: Ancestor, tag: int | None = None) -> Exported | None:
-    known = {each.id: each for each in snapshots}
+    known = {snapshot.id: snapshot for snapshot in snapshots}
     at = standing("lake.db.t", known[current], known.get, None if tag is None else known.get(tag))
     return None if at is None else at.exported
 

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from tidemark_pipeline.export.evolution import changes
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.row_shapes import ANY_FORMAT, check_fields, column_names
-from tidemark_pipeline.schemas.json.inference import Places, RecordShape, grown, size_of
+from tidemark_pipeline.schemas.json.inference import PlaceBudget, RecordShape, grown, size_of
 from tidemark_pipeline.schemas.json.record_check import (
     CAUSE,
     HAS_NEW_FIELDS,
@@ -189,7 +189,7 @@ def test_names_that_no_column_can_have_are_not_remembered() -> None:
     value = {"new": {"n" * 1_000_000: None, "x": 1}, "m" * 1_000_000: {}}
     assert cause(value, TABLE, grows=True) == ""
     shape = RecordShape()
-    shape.add(value, Places())
+    shape.add(value, PlaceBudget())
     assert len(json.dumps(shape.to_json())) < 1_000
     assert shape.struct().simpleString() == "struct<new:struct<x:bigint>>"
 

@@ -12,25 +12,27 @@ from tidemark_pipeline.export.schema_values import OfRegistry
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 from tidemark_pipeline.schemas.registry.client import Registry
 from tidemark_pipeline.schemas.schema_cache import Schemas
-from tidemark_pipeline.schemas.sources import Kind, Source
+from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType
 
 
-def avro(*fields: tuple[str, Any]) -> Source:
+def avro(*fields: tuple[str, Any]) -> SchemaSource:
     named = [{"name": name, "type": kind} for name, kind in fields]
-    return Source(Kind.AVRO, json.dumps({"type": "record", "name": "R", "fields": named}))
+    return SchemaSource(
+        SchemaType.AVRO, json.dumps({"type": "record", "name": "R", "fields": named})
+    )
 
 
 class Known(Schemas):
     """Schemas of a registry by their ids, the last of which is the latest."""
 
-    def __init__(self, *known: Source) -> None:
+    def __init__(self, *known: SchemaSource) -> None:
         super().__init__(Registry(RegistryAccess(urls=("http://r",))))
         self.given = list(known)
 
-    def learn(self, ids: Sequence[int]) -> Mapping[int, Source | str]:
+    def learn(self, ids: Sequence[int]) -> Mapping[int, SchemaSource | str]:
         return dict(enumerate(self.given))
 
-    def latest(self, subject: str, message: str = "") -> Source:
+    def latest(self, subject: str, message: str = "") -> SchemaSource:
         return self.given[-1]
 
 
@@ -46,7 +48,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("refused", "said"), REFUSED)
 def test_its_records_are_dead_letters_and_the_table_keeps_its_columns(
-    refused: Source, said: str, caplog: pytest.LogCaptureFixture
+    refused: SchemaSource, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     schemas = Known(SOUND)
     reading = OfRegistry(schemas, "t-value", reads_latest=True)
@@ -66,7 +68,7 @@ def test_its_records_are_dead_letters_and_the_table_keeps_its_columns(
 
 
 @pytest.mark.parametrize(("refused", "said"), REFUSED)
-def test_a_job_that_starts_needs_a_table_for_it(refused: Source, said: str) -> None:
+def test_a_job_that_starts_needs_a_table_for_it(refused: SchemaSource, said: str) -> None:
     with pytest.raises(ExportError, match=said):
         OfRegistry(Known(refused), "t-value", reads_latest=True)
     reading = OfRegistry(Known(refused), "t-value", reads_latest=True, has_table=True)

@@ -94,7 +94,7 @@ def test_the_page_has_all_options() -> None:
     """Made by ``options.table()``: put what it gives into docs/reference/spark.md."""
     page = Path(__file__).parents[3] / "docs" / "reference" / "spark.md"
     assert table() in page.read_text(encoding="utf-8")
-    assert {option.lower() for option in STORAGE_OPTIONS} <= {each.name.lower() for each in OPTIONS}
+    assert {option.lower() for option in STORAGE_OPTIONS} <= {item.name.lower() for item in OPTIONS}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import new_segment
-from tidemark_pipeline.limits import Waiting, Weight, limited
-from tidemark_pipeline.options import Limits
+from tidemark_pipeline.limits import PendingPartition, Weight, limited
+from tidemark_pipeline.options import BatchLimits
 from tidemark_pipeline.tasks import HoleInPlan, RemoteTask, TailTask, Task, cut
 
 
@@ -111,15 +111,15 @@ def test_no_record_in_time_is_left_out_where_the_promise_of_the_skew_is_kept(
     """``times``: of the records of each segment, moved up to what the promise allows."""
     latest, start = 0, 0
     ranges, wanted = [], []
-    for each in times:
+    for item in times:
         moved = []
-        for time in each:
+        for time in item:
             moved.append(max(time, latest - skew))
             latest = max(latest, moved[-1])
-        part = segment(start, start + len(each) - 1)
+        part = segment(start, start + len(item) - 1)
         ranges.append(replace(part, entry=replace(part.entry, max_timestamp_ms=max(moved))))
         wanted += [start + n for n, time in enumerate(moved) if time <= until]
-        start += len(each)
+        start += len(item)
     made = list(
         cut(
             0,
@@ -152,8 +152,8 @@ def test_a_part_of_a_segment_counts_by_its_share_of_the_bytes() -> None:
 
 
 waits = st.builds(
-    lambda start, length, steps: Waiting(
-        start, start + length, [Weight(start + end, each) for end, each in sorted(steps)]
+    lambda start, length, steps: PendingPartition(
+        start, start + length, [Weight(start + end, item) for end, item in sorted(steps)]
     ),
     st.integers(0, 50),
     st.integers(-3, 40),
@@ -163,32 +163,32 @@ waits = st.builds(
 
 @given(
     waiting=st.dictionaries(st.integers(0, 5), waits, max_size=5),
-    limits=st.builds(Limits, st.none() | st.integers(1, 80), st.none() | st.integers(1, 5000)),
+    limits=st.builds(BatchLimits, st.none() | st.integers(1, 80), st.none() | st.integers(1, 5000)),
 )
 def test_micro_batches_get_everywhere_within_their_limits(
-    waiting: dict[int, Waiting], limits: Limits
+    waiting: dict[int, PendingPartition], limits: BatchLimits
 ) -> None:
     """Never back, never beyond, always some way on; and no further than the limits, but for the one
     offset that each partition gets."""
     rounds = 0
-    goal = {part: max(each.start, each.end) for part, each in waiting.items()}
-    while any(each.offsets for each in waiting.values()):
+    goal = {part: max(item.start, item.end) for part, item in waiting.items()}
+    while any(item.offsets for item in waiting.values()):
         ends = limited(waiting, limits)
-        for part, each in waiting.items():
-            least = each.start + 1 if each.offsets else each.start
+        for part, item in waiting.items():
+            least = item.start + 1 if item.offsets else item.start
             assert least <= ends[part] <= goal[part]
-        moved = {part: ends[part] - each.start for part, each in waiting.items()}
+        moved = {part: ends[part] - item.start for part, item in waiting.items()}
         if limits.offsets is not None:
             assert sum(moved.values()) <= limits.offsets + len(waiting)
-        waiting = {part: replace(each, start=ends[part]) for part, each in waiting.items()}
+        waiting = {part: replace(item, start=ends[part]) for part, item in waiting.items()}
         rounds += 1
         assert rounds <= 200
-    assert {part: max(each.start, each.end) for part, each in waiting.items()} == goal
+    assert {part: max(item.start, item.end) for part, item in waiting.items()} == goal
 
 
 def test_bytes_are_those_of_segments_and_then_as_the_last_ones() -> None:
-    waiting = Waiting(0, 40, [Weight(10, 100.0), Weight(20, 1.0)])
+    waiting = PendingPartition(0, 40, [Weight(10, 100.0), Weight(20, 1.0)])
     assert waiting.bytes == 1000 + 10 + 20
     assert waiting.end_of_bytes(500) == 5
     assert waiting.end_of_bytes(1005) == 15
-    assert Waiting(3, 5).bytes == 2 * 1024
+    assert PendingPartition(3, 5).bytes == 2 * 1024

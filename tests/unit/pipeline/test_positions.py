@@ -25,7 +25,7 @@ def found_at(timestamp_ms: int) -> int | None:
 
 def test_json_names_topics_and_partitions() -> None:
     options = parse({**BASE, "startingOffsets": '{"a": {"0": 23, "1": -2}, "b": {"0": -1}}'})
-    positions = [options.starting.of(*each) for each in (("a", 0), ("a", 1), ("a", 2), ("b", 0))]
+    positions = [options.starting.of(*item) for item in (("a", 0), ("a", 1), ("a", 2), ("b", 0))]
     assert positions == [At(23), Earliest(), Earliest(), Latest()]
     assert options.starting.topics == {"a", "b"}
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.schemas.protobuf.decode import Decoder
+from tidemark_pipeline.schemas.protobuf.decode import ProtobufDecoder
 from tidemark_pipeline.schemas.protobuf.descriptors import (
     Messages,
     by_indexes,
@@ -56,9 +56,11 @@ def shop() -> Messages:
     return compiled(ALL)
 
 
-def decoded(decoder: Decoder, records: Sequence[bytes]) -> tuple[list[Any], list[str | None], int]:
+def decoded(
+    decoder: ProtobufDecoder, records: Sequence[bytes]
+) -> tuple[list[Any], list[str | None], int]:
     data = np.frombuffer(b"".join(records), dtype=np.uint8)
-    lengths = np.array([len(each) for each in records], dtype=np.int64)
+    lengths = np.array([len(record) for record in records], dtype=np.int64)
     ends = np.cumsum(lengths)
     rows: list[Any] = []
     errors: list[str | None] = []
@@ -113,31 +115,31 @@ def _fill_line(line: Any, value: dict[str, Any]) -> None:
 
 def message_of(shop: Messages, value: dict[str, Any]) -> bytes:  # noqa: PLR0912
     message: Any = GetMessageClass(by_name(shop, "shop.Order"))()
-    for name, each in value.items():
+    for name, item in value.items():
         match name:
             case "line":
-                _fill_line(message.line, each)
+                _fill_line(message.line, item)
             case "lines":
-                for line in each:
+                for line in item:
                     _fill_line(message.lines.add(), line)
             case "by_name":
-                for key, line in each.items():
+                for key, line in item.items():
                     _fill_line(message.by_name[key], line)
             case "by_number":
-                message.by_number.update(each)
+                message.by_number.update(item)
             case "at":
-                message.at.seconds = each
+                message.at.seconds = item
             case "wrapped":
-                message.wrapped.value = each
+                message.wrapped.value = item
             case "either":
-                if isinstance(each, str):
-                    message.left = each
+                if isinstance(item, str):
+                    message.left = item
                 else:
-                    _fill_line(message.right, each)
+                    _fill_line(message.right, item)
             case "colours":
-                message.colours.extend(each)
+                message.colours.extend(item)
             case _:
-                setattr(message, name, each)
+                setattr(message, name, item)
     return bytes(message.SerializeToString())
 
 
@@ -164,7 +166,7 @@ def row_of(value: dict[str, Any]) -> dict[str, Any]:
         "wrapped": value.get("wrapped"),
         "left": either if isinstance(either, str) else None,
         "right": either if isinstance(either, dict) else None,
-        "colours": [_COLOURS[each] for each in value.get("colours", [])],
+        "colours": [_COLOURS[colour] for colour in value.get("colours", [])],
         "times": [],
     }
 
@@ -175,13 +177,13 @@ def test_what_is_written_is_what_the_rows_have(
     shop: Messages, values: list[dict[str, Any]]
 ) -> None:
     message = by_name(shop, "shop.Order")
-    records = [message_of(shop, each) for each in values]
-    rows, errors, _ = decoded(Decoder(message, columns_of(message)), records)
+    records = [message_of(shop, value) for value in values]
+    rows, errors, _ = decoded(ProtobufDecoder(message, columns_of(message)), records)
     assert errors == [None] * len(values)
     for row in rows:
         row["by_name"].sort()
         row["by_number"].sort()
-    assert rows == [row_of(each) for each in values]
+    assert rows == [row_of(value) for value in values]
 
 
 @settings(max_examples=60, deadline=None)
@@ -189,7 +191,7 @@ def test_what_is_written_is_what_the_rows_have(
 def test_any_bytes_are_a_row_or_a_reason(shop: Messages, data: bytes) -> None:
     message = by_name(shop, "shop.Order")
     good = message_of(shop, {"i32": 1})
-    rows, errors, _ = decoded(Decoder(message, columns_of(message)), [good, data, good])
+    rows, errors, _ = decoded(ProtobufDecoder(message, columns_of(message)), [good, data, good])
     assert [row["i32"] for row in (rows[0], rows[2])] == [1, 1]
     assert errors[0] is errors[2] is None
     assert (rows[1] is None) == (errors[1] is not None)
@@ -199,7 +201,7 @@ def test_what_contains_itself_among_the_well_known_types_is_json(shop: Messages)
     message = by_name(shop, "shop.Order")
     order: Any = GetMessageClass(message)()
     json_format.ParseDict({"free": {"a": [1, {"b": None}]}}, order)
-    rows, _, _ = decoded(Decoder(message, columns_of(message)), [order.SerializeToString()])
+    rows, _, _ = decoded(ProtobufDecoder(message, columns_of(message)), [order.SerializeToString()])
     assert rows[0]["free"] == '{"a": [1.0, {"b": null}]}'
 
 
@@ -210,7 +212,7 @@ def test_one_that_cannot_be_a_row_fails_alone(shop: Messages) -> None:
     order.at.seconds = 10**12
     bomb = b"\x6a\x00" * 300_000
     good = message_of(shop, {"text": "a"})
-    decoder = Decoder(message, columns_of(message))
+    decoder = ProtobufDecoder(message, columns_of(message))
     rows, errors, _ = decoded(decoder, [good, order.SerializeToString(), bomb, good])
     assert [row is None for row in rows] == [False, True, False, False]
     assert errors[1] == "at: a timestamp is not between the years 1 and 9999"
@@ -226,7 +228,7 @@ def test_what_is_nested_too_deep_is_no_message(shop: Messages) -> None:
     free = b"\x0a" + _varint(len(entry)) + entry
     message = by_name(shop, "shop.Order")
     data = b"\x8a\x01" + _varint(len(free)) + free
-    rows, errors, _ = decoded(Decoder(message, columns_of(message)), [data])
+    rows, errors, _ = decoded(ProtobufDecoder(message, columns_of(message)), [data])
     assert rows == [None]
     assert errors[0] is not None
     assert "no message" in errors[0]
@@ -244,7 +246,7 @@ def test_many_small_messages_within_one_are_bounded() -> None:
     fields = "\n".join(f"optional int32 c{n} = {n + 1};" for n in range(200))
     text = f'syntax = "proto3"; message W {{ {fields} }} message R {{ repeated W w = 1; }}'
     message = by_name(compiled(text), "R")
-    decoder = Decoder(message, columns_of(message))
+    decoder = ProtobufDecoder(message, columns_of(message))
     rows, errors, _ = decoded(decoder, [b"\x0a\x00" * 100_000, b"\x0a\x00"])
     assert errors == ["the message unpacks to too many values", None]
     assert len(rows[1]["w"]) == 1
@@ -274,7 +276,7 @@ def test_columns_that_the_record_lacks_are_null_and_wider_ones_are_filled(shop: 
             ],
         }
     )
-    assert decoded(Decoder(message, wanted), [b"\x08\x05"])[0] == [{"x": 5, "z": None}]
+    assert decoded(ProtobufDecoder(message, wanted), [b"\x08\x05"])[0] == [{"x": 5, "z": None}]
 
 
 REFUSED = {

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.log_lineage import Position
+from tidemark.log_lineage import ReadPosition
 from tidemark_pipeline.export.dead_letters import at_least, in_both
 from tidemark_pipeline.export.export_progress import Exported, ExportError, begin
 from tidemark_pipeline.export.record_deletion import points
@@ -27,7 +27,7 @@ def beginning(claimed: Exported = NEW, **options: str) -> Beginning:
 
 def test_records_are_deleted_up_to_the_commit_and_no_partition_is_guessed() -> None:
     known = replace(WHOLE, leader_epochs={0: 6})
-    assert points(known, {0: 3, 1: 4, 2: 5, 3: 0}) == {0: Position(17, 6), 2: Position(9)}
+    assert points(known, {0: 3, 1: 4, 2: 5, 3: 0}) == {0: ReadPosition(17, 6), 2: ReadPosition(9)}
     # Whose log start cannot be read, and what is beyond the table's offset, stay.
     assert points(WHOLE, {1: 100}) == {}
     assert points(WHOLE, {}) == {}
@@ -45,7 +45,7 @@ def test_a_table_that_does_not_say_where_it_was_begun_has_only_what_comes() -> N
         points(older, {0: 0})
     later = older.reaching({0: 20})
     assert later.starts == {0: 17, 1: 4, 2: 9}
-    assert points(later, {0: 17}) == {0: Position(20)}
+    assert points(later, {0: 17}) == {0: ReadPosition(20)}
 
 
 def test_where_a_partition_was_begun_is_kept() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.export.upsert import merge
 from tidemark_pipeline.schemas.avro.encoding import signature
 from tidemark_pipeline.schemas.avro.schema import parse_schema
@@ -92,7 +92,7 @@ def keys(**found: Any) -> RegistryKeys:
 def test_a_topic_without_a_subject_for_keys_compares_bytes() -> None:
     """A number of 8 bytes may begin as if it had an id."""
     assert keys().sql("t.key") == "t.key"
-    assert merge("a", "b", Layout(columns=""), ["key"]).startswith(
+    assert merge("a", "b", TableLayout(columns=""), ["key"]).startswith(
         "MERGE INTO a AS t USING b AS s ON t.key = s.key WHEN"
     )
 

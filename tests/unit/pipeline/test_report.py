@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tidemark_pipeline.report import PERIODS_MAX, Figures, Held, Period, width_of
+from tidemark_pipeline.report import PERIODS_MAX, Held, ReportFigures, ReportPeriod, width_of
 from tidemark_pipeline.report_html import duration, page, shown, size
 
 DAY_MS = 24 * 3600 * 1000
@@ -25,11 +25,11 @@ def held(partition: int, tier: str, first: int, last: int, rows: int) -> Held:
     )
 
 
-FOUND = Figures(
+FOUND = ReportFigures(
     "t<b>",
     (held(0, "remote", 10, 19, 9), held(0, "local", 20, 29, 10), held(1, "local", 0, 4, 5)),
     1000,
-    (Period(0, 20, 2000), Period(1000, 0, 0), Period(2000, 4, 400)),
+    (ReportPeriod(0, 20, 2000), ReportPeriod(1000, 0, 0), ReportPeriod(2000, 4, 400)),
     ((128, 24),),
     ((b"<script>", 3), (b"\xff", 2)),
     7,
@@ -55,7 +55,7 @@ def test_the_page_shows_the_figures_and_fetches_nothing() -> None:
 
 
 def test_a_topic_without_records_has_a_page_too() -> None:
-    assert "No records." in page(Figures("t", (), 1000, (), (), (), 0), "now")
+    assert "No records." in page(ReportFigures("t", (), 1000, (), (), (), 0), "now")
 
 
 @pytest.mark.parametrize("span_ms", [0, 1, 119_999, 120_000, DAY_MS, 365 * DAY_MS, 10**15])

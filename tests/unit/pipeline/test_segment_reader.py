@@ -13,7 +13,7 @@ from tidemark_pipeline import segment_reader, times, windows
 from tidemark_pipeline.errors import CorruptData
 from tidemark_pipeline.options import OptionError, parse
 from tidemark_pipeline.plan import explain, plan_batch
-from tidemark_pipeline.segment_reader import Wanted
+from tidemark_pipeline.segment_reader import RecordSelection
 from tidemark_pipeline.tasks import RemoteTask
 from tidemark_pipeline.topic_survey import Survey
 
@@ -44,8 +44,8 @@ def plan(tier: SmallTier, options: Mapping[str, str]) -> list[RemoteTask]:
     with Survey(parsed) as survey:
         made = plan_batch(survey, parsed)
     assert made.ends_with_tier
-    assert {each.part.topic_id for each in made.tasks} <= {tier.topic_id}
-    remote_tasks = [each.task for each in made.tasks if isinstance(each.task, RemoteTask)]
+    assert {task.part.topic_id for task in made.tasks} <= {tier.topic_id}
+    remote_tasks = [task.task for task in made.tasks if isinstance(task.task, RemoteTask)]
     assert len(remote_tasks) == len(made.tasks)
     return remote_tasks
 
@@ -129,7 +129,9 @@ class TestPartsOfSegments:
             small_tier.copy(values(number * 60, 60))
         return small_tier
 
-    def read_counted(self, tier: SmallTier, wanted: Wanted, **options: str) -> tuple[Rows, int]:
+    def read_counted(
+        self, tier: SmallTier, wanted: RecordSelection, **options: str
+    ) -> tuple[Rows, int]:
         """Rows, and the bytes of logs that were fetched for them."""
         fetched = 0
         rows: Rows = []
@@ -168,7 +170,7 @@ class TestPartsOfSegments:
     @pytest.mark.parametrize("since_ms", [0, 1, 45, 60, 100, 119])
     def test_by_times(self, indexed: SmallTier, since_ms: int) -> None:
         """Records have their offset as their timestamp."""
-        rows, fetched = self.read_counted(indexed, Wanted(since_ms=since_ms))
+        rows, fetched = self.read_counted(indexed, RecordSelection(since_ms=since_ms))
         assert expected(since_ms, 120) == [row for row in rows if row[0] >= since_ms]
         assert len(rows) <= 120 - since_ms + 3
         assert fetched <= sum(entry.size_bytes for entry in indexed.entries)
@@ -206,7 +208,7 @@ def test_a_plan_without_brokers_ends_with_the_tier_and_reports_it(small_tier: Sm
 def test_columns_that_are_not_wanted_are_not_made(small_tier: SmallTier) -> None:
     small_tier.copy(values(0, 10))
     (task,) = plan(small_tier, {})
-    wanted = Wanted(columns=("offset", "tier", "tieredEpoch", "leaderEpoch"))
+    wanted = RecordSelection(columns=("offset", "tier", "tieredEpoch", "leaderEpoch"))
     (batch,) = segment_reader.read_task(
         small_tier.tier, "t", small_tier.topic_id, task, fail_on_data_loss=True, wanted=wanted
     )

@@ -9,12 +9,12 @@ from pyspark.sql.datasource import InputPartition
 from small_tier import SmallTier
 
 from tidemark.ids import id_text
-from tidemark.log_lineage import Position
+from tidemark.log_lineage import ReadPosition
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.options import parse
 from tidemark_pipeline.streaming import (
     Offsets,
-    Places,
+    StreamOffset,
     TidemarkStreamReader,
 )
 
@@ -144,14 +144,20 @@ def test_a_task_of_another_source_is_refused(small_tier: SmallTier) -> None:
 
 
 def test_offsets_are_written_in_order_and_read_back() -> None:
-    positions = {("b", 0): Position(1), ("a", 10): Position(2, 7), ("a", 9): Position(3, 5)}
-    text = Places(positions, {"b": "id"}).to_json()
+    positions = {
+        ("b", 0): ReadPosition(1),
+        ("a", 10): ReadPosition(2, 7),
+        ("a", 9): ReadPosition(3, 5),
+    }
+    text = StreamOffset(positions, {"b": "id"}).to_json()
     assert list(text["a"]) == ["9", "10"]
     assert text["#leaderEpochs"] == {"a": {"9": 5, "10": 7}}
-    assert Places.from_json(json.loads(json.dumps(text))) == Places(positions, {"b": "id"})
+    assert StreamOffset.from_json(json.loads(json.dumps(text))) == StreamOffset(
+        positions, {"b": "id"}
+    )
     # As Spark's Kafka source writes them, and older versions have.
-    assert Places.from_json(at(3)) == Places({("t", 0): Position(3)})
-    assert Places({("t", 0): Position(3)}).to_json() == at(3)
+    assert StreamOffset.from_json(at(3)) == StreamOffset({("t", 0): ReadPosition(3)})
+    assert StreamOffset({("t", 0): ReadPosition(3)}).to_json() == at(3)
 
 
 @pytest.mark.parametrize("with_epochs", [True, False], ids=["", "of an older version"])

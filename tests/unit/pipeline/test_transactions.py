@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from tests.unit.pipeline.small_tier import SmallTier
 from tests.unit.pipeline.test_segment_reader import read
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import restamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker, build_end_marker
-from tidemark_pipeline.decode import Source, decode
+from tidemark_pipeline.decode import ByteSource, decode
 
 
 def data(offset: int, producer: int = -1) -> bytes:
@@ -39,12 +39,12 @@ LOG = [
     data(0), data(1, 1), data(2, 2), data(3, 1), marker(4, 1, commit=False), data(5, 2),
     marker(6, 2, commit=True), data(7, 1), data(8, 3), marker(9, 1, commit=True),
 ]  # fmt: skip
-ABORTED = (AbortedTransaction(1, 1, 4, 2), AbortedTransaction(3, 8, 12, 13))
+ABORTED = (AbortedTxn(1, 1, 4, 2), AbortedTxn(3, 8, 12, 13))
 READ = [0, 2, 5, 7]
 
 
 def rows(batches: Sequence[bytes], aborted: Sequence[tuple[int, int]], first: int = 0) -> list[int]:
-    source = Source("t", 0, "local", first, 100)
+    source = ByteSource("t", 0, "local", first, 100)
     found = decode(b"".join(batches), source, aborted)
     return [offset for batch in found for offset in batch.column("offset").to_pylist()]
 
@@ -61,7 +61,7 @@ def test_a_transaction_that_began_in_another_segment_is_left_out(small_tier: Sma
 
 
 def test_the_tail_is_read_without_aborted_records() -> None:
-    aborted = [(each.producer_id, each.first_offset) for each in reversed(ABORTED)]
+    aborted = [(item.producer_id, item.first_offset) for item in reversed(ABORTED)]
     assert rows(LOG, aborted) == READ
     assert rows(LOG[3:], aborted, first=3) == [5, 7]
     assert rows(LOG, aborted, first=3) == [5, 7]

@@ -14,7 +14,7 @@ from tidemark.records.batch import HEADER_BYTES
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.codecs import UNPACKED_BYTES_MAX, compress
 from tidemark_pipeline import decode as spark
-from tidemark_pipeline.decode import Source, decode
+from tidemark_pipeline.decode import ByteSource, decode
 from tidemark_pipeline.errors import CorruptData
 
 
@@ -107,7 +107,7 @@ def test_a_batch_of_very_many_records_becomes_many_arrow_batches() -> None:
     count = 2 * spark.ROWS_MAX + 1
     record = _record(b"\x00", b"\x00", NULL, NULL, NONE)
     data = batch(record * count, count, codec=4)
-    sizes = [each.num_rows for each in decode(data, EVERYTHING)]
+    sizes = [item.num_rows for item in decode(data, EVERYTHING)]
     assert sizes == [spark.ROWS_MAX, spark.ROWS_MAX, 1]
     with pytest.raises(CorruptData, match="behind its last record"):
         list(decode(batch(record * count + b"x", count, codec=4), EVERYTHING))
@@ -116,7 +116,7 @@ def test_a_batch_of_very_many_records_becomes_many_arrow_batches() -> None:
 def test_what_is_no_batch_is_named_with_its_place() -> None:
     good = build_batch([Record(b"k", b"v", (), T0)], base_offset=7)
     with pytest.raises(CorruptData, match=r"t-3, among the offsets 5 to 9 \(local\): magic 1"):
-        list(decode(good + good[:16] + b"\x01" + good[17:], Source("t", 3, "local", 5, 9)))
+        list(decode(good + good[:16] + b"\x01" + good[17:], ByteSource("t", 3, "local", 5, 9)))
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ from tidemark_pipeline.usage_figures import (
     DISABLE_DELETE,
     DISABLE_RETAIN,
     OTHER,
-    Figures,
     Policy,
     Usage,
+    UsageFigures,
 )
 from tidemark_pipeline.usage_text import json_text, prometheus_text
 
@@ -69,7 +69,7 @@ def test_what_manifests_say_was_stored_is_what_lies_on_the_disk(paged: SmallTier
     usage = measured(paged)
     (topic,) = usage.topics
     assert topic.buckets == {
-        "": Figures(
+        "": UsageFigures(
             segments=5, log_bytes=logs(paged, *entries), stored_bytes=on_disk(paged, *entries)
         )
     }
@@ -149,8 +149,8 @@ def test_a_copy_under_way_is_counted_and_has_no_bytes_yet(paged: SmallTier) -> N
     entry = Place(topic="t", topic_id=paged.topic_id, partition=0).segment(9, 17)
     paged.tier.manifests.commit(paged.loaded, lambda head: transitions.start_copy(head, BY, entry))
     (topic,) = measured(paged).topics
-    assert sum(each.copying for each in topic.buckets.values()) == 1
-    assert sum(each.segments for each in topic.buckets.values()) == 1
+    assert sum(bucket.copying for bucket in topic.buckets.values()) == 1
+    assert sum(bucket.segments for bucket in topic.buckets.values()) == 1
 
 
 def test_unreferenced_objects_are_reported_with_bytes_and_owner(paged: SmallTier) -> None:
@@ -235,13 +235,13 @@ def of_memory(memory: MemoryStore, place: Place, metadata: list[bytes], **option
     """Return the usage of segments of 100 bytes with this custom metadata."""
     store = manifests(memory)
     loaded = store.create(place.head())
-    for at, each in enumerate(metadata):
+    for at, item in enumerate(metadata):
         entry = place.segment(at, at, max_timestamp_ms=at * DAY_MS)
         loaded = store.commit(loaded, start(entry))
         loaded = store.commit(
             loaded,
-            lambda head, entry=entry, each=each: transitions.finish_copy(  # type: ignore[misc]
-                head, ONE, entry, each
+            lambda head, entry=entry, item=item: transitions.finish_copy(  # type: ignore[misc]
+                head, ONE, entry, item
             ),
         )
     topic = TopicObject(topic_id=place.topic_id, name=place.topic, cluster_id="c", partitions=4)

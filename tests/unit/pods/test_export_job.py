@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE
-from tidemark.export_job import ORDER_VARIABLE, Order, Place
+from tidemark.export_job import ORDER_VARIABLE, OptionPlace, Order
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.export_values import JobWanted, Problem
 from tidemark_operator.controller.model import TopicInfo
@@ -18,7 +18,7 @@ from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.export import OPTIONS, REGISTRY_OPTIONS
 from tidemark_pipeline import options as source_options
-from tidemark_pipeline.export.table_options import Wanted
+from tidemark_pipeline.export.table_options import TableOptions
 
 RUN = ExportRunIdentity(name="flights", namespace=NAMESPACE, uid="u-1", cluster="main", number=7)
 S3 = {
@@ -82,8 +82,8 @@ def container(made: dict[str, Any]) -> dict[str, Any]:
 
 def variables(made: dict[str, Any]) -> dict[str, Any]:
     return {
-        each["name"]: each.get("valueFrom", {}).get("secretKeyRef") or each["value"]
-        for each in container(made)["env"]
+        item["name"]: item.get("valueFrom", {}).get("secretKeyRef") or item["value"]
+        for item in container(made)["env"]
     }
 
 
@@ -104,10 +104,10 @@ def test_the_job_receives_the_topics_location_and_its_credentials() -> None:
     }
     assert told.table == {"table": "db.t", "warehouse": "s3://lake"}
     assert (told.every_s, told.cores) == (90, 2)
-    assert Wanted.of(order(body(deleteAfterCommit=True)).table).deletes
-    assert not Wanted.of(order(body(deleteAfterCommit=False)).table).deletes
-    by_name = {(each.place, each.name): each.variable for each in told.hidden}
-    assert variables(body())[by_name[Place.SOURCE, "secretAccessKey"]] == {
+    assert TableOptions.of(order(body(deleteAfterCommit=True)).table).deletes
+    assert not TableOptions.of(order(body(deleteAfterCommit=False)).table).deletes
+    by_name = {(item.place, item.name): item.variable for item in told.hidden}
+    assert variables(body())[by_name[OptionPlace.SOURCE, "secretAccessKey"]] == {
         "name": "tier",
         "key": "secretAccessKey",
     }
@@ -146,8 +146,11 @@ def test_everything_of_the_table_and_of_spark_is_reported() -> None:
         "properties": {"a": "b"},
     }
     assert (told.every_s, told.cores, told.jars) == (None, 4, ("/a.jar",))
-    places = {(each.place, each.name) for each in told.hidden}
-    assert {(Place.CATALOG, "token"), (Place.CONF, "spark.hadoop.fs.s3a.secret.key")} <= places
+    places = {(item.place, item.name) for item in told.hidden}
+    assert {
+        (OptionPlace.CATALOG, "token"),
+        (OptionPlace.CONF, "spark.hadoop.fs.s3a.secret.key"),
+    } <= places
     assert "secret" not in json.dumps(told.conf)
 
 
@@ -178,7 +181,7 @@ def test_a_schema_is_given_by_its_text_its_file_or_its_registry() -> None:
         "certificate": f"{folder}/shown/tls.crt",
         "key": f"{folder}/shown/tls.key",
     }
-    assert (Place.REGISTRY, "password") in {(each.place, each.name) for each in told.hidden}
+    assert (OptionPlace.REGISTRY, "password") in {(item.place, item.name) for item in told.hidden}
 
 
 def test_what_an_order_has_of_a_table_is_what_the_job_knows() -> None:
@@ -191,8 +194,8 @@ def test_what_an_order_has_of_a_table_is_what_the_job_knows() -> None:
     ]
     for schema in schemas:
         table = {"mode": "append", "partition": "hour", "keyBuckets": 2, "properties": {"a": "b"}}
-        Wanted.of(order(body(table={**table, "schema": schema})).table)
-    assert set(OPTIONS) <= {each.name for each in source_options.OPTIONS}
+        TableOptions.of(order(body(table={**table, "schema": schema})).table)
+    assert set(OPTIONS) <= {option.name for option in source_options.OPTIONS}
 
 
 def test_a_user_proves_itself_by_its_secret() -> None:
@@ -208,7 +211,7 @@ def test_a_user_proves_itself_by_its_secret() -> None:
     assert told.source["bootstrap"] == "[::1]:9093"
     assert told.source["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
     assert told.source["kafka.ssl.ca.location"] == "/var/run/tidemark/trust/ca.crt"
-    mounts = {each["mountPath"] for each in container(made)["volumeMounts"]}
+    mounts = {item["mountPath"] for item in container(made)["volumeMounts"]}
     assert mounts == {"/tmp", "/var/run/tidemark/trust"}
     assert {"name": "alice", "key": "password"} in variables(made).values()
 
@@ -263,7 +266,7 @@ def test_volumes_and_places_are_those_of_the_manifest() -> None:
     assert spec["nodeSelector"] == {"disk": "fast"}
     assert spec["tolerations"] == [{"key": "spark", "operator": "Exists"}]
     assert spec["priorityClassName"] == "low"
-    claims = [each for each in spec["volumes"] if "persistentVolumeClaim" in each]
+    claims = [item for item in spec["volumes"] if "persistentVolumeClaim" in item]
     assert claims == [{"name": "claim-0", "persistentVolumeClaim": {"claimName": "lake"}}]
     assert {"name": "claim-0", "mountPath": "/lake", "readOnly": True} in its["volumeMounts"]
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tests.unit.pods.pod_values import BROKER, pod
-from tidemark_broker.listeners import Address, addresses_of
+from tidemark_broker.listeners import ListenerAddress, addresses_of
 from tidemark_operator.controller.external_addresses import WayIn
 from tidemark_operator.pods import configuration
 from tidemark_operator.pods.external_services import (
-    Wanted,
+    DesiredService,
     bootstrap_services,
     broker_services,
     external_ips,
@@ -30,14 +30,14 @@ def outside(type_: str = "NodePort", **fields: Any) -> BrokerPod:
     return pod(listeners=[PLAIN, listener])
 
 
-def wanted(type_: str = "NodePort", **fields: Any) -> Wanted:
+def wanted(type_: str = "NodePort", **fields: Any) -> DesiredService:
     return broker_services(outside(type_, **fields), BROKER)["EXTERNAL"]
 
 
-def live(of: Wanted, *, node_port: int = 31001, ingress: Any = None) -> dict[str, Any]:
+def live(of: DesiredService, *, node_port: int = 31001, ingress: Any = None) -> dict[str, Any]:
     """As an API server has it."""
     manifest = of.manifest
-    ports = [{"nodePort": node_port, **each} for each in manifest["spec"]["ports"]]
+    ports = [{"nodePort": node_port, **item} for item in manifest["spec"]["ports"]]
     spec = {**manifest["spec"], "ports": ports, "clusterIP": "10.96.0.7", "sessionAffinity": "None"}
     status = {"loadBalancer": {"ingress": ingress} if ingress else {}}
     return {**manifest, "spec": spec, "status": status}
@@ -46,7 +46,7 @@ def live(of: Wanted, *, node_port: int = 31001, ingress: Any = None) -> dict[str
 def test_a_service_leads_to_one_broker_and_one_to_any() -> None:
     made = objects = broker_objects(outside(), BROKER).stateful_set["spec"]["template"]
     labels = objects["metadata"]["labels"]
-    ports = {each["name"]: each["containerPort"] for each in made["spec"]["containers"][0]["ports"]}
+    ports = {item["name"]: item["containerPort"] for item in made["spec"]["containers"][0]["ports"]}
     one, any_ = wanted().manifest, bootstrap_services("main", "ns", "u", [outside()])
     for manifest, name in (
         (one, "broker-1-external"),
@@ -90,8 +90,8 @@ def test_services_contain_the_settings_of_the_manifest() -> None:
     assert "externalTrafficPolicy" not in any_["spec"], "any node leads to any broker"
     found = [(m["spec"]["ports"][0]["nodePort"], m["metadata"]["annotations"]) for m in (one, any_)]
     assert [port for port, _ in found] == [30001, 30000]
-    assert [each["own"] for _, each in found] == ["one", "bootstrap"]
-    assert [each["all"] for _, each in found] == ["1", "1"]
+    assert [item["own"] for _, item in found] == ["one", "bootstrap"]
+    assert [item["all"] for _, item in found] == ["1", "1"]
 
 
 INGRESS = [{"ip": "192.0.2.7"}]
@@ -185,9 +185,9 @@ def test_a_broker_on_node_ports_advertises_its_nodes_address() -> None:
     for address in ("192.0.2.1", "2001:db8::1"):
         text = told["value"].replace(f"$({node['name']})", address)
         assert addresses_of("advertised.listeners", text) == {
-            "PLAINTEXT": Address("broker-1.ns.svc", 9092),
-            "EXTERNAL": Address(address, 9095),
-            "REPLICATION": Address("broker-1.ns.svc", 9094),
+            "PLAINTEXT": ListenerAddress("broker-1.ns.svc", 9092),
+            "EXTERNAL": ListenerAddress(address, 9095),
+            "REPLICATION": ListenerAddress("broker-1.ns.svc", 9094),
         }
     assert "advertised.listeners" not in configuration.entries(outside(), BROKER), "one place"
 
@@ -205,7 +205,7 @@ def test_no_pod_is_replaced_for_a_change_that_only_clients_see() -> None:
 
 def test_a_node_without_an_external_ip_is_known_by_its_internal_one() -> None:
     def node(**addresses: str) -> dict[str, Any]:
-        listed = [{"type": type_, "address": each} for type_, each in addresses.items()]
+        listed = [{"type": type_, "address": address} for type_, address in addresses.items()]
         return {"status": {"addresses": listed}}
 
     nodes = [

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from tests.unit.pods.pod_values import POD
-from tidemark_operator.controller.scaling import Placed
+from tidemark_operator.controller.scaling import PlannedBroker
 from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, is_made
 
 
 def manifest(*, leaving: bool = False, rack: str | None = "a") -> dict[str, Any]:
-    placed = Placed(node_id=1, name="broker-1", rack=rack, leaving=leaving)
+    placed = PlannedBroker(node_id=1, name="broker-1", rack=rack, leaving=leaving)
     return broker_manifest(placed, POD, "main", "ns")
 
 

@@ -25,8 +25,8 @@ def template(broker: PodBroker = BROKER, **fields: Any) -> Any:
 
 def test_each_object_names_its_owner() -> None:
     made = objects()
-    for each in (made.service, made.config_map, made.stateful_set):
-        meta = each["metadata"]
+    for item in (made.service, made.config_map, made.stateful_set):
+        meta = item["metadata"]
         assert meta["name"] == "broker-1"
         assert meta["ownerReferences"][0] | {"controller": True} == BROKER.owner
         assert BROKER.labels.items() <= meta["labels"].items()
@@ -41,11 +41,11 @@ def test_the_set_the_service_and_the_pod_find_each_other() -> None:
     common = cluster_objects("main", "ns", "u", [pod()])
     assert common.bootstrap["spec"]["selector"].items() <= labels.items()
     assert common.budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    volumes = {each["name"]: each for each in template()["spec"]["volumes"]}
+    volumes = {item["name"]: item for item in template()["spec"]["volumes"]}
     assert volumes["data"]["persistentVolumeClaim"]["claimName"] == made.claim["metadata"]["name"]
     assert volumes["config"]["configMap"]["name"] == made.config_map["metadata"]["name"]
     assert volumes["certificate"]["secret"]["secretName"] == "broker-1-tls"
-    mounts = {each["name"] for each in template()["spec"]["containers"][0]["volumeMounts"]}
+    mounts = {item["name"] for item in template()["spec"]["containers"][0]["volumeMounts"]}
     assert mounts == volumes.keys()
 
 
@@ -92,7 +92,7 @@ def test_the_advertised_address_is_the_one_it_listens_on() -> None:
     made = broker_objects(given, BROKER)
     mounts = made.stateful_set["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
     assert found["listener.name.tls.tidemark.tls.directory"] in {m["mountPath"] for m in mounts}
-    ports = {each["name"]: each["port"] for each in made.service["spec"]["ports"]}
+    ports = {item["name"]: item["port"] for item in made.service["spec"]["ports"]}
     assert ports == {"l-tls": 9093, "l-plaintext": 9092, "replication": 9094, "metrics": 8080}
 
 

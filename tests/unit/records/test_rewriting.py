@@ -55,7 +55,7 @@ def test_keys_and_what_has_a_value() -> None:
     _, _, payload = _batch()
     found = list(keyed_records(payload, len(RECORDS), len(RECORDS) - 1))
     assert [(delta, key, has_value) for _, _, delta, key, has_value in found] == [
-        (number, each.key, each.value is not None) for number, each in enumerate(RECORDS)
+        (number, record.key, record.value is not None) for number, record in enumerate(RECORDS)
     ]
     assert [found[0][0], *(end for _, end, *_ in found)] == [
         *(start for start, *_ in found),
@@ -68,7 +68,7 @@ def test_many_records_whose_deltas_take_several_bytes() -> None:
     batch = build_batch(records)
     found = list(keyed_records(batch[HEADER_BYTES:], len(records), len(records) - 1))
     assert [(delta, key) for _, _, delta, key, _ in found] == [
-        (number, each.key) for number, each in enumerate(records)
+        (number, record.key) for number, record in enumerate(records)
     ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.unit.log.conftest import T0, LogBench
 from tests.unit.log.test_producers_of_a_log import finish, produce
 from tidemark.logfiles.producer_snapshot import decode_snapshot
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark_broker.remote_log.copier import prepare
 
 
@@ -22,11 +22,11 @@ def test_a_copy_describes_producers_and_transactions_that_end_after_it(tmp_path:
     log.roll(T0)
     bench.fill(log, [1])
     first, second, third, _ = log.segments()
-    whole = AbortedTransaction(1, 0, 4, 5)
-    found = [prepare(log, each).data.aux for each in (first, second, third)]
-    assert [each.aborted.transactions for each in found] == [(whole,)] * 3
-    assert {each.aborted.first_open_offset for each in found} == {None}
-    ends = [decode_snapshot(each.producer_snapshot) for each in found]
+    whole = AbortedTxn(1, 0, 4, 5)
+    found = [prepare(log, item).data.aux for item in (first, second, third)]
+    assert [item.aborted.transactions for item in found] == [(whole,)] * 3
+    assert {item.aborted.first_open_offset for item in found} == {None}
+    ends = [decode_snapshot(item.producer_snapshot) for item in found]
     assert [entry.producer_id for entry in ends[0]] == [1, 2]
     assert [entry.current_txn_first_offset for entry in ends[0]] == [0, 1]
     assert [entry.current_txn_first_offset for entry in ends[2]] == [-1, -1]

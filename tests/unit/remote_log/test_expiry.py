@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.tier import retention
-from tidemark.tier.retention import Limits
+from tidemark.tier.retention import RetentionLimits
 from tidemark.tier.segment import SegmentEntry, SegmentState, new_segment
 from tidemark_broker.log import SegmentInfo
 from tidemark_broker.remote_log import eligibility, expiry
@@ -41,8 +41,8 @@ def entry(start: int, *, records: int = 10, size: int = 100, newest_ms: int = 0)
 def expired(live: list[SegmentEntry], now_ms: int = 0, local: int = 0, **limits: int) -> int | None:
     return retention.expired_up_to(
         live,
-        Limits(**({"retention_ms": -1, "retention_bytes": -1} | limits)),
-        live_bytes=sum(each.size_bytes for each in live),
+        RetentionLimits(**({"retention_ms": -1, "retention_bytes": -1} | limits)),
+        live_bytes=sum(item.size_bytes for item in live),
         local_bytes=local,
         now_ms=now_ms,
     )
@@ -73,7 +73,7 @@ def test_size_retention_deletes_only_segments_wholly_beyond_the_limit() -> None:
 
 
 def test_a_topic_that_does_not_delete_expires_nothing() -> None:
-    limits = Limits(retention_ms=0, retention_bytes=0, deletes=False)
+    limits = RetentionLimits(retention_ms=0, retention_bytes=0, deletes=False)
     assert (
         retention.expired_up_to(
             [entry(0)], limits, live_bytes=100, local_bytes=0, now_ms=9 * DAY_MS

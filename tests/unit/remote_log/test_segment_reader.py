@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.logfiles.offset_index import OffsetIndex
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import HEADER_BYTES, iter_headers, set_max_timestamp
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import UnpackLimits
@@ -26,8 +26,8 @@ from tidemark_broker.replication.remote import RemoteOffset
 FIRST, BATCHES, RECORDS = 1000, 20, 5
 VALUE = bytes(15_000)
 ABORTED = (
-    AbortedTransaction(7, FIRST + 2, FIRST + 9, FIRST + 5),
-    AbortedTransaction(8, FIRST + 5, FIRST + 900, FIRST + 901),
+    AbortedTxn(7, FIRST + 2, FIRST + 9, FIRST + 5),
+    AbortedTxn(8, FIRST + 5, FIRST + 900, FIRST + 901),
 )
 
 
@@ -155,7 +155,7 @@ def test_aborted_transactions_are_returned_for_the_records_read(
     segment: Segment, start: int, end: int, found: list[int]
 ) -> None:
     reader = SegmentReader(segment.tier, segment.caches, segment.entry)
-    assert [each.producer_id for each in reader.aborted(start, end)] == found
+    assert [item.producer_id for item in reader.aborted(start, end)] == found
 
 
 def test_only_missing_parts_are_requested(segment: Segment) -> None:

@@ -18,5 +18,5 @@ async def node(tmp_path: Path) -> AsyncIterator[Callable[[int], Node]]:
         return made[-1]
 
     yield make
-    for each in made:
-        await each.stop()
+    for item in made:
+        await item.stop()

@@ -10,14 +10,14 @@ from tests.control_messages import partition_states, topic_state
 from tidemark.records.builder import Record, build_batch
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.files import TlsFiles
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
 from tidemark_broker.config import parse
-from tidemark_broker.log_maintenance import Upkeep
+from tidemark_broker.log_maintenance import LogMaintenance
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following.fetcher import FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
-from tidemark_broker.replication.following.follower import Outcome, apply_answer, next_request
+from tidemark_broker.replication.following.follower import FetchOutcome, apply_answer, next_request
 from tidemark_broker.replication.following.service import ReplicaFetchService
 from tidemark_broker.replication.following.wire import ReplicaFetchRequest, ReplicaFetchResult
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
@@ -75,7 +75,7 @@ def batch(count: int = 1) -> bytes:
 
 def dialer_of(node_id: int) -> Dialer:
     """Return a dialer that is never used: no broker has an address."""
-    return Dialer(files=TlsFiles(Path("none")), expected=Identity("c", node_id))
+    return Dialer(files=TlsFiles(Path("none")), expected=TlsIdentity("c", node_id))
 
 
 class Node:
@@ -123,7 +123,7 @@ class Node:
             self.context, logs=self.log_directory, fetchers=self.fetchers, broker_config={}
         )
         self.service = ReplicaFetchService(self.context, self.manager.by_id)
-        self.upkeep = Upkeep(self.log_directory, self.manager)
+        self.upkeep = LogMaintenance(self.log_directory, self.manager)
         self.manager.load(self.log_directory.found())
 
     def _lost(self) -> None:
@@ -172,7 +172,7 @@ class Node:
             result = await produce.append(self.partition, batch(), acks=1, timeout_ms=0)
             assert result.error.name == "none", result
 
-    async def fetch_once(self, leader: "Node") -> Outcome:
+    async def fetch_once(self, leader: "Node") -> FetchOutcome:
         """One round of a fetcher."""
         asked = next_request(self.partition, 1 << 20)
         return await apply_answer(self.partition, asked, await self.fetch_result(leader))
@@ -188,15 +188,15 @@ class Node:
             max_bytes=1 << 20,
             partitions=(asked,),
         )
-        answer = await leader.service.handle(request, Identity("c", request.replica_id), room())
+        answer = await leader.service.handle(request, TlsIdentity("c", request.replica_id), room())
         return answer.partitions[0]
 
     async def catch_up(self, leader: "Node", rounds: int = 30) -> None:
         """Fetch until the log is the leader's."""
         for _ in range(rounds):
             outcome = await self.fetch_once(leader)
-            assert outcome is not Outcome.BACK_OFF
-            if outcome is Outcome.IDLE:
+            assert outcome is not FetchOutcome.BACK_OFF
+            if outcome is FetchOutcome.IDLE:
                 break
         assert self.bytes() == leader.bytes()
         assert self.partition.next_offset == leader.partition.next_offset

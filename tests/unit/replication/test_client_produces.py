@@ -135,7 +135,7 @@ async def test_which_records_have_no_key(leader: Node) -> None:
     for keys, at_fault in (((b"k", None), [1]), ((None,) * 9, list(range(9)))):
         (part,) = await Producer(leader).send(records(*keys))
         assert part.error_code is ErrorCode.invalid_record
-        assert [each.batch_index for each in part.record_errors] == at_fault
+        assert [record_error.batch_index for record_error in part.record_errors] == at_fault
     (part,) = await Producer(leader).send(records(*[b"k"] * 9))
     assert part.error_code is ErrorCode.none
 

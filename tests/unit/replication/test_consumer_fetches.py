@@ -23,7 +23,7 @@ from tidemark.wire import control
 from tidemark_broker.api import describe_log_dirs, fetch
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.replica_selector import NONE, preferred
-from tidemark_broker.api.services import Settings
+from tidemark_broker.api.services import HandlerSettings
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.partition.isr import FollowerProgress
@@ -40,7 +40,7 @@ def call(node: Node, version: int, selector: str = "") -> Call:
         node.context.metadata,
         replicas=node.manager,
         purgatory=node.context.purgatory,
-        settings=Settings(replica_selector=selector),
+        settings=HandlerSettings(replica_selector=selector),
     )
     return Call(shared, version, Client("10.0.0.1:1", LISTENER), room())
 
@@ -205,8 +205,8 @@ def located(node: Node, **racks: str) -> None:
     metadata = node.context.metadata
     listener = control.Endpoint(name=LISTENER, host="h", port=9)
     metadata.brokers = {
-        number: replace(each, rack=racks.get(f"_{number}"), listeners=(listener,))
-        for number, each in metadata.brokers.items()
+        number: replace(broker, rack=racks.get(f"_{number}"), listeners=(listener,))
+        for number, broker in metadata.brokers.items()
     }
 
 
@@ -311,7 +311,7 @@ async def test_a_missing_log_directory(pair: tuple[Node, Node], tmp_path: Path) 
     settings = replace(handled.services.settings, log_dir=tmp_path / "gone")
     handled.services = replace(handled.services, settings=settings)
     answer = await describe_log_dirs.handle(kafka.request(35, 5, topics=None), handled)
-    assert [each.error_code for each in answer.results] == [ErrorCode.kafka_storage_error]
+    assert [result.error_code for result in answer.results] == [ErrorCode.kafka_storage_error]
 
 
 @pytest.mark.parametrize(

@@ -20,24 +20,24 @@ async def test_local_retention_stays_blocked_after_a_restart(node: Nodes) -> Non
     """Until the head is repaired, however late anybody can look at it again."""
     one, two = node(1), node(2)
     state = row(leader=1, leader_epoch=1, partition_epoch=1)
-    for each in (one, two):
-        await each.told(state, **TIERED)
+    for item in (one, two):
+        await item.told(state, **TIERED)
     await one.append(5)
     remote_end.note_head(one.partition, 0, 3, 1)
     await one.partition.write_changes()
     await two.catch_up(one)
-    assert [_is_suspended(each.partition) for each in (one, two)] == [False, False]
+    assert [_is_suspended(item.partition) for item in (one, two)] == [False, False]
     remote_end.note_damage(one.partition, is_damaged=True)
     await one.append()
     await two.catch_up(one)
-    for each in (one, two):
-        await each.partition.write_changes()
-        await each.stop()
+    for item in (one, two):
+        await item.partition.write_changes()
+        await item.stop()
     one, two = node(1), node(2)
-    assert [_is_suspended(each.partition) for each in (one, two)] == [True, True]
-    for each in (one, two):
-        await each.told(state, full=True, **TIERED)
+    assert [_is_suspended(item.partition) for item in (one, two)] == [True, True]
+    for item in (one, two):
+        await item.told(state, full=True, **TIERED)
     remote_end.note_damage(one.partition, is_damaged=False)
     await one.append()
     await two.catch_up(one)
-    assert [_is_suspended(each.partition) for each in (one, two)] == [False, False]
+    assert [_is_suspended(item.partition) for item in (one, two)] == [False, False]

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.replication.replica_nodes import Node, row
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire.control import IsrChange
-from tidemark_broker.replication.following.follower import Outcome
+from tidemark_broker.replication.following.follower import FetchOutcome
 from tidemark_broker.replication.partition import log_start, remote_end
 
 Nodes = Callable[[int], Node]
@@ -33,8 +33,8 @@ async def pair(node: Nodes, **changes: Any) -> tuple[Node, Node, list[IsrChange]
     await two.fetch_once(one)
     two.partition.log.raise_local_log_start(LOCAL_START)
     state = row(leader=1, leader_epoch=1, partition_epoch=2, **changes)
-    for each in (one, two):
-        await each.told(state, **DELETING)
+    for item in (one, two):
+        await item.told(state, **DELETING)
     log_start.raise_to(one.partition, START)
     remote_end.note_head(one.partition, 1, -1, -1)
     await one.upkeep.checkpoint()
@@ -45,7 +45,7 @@ async def pair(node: Nodes, **changes: Any) -> tuple[Node, Node, list[IsrChange]
 
 async def test_it_fetches_again_before_it_is_let_into_the_isr(node: Nodes) -> None:
     one, two, proposals = await pair(node, isr=(1,))
-    assert await two.fetch_once(one) is Outcome.PROGRESS
+    assert await two.fetch_once(one) is FetchOutcome.PROGRESS
     assert not proposals
     log = two.partition.log
     assert (log.log_start_offset, log.local_log_start_offset, log.next_offset) == (START,) * 3

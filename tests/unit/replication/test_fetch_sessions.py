@@ -20,13 +20,13 @@ from tests.unit.replication.replica_nodes import (
     dialer_of,
     row,
 )
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark_broker.log import NotCached
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.fetch_metadata import after
 from tidemark_broker.replication.following import fetcher, service
-from tidemark_broker.replication.following.fetch_session import FetchSessionCache
-from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
+from tidemark_broker.replication.following.fetch_session import ReplicaFetchSessionCache
+from tidemark_broker.replication.following.fetcher import FetchLimits, ReplicaFetcher
 from tidemark_broker.replication.following.tier_bootstrap import FromTier
 from tidemark_broker.replication.following.wire import (
     ForgottenPartition,
@@ -58,19 +58,19 @@ class Line:
 
     async def request(self, request: ReplicaFetchRequest, _: type, __: float) -> Any:
         self.requests.append(request)
-        peer = Identity("c", request.replica_id)
+        peer = TlsIdentity("c", request.replica_id)
         self.answers.append(await self.leader.service.handle(request, peer, room()))
         return self.answers[-1]
 
     @property
     def named(self) -> list[int]:
         """The partitions that the last request named."""
-        return [each.partition for each in self.requests[-1].partitions]
+        return [partition.partition for partition in self.requests[-1].partitions]
 
     @property
     def answered(self) -> list[int]:
         """Those that the last answer spoke of."""
-        return [each.partition for each in self.answers[-1].partitions]
+        return [partition.partition for partition in self.answers[-1].partitions]
 
 
 class Pair:
@@ -79,7 +79,7 @@ class Pair:
     def __init__(self, one: Node, two: Node) -> None:
         self.one, self.two = one, two
         self.line = Line(one)
-        self.fetcher = Fetcher(
+        self.fetcher = ReplicaFetcher(
             1,
             node_id=2,
             metadata=two.context.metadata,
@@ -94,8 +94,8 @@ class Pair:
         rows = [row(partition=number) for number in range(count)]
         await self.one.told(*rows, full=True)
         await self.two.told(*rows, full=True)
-        for each in self.two.manager.partitions:
-            self.fetcher.add(each)
+        for partition in self.two.manager.partitions:
+            self.fetcher.add(partition)
         await self.settle()
         return self
 
@@ -139,7 +139,7 @@ async def append(partition: Partition) -> None:
 
 async def test_a_round_names_and_answers_what_has_changed_and_nothing_else(node: Nodes) -> None:
     pair = await Pair(node(1), node(2)).start()
-    assert [len(each.partitions) for each in pair.line.requests[:2]] == [PARTITIONS, 0]
+    assert [len(request.partitions) for request in pair.line.requests[:2]] == [PARTITIONS, 0]
     await append(pair.led(7))
     await pair.round()
     assert (pair.line.named, pair.line.answered) == ([], [7])
@@ -203,7 +203,7 @@ async def test_a_partition_that_the_follower_gave_up_does_not_count(node: Nodes)
     pair.fetcher.remove(pair.followed(4).tp)
     pair.at(start_s + 0.5)
     await pair.round()
-    assert [each.partition for each in pair.line.requests[-1].forgotten] == [4]
+    assert [item.partition for item in pair.line.requests[-1].forgotten] == [4]
     pair.at(start_s + 0.9)
     await pair.round()
     assert pair.progress(4).last_fetch_s == start_s
@@ -242,11 +242,11 @@ async def _compare(nodes: list[Node], steps: list[tuple[str, int]]) -> None:
     one, two, three = nodes
     rows = {n: row(partition=n, replicas=(1, 2, 3), isr=(1, 2, 3)) for n in range(3)}
     pair, line = Pair(one, two), Line(one)
-    for each in nodes:
-        await each.told(*rows.values(), full=True)
-    for each in two.manager.partitions:
-        pair.fetcher.add(each)
-    full = Fetcher(
+    for node in nodes:
+        await node.told(*rows.values(), full=True)
+    for partition in two.manager.partitions:
+        pair.fetcher.add(partition)
+    full = ReplicaFetcher(
         1,
         node_id=3,
         metadata=three.context.metadata,
@@ -256,16 +256,16 @@ async def _compare(nodes: list[Node], steps: list[tuple[str, int]]) -> None:
         monotonic=lambda: three.now_s,
         from_tier=FromTier(),
     )
-    for each in three.manager.partitions:
-        full.add(each)
+    for partition in three.manager.partitions:
+        full.add(partition)
     for kind, value in [("round", 1), *steps, ("round", 1)]:
         if kind == "append":
             await append(hosted(one, value))
         elif kind == "lead":
             epoch = rows[value].leader_epoch + 1
             rows[value] = replace(rows[value], leader_epoch=epoch, partition_epoch=epoch)
-            for each in nodes:
-                await each.told(rows[value])
+            for node in nodes:
+                await node.told(rows[value])
             pair.fetcher.add(hosted(two, value))
             full.add(hosted(three, value))
         else:
@@ -287,7 +287,7 @@ async def test_a_lost_answer_leads_to_a_full_fetch_and_nothing_is_missed(node: N
     pair = await Pair(node(1), node(2)).start()
     await append(pair.led(2))
     lost = pair.fetcher._request()
-    await pair.one.service.handle(lost, Identity("c", lost.replica_id), room())
+    await pair.one.service.handle(lost, TlsIdentity("c", lost.replica_id), room())
     await pair.fetcher._round(pair.line)  # continues from the last answered request's epoch
     assert pair.line.answers[-1].error_code == int(ErrorCode.invalid_fetch_session_epoch.value)
     await pair.round()
@@ -318,7 +318,7 @@ async def test_only_the_next_request_of_the_same_registration_continues_a_sessio
     handler = pair.fetcher._handler
 
     async def answered(**changes: int) -> ErrorCode:
-        answer = await pair.one.service.handle(fetch(pair, **changes), Identity("c", 2), room())
+        answer = await pair.one.service.handle(fetch(pair, **changes), TlsIdentity("c", 2), room())
         return ErrorCode(answer.error_code)
 
     unknown = await answered(session_id=handler.session_id ^ 1)
@@ -358,7 +358,7 @@ def request_of(replica_id: int, *numbers: int, epoch: int = 0, session_id: int =
 
 
 def test_sessions_and_their_partitions_are_limited() -> None:
-    cache = FetchSessionCache(Purgatory(), sessions_max=2, partitions_max=3)
+    cache = ReplicaFetchSessionCache(Purgatory(), sessions_max=2, partitions_max=3)
 
     def begin(replica_id: int, *numbers: int, now_s: float = 0.0) -> int:
         session = cache.of(request_of(replica_id, *numbers), now_s)
@@ -415,9 +415,9 @@ async def test_a_follower_that_forgets_what_it_still_waits_for(
     over = threading.Event()
     busy = [asyncio.ensure_future(in_read_thread(over.wait)) for _ in range(4)]
     await asyncio.sleep(0)
-    slow = asyncio.ensure_future(serve.handle(first, Identity("c", 2), room()))
+    slow = asyncio.ensure_future(serve.handle(first, TlsIdentity("c", 2), room()))
     await asyncio.sleep(0)
-    assert (await serve.handle(second, Identity("c", 2), room())).error_code == 0
+    assert (await serve.handle(second, TlsIdentity("c", 2), room())).error_code == 0
     over.set()
     assert (await slow).partitions == ()
     await asyncio.gather(*busy)
@@ -432,13 +432,13 @@ async def test_a_follower_is_given_no_more_than_an_answer_may_hold(
     monkeypatch.setattr(service, "RESPONSE_BYTES_MAX", 3 * len(batch()))
     pair = await Pair(node(1), node(2)).start(2)
     wanted = [
-        replace(each, max_bytes=2**31 - 1)
-        for each in pair.fetcher._handler.session_partitions.values()
+        replace(session_partition, max_bytes=2**31 - 1)
+        for session_partition in pair.fetcher._handler.session_partitions.values()
     ]
     for number in (0, 0, 1, 1):
         await append(pair.led(number))
     request = replace(
         pair.line.requests[0], partitions=tuple(wanted), max_bytes=2**31 - 1, session_epoch=-1
     )
-    answer = await pair.one.service.handle(request, Identity("c", request.replica_id), room())
-    assert [len(each.records) // len(batch()) for each in answer.partitions] == [2, 1]
+    answer = await pair.one.service.handle(request, TlsIdentity("c", request.replica_id), room())
+    assert [len(partition.records) // len(batch()) for partition in answer.partitions] == [2, 1]

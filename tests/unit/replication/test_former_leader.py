@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.replication.replica_nodes import Node, batch, row
-from tidemark_broker.replication.following.follower import Outcome, next_request
+from tidemark_broker.replication.following.follower import FetchOutcome, next_request
 from tidemark_broker.replication.partition import log_start, produce
 
 Nodes = Callable[[int], Node]
@@ -33,7 +33,7 @@ async def test_an_empty_epoch_that_the_leader_never_saw_is_dropped(node: Nodes) 
     await two.lead(6)
     await one.follow(2, 6)
     assert next_request(one.partition, 1000).last_fetched_epoch == 5
-    assert await one.fetch_once(two) is Outcome.PROGRESS
+    assert await one.fetch_once(two) is FetchOutcome.PROGRESS
     assert [entry.epoch for entry in one.partition.log.epochs.entries] == [3]
     assert one.partition.next_offset == 10
     await two.append(4)
@@ -99,8 +99,8 @@ async def test_a_follower_ends_with_the_leaders_log_after_any_leaderships(
                 if fetches:
                     await other.catch_up(nodes[leader])
         finally:
-            for each in nodes.values():
-                await each.stop()
+            for node in nodes.values():
+                await node.stop()
 
 
 async def test_a_log_that_ends_within_its_first_remaining_batch_restarts(node: Nodes) -> None:
@@ -119,7 +119,7 @@ async def test_a_log_that_ends_within_its_first_remaining_batch_restarts(node: N
     assert one.partition.log_start_offset == 4
     await two.told(row(leader=1, leader_epoch=2, partition_epoch=3, isr=(1,)))
     for _ in range(3):
-        assert await two.fetch_once(one) is not Outcome.BACK_OFF
+        assert await two.fetch_once(one) is not FetchOutcome.BACK_OFF
     assert two.partition.next_offset == 6
     assert two.partition.log_start_offset == 4
     read = two.partition.log.read(4, max_bytes=1000, up_to_offset=6, min_one=True)

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.replication.replica_nodes import TOPIC_ID, Node, batch, row
 from tidemark.wire import control
-from tidemark_broker.replication.following.follower import Outcome
+from tidemark_broker.replication.following.follower import FetchOutcome
 from tidemark_broker.replication.partition import Role, produce
 
 Nodes = Callable[[int], Node]
@@ -114,7 +114,7 @@ async def test_a_follower_without_disk_space_is_reported(node: Nodes) -> None:
     await two.follow(1, 1)
     await one.append(5)
     with full_disk():
-        assert await two.fetch_once(one) is Outcome.BACK_OFF
+        assert await two.fetch_once(one) is FetchOutcome.BACK_OFF
     assert two.manager.failed_replicas() == FAILED
     two.now_s += 40
     await two.manager.retry()
@@ -134,13 +134,13 @@ async def test_a_follower_removed_from_the_isr_blocks_nothing(node: Nodes) -> No
     await two.catch_up(one)
     await one.append(5)
     with full_disk():
-        assert await two.fetch_once(one) is Outcome.BACK_OFF
+        assert await two.fetch_once(one) is FetchOutcome.BACK_OFF
     assert one.partition.high_watermark == 1
     await one.told(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
     assert one.partition.high_watermark == 6
     await one.append(1)
     with full_disk():
-        assert await two.fetch_once(one) is Outcome.BACK_OFF
+        assert await two.fetch_once(one) is FetchOutcome.BACK_OFF
     assert one.partition.high_watermark == 7
     await two.catch_up(one)
     assert two.partition.next_offset == 7
@@ -158,7 +158,7 @@ async def test_nor_does_its_first_fetch_after_that(node: Nodes) -> None:
     await one.append(5)
     await one.told(row(leader_epoch=1, partition_epoch=2, isr=(1,)))
     with full_disk():
-        assert await two.fetch_once(one) is Outcome.BACK_OFF
+        assert await two.fetch_once(one) is FetchOutcome.BACK_OFF
     await one.append(1)
     assert one.partition.high_watermark == 7
 

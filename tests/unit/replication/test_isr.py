@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tidemark.wire import control
 from tidemark_broker.replication.partition import isr
 from tidemark_broker.replication.partition.isr import (
-    Answer,
+    AlterPartitionAnswer,
     FollowerFetch,
     FollowerProgress,
     LeaderView,
@@ -193,21 +193,21 @@ CHANGE = control.IsrChange(
 @pytest.mark.parametrize(
     ("pending", "change", "epochs", "expected"),
     [
-        ((1, 2), CHANGE, (5, 11), Answer.ADOPT),
-        (None, replace(CHANGE, partition_epoch=9), (5, 11), Answer.ADOPT),
-        ((1, 2), CHANGE, (5, 10), Answer.SETTLED),
-        ((1, 3), CHANGE, (5, 10), Answer.NOTHING),
-        ((1, 2), replace(CHANGE, partition_epoch=9), (5, 10), Answer.NOTHING),
-        (None, CHANGE, (5, 10), Answer.NOTHING),
-        ((1, 2), CHANGE, (5, 9), Answer.NOTHING),
-        ((1, 2), CHANGE, (6, 11), Answer.NOTHING),
+        ((1, 2), CHANGE, (5, 11), AlterPartitionAnswer.ADOPT),
+        (None, replace(CHANGE, partition_epoch=9), (5, 11), AlterPartitionAnswer.ADOPT),
+        ((1, 2), CHANGE, (5, 10), AlterPartitionAnswer.SETTLED),
+        ((1, 3), CHANGE, (5, 10), AlterPartitionAnswer.NOTHING),
+        ((1, 2), replace(CHANGE, partition_epoch=9), (5, 10), AlterPartitionAnswer.NOTHING),
+        (None, CHANGE, (5, 10), AlterPartitionAnswer.NOTHING),
+        ((1, 2), CHANGE, (5, 9), AlterPartitionAnswer.NOTHING),
+        ((1, 2), CHANGE, (6, 11), AlterPartitionAnswer.NOTHING),
     ],
 )
 def test_an_answer_settles_the_proposal_that_it_belongs_to(
     pending: tuple[int, ...] | None,
     change: control.IsrChange,
     epochs: tuple[int, int],
-    expected: Answer,
+    expected: AlterPartitionAnswer,
 ) -> None:
     result = control.IsrResult(
         topic_id=change.topic_id,

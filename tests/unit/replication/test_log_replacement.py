@@ -22,8 +22,8 @@ async def _two(node: Nodes) -> tuple[Node, Node]:
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
-    for each in (one, two):
-        each.partition.log.config = SMALL_SEGMENTS
+    for item in (one, two):
+        item.partition.log.config = SMALL_SEGMENTS
     await one.append(12)
     await two.catch_up(one)
     assert len(two.partition.log.segments()) > 2
@@ -91,7 +91,9 @@ async def test_a_replica_in_the_isr_or_elr_sets_nothing_aside(
     again.now_s += 40
     await again.manager.retry()
     assert _strays(again) == []
-    assert [each.topic_id for each in again.manager.failed_replicas()] == [TOPIC_ID]
+    assert [failed_replica.topic_id for failed_replica in again.manager.failed_replicas()] == [
+        TOPIC_ID
+    ]
 
 
 async def test_an_open_log_that_loses_a_segment_is_copied_from_the_leader(

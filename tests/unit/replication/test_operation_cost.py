@@ -17,7 +17,7 @@ from tests.counted_calls import counted_calls, dearer
 from tests.unit.replication.replica_nodes import TOPIC, Node, batch, newer, row, states
 from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
-from tidemark_broker.purgatory import Change
+from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.partition import produce
 
 Nodes = Callable[[int], Node]
@@ -31,7 +31,7 @@ ELSEWHERE = {
     "log.size_bytes",
     "opening a log at start",
 }
-COUNTED = [each for each in OPERATIONS if each.name not in ELSEWHERE]
+COUNTED = [item for item in OPERATIONS if item.name not in ELSEWHERE]
 
 
 async def calls(work: Callable[[], Awaitable[object]]) -> Counter[str]:
@@ -48,7 +48,7 @@ async def cost(operation: Operation, folder: Path, size: int) -> Counter[str]:
         return await calls(work)
 
 
-@pytest.mark.parametrize("operation", COUNTED, ids=lambda each: each.name)
+@pytest.mark.parametrize("operation", COUNTED, ids=lambda item: item.name)
 async def test_ten_times_as_many_do_not_make_one_dearer(
     operation: Operation, tmp_path: Path
 ) -> None:
@@ -84,9 +84,9 @@ async def test_a_change_of_the_topic_reaches_all_its_partitions(node: Nodes) -> 
     one = await leading(node)
     entry = control.ConfigEntry(name="retention.ms", value="77")
     await one.manager.apply(topic_change(config=(entry,)))
-    assert {each.log.config.retention_ms for each in one.manager.partitions} == {77}
+    assert {partition.log.config.retention_ms for partition in one.manager.partitions} == {77}
     await one.manager.apply(topic_change(config=(entry,), tiering_state=1, tiered_epoch=4))
-    assert {each.tiering.epoch for each in one.manager.partitions} == {4}
+    assert {partition.tiering.epoch for partition in one.manager.partitions} == {4}
     again = await calls(
         lambda: one.manager.apply(topic_change(config=(entry,), tiering_state=1, tiered_epoch=4))
     )
@@ -118,14 +118,19 @@ async def test_an_isr_change_wakes_no_fetch(node: Nodes) -> None:
         return asyncio.create_task(purgatory.wait([(kind, one.partition.tp)], look, 600.0))
 
     waiting = [
-        waiter(kind) for kind in (Change.HIGH_WATERMARK, Change.LOG_END, Change.LOW_WATERMARK)
+        waiter(kind)
+        for kind in (
+            PartitionChange.HIGH_WATERMARK,
+            PartitionChange.LOG_END,
+            PartitionChange.LOW_WATERMARK,
+        )
     ]
     while one.context.purgatory.size < 3:  # noqa: ASYNC110 - until all of them wait
         await asyncio.sleep(0)
     looked_at.clear()
     await one.told(newer(row(), isr=(1,)))
     await asyncio.sleep(0)
-    assert looked_at == [Change.LOW_WATERMARK]
+    assert looked_at == [PartitionChange.LOW_WATERMARK]
     for task in waiting:
         task.cancel()
 
@@ -135,8 +140,8 @@ async def test_a_report_puts_together_the_figures_of_what_moved(node: Nodes) -> 
     reporter = StatusReporter(one.manager, str)
 
     async def report() -> None:
-        for each in reporter._changed():
-            reporter._acknowledged[each.topic_id, each.partition] = each
+        for item in reporter._changed():
+            reporter._acknowledged[item.topic_id, item.partition] = item
 
     await report()
     await report()

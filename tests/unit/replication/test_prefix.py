@@ -10,7 +10,7 @@ from tidemark.logfiles.leader_epochs import EpochEntry, LeaderEpochs
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import PartitionState
 from tidemark_broker.replication.partition import prefix_rule
-from tidemark_broker.replication.partition.prefix_rule import Doubt, Standing
+from tidemark_broker.replication.partition.prefix_rule import Doubt, PrefixState
 from tidemark_broker.replication.remote import RemoteEnd, TierEnd
 
 DELETING = Tiering(TieringState.DISABLING, 1, DisablePolicy.DELETE)
@@ -24,7 +24,7 @@ def epochs(*starts: tuple[int, int]) -> LeaderEpochs:
     return LeaderEpochs(tuple(EpochEntry(epoch, start) for epoch, start in starts))
 
 
-STANDING = Standing(
+STANDING = PrefixState(
     has_manifest=True,
     recovering=False,
     tiering=Tiering(TieringState.ENABLED, 0),

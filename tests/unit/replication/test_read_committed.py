@@ -90,7 +90,10 @@ async def ask(node: Node, offset: int = 0, *, isolation_level: int = COMMITTED, 
 
 
 def aborted(part: Any) -> list[tuple[int, int]]:
-    return [(each.producer_id, each.first_offset) for each in part.aborted_transactions]
+    return [
+        (aborted_transaction.producer_id, aborted_transaction.first_offset)
+        for aborted_transaction in part.aborted_transactions
+    ]
 
 
 # ---------------------------------------------------------------- idempotence
@@ -106,7 +109,7 @@ async def test_a_batch_that_comes_again_waits_for_the_same_offset(pair: tuple[No
     assert not again.done()
     await replicate(one, two)
     results = await asyncio.gather(first, again)
-    assert [(each.error, each.base_offset) for each in results] == [(ErrorCode.none, 0)] * 2
+    assert [(result.error, result.base_offset) for result in results] == [(ErrorCode.none, 0)] * 2
 
 
 async def test_another_leader_knows_what_was_appended_before(pair: tuple[Node, Node]) -> None:
@@ -265,9 +268,9 @@ async def test_the_producers_of_a_partition_are_described(pair: tuple[Node, Node
     first, absent = told.partitions
     assert absent.error_code is ErrorCode.unknown_topic_or_partition
     assert [
-        (each.producer_id, each.producer_epoch, each.last_sequence, each.coordinator_epoch,
-         each.current_txn_start_offset)
-        for each in first.active_producers
+        (producer.producer_id, producer.producer_epoch, producer.last_sequence,
+         producer.coordinator_epoch, producer.current_txn_start_offset)
+        for producer in first.active_producers
     ] == [(1, 0, 0, -1, -1), (2, 4, 0, 3, 2)]  # fmt: skip
     # A follower answers from its own knowledge, as in Kafka: kafka-transactions.sh find-hanging
     # queries a broker for all of its replicas, and gives up at the first that is missing.

@@ -17,7 +17,7 @@ from tidemark.wire import deletions as wire
 from tidemark.wire.connection import ConnectionClosed
 from tidemark.wire.framing import decode_response, encode_request
 from tidemark_broker.control import record_deletions
-from tidemark_broker.control.commands import LAST_COMMAND, Commands
+from tidemark_broker.control.commands import LAST_COMMAND, CommandServer
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.record_deletions import delete_topic_records, deletion_points
 from tidemark_broker.replication.hosting import deletions
@@ -47,8 +47,8 @@ async def meant(
     before_time_ms: int = -1,
     leader_epoch: int = 4,
     topic_id: uuid.UUID = TOPIC_ID,
-) -> wire.PointMeant:
-    asked = wire.PointAsked(
+) -> wire.WireDeletionPoint:
+    asked = wire.WireDeletionPointQuery(
         partition=0,
         leader_epoch=leader_epoch,
         before_offset=before_offset,
@@ -66,8 +66,8 @@ async def delete(
     last_epoch: int = 4,
     leader_epoch: int = 4,
     topic_id: uuid.UUID = TOPIC_ID,
-) -> wire.RecordsDeleted:
-    below = wire.RecordsBelow(
+) -> wire.WirePartitionDeletionResult:
+    below = wire.WirePartitionDeletion(
         partition=0, leader_epoch=leader_epoch, offset=offset, last_epoch=last_epoch
     )
     request = wire.DeleteTopicRecordsRequest(
@@ -78,7 +78,7 @@ async def delete(
     return result
 
 
-def error(answer: wire.PointMeant | wire.RecordsDeleted) -> ErrorCode:
+def error(answer: wire.WireDeletionPoint | wire.WirePartitionDeletionResult) -> ErrorCode:
     return ErrorCode(answer.error_code)
 
 
@@ -201,7 +201,7 @@ async def segments(one: Node) -> list[int]:
         await one.append(10)
         assert one.partition.log.roll(T0)
     await one.append(3)
-    return [each.size_bytes for each in one.partition.log.segments()]
+    return [segment.size_bytes for segment in one.partition.log.segments()]
 
 
 async def test_bytes_are_those_of_the_segments_wholly_below(node: Nodes) -> None:
@@ -323,7 +323,9 @@ class Connection:
     peer = "controller"
 
     def __init__(self, *requests: Any) -> None:
-        frames = (encode_request(each, number, "test") for number, each in enumerate(requests))
+        frames = (
+            encode_request(request, number, "test") for number, request in enumerate(requests)
+        )
         self._frames = [frame[4:] for frame in frames]
         self._left = len(self._frames)
         self._answered = asyncio.Event()
@@ -350,7 +352,7 @@ async def told(one: Node, *requests: Any) -> dict[int, bytes]:
     epoch = ControllerEpoch(one.folder / "controller-epoch")
     await epoch.accept(3)
     nobody: Any = None
-    commands = Commands(
+    commands = CommandServer(
         one.manager, epoch, nobody, serve_kafka=nobody, snapshot_applied=nobody, users=nobody
     )
     connection: Any = Connection(*requests)
@@ -366,8 +368,10 @@ async def test_only_the_present_controller_is_obeyed(
     node: Nodes, controller_epoch: int, code: int
 ) -> None:
     one = await led(node)
-    asked = wire.PointAsked(partition=0, leader_epoch=4, before_offset=6, before_time_ms=-1)
-    below = wire.RecordsBelow(partition=0, leader_epoch=4, offset=6, last_epoch=4)
+    asked = wire.WireDeletionPointQuery(
+        partition=0, leader_epoch=4, before_offset=6, before_time_ms=-1
+    )
+    below = wire.WirePartitionDeletion(partition=0, leader_epoch=4, offset=6, last_epoch=4)
     answers = await told(
         one,
         wire.DeletionPointsRequest(

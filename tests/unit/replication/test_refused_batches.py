@@ -55,7 +55,7 @@ async def test_the_second_batch_does_not_overtake_the_first(node: Nodes) -> None
     assert refused.error is ErrorCode.out_of_order_sequence_number
     assert "sequence number 0" in (refused.message or "")
     results = [await send(one, sequence) for sequence in (0, 1)]
-    assert [(each.error, each.base_offset) for each in results] == [
+    assert [(result.error, result.base_offset) for result in results] == [
         (ErrorCode.none, 0),
         (ErrorCode.none, 1),
     ]
@@ -168,8 +168,8 @@ async def test_behind_a_batch_that_waits_for_a_thread(node: Nodes) -> None:
         produce.begin(one.partition, batch(n), acks=1, peer="c", is_early=True) for n in (0, 1)
     ]
     ends = [
-        asyncio.ensure_future(produce.acknowledged(one.partition, each, acks=1, timeout_ms=1000))
-        for each in begun
+        asyncio.ensure_future(produce.acknowledged(one.partition, item, acks=1, timeout_ms=1000))
+        for item in begun
     ]
     await one.told(row(leader=2, leader_epoch=3, partition_epoch=3))
     turn.end()
@@ -194,4 +194,4 @@ async def test_first_batch_of_a_producer_beyond_the_limit_can_be_retried(
     monkeypatch.setattr(states, "_limit", ProducerLimit(1))
     assert (await send(one, 1)).error is ErrorCode.out_of_order_sequence_number
     results = [await send(one, sequence) for sequence in (0, 1)]
-    assert [each.error for each in results] == [ErrorCode.none] * 2
+    assert [result.error for result in results] == [ErrorCode.none] * 2

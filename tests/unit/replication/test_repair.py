@@ -221,7 +221,7 @@ async def test_a_replica_requested_twice_at_once_is_created_once(
     caplog.set_level(logging.INFO, "tidemark_broker.replication.hosting.placement")
     one = node(1)
     await asyncio.gather(one.told(ALONE), one.told(ALONE), one.manager.retry())
-    assert len([each for each in caplog.messages if each.startswith("t-0: created")]) == 1
+    assert len([message for message in caplog.messages if message.startswith("t-0: created")]) == 1
     assert one.partition.is_leader
     await one.append(2)
 

@@ -130,7 +130,7 @@ async def test_pages_are_small_and_together_they_are_everything(
         for topic in page.topics
         for state in topic.partitions
     ]
-    assert said == [(each.topic_id, each.partition) for each in many.held()]
+    assert said == [(item.topic_id, item.partition) for item in many.held()]
     for number, page in enumerate(made):
         request = control.ReplicaStatesRequest(
             broker_id=1,

@@ -124,7 +124,7 @@ def test_a_changed_row_is_all_that_changes_of_its_topic() -> None:
     view = cache.topics["flights"]
     cache.apply(request(full=False, rows=(row(partition_epoch=8, leader=2), row(partition=3))))
     assert cache.topics["flights"] is cache.by_id(TOPIC) is view
-    assert {number: each.leader for number, each in view.partitions.items()} == {
+    assert {number: partition.leader for number, partition in view.partitions.items()} == {
         0: 2,
         1: row().leader,
         2: row().leader,
@@ -173,8 +173,8 @@ def test_topics_deleted_while_the_controller_was_unreachable() -> None:
     cache.deleted.append(lambda view: told.append((view.name, view.topic_id)))
     a, b, c, d, again = (uuid.UUID(int=number) for number in range(1, 6))
     former = [
-        topic_state(each, name, partitions=(row(),))
-        for each, name in zip((a, b, c, d), "abcd", strict=True)
+        topic_state(item, name, partitions=(row(),))
+        for item, name in zip((a, b, c, d), "abcd", strict=True)
     ]
     cache.apply(partition_states(*former, full=True))
     tombstone = control.Removal(topic_id=b, partition=-1, partition_epoch=0)

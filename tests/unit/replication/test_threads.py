@@ -14,7 +14,7 @@ from tidemark.records.builder import Record, build_batch
 from tidemark_broker.log import FEW_RECORDS
 from tidemark_broker.replication.partition import consumer_reads, produce
 from tidemark_broker.replication.threads import (
-    Threads,
+    ThreadPool,
     ThreadsBusy,
     in_lookup_thread,
     in_record_thread,
@@ -29,7 +29,7 @@ ALONE = row(replicas=(1,), isr=(1,))
 
 
 @asynccontextmanager
-async def _occupied(pool: Threads, calls: int) -> AsyncIterator[None]:
+async def _occupied(pool: ThreadPool, calls: int) -> AsyncIterator[None]:
     """``calls`` of that pool are under way or wait, until the end."""
     over = threading.Event()
     waiting = [asyncio.ensure_future(pool(over.wait)) for _ in range(calls)]
@@ -77,7 +77,7 @@ async def test_look_ups_beyond_the_limit_are_refused_and_may_be_tried_again(
 
 
 async def test_a_cancelled_caller_waits_for_its_thread() -> None:
-    pool = Threads("test", threads=1, pending_max=1)
+    pool = ThreadPool("test", threads=1, pending_max=1)
     begun, over, ended = asyncio.Event(), threading.Event(), []
     loop = asyncio.get_running_loop()
 
@@ -115,8 +115,8 @@ async def test_abandoned_look_ups_are_not_made(
         ]
         await asyncio.sleep(0)
         # The clients leave before a thread has started their look-ups.
-        for each in asked:
-            each.cancel()
+        for item in asked:
+            item.cancel()
         async with asyncio.timeout(20):
             await asyncio.wait(asked)
         # A new look-up still waits for one of the occupied threads.
@@ -165,8 +165,8 @@ async def test_no_client_waits_for_the_batches_of_another(node: Callable[[int], 
         held = [append(data, "a") for data in (odd, odd, plain)]
         async with asyncio.timeout(20):
             assert (await append(plain, "b")).base_offset == 0
-        assert not any(each.done() for each in held)
-    assert [(await each).base_offset for each in held] == [
+        assert not any(item.done() for item in held)
+    assert [(await item).base_offset for item in held] == [
         1,
         1 + MANY_RECORDS,
         1 + 2 * MANY_RECORDS,

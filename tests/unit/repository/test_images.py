@@ -58,7 +58,7 @@ def test_packages_are_a_set_of_the_lock_installed_by_hash(path: str) -> None:
     for install in installs:
         assert {"--require-hashes", "--no-deps", "--only-binary=:all:"} <= set(install)
     # What is built from its sources is built by what is pinned, too, not by what pip looks for.
-    built = [install for install in installs if any("--no-binary" in each for each in install)]
+    built = [install for install in installs if any("--no-binary" in item for item in install)]
     assert all("--no-build-isolation" in install for install in built)
     assert len(installs) == 1 + len(built)
 
@@ -122,7 +122,7 @@ def test_what_they_have_in_common_is_the_same_in_all() -> None:
         requirements, (*_, package) = IMAGES[path]
         names = {f"requirements/{requirements}": "REQUIREMENTS", package: "PACKAGE"}
         names[str(Path(path).parent)] = "FOLDER"
-        text = "\n".join(" ".join(each) for each in instructions(path))
+        text = "\n".join(" ".join(instruction) for instruction in instructions(path))
         for name, stands_for in names.items():
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", stands_for, text)
         return [line for line in text.splitlines() if not line.startswith(own)]

@@ -19,7 +19,7 @@ from tidemark_operator.resources.names import slice_name
 from tidemark_operator.resources.partition_slice import PartitionSlice
 from tidemark_operator.resources.record_deletion import parse_record_deletion
 from tidemark_operator.resources.times import ms_of_time, time_text
-from tidemark_operator.resources.topic import DisablePolicy, TieringState, parse_topic
+from tidemark_operator.resources.topic import DisablePolicyName, TieringStateName, parse_topic
 
 
 def _object(kind: str, spec: dict[str, Any], **rest: Any) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def test_topic_with_everything() -> None:
     assert topic.spec.tiering_enabled
     assert topic.spec.config == {"retention.ms": "604800000", "cleanup.policy": "delete"}
     assert topic.status.tiering is not None
-    assert topic.status.tiering.state is TieringState.DISABLING
-    assert topic.status.tiering.policy is DisablePolicy.DELETE
+    assert topic.status.tiering.state is TieringStateName.DISABLING
+    assert topic.status.tiering.policy is DisablePolicyName.DELETE
     assert find_condition(topic.status.conditions, READY) is not None
     assert find_condition(topic.status.conditions, "Stalled") is None
 

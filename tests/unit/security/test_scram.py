@@ -117,7 +117,7 @@ def test_a_first_message_that_is_none(message: bytes) -> None:
 def test_a_last_message_that_is_none(change: str) -> None:
     server = ScramServer(lambda _: credential())
     proof = final(server.first(f"n,,n=user,r={NONCE}".encode()))
-    parts = [each for each in proof.split(",") if each[:2] != change[:2]]
+    parts = [part for part in proof.split(",") if part[:2] != change[:2]]
     with pytest.raises(AuthenticationFailed):
         server.final(",".join([change, *parts] if change[:1] == "c" else [*parts, change]).encode())
 

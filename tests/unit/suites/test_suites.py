@@ -84,8 +84,8 @@ def test_kafka_gos_tests_receive_the_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "suite",
-    [each for each in SUITES.values() if isinstance(each, GoSuite)],
-    ids=lambda each: each.name,
+    [item for item in SUITES.values() if isinstance(item, GoSuite)],
+    ids=lambda item: item.name,
 )
 def test_a_go_suite_is_pinned_with_hashes(suite: GoSuite) -> None:
     module = packages.MODULES / suite.name
@@ -188,7 +188,7 @@ def test_a_check_that_raises_has_failed(tmp_path: Path) -> None:
 
 def test_verifiable_clients_events_are_their_lines_of_json() -> None:
     said = 'SLF4J: none\n{"name":"startup_complete"}\n{"name":"records_consumed","count":3}\n'
-    assert [each["name"] for each in java_clients.events(said)] == [
+    assert [event["name"] for event in java_clients.events(said)] == [
         "startup_complete",
         "records_consumed",
     ]
@@ -196,7 +196,7 @@ def test_verifiable_clients_events_are_their_lines_of_json() -> None:
 
 def test_what_a_member_holds_is_what_it_was_given_and_has_not_given_back() -> None:
     def event(name: str, *partitions: int) -> str:
-        given = [{"topic": "t", "partition": each} for each in partitions]
+        given = [{"topic": "t", "partition": partition} for partition in partitions]
         return json.dumps({"name": name, "partitions": given})
 
     said = [

@@ -92,7 +92,7 @@ def test_of_two_that_write_at_once_both_are_kept(memory: Any) -> None:
 
     memory.replace = overtaken
     write_record(memory, [audit(3)], whole=False)
-    assert {each.int for each in read_record(memory).topics} == {1, 2, 3}
+    assert {topic.int for topic in read_record(memory).topics} == {1, 2, 3}
 
 
 def test_a_repeatedly_overtaken_writer_raises_an_error(memory: Any) -> None:
@@ -221,7 +221,7 @@ def test_the_largest_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TOPICS_MAX * counted + DESCRIBED_MAX * (described - counted) < BYTES_MAX
     monkeypatch.setattr(audit_record, "DESCRIBED_MAX", 4)
     rows = {uuid.UUID(int=number): row for number in range(3)}
-    told = [len(each["worst"]) for each in json.loads(encode(AuditRecord(rows)))["topics"]]
+    told = [len(load["worst"]) for load in json.loads(encode(AuditRecord(rows)))["topics"]]
     assert told == [3, 1, 0]
 
 
@@ -231,7 +231,7 @@ def test_where_there_is_no_room_those_with_findings_stay_then_the_latest(
     monkeypatch.setattr(audit_record, "TOPICS_MAX", 3)
     audits = [audit(1, damaged=1), audit(2), audit(3), audit(4), audit(5, damaged=1)]
     assert write_record(memory, audits, whole=True) == 2
-    assert {each.int for each in read_record(memory).topics} == {1, 4, 5}
+    assert {topic.int for topic in read_record(memory).topics} == {1, 4, 5}
 
 
 def test_a_topic_with_an_unreadable_name_spoils_no_other(memory: Any) -> None:

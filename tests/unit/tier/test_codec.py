@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidemark.ids import id_text, parse_id
 from tidemark.tier.codec import ManifestCorrupt, decode_head, decode_page, encode_head, encode_page
-from tidemark.tier.head import PAGE_ENTRIES, Mark, Page, PageRef
+from tidemark.tier.head import PAGE_ENTRIES, ManifestPage, Mark, PageRef
 from tidemark.tier.layout import (
     head_key,
     partition_of_head,
@@ -60,7 +60,7 @@ def test_a_full_head_comes_back(place: Any) -> None:
         deleted_at_ms=5,
     )
     assert decode_head(encode_head(head), "head") == head
-    page = Page("p", place.topic, place.topic_id, place.partition, (entry,))
+    page = ManifestPage("p", place.topic, place.topic_id, place.partition, (entry,))
     assert decode_page(encode_page(page), "page") == page
 
 

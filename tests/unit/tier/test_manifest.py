@@ -362,7 +362,7 @@ def test_the_pages_of_all_partitions_share_one_limit(place: Any, memory: Any) ->
         head = store.load(place.topic_id, number).head
         pages = store.pages(place.topic_id, number)
         ranges = queries.plan(head, pages, 0, 10)
-        assert [each.from_offset for each in ranges] == list(range(10))
+        assert [range_.from_offset for range_ in ranges] == list(range(10))
         assert 0 < store.page_cache_bytes <= 40_000
 
 

@@ -13,7 +13,7 @@ from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.head import Claim
 from tidemark.tier.manifest import HeadNotFound, ManifestStore
 from tidemark.tier.open import open_tier
-from tidemark.tier.queries import RemoteOffsetOutOfRange
+from tidemark.tier.queries import TierOffsetOutOfRange
 from tidemark.tier.reader import TierReader
 from tidemark.tier.topics import TopicAmbiguous, TopicCatalog, TopicNotFound, TopicObject
 
@@ -99,7 +99,7 @@ class TestReader:
         manifests.commit(loaded, lambda head: transitions.finish_delete(head, ONE, due))
         with pytest.raises(Exception, match="is not in memory"):
             old.plan(0, 100)
-        with pytest.raises(RemoteOffsetOutOfRange) as caught:
+        with pytest.raises(TierOffsetOutOfRange) as caught:
             reader.plan(place.topic_id, 3, 0, 100)
         assert caught.value.log_start_offset == 40
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.tier import auxiliary, directory
 from tidemark.tier.auxiliary import AbortedRanges, Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.directory import DirectoryStore
@@ -27,7 +27,7 @@ LOG = b"0123456789" * 10
 AUX = Aux(offset_index=b"oi", time_index=b"", leader_epochs=b"0\n0\n", producer_snapshot=b"ps")
 aborted = st.builds(
     AbortedRanges,
-    st.lists(st.builds(AbortedTransaction, *[st.integers(0, 2**62)] * 4), max_size=3).map(tuple),
+    st.lists(st.builds(AbortedTxn, *[st.integers(0, 2**62)] * 4), max_size=3).map(tuple),
     st.none() | st.integers(0, 2**62),
 )
 

@@ -15,7 +15,7 @@ from tidemark.tier.head import (
     Head,
     IllegalTransition,
     ManifestFenced,
-    Page,
+    ManifestPage,
     TopicDeleted,
 )
 from tidemark.tier.segment import SegmentEntry, SegmentState
@@ -23,7 +23,7 @@ from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 ONE = Claim(1, 0)
 CLUSTER = "cluster-1"
-Pages = dict[str, Page]
+Pages = dict[str, ManifestPage]
 
 
 def claimed(
@@ -241,7 +241,7 @@ class TestLine:
         head = copied(place.head(), place.segment(20, 29))
         assert (head.remote_log_start_offset, head.log_start_offset) == (20, 0)
         assert queries.find(head, {}, 10) is None
-        with pytest.raises(queries.RemoteOffsetOutOfRange, match="the tier begins at 20") as caught:
+        with pytest.raises(queries.TierOffsetOutOfRange, match="the tier begins at 20") as caught:
             ranges(head, 10, 100)
         assert caught.value.log_start_offset == 0
         head = copied(expire(head, ONE, 40), place.segment(60, 69))
@@ -279,7 +279,7 @@ class TestExpire:
         assert states == [SegmentState.DELETE_STARTED, finished, finished]
         assert head.log_start_offset == 15
         assert ranges(head, 15, 30) == [(15, 19), (20, 29)]
-        with pytest.raises(queries.RemoteOffsetOutOfRange, match="the log starts at 15"):
+        with pytest.raises(queries.TierOffsetOutOfRange, match="the log starts at 15"):
             ranges(head, 14, 30)
 
     def test_a_transition_never_moves_back_and_is_idempotent(self, place: Any) -> None:
@@ -400,7 +400,7 @@ class TestDelete:
 
 class TestSeal:
     def sealed(self, place: Any, count: int, per_page: int) -> tuple[Head, Pages]:
-        head, pages = place.head(), dict[str, Page]()
+        head, pages = place.head(), dict[str, ManifestPage]()
         for n in range(count):
             head = copied(head, place.segment(n * 10, n * 10 + 9))
             result = transitions.seal(head, f"p{head.next_page}", per_page)

@@ -23,7 +23,7 @@ from tidemark.tier.head import (
     IllegalTransition,
     ManifestError,
     ManifestFenced,
-    Page,
+    ManifestPage,
     new_head,
 )
 from tidemark.tier.segment import SegmentEntry, new_segment
@@ -76,7 +76,7 @@ class TwoLeaders(RuleBasedStateMachine):
             broker_id=0,
             log_start_offset=0,
         )
-        self.pages: dict[str, Page] = {}
+        self.pages: dict[str, ManifestPage] = {}
         self.epochs = [(0, 0)]
         self.known: list[Known] = []
         self.objects: set[uuid.UUID] = set()

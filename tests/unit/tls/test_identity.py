@@ -2,17 +2,19 @@
 
 import pytest
 
-from tidemark.tls.identity import Identity, WrongPeer, check, of_certificate, parse
+from tidemark.tls.identity import TlsIdentity, WrongPeer, check, of_certificate, parse
 
-BROKER, CONTROLLER = Identity("c1", 7), Identity("c1")
+BROKER, CONTROLLER = TlsIdentity("c1", 7), TlsIdentity("c1")
 
 
 def certificate(*names: tuple[str, str]) -> dict[str, object]:
     return {"subjectAltName": names}
 
 
-@pytest.mark.parametrize("who", [BROKER, CONTROLLER, Identity("c1", 0), Identity("c1", 2**31 - 1)])
-def test_a_name_is_read_as_it_was_written(who: Identity) -> None:
+@pytest.mark.parametrize(
+    "who", [BROKER, CONTROLLER, TlsIdentity("c1", 0), TlsIdentity("c1", 2**31 - 1)]
+)
+def test_a_name_is_read_as_it_was_written(who: TlsIdentity) -> None:
     assert parse(who.uri) == who
     assert of_certificate(certificate(("URI", who.uri))) == who
 

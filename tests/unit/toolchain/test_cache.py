@@ -8,11 +8,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.build import GoProgram, ensure_program
 from tidemark_cli.toolchain.cache import build_key, cache_root, locked, prune, read_sources
 from tidemark_cli.toolchain.versions import GoVersion
 
-PROGRAM = Program(
+PROGRAM = GoProgram(
     name="program",
     version="v1.0.0",
     needs_go=GoVersion(1, 26, 0),
@@ -33,7 +33,7 @@ def test_the_key_covers_what_decides_about_the_bytes() -> None:
         replace(PROGRAM, sources={**PROGRAM.sources, "go.sum": b""}),
         replace(PROGRAM, sources={**PROGRAM.sources, "main.go": b"package main "}),
     ]
-    keys = [each.key("linux-x86_64") for each in variants] + [PROGRAM.key("darwin-arm64")]
+    keys = [variant.key("linux-x86_64") for variant in variants] + [PROGRAM.key("darwin-arm64")]
     assert len(set(keys)) == len(keys)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout
-from tidemark_cli.local.settings import KAFKA, Settings
+from tidemark_cli.local.settings import KAFKA, LocalClusterSettings
 from tidemark_cli.toolchain import maven
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.progress import PlainProgress
@@ -85,7 +85,7 @@ def test_a_local_cluster_reports_missing_java_before_it_starts_anything(
     """With jars in the cache that was seen only once the control plane ran."""
     layout = Layout.at(tmp_path / "cluster")
     layout.create()
-    settings = Settings("c", "default", "directory", "", 1, 2, KAFKA)
+    settings = LocalClusterSettings("c", "default", "directory", "", 1, 2, KAFKA)
     cluster = LocalCluster(layout, settings, print)
     with pytest.raises(maven.MavenMissing, match="no java on the PATH"):
         cluster.start(brokers=1)
@@ -98,7 +98,7 @@ def test_mavens_output_is_reported_on_failure(path: Path, tmp_path: Path) -> Non
     with pytest.raises(ToolchainError, match="no route to host") as told:
         ensure(tmp_path)
     assert not isinstance(told.value, maven.MavenMissing)
-    assert not [each for each in (tmp_path / "cache" / "jars").rglob("*") if each.is_file()]
+    assert not [path_ for path_ in (tmp_path / "cache" / "jars").rglob("*") if path_.is_file()]
 
 
 @pytest.mark.parametrize("wanted", [maven.KAFKA, maven.spark_kafka("4.1.3")])

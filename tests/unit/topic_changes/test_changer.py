@@ -513,7 +513,7 @@ async def test_what_is_set_for_a_group_is_in_the_cluster(changes: Changes) -> No
     assert cluster.groups == {"g": {"consumer.session.timeout.ms": "50000"}}
     assert "published brokers" in changes.world.journal, "brokers receive it"
     (told,) = snapshot.full(changes.world.services.state).groups
-    assert (told.group_id, [(each.name, each.value) for each in told.config]) == (
+    assert (told.group_id, [(item.name, item.value) for item in told.config]) == (
         "g",
         [("consumer.session.timeout.ms", "50000")],
     )

@@ -11,7 +11,7 @@ from tidemark.wire import control
 from tidemark.wire.topics import CHANGES_MAX, TopicChange, TopicChangeResult
 from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.topic_changes.creations import WAITING_MAX, Creations, Wanted
+from tidemark_broker.topic_changes.creations import WAITING_MAX, Creations, TopicRequests
 from tidemark_broker.topic_changes.forwarder import ChangeForwarder, Requester
 from tidemark_broker.topic_changes.internal_topics import creation_of
 
@@ -132,7 +132,7 @@ async def test_a_users_topic_is_created_where_the_cluster_lets_it(world: World) 
 
 
 def test_names_that_wait_have_a_limit() -> None:
-    wanted = Wanted()
+    wanted = TopicRequests()
     heard = {
         user: sum(wanted.add(f"{user}{number}", user, 0.0) for number in range(WAITING_MAX))
         for user in ("User:alice", "User:bob", "User:carl")
@@ -168,7 +168,7 @@ def test_coordinators_topics_follow_the_brokers_file() -> None:
 
 
 def test_what_a_broker_needs_does_not_wait_behind_what_clients_name() -> None:
-    wanted = Wanted()
+    wanted = TopicRequests()
     for number in range(WAITING_MAX):
         assert wanted.add(f"t{number}", f"User:{number % 2}", 100.0)
     assert not wanted.add("one-more", "User:bob", 100.0)

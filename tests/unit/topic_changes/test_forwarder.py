@@ -77,7 +77,7 @@ class World:
         changes = [create(f"t{number}") for number in range(count)]
         results = await self.forwarder.change(changes, REQUESTER, timeout_s=10)
         assert len(results) == count
-        return {ErrorCode(each.error_code).name for each in results}
+        return {ErrorCode(result.error_code).name for result in results}
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def _of(requester: Requester) -> tuple[str, str]:
 
 async def test_many_changes_are_several_messages_over_one_connection(world: World) -> None:
     assert await world.codes(2 * CHANGES_MAX + 1) == {"none"}
-    assert [len(each.changes) for each in world.asked] == [0, CHANGES_MAX, CHANGES_MAX, 1]
+    assert [len(item.changes) for item in world.asked] == [0, CHANGES_MAX, CHANGES_MAX, 1]
     assert len(world.connections) == 1
 
 
@@ -158,7 +158,7 @@ async def test_large_changes_are_sent_a_few_at_a_time(world: World) -> None:
     value = "v" * 0x7FFF
     large = [create(f"t{number}", settings=settings(a=value, b=value)) for number in range(20)]
     results = await world.forwarder.change(large, REQUESTER, timeout_s=10)
-    assert {each.error_code for each in results} == {0}
+    assert {result.error_code for result in results} == {0}
     sent = [request.changes for request in world.asked if request.changes]
     assert [change for changes in sent for change in changes] == large
     assert max(len(encode(request)) for request in world.asked) < MESSAGE_BYTES_MAX
@@ -169,7 +169,7 @@ async def test_a_change_that_no_message_can_have_is_refused_here(world: World) -
     results = await world.forwarder.change(
         [create("a"), too_large, create("b")], REQUESTER, timeout_s=10
     )
-    assert [ErrorCode(each.error_code).name for each in results] == [
+    assert [ErrorCode(result.error_code).name for result in results] == [
         "none", "policy_violation", "none",
     ]  # fmt: skip
     assert [c.name for request in world.asked for c in request.changes] == ["a", "b"]
@@ -194,7 +194,7 @@ async def test_a_large_request_leaves_room_for_others(world: World) -> None:
 
     tasks = [asks("User:ann", port) for port in range(100)]
     await many_turns()
-    assert [each.principal for each in asked] == ["User:ann"] * 8
+    assert [item.principal for item in asked] == ["User:ann"] * 8
     tasks.append(asks("User:bob", 1))
     await many_turns()
     assert asked[-1].principal == "User:bob"

@@ -7,8 +7,8 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.topic_changes.requests import settings
 from tidemark.configuration.table import DYNAMIC
-from tidemark_operator.topic_changes.refusal import Refusal
-from tidemark_operator.topic_changes.settings import Described, changed, check_names
+from tidemark_operator.topic_changes.refusal import ChangeRefusal
+from tidemark_operator.topic_changes.settings import TopicSettings, changed, check_names
 
 ON = {"enabled": True}
 OFF = {"enabled": False}
@@ -68,7 +68,7 @@ TIERING = {
 @pytest.mark.parametrize("case", TIERING)
 def test_tiering(case: str) -> None:
     before, asked, after = TIERING[case]
-    found = changed(Described({}, before), settings(**asked), is_whole=False)
+    found = changed(TopicSettings({}, before), settings(**asked), is_whole=False)
     assert (found.config, found.tiering) == ({}, after)
 
 
@@ -83,8 +83,8 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_value_is_reported(case: str) -> None:
     asked, message = BAD[case]
-    with pytest.raises(Refusal) as refusal:
-        changed(Described({}, None), settings(**asked), is_whole=False)
+    with pytest.raises(ChangeRefusal) as refusal:
+        changed(TopicSettings({}, None), settings(**asked), is_whole=False)
     assert message in refusal.value.message
 
 
@@ -95,20 +95,20 @@ def test_an_unsupported_disablement_policy_is_an_invalid_request(
 ) -> None:
     """As KIP-950 says under "Exceptions"."""
     asked = settings(remote_storage_enable="false", remote_log_disable_policy=value)
-    with pytest.raises(Refusal, match=r"remote[.]log[.]disable[.]policy") as refusal:
-        changed(Described({}, ON), asked, is_whole=is_whole)
+    with pytest.raises(ChangeRefusal, match=r"remote[.]log[.]disable[.]policy") as refusal:
+        changed(TopicSettings({}, ON), asked, is_whole=is_whole)
     assert refusal.value.code == ErrorCode.invalid_request == 42
 
 
 def test_another_bad_value_is_an_invalid_configuration() -> None:
-    with pytest.raises(Refusal) as refusal:
-        changed(Described({}, ON), settings(remote_storage_enable="yes"), is_whole=False)
+    with pytest.raises(ChangeRefusal) as refusal:
+        changed(TopicSettings({}, ON), settings(remote_storage_enable="yes"), is_whole=False)
     assert refusal.value.code == ErrorCode.invalid_config
 
 
 def test_an_omitted_field_does_not_disable_tiering() -> None:
-    before = Described({"segment.ms": "5"}, ON)
-    with pytest.raises(Refusal, match=r"Include remote[.]storage[.]enable"):
+    before = TopicSettings({"segment.ms": "5"}, ON)
+    with pytest.raises(ChangeRefusal, match=r"Include remote[.]storage[.]enable"):
         changed(before, settings(retention_ms="5"), is_whole=True)
     asked: dict[str, Any] = {"retention_ms": "5", "remote_storage_enable": "true"}
     found = changed(before, settings(**asked), is_whole=True)
@@ -125,11 +125,11 @@ def test_an_omitted_field_does_not_disable_tiering() -> None:
     ],
 )
 def test_a_key_that_a_topic_has_not_is_refused_with_where_it_is(name: str, instead: str) -> None:
-    with pytest.raises(Refusal, match=instead) as refusal:
-        changed(Described({}, None), settings(**{name: "1"}), is_whole=False)
+    with pytest.raises(ChangeRefusal, match=instead) as refusal:
+        changed(TopicSettings({}, None), settings(**{name: "1"}), is_whole=False)
     assert f"Unknown topic config name: {name.replace('_', '.')}; " in refusal.value.message
 
 
 def test_a_topics_key_is_refused_for_all_brokers_with_the_name_of_its_default() -> None:
-    with pytest.raises(Refusal, match=r"the default for all topics is log[.]retention[.]ms"):
+    with pytest.raises(ChangeRefusal, match=r"the default for all topics is log[.]retention[.]ms"):
         check_names(settings(retention_ms="1"), DYNAMIC, ErrorCode.invalid_request, "Not dynamic")

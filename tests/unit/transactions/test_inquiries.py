@@ -7,7 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tests.answers import room
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire.connection import ConnectionClosed
 from tidemark.wire.framing import decode_response, encode_request
 from tidemark_broker.api.dispatcher import PrivateDispatcher
@@ -46,13 +46,13 @@ class Wire:
 
     def answer(self, *errors: Sequence[int]) -> None:
         _, _, waiting = self.asked[-1]
-        verdicts = tuple(WireVerdict(errors=tuple(each)) for each in errors)
+        verdicts = tuple(WireVerdict(errors=tuple(error)) for error in errors)
         waiting.set_result(AskCoordinatorResponse(verdicts=verdicts))
 
 
 def made(wire: Any, leader: int = 2) -> Inquiries:
     async def here(inquiries: Sequence[WireInquiry]) -> list[list[ErrorCode]]:
-        return [[OK] * len(each.partitions) for each in inquiries]
+        return [[OK] * len(inquiry.partitions) for inquiry in inquiries]
 
     def leader_of(transactional_id: str) -> int:
         if transactional_id == "unknown":
@@ -73,13 +73,13 @@ async def test_what_gathers_meanwhile_goes_together() -> None:
     inquiries = made(wire)
     first = await soon(inquiries, "a", A, B)
     second, third = await soon(inquiries, "b", A), await soon(inquiries, "c", B)
-    assert [[each.transactional_id for each in asked.inquiries] for _, asked, _ in wire.asked] == [
-        ["a"]
-    ]
+    assert [
+        [inquiry.transactional_id for inquiry in asked.inquiries] for _, asked, _ in wire.asked
+    ] == [["a"]]
     wire.answer([0, int(ErrorCode.concurrent_transactions)])
     assert await first == {A: OK, B: ErrorCode.concurrent_transactions}
     await asyncio.sleep(0.001)
-    assert [each.transactional_id for each in wire.asked[1][1].inquiries] == ["b", "c"]
+    assert [inquiry.transactional_id for inquiry in wire.asked[1][1].inquiries] == ["b", "c"]
     wire.answer([0], [int(ErrorCode.producer_fenced)])
     assert (await second, await third) == ({A: OK}, {B: ErrorCode.producer_fenced})
     last = await soon(inquiries, "d", A)
@@ -117,11 +117,11 @@ async def test_messages_between_brokers() -> None:
     """As they travel, in the order in which both sides understand them."""
     heard: list[Any] = []
 
-    async def ask(request: Any, peer: Identity, memory: Any) -> AskCoordinatorResponse:
+    async def ask(request: Any, peer: TlsIdentity, memory: Any) -> AskCoordinatorResponse:
         heard.append(request)
         return AskCoordinatorResponse(verdicts=(WireVerdict(errors=(0, 48)),))
 
-    async def write(request: Any, peer: Identity, memory: Any) -> WriteMarkersResponse:
+    async def write(request: Any, peer: TlsIdentity, memory: Any) -> WriteMarkersResponse:
         heard.append(request)
         return WriteMarkersResponse(errors=(0,))
 
@@ -148,7 +148,7 @@ async def test_messages_between_brokers() -> None:
     answers = []
     for request, answer in ((asked, AskCoordinatorResponse), (written, WriteMarkersResponse)):
         frame = encode_request(request, 1, "broker 1")[4:]
-        pieces = await PrivateDispatcher(apis).serve(frame, room(), Identity("c", 1))
+        pieces = await PrivateDispatcher(apis).serve(frame, room(), TlsIdentity("c", 1))
         answers.append(decode_response(answer, b"".join(pieces)[4:])[1])
     assert heard == [asked, written]
     assert answers == [
@@ -169,4 +169,4 @@ async def test_waiting_requests_are_answered_when_the_broker_stops() -> None:
     inquiries = made(Wire())
     waiting = [await soon(inquiries, name, A) for name in ("a", "b")]
     await inquiries.close()
-    assert [await each for each in waiting] == [{A: ErrorCode.network_exception}] * 2
+    assert [await item for item in waiting] == [{A: ErrorCode.network_exception}] * 2

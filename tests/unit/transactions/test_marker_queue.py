@@ -50,7 +50,7 @@ def test_a_transaction_is_finished_once_all_its_partitions_have_their_marker() -
     world = World()
     world.queue.add(X, marker(), [A, B, C])
     made = world.queue.batches(0.0)
-    assert {broker: [each.tp for each in batch] for broker, batch in made.items()} == {
+    assert {broker: [item.tp for item in batch] for broker, batch in made.items()} == {
         1: [A, B],
         2: [C],
     }

@@ -43,7 +43,7 @@ class World:
         )
 
     async def _write(self, markers: Sequence[WireMarker]) -> Sequence[ErrorCode]:
-        self.written += [(each.topic, each.partition) for each in markers]
+        self.written += [(marker.topic, marker.partition) for marker in markers]
         return [ErrorCode.none] * len(markers)
 
     def told(self, *topics: control.TopicState, full: bool = True, **fields: Any) -> None:

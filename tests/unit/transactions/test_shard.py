@@ -24,7 +24,7 @@ from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions import coordinator as module
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.core.metadata import Producer, TransactionState
-from tidemark_broker.transactions.shard import Limits, TransactionShard
+from tidemark_broker.transactions.shard import TransactionLimits, TransactionShard
 from tidemark_broker.transactions.wire import AskCoordinatorRequest, WireInquiry, WireMarker
 
 R = TypeVar("R")
@@ -47,7 +47,9 @@ class World:
         self.producer_ids = ProducerIds()
         self.coordinator = TransactionCoordinator(
             self.node.context,
-            limits=Limits(timeout_max_ms=900_000, expiration_ms=10_000, bytes_max=bytes_max),
+            limits=TransactionLimits(
+                timeout_max_ms=900_000, expiration_ms=10_000, bytes_max=bytes_max
+            ),
             dialer_of=dialer_of,
             want=lambda name: None,
             producer_ids=self.producer_ids,
@@ -141,7 +143,7 @@ async def test_a_transaction_from_beginning_to_end(
         ended = await shard.end(ID, producer=producer, commit=True, version=2)
         assert ended.producer == Producer(1, 1)
         await until(lambda: state(shard) is COMMITTED)
-        assert {each.partition for each in made.written} == {0, 1}
+        assert {item.partition for item in made.written} == {0, 1}
         assert made.written[0] == WireMarker(
             topic=TOPIC,
             partition=made.written[0].partition,
@@ -174,7 +176,7 @@ async def test_the_next_coordinator_knows_what_the_former_one_decided(
         again = await made.shard()
         assert again is not shard
         await until(lambda: state(again) is COMMITTED)
-        written = {(each.partition, each.coordinator_epoch, each.commit) for each in made.written}
+        written = {(item.partition, item.coordinator_epoch, item.commit) for item in made.written}
         assert written == {(0, 4, True), (1, 4, True)}
         repeated = await again.end(ID, producer=producer, commit=True, version=2)
         assert (repeated.error, repeated.producer) == (ErrorCode.none, Producer(1, 1))
@@ -273,7 +275,7 @@ async def test_an_open_transaction_is_aborted_when_its_time_is_over(
         await shard.add_partitions(ID, producer=decision.producer, partitions={T0}, version=2)
         made.wall_ms += 31
         await until(lambda: state(shard) is ABORTED)
-        assert [(each.commit, each.producer_epoch) for each in made.written] == [(False, 1)]
+        assert [(item.commit, item.producer_epoch) for item in made.written] == [(False, 1)]
         late = await shard.end(ID, producer=decision.producer, commit=True, version=2)
         assert late.error is ErrorCode.invalid_txn_state
 
@@ -420,14 +422,14 @@ async def test_a_marker_is_sent_to_the_current_leader(
         await shard.end(ID, producer=producer, commit=True, version=2)
         await until(lambda: made.written)
         await asyncio.sleep(0.05)
-        assert {each.partition for each in made.written} == {0}
+        assert {item.partition for item in made.written} == {0}
         assert state(shard) is TransactionState.PREPARE_COMMIT
         left = made.coordinator.describe(ID)
         assert left is not None
         assert left.partitions == {T1}
         await made.node.told(replace(away, leader=1, leader_epoch=2, partition_epoch=2))
         await until(lambda: state(shard) is COMMITTED)
-        assert [each.partition for each in made.written] == [0, 1]
+        assert [item.partition for item in made.written] == [0, 1]
 
 
 async def test_a_deleted_topic_holds_up_no_transaction(

@@ -36,14 +36,17 @@ PID = 1000
 async def states(made: TransactionBroker) -> list[tuple[str, str]]:
     listed = await made.ask(LIST, 0, state_filters=(), producer_id_filters=())
     assert listed.error_code is OK
-    return [(each.transactional_id, each.transaction_state) for each in listed.transaction_states]
+    return [
+        (transaction_state.transactional_id, transaction_state.transaction_state)
+        for transaction_state in listed.transaction_states
+    ]
 
 
 def kinds(made: TransactionBroker, partition: int = 0) -> list[str]:
     """data or marker, for each batch of a partition."""
     log = made.log(partition)
     read = log.read(0, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True)
-    return ["marker" if each.is_control else "data" for _, each in iter_headers(read.data)]
+    return ["marker" if item.is_control else "data" for _, item in iter_headers(read.data)]
 
 
 # ---------------------------------------------------------------- producers
@@ -199,8 +202,8 @@ async def test_brokers_add_and_verify_for_many(tmp_path: Path, version: int) -> 
         )  # fmt: skip
         assert answer.error_code is OK
         assert [
-            each.topic_results[0].results_by_partition[0].partition_error_code
-            for each in answer.results_by_transaction
+            result.topic_results[0].results_by_partition[0].partition_error_code
+            for result in answer.results_by_transaction
         ] == [
             ErrorCode.transaction_abortable,
             OK,
@@ -226,7 +229,7 @@ async def test_offsets_of_a_group_are_part_of_it(tmp_path: Path, version: int) -
         assert await ask(1) is (ErrorCode.producer_fenced if version >= 2 else old)
         assert await ask(0) is OK
         (state,) = (await made.ask(DESCRIBE, 0, transactional_ids=(ID,))).transaction_states
-        assert [(each.topic, each.partitions) for each in state.topics] == [
+        assert [(topic.topic, topic.partitions) for topic in state.topics] == [
             (GROUP_OFFSETS_TOPIC, (0,))
         ]
 
@@ -325,7 +328,10 @@ async def test_a_hanging_transaction_is_ended_by_its_markers(tmp_path: Path, ver
         answer = await made.ask(
             MARKERS, version, markers=(marker(version, 0, 0, 1), marker(version, 0, 5))
         )
-        errors = [[each.error_code for each in one.topics[0].partitions] for one in answer.markers]
+        errors = [
+            [partition.error_code for partition in one.topics[0].partitions]
+            for one in answer.markers
+        ]
         assert errors == [[OK, OK], [ErrorCode.unknown_topic_or_partition]]
         assert made.log().last_stable_offset == 2
         assert (await made.ask(MARKERS, version, markers=())).markers == ()
@@ -345,7 +351,7 @@ async def test_a_marker_that_cannot_be_committed_is_appended_once(
         for _ in range(3):
             (state,) = (await made.ask(DESCRIBE, 0, transactional_ids=(ID,))).transaction_states
             assert state.transaction_state == "PrepareCommit"
-            assert [(each.topic, each.partitions) for each in state.topics] == [(DATA, (0,))]
+            assert [(topic.topic, topic.partitions) for topic in state.topics] == [(DATA, (0,))]
             await asyncio.sleep(0.1)
         assert made.log().next_offset == 2
         await made.lead(isr=(1,), partition_epoch=3)
@@ -386,7 +392,7 @@ async def test_transactions_are_described(tmp_path: Path) -> None:
         asked = await made.ask(DESCRIBE, 0, transactional_ids=(ID, "other", ""))
         first, other, nameless = asked.transaction_states
         assert (first.transaction_state, first.producer_id) == ("Ongoing", PID)
-        assert [(each.topic, each.partitions) for each in first.topics] == [(DATA, (0, 1))]
+        assert [(topic.topic, topic.partitions) for topic in first.topics] == [(DATA, (0, 1))]
         assert first.transaction_timeout.total_seconds() == 60
         assert other.error_code is ErrorCode.transactional_id_not_found
         assert nameless.error_code is ErrorCode.invalid_request
@@ -398,9 +404,15 @@ async def test_transactions_are_listed(tmp_path: Path) -> None:
             "state_filters": (), "producer_id_filters": (), "duration_filter": -1,
         }  # fmt: skip
         answer = await made.ask(LIST, version, **(given | filters))
-        unknown = tuple(each for each in filters.get("state_filters", ()) if each == "Lost")
+        unknown = tuple(
+            state_filter
+            for state_filter in filters.get("state_filters", ())
+            if state_filter == "Lost"
+        )
         assert answer.unknown_state_filters == unknown
-        return sorted(each.transactional_id for each in answer.transaction_states)
+        return sorted(
+            transaction_state.transactional_id for transaction_state in answer.transaction_states
+        )
 
     async with serving(tmp_path) as made:
         await made.init()
@@ -424,7 +436,9 @@ async def test_transactions_are_listed_by_an_expression(tmp_path: Path) -> None:
         answer = await made.ask(LIST, 2, **filters, transactional_id_pattern=pattern)
         if answer.error_code is not OK:
             return [answer.error_code.name]
-        return sorted(each.transactional_id for each in answer.transaction_states)
+        return sorted(
+            transaction_state.transactional_id for transaction_state in answer.transaction_states
+        )
 
     async with serving(tmp_path) as made:
         for transactional_id in ("a-1", "a-2", "b-1"):
@@ -493,10 +507,16 @@ async def test_clients_receive_the_features(tmp_path: Path, version: int) -> Non
         )
         if version < 3:
             return
-        finalized = {each.name: each.max_version_level for each in answer.finalized_features}
+        finalized = {
+            finalized_feature.name: finalized_feature.max_version_level
+            for finalized_feature in answer.finalized_features
+        }
         assert finalized == {"group.version": 1, "transaction.version": 2}
         assert answer.finalized_features_epoch == 0
-        supported = {each.name: each.min_version for each in answer.supported_features}
+        supported = {
+            supported_feature.name: supported_feature.min_version
+            for supported_feature in answer.supported_features
+        }
         assert supported.get("transaction.version") == (0 if version >= 4 else None)
 
 

@@ -9,7 +9,7 @@ from tests.unit.transactions.transaction_simulation import Simulation
 def test_transactions_are_all_or_nothing(seed: int) -> None:
     simulation = Simulation(seed)
     assert simulation.run() == []
-    outcomes = [each.outcome for each in simulation.transactions]
+    outcomes = [transaction.outcome for transaction in simulation.transactions]
     assert outcomes.count("committed") > 20
     assert outcomes.count("aborted") > 5
     assert simulation.epoch > 3

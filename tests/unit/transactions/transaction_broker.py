@@ -28,7 +28,7 @@ from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.security.user_store import UserStore
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.marker_writer import MarkerWriter
-from tidemark_broker.transactions.shard import Limits
+from tidemark_broker.transactions.shard import TransactionLimits
 
 R = TypeVar("R")
 PRODUCE, INIT, ADD, OFFSETS, END, MARKERS, DESCRIBE, LIST = 0, 22, 24, 25, 26, 27, 65, 66
@@ -62,7 +62,9 @@ class TransactionBroker:
         self.marker_writer = MarkerWriter(self.node.manager, {GROUP_OFFSETS_TOPIC: self.groups})
         self.transactions = TransactionCoordinator(
             context,
-            limits=Limits(timeout_max_ms=900_000, expiration_ms=10_000_000, bytes_max=10_000_000),
+            limits=TransactionLimits(
+                timeout_max_ms=900_000, expiration_ms=10_000_000, bytes_max=10_000_000
+            ),
             dialer_of=dialer_of,
             want=lambda name: None,
             producer_ids=self.producer_ids,
@@ -155,7 +157,7 @@ class TransactionBroker:
             v3_and_below_producer_epoch=epoch, v3_and_below_topics=(named,),
         )  # fmt: skip
         (found,) = answer.results_by_topic_v3_and_below
-        return [each.partition_error_code for each in found.results_by_partition]
+        return [result.partition_error_code for result in found.results_by_partition]
 
     async def end(
         self, producer_id: int, epoch: int, *, commit: bool = True, version: int = 3

@@ -271,16 +271,16 @@ class Simulation:
             found += [f"duplicate {value}" for value, n in Counter(values).items() if n > 1]
             if self.partitions[tp].states.first_unstable_offset is not None:
                 found.append(f"hanging transaction in {tp}")
-        for each in self.transactions:
-            seen = [v in visible[tp] for tp, values in each.values.items() for v in values]
-            if each.outcome == "committed" and not all(seen):
-                found.append(f"lost write {each.name}")
-            if not each.wants_commit and any(seen):
-                found.append(f"G1a {each.name}")
-            if each.outcome == "aborted" and any(seen):
-                found.append(f"G1a {each.name}")
-            if each.wants_commit and any(seen) and not all(seen):
-                found.append(f"G0 {each.name}")  # some of it is in force, some is not
+        for transaction in self.transactions:
+            seen = [v in visible[tp] for tp, values in transaction.values.items() for v in values]
+            if transaction.outcome == "committed" and not all(seen):
+                found.append(f"lost write {transaction.name}")
+            if not transaction.wants_commit and any(seen):
+                found.append(f"G1a {transaction.name}")
+            if transaction.outcome == "aborted" and any(seen):
+                found.append(f"G1a {transaction.name}")
+            if transaction.wants_commit and any(seen) and not all(seen):
+                found.append(f"G0 {transaction.name}")  # some of it is in force, some is not
         if self.coordinator is None:
             found.append("no coordinator")
         else:
@@ -548,11 +548,11 @@ class Coordinator:
                     self._pump()
 
         def arrived() -> None:
-            errors = {each: simulation.partitions[each.tp].write(each.marker) for each in batch}
+            errors = {item: simulation.partitions[item.tp].write(item.marker) for item in batch}
             simulation.send(lambda: answered(errors))
 
         # Of the old protocol a marker that comes too late could end the next transaction (KIP-890).
-        simulation.send(arrived, doubles=all(each.marker.version == 2 for each in batch))
+        simulation.send(arrived, doubles=all(item.marker.version == 2 for item in batch))
         simulation.after(1.0, lambda: answered({}))
 
 

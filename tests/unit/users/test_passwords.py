@@ -35,7 +35,7 @@ async def read(data: dict[str, bytes], key: str = "password", **body: Any) -> st
 def test_a_password_is_long_and_never_the_same() -> None:
     made = {passwords.make() for _ in range(100)}
     assert len(made) == 100
-    assert all(re.fullmatch("[A-Za-z0-9]{32}", each) for each in made)
+    assert all(re.fullmatch("[A-Za-z0-9]{32}", item) for item in made)
 
 
 @pytest.mark.parametrize("type_", ["Opaque", "kubernetes.io/basic-auth"])

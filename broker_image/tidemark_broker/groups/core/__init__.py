@@ -1,4 +1,3 @@
-"""Decision logic of groups:
-
-requests and the current time are inputs, records and answers are outputs.
+"""Decision logic of groups: requests and the current time are inputs, records and answers are
+outputs.
 """

@@ -12,7 +12,7 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.framing import FrameError
-from tidemark_broker.groups.core.member import Member
+from tidemark_broker.groups.core.member import ClassicMember
 from tidemark_broker.groups.core.records import (
     NO_TIMESTAMP,
     GroupMetadataValue,
@@ -21,11 +21,11 @@ from tidemark_broker.groups.core.records import (
 from tidemark_broker.groups.core.subscriptions import subscribed_topics
 from tidemark_broker.groups.core.values import (
     GroupState,
-    Identity,
     Join,
     JoinAnswer,
     JoinedMember,
-    Protocol,
+    MemberIdentity,
+    MemberProtocol,
 )
 
 CONSUMER = "consumer"
@@ -49,7 +49,7 @@ class ClassicGroup:
         self.protocol_name: str | None = None
         self.generation_id = 0
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
         #: Ids that were handed out, whose members have not joined with them yet.
         self.pending_join: set[str] = set()
@@ -94,7 +94,7 @@ class ClassicGroup:
         """True if the members consume the topic, or might."""
         return self.is_consumer_group if self.subscribed is None else topic in self.subscribed
 
-    def validate(self, who: Identity) -> ErrorCode:
+    def validate(self, who: MemberIdentity) -> ErrorCode:
         """Check that the member exists and owns its instance id."""
         if who.instance_id is not None:
             owner = self.static_members.get(who.instance_id)
@@ -104,7 +104,7 @@ class ClassicGroup:
                 return ErrorCode.fenced_instance_id
         return ErrorCode.none if who.member_id in self.members else ErrorCode.unknown_member_id
 
-    def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
+    def supports(self, protocol_type: str, protocols: tuple[MemberProtocol, ...]) -> bool:
         """True if the member has a protocol in common with all others."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
@@ -141,7 +141,7 @@ class ClassicGroup:
 
     # ------------------------------------------------------------ members that come and go
 
-    def add(self, member: Member, join: Join | None, protocol_type: str) -> None:
+    def add(self, member: ClassicMember, join: Join | None, protocol_type: str) -> None:
         """Add a member. The first one becomes leader."""
         if not self.members:
             self.protocol_type = protocol_type
@@ -171,8 +171,8 @@ class ClassicGroup:
 
     def update(
         self,
-        member: Member,
-        protocols: tuple[Protocol, ...],
+        member: ClassicMember,
+        protocols: tuple[MemberProtocol, ...],
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
         join: Join | None,
@@ -188,7 +188,7 @@ class ClassicGroup:
         member.session_timeout_ms = session_timeout_ms
         self._await_join(member, join)
 
-    def remove(self, member_id: str) -> Member | None:
+    def remove(self, member_id: str) -> ClassicMember | None:
         """Remove a member or a handed-out id. Return the member."""
         member = self.members.pop(member_id, None)
         if member is not None:
@@ -204,7 +204,7 @@ class ClassicGroup:
         self.pending_sync.discard(member_id)
         return member
 
-    def replace_static(self, instance_id: str, new_id: str) -> Member:
+    def replace_static(self, instance_id: str, new_id: str) -> ClassicMember:
         """Give the instance id to a restarted process; the previous member is fenced."""
         old_id = self.static_members[instance_id]
         old = self.members[old_id]
@@ -213,8 +213,8 @@ class ClassicGroup:
         self.awaiting_join -= old.join is not None
         old.fence()
         # The new process takes over the assignment, so a restart needs no rebalance (KIP-345).
-        new = Member(
-            Identity(new_id, instance_id),
+        new = ClassicMember(
+            MemberIdentity(new_id, instance_id),
             client_id=old.client_id,
             client_host=old.client_host,
             rebalance_timeout_ms=old.rebalance_timeout_ms,
@@ -232,14 +232,14 @@ class ClassicGroup:
         self.pending_sync.discard(old_id)
         return new
 
-    def answer_join(self, member: Member, answer: JoinAnswer) -> None:
+    def answer_join(self, member: ClassicMember, answer: JoinAnswer) -> None:
         """Answer the member's join, if it waits."""
         join = member.join
         self._await_join(member, None)
         if join is not None:
             join(answer)
 
-    def not_rejoined(self) -> list[Member]:
+    def not_rejoined(self) -> list[ClassicMember]:
         """Members that do not wait for the next generation."""
         return [member for member in self.members.values() if member.join is None]
 
@@ -310,15 +310,15 @@ class ClassicGroup:
         group.generation_id = value.generation
         group.protocol_name = value.protocol
         for metadata in value.members:
-            member = Member(
-                Identity(metadata.member_id, metadata.group_instance_id),
+            member = ClassicMember(
+                MemberIdentity(metadata.member_id, metadata.group_instance_id),
                 client_id=metadata.client_id,
                 client_host=metadata.client_host,
                 rebalance_timeout_ms=metadata.rebalance_timeout,
                 session_timeout_ms=metadata.session_timeout,
                 # Only the selected protocol is in the record. Members send the others when they
                 # rejoin.
-                protocols=(Protocol(value.protocol or "", metadata.subscription),),
+                protocols=(MemberProtocol(value.protocol or "", metadata.subscription),),
                 assignment=metadata.assignment,
             )
             group.add(member, None, value.protocol_type)
@@ -352,7 +352,7 @@ class ClassicGroup:
             return None
         return frozenset(topics)
 
-    def waiting(self) -> Iterator[Member]:
+    def waiting(self) -> Iterator[ClassicMember]:
         """Members that wait for an answer."""
         for member in tuple(self.members.values()):
             if member.join is not None or member.sync is not None:
@@ -360,14 +360,14 @@ class ClassicGroup:
 
     # ------------------------------------------------------------ counts
 
-    def _count(self, member: Member, sign: int) -> None:
+    def _count(self, member: ClassicMember, sign: int) -> None:
         self.weight_bytes += sign * member.weight_bytes
         for name in {protocol.name for protocol in member.protocols}:
             self._supported[name] += sign
             if not self._supported[name]:
                 del self._supported[name]
 
-    def _await_join(self, member: Member, join: Join | None) -> None:
+    def _await_join(self, member: ClassicMember, join: Join | None) -> None:
         self.awaiting_join += (join is not None) - (member.join is not None)
         member.join = join
 

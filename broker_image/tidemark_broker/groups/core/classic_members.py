@@ -20,7 +20,7 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core import consumer_records as records
 from tidemark_broker.groups.core.assignors import Assignment
 from tidemark_broker.groups.core.consumer_checks import check_room, refused
-from tidemark_broker.groups.core.consumer_effects import UNKNOWN, Described, size_of
+from tidemark_broker.groups.core.consumer_effects import UNKNOWN, MemberDescription, size_of
 from tidemark_broker.groups.core.consumer_group import CONSUMER, ConsumerGroup, ConsumerMember
 from tidemark_broker.groups.core.consumer_heartbeats import (
     ConsumerGroups,
@@ -31,8 +31,8 @@ from tidemark_broker.groups.core.consumer_records import (
     UNRELEASED_PARTITIONS,
     UNREVOKED_PARTITIONS,
 )
-from tidemark_broker.groups.core.consumer_values import Topic
-from tidemark_broker.groups.core.journal import Room
+from tidemark_broker.groups.core.consumer_values import SubscribedTopic
+from tidemark_broker.groups.core.journal import GroupMemory
 from tidemark_broker.groups.core.migration import classic_metadata
 from tidemark_broker.groups.core.reconciliation import Held
 from tidemark_broker.groups.core.settings import GroupSettings, Migration, Now
@@ -44,9 +44,9 @@ from tidemark_broker.groups.core.subscriptions import (
 )
 from tidemark_broker.groups.core.values import (
     UNKNOWN_MEMBER_ID,
-    Identity,
     JoinAnswer,
     JoinRequest,
+    MemberIdentity,
     SyncAnswer,
     SyncRequest,
 )
@@ -64,9 +64,9 @@ class ClassicMembers:
         consumers: ConsumerGroups,
         deadlines: "Deadlines[object]",
         settings: GroupSettings,
-        room: Room,
+        room: GroupMemory,
         *,
-        topic: Callable[[str], Topic | None],
+        topic: Callable[[str], SubscribedTopic | None],
         name: Callable[[uuid.UUID], str | None],
     ) -> None:
         self._consumers = consumers
@@ -191,7 +191,7 @@ class ClassicMembers:
     # ------------------------------------------------------------ Heartbeat, LeaveGroup
 
     def heartbeat(
-        self, group: ConsumerGroup, who: Identity, generation_id: int, now: Now
+        self, group: ConsumerGroup, who: MemberIdentity, generation_id: int, now: Now
     ) -> Steps[ErrorCode]:
         """Return REBALANCE_IN_PROGRESS if the member must give up partitions or may have more."""
         member, _ = self._member(group, who, generation_id)
@@ -213,7 +213,9 @@ class ClassicMembers:
         if RejoinDeadline(group.group_id, member.member_id) not in self._deadlines:
             self._await_rebalance(group, member, now)
 
-    def leave(self, group: ConsumerGroup, members: Sequence[Identity], now: Now) -> list[ErrorCode]:
+    def leave(
+        self, group: ConsumerGroup, members: Sequence[MemberIdentity], now: Now
+    ) -> list[ErrorCode]:
         """Remove members of either protocol. Return the error of each."""
         errors: list[ErrorCode] = []
         for who in members:
@@ -226,7 +228,7 @@ class ClassicMembers:
         return errors
 
     def _member(
-        self, group: ConsumerGroup, who: Identity, generation_id: int
+        self, group: ConsumerGroup, who: MemberIdentity, generation_id: int
     ) -> tuple[ConsumerMember, records.ClassicMemberMetadata]:
         member = _known(group, who)
         classic = member.metadata.classic
@@ -239,7 +241,7 @@ class ClassicMembers:
         return member, classic
 
 
-def _known(group: ConsumerGroup, who: Identity) -> ConsumerMember:
+def _known(group: ConsumerGroup, who: MemberIdentity) -> ConsumerMember:
     if who.instance_id is not None:
         named = group.static_member(who.instance_id)
         if named is None:
@@ -254,7 +256,7 @@ def _known(group: ConsumerGroup, who: Identity) -> ConsumerMember:
     return member
 
 
-def _leaving(group: ConsumerGroup, who: Identity) -> ConsumerMember:
+def _leaving(group: ConsumerGroup, who: MemberIdentity) -> ConsumerMember:
     """Return the leaving member.
 
     An administrator may identify a static one without its id (KIP-345).
@@ -286,7 +288,7 @@ def _read(request: JoinRequest) -> Subscribed:
 
 def _described(
     request: JoinRequest, subscription: Subscribed, member: ConsumerMember | None
-) -> Described:
+) -> MemberDescription:
     """Return the member's description, as the same object if it has not changed."""
     known = None if member is None else member.described
     former = (known or UNKNOWN).metadata
@@ -301,4 +303,4 @@ def _described(
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         classic_member_metadata=classic_metadata(request.session_timeout_ms, request.protocols),
     )
-    return known if known is not None and made == former else Described.of(made)
+    return known if known is not None and made == former else MemberDescription.of(made)

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.assignors import Assignment
-from tidemark_broker.groups.core.consumer_effects import Described
+from tidemark_broker.groups.core.consumer_effects import MemberDescription
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup, ConsumerMember
 from tidemark_broker.groups.core.consumer_values import (
     JOIN,
@@ -16,8 +16,8 @@ from tidemark_broker.groups.core.consumer_values import (
     NO_TIMEOUT,
     HeartbeatRequest,
 )
-from tidemark_broker.groups.core.journal import Room
-from tidemark_broker.groups.core.reconciliation import Position
+from tidemark_broker.groups.core.journal import GroupMemory
+from tidemark_broker.groups.core.reconciliation import MemberPosition
 from tidemark_broker.groups.core.settings import GroupSettings
 from tidemark_broker.groups.core.values import shown
 
@@ -116,7 +116,7 @@ def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
     raise refused(ErrorCode.fenced_member_epoch, wrong)
 
 
-def _owns_no_more(owned: Assignment | None, position: Position) -> bool:
+def _owns_no_more(owned: Assignment | None, position: MemberPosition) -> bool:
     return owned is not None and all(
         numbers <= position.assigned.get(topic, {}).keys() for topic, numbers in owned.items()
     )
@@ -125,9 +125,9 @@ def _owns_no_more(owned: Assignment | None, position: Position) -> bool:
 def check_room(
     group: ConsumerGroup,
     member: ConsumerMember | None,
-    described: Described,
+    described: MemberDescription,
     settings: GroupSettings,
-    room: Room,
+    room: GroupMemory,
 ) -> None:
     """Check that the group and the broker's memory have room for the member."""
     size_max = settings.consumer_size_max

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from tidemark_broker.coordinators.log import CoordinatorRecord
 from tidemark_broker.groups.core import consumer_records as records
 from tidemark_broker.groups.core.assignors import Assignment
-from tidemark_broker.groups.core.reconciliation import Held, Position
+from tidemark_broker.groups.core.reconciliation import Held, MemberPosition
 from tidemark_broker.groups.core.records import record_of
 
 _MEMBER_BYTES, _PARTITION_BYTES, _NAME_BYTES = 1500, 120, 60
@@ -40,7 +40,7 @@ class Subscription(NamedTuple):
     regex: str | None
 
 
-class Described(NamedTuple):
+class MemberDescription(NamedTuple):
     """Description of a member by itself, with its approximate memory in bytes."""
 
     metadata: records.ConsumerGroupMemberMetadataValue
@@ -48,7 +48,7 @@ class Described(NamedTuple):
     weight_bytes: int
 
     @classmethod
-    def of(cls, metadata: records.ConsumerGroupMemberMetadataValue) -> "Described":
+    def of(cls, metadata: records.ConsumerGroupMemberMetadataValue) -> "MemberDescription":
         """Convert a record's value."""
         names, regex = metadata.subscribed_topic_names, metadata.subscribed_topic_regex
         texts = len(metadata.client_id) + len(metadata.client_host) + len(regex or "")
@@ -74,9 +74,9 @@ class ResolvedRegex(NamedTuple):
 Effect: TypeAlias = (
     records.ConsumerGroupMetadataValue
     | records.ConsumerGroupTargetAssignmentMetadataValue
-    | Described
+    | MemberDescription
     | Assignment
-    | Position
+    | MemberPosition
     | ResolvedRegex
 )
 
@@ -91,11 +91,11 @@ class Entry(NamedTuple):
     def size(self) -> int:
         """Approximate cost of encoding the record, in names."""
         effect = self.effect
-        if isinstance(effect, Described):
+        if isinstance(effect, MemberDescription):
             return _RECORD_SIZE + len(effect.metadata.subscribed_topic_names)
         if isinstance(effect, ResolvedRegex):
             return _RECORD_SIZE + len(effect.topics)
-        if isinstance(effect, Position):
+        if isinstance(effect, MemberPosition):
             return _RECORD_SIZE + effect.size
         if isinstance(effect, dict):
             return _RECORD_SIZE + size_of(effect)
@@ -107,7 +107,7 @@ class Entry(NamedTuple):
 
 
 #: Description of a member of which no record exists.
-UNKNOWN = Described.of(
+UNKNOWN = MemberDescription.of(
     records.ConsumerGroupMemberMetadataValue(
         instance_id=None,
         rack_id=None,
@@ -123,7 +123,7 @@ UNKNOWN = Described.of(
 def effect_of(value: records.Value) -> Effect:
     """Convert a value that was read from the log."""
     if isinstance(value, records.ConsumerGroupMemberMetadataValue):
-        return Described.of(value)
+        return MemberDescription.of(value)
     # Sets make comparisons with the next target cheap.
     if isinstance(value, records.ConsumerGroupTargetAssignmentMemberValue):
         return {
@@ -132,7 +132,7 @@ def effect_of(value: records.Value) -> Effect:
             if entry.topic_id is not None
         }
     if isinstance(value, records.ConsumerGroupCurrentMemberAssignmentValue):
-        return Position(
+        return MemberPosition(
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
             state=value.state,
@@ -145,9 +145,9 @@ def effect_of(value: records.Value) -> Effect:
 
 
 def _value_of(effect: Effect) -> records.Value:
-    if isinstance(effect, Described):
+    if isinstance(effect, MemberDescription):
         return effect.metadata
-    if isinstance(effect, Position):
+    if isinstance(effect, MemberPosition):
         return records.ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=effect.epoch,
             previous_member_epoch=effect.previous_epoch,
@@ -224,7 +224,7 @@ def assigned_entry(group_id: str, epoch: int, timestamp_ms: int) -> Entry:
     )
 
 
-def member_entry(group_id: str, member_id: str, described: Described | None) -> Entry:
+def member_entry(group_id: str, member_id: str, described: MemberDescription | None) -> Entry:
     """Entry of a member's description."""
     key = records.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
     return Entry(key, described)
@@ -236,7 +236,7 @@ def target_entry(group_id: str, member_id: str, target: Assignment | None) -> En
     return Entry(key, target)
 
 
-def position_entry(group_id: str, member_id: str, position: Position | None) -> Entry:
+def position_entry(group_id: str, member_id: str, position: MemberPosition | None) -> Entry:
     """Entry of a member's current assignment."""
     key = records.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
     return Entry(key, position)

@@ -18,15 +18,15 @@ from tidemark_broker.groups.core import consumer_records as records
 from tidemark_broker.groups.core.assignors import Assignment, Spec, Subscriber
 from tidemark_broker.groups.core.consumer_effects import (
     UNKNOWN,
-    Described,
     Effect,
+    MemberDescription,
     ResolvedRegex,
     Subscription,
     names_weigh,
     partitions_weigh,
 )
-from tidemark_broker.groups.core.consumer_values import ConsumerGroupState, Topic
-from tidemark_broker.groups.core.reconciliation import NOWHERE, Held, Position
+from tidemark_broker.groups.core.consumer_values import ConsumerGroupState, SubscribedTopic
+from tidemark_broker.groups.core.reconciliation import NOWHERE, Held, MemberPosition
 from tidemark_broker.groups.core.steps import AT_ONCE_MAX
 
 #: Protocol type of consumers in the classic protocol.
@@ -40,9 +40,9 @@ class ConsumerMember:
     """One member: its description, and its current assignment."""
 
     member_id: str
-    described: Described
+    described: MemberDescription
     subscription: Subscription = UNKNOWN.subscription
-    position: Position = NOWHERE
+    position: MemberPosition = NOWHERE
 
     @property
     def metadata(self) -> records.ConsumerGroupMemberMetadataValue:
@@ -92,7 +92,7 @@ class ConsumerGroup:
         self.is_being_assigned = False
         #: Owner by topic and partition, before ``_moves``: members with old and new positions.
         self._holders: dict[uuid.UUID, dict[int, str]] = {}
-        self._moves: list[tuple[str, Position, Position]] = []
+        self._moves: list[tuple[str, MemberPosition, MemberPosition]] = []
         self.moves_size = 0
         self._subscriptions: dict[Subscription, Subscription] = {}
         self._counts: Counter[Subscription] = Counter()
@@ -200,7 +200,7 @@ class ConsumerGroup:
         member_id = self.static_members.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
-    def hash_of(self, topic: Callable[[str], Topic | None]) -> int:
+    def hash_of(self, topic: Callable[[str], SubscribedTopic | None]) -> int:
         """Return a hash of the consumed topics. It changes if one is created, deleted or grows."""
         digest = hashlib.blake2b(digest_size=8)
         for name in sorted(self.subscribed):
@@ -210,7 +210,7 @@ class ConsumerGroup:
         # The record has a signed 64-bit field.
         return int.from_bytes(digest.digest(), "big", signed=True)
 
-    def spec(self, topic: Callable[[str], Topic | None]) -> Spec:
+    def spec(self, topic: Callable[[str], SubscribedTopic | None]) -> Spec:
         """Return an immutable input for the assignor."""
         partitions: dict[uuid.UUID, int] = {}
         topics: dict[Subscription, frozenset[uuid.UUID]] = {}
@@ -278,7 +278,7 @@ class ConsumerGroup:
             if isinstance(effect, records.ConsumerGroupMetadataValue):
                 self.epoch, self.metadata_hash = effect.epoch, effect.metadata_hash
         elif isinstance(key, records.ConsumerGroupMemberMetadataKey):
-            if isinstance(effect, Described):
+            if isinstance(effect, MemberDescription):
                 self._put_member(key.member_id, effect)
             else:
                 self._remove_member(key.member_id)
@@ -289,13 +289,13 @@ class ConsumerGroup:
         elif isinstance(key, records.ConsumerGroupTargetAssignmentMemberKey):
             self._put_target(key.member_id, effect if isinstance(effect, Mapping) else None)
         elif isinstance(key, records.ConsumerGroupCurrentMemberAssignmentKey):
-            position = effect if isinstance(effect, Position) else NOWHERE
+            position = effect if isinstance(effect, MemberPosition) else NOWHERE
             self._put_position(key.member_id, position)
         else:
             resolved = effect if isinstance(effect, ResolvedRegex) else None
             self._put_regex(key.regular_expression, resolved)
 
-    def _put_member(self, member_id: str, described: Described) -> None:
+    def _put_member(self, member_id: str, described: MemberDescription) -> None:
         member = self.members.get(member_id)
         if member is None:
             member = self.members[member_id] = ConsumerMember(member_id, described)
@@ -358,7 +358,7 @@ class ConsumerGroup:
             self.targets[member_id] = target
             self.weight_bytes += partitions_weigh(target)
 
-    def _put_position(self, member_id: str, position: Position) -> None:
+    def _put_position(self, member_id: str, position: MemberPosition) -> None:
         member = self.members.get(member_id)
         if member is None:
             if position is NOWHERE:
@@ -421,7 +421,7 @@ class ConsumerGroup:
         self.topic_changes += 1
 
 
-def _weight(position: Position) -> int:
+def _weight(position: MemberPosition) -> int:
     return partitions_weigh(position.assigned) + partitions_weigh(position.revoking)
 
 

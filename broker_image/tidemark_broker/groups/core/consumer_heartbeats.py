@@ -30,8 +30,8 @@ from tidemark_broker.groups.core.consumer_checks import (
 )
 from tidemark_broker.groups.core.consumer_effects import (
     UNKNOWN,
-    Described,
     Entry,
+    MemberDescription,
     epoch_entry,
     group_tombstones,
     member_entry,
@@ -56,11 +56,11 @@ from tidemark_broker.groups.core.consumer_values import (
     NO_TIMEOUT,
     HeartbeatAnswer,
     HeartbeatRequest,
-    Topic,
+    SubscribedTopic,
 )
 from tidemark_broker.groups.core.group_configs import GroupConfigs
-from tidemark_broker.groups.core.journal import Journal, Room
-from tidemark_broker.groups.core.reconciliation import Position, Target, advance
+from tidemark_broker.groups.core.journal import GroupMemory, Journal
+from tidemark_broker.groups.core.reconciliation import MemberPosition, MemberTarget, advance
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
 from tidemark_broker.groups.core.values import shown
@@ -116,7 +116,7 @@ class Update:
     """Description of a member. ``takes_over``: as the successor of a static member."""
 
     member_id: str
-    described: Described
+    described: MemberDescription
     takes_over: bool
 
 
@@ -136,9 +136,9 @@ class ConsumerGroups:
         journal: Journal,
         deadlines: "Deadlines[object]",
         settings: GroupSettings,
-        room: Room,
+        room: GroupMemory,
         *,
-        topic: Callable[[str], Topic | None],
+        topic: Callable[[str], SubscribedTopic | None],
         configs: GroupConfigs,
         offload: Callable[[Offload], None],
         due: Callable[[str], None],
@@ -403,9 +403,8 @@ class ConsumerGroups:
     def _see_topics(
         self, group: ConsumerGroup, topics_version: int, *, is_new: bool
     ) -> Steps[None]:
-        """Record a changed topics hash, and raise the epoch unless ``is_new``:
-
-        a new epoch has no targets yet.
+        """Record a changed topics hash, and raise the epoch unless ``is_new``: a new epoch has
+        no targets yet.
         """
         seen = TopicsSeen(topics_version, group.topic_changes)
         if seen == group.topics_seen:
@@ -435,9 +434,11 @@ class ConsumerGroups:
         # The member is at its target, which is the case for nearly every heartbeat.
         if before.is_at(group.assignment_epoch) and not wants_others:
             return
-        target = Target(group.assignment_epoch, group.target_of(member.member_id), group.is_held)
+        target = MemberTarget(
+            group.assignment_epoch, group.target_of(member.member_id), group.is_held
+        )
 
-        def advanced() -> Position:
+        def advanced() -> MemberPosition:
             # is_held below needs the moves, and this function may already run in a thread.
             if group.moves_pending:
                 group.follow_moves()
@@ -479,7 +480,7 @@ class ConsumerGroups:
 
 
 def _replacement(
-    group: ConsumerGroup, former: ConsumerMember, member_id: str, described: Described
+    group: ConsumerGroup, former: ConsumerMember, member_id: str, described: MemberDescription
 ) -> list[Entry]:
     """Entries for a static member that returned as another process and takes over its
     assignment.
@@ -493,7 +494,9 @@ def _replacement(
     ]
 
 
-def _described(request: HeartbeatRequest, known: Described | None) -> Steps[Described]:
+def _described(
+    request: HeartbeatRequest, known: MemberDescription | None
+) -> Steps[MemberDescription]:
     """Return the member's current description, as the same object if it has not changed."""
     if (
         known is not None
@@ -507,7 +510,9 @@ def _described(request: HeartbeatRequest, known: Described | None) -> Steps[Desc
     return (yield from elsewhere(size, partial(_new_description, request, known)))
 
 
-def _new_description(request: HeartbeatRequest, known: Described | None) -> Described:
+def _new_description(
+    request: HeartbeatRequest, known: MemberDescription | None
+) -> MemberDescription:
     former = (known or UNKNOWN).metadata
     # Fields that the heartbeat leaves out keep their previous values.
     names, regex = former.subscribed_topic_names, former.subscribed_topic_regex
@@ -528,10 +533,12 @@ def _new_description(request: HeartbeatRequest, known: Described | None) -> Desc
         rebalance_timeout_ms=timeout_ms,
         server_assignor=request.server_assignor or former.server_assignor,
     )
-    return known if known is not None and made == known.metadata else Described.of(made)
+    return known if known is not None and made == known.metadata else MemberDescription.of(made)
 
 
-def _assignment_to_send(before: Position, after: Position, *, is_full: bool) -> Assignment | None:
+def _assignment_to_send(
+    before: MemberPosition, after: MemberPosition, *, is_full: bool
+) -> Assignment | None:
     """Return the assignment to send, or None if the member has it already."""
     if not is_full and (before is after or before.assigned == after.assigned):
         return None

@@ -19,9 +19,9 @@ from tidemark_broker.groups.core.consumer_effects import (
 )
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_journal import ConsumerJournal
-from tidemark_broker.groups.core.consumer_values import Topic
+from tidemark_broker.groups.core.consumer_values import SubscribedTopic
 from tidemark_broker.groups.core.group_configs import GroupConfigs
-from tidemark_broker.groups.core.journal import Room
+from tidemark_broker.groups.core.journal import GroupMemory
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.steps import Steps, elsewhere
 from tidemark_broker.groups.core.values import shown
@@ -68,9 +68,9 @@ class ConsumerTargets:
         journal: ConsumerJournal,
         deadlines: "Deadlines[object]",
         settings: GroupSettings,
-        room: Room,
+        room: GroupMemory,
         *,
-        topic: Callable[[str], Topic | None],
+        topic: Callable[[str], SubscribedTopic | None],
         configs: GroupConfigs,
         offload: Callable[[Offload], None],
     ) -> None:

@@ -22,7 +22,7 @@ class ConsumerGroupState(enum.StrEnum):
     STABLE = "Stable"
 
 
-class Topic(NamedTuple):
+class SubscribedTopic(NamedTuple):
     """An existing topic and its number of partitions."""
 
     topic_id: uuid.UUID

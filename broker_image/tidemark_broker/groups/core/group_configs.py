@@ -1,6 +1,5 @@
-"""Effective configuration of a consumer group:
-
-its own value, else the broker's (Kafka's GroupConfigManager).
+"""Effective configuration of a consumer group: its own value, else the broker's (Kafka's
+GroupConfigManager).
 """
 
 from collections.abc import Callable, Mapping

@@ -17,17 +17,17 @@ from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_heartbeats import ConsumerGroups
-from tidemark_broker.groups.core.journal import Journal, Room
+from tidemark_broker.groups.core.journal import GroupMemory, Journal
 from tidemark_broker.groups.core.offsets import (
     CommittedOffset,
-    Offsets,
-    TopicPartition,
+    CommittedOffsets,
+    OffsetKey,
     tombstone,
 )
 from tidemark_broker.groups.core.rebalancing import Rebalancing
 from tidemark_broker.groups.core.records import GroupMetadataKey, record_of
 from tidemark_broker.groups.core.settings import GroupSettings, Now
-from tidemark_broker.groups.core.values import NO_GENERATION, GroupState, Identity
+from tidemark_broker.groups.core.values import NO_GENERATION, GroupState, MemberIdentity
 
 #: Tombstones written in one part.
 _AT_ONCE = 250
@@ -41,7 +41,7 @@ Group: TypeAlias = ClassicGroup | ConsumerGroup
 class NewOffset(NamedTuple):
     """An offset to commit. ``metadata`` None means no metadata, ``leader_epoch`` -1 unknown."""
 
-    of: TopicPartition
+    of: OffsetKey
     offset: int
     leader_epoch: int
     metadata: str | None
@@ -49,7 +49,7 @@ class NewOffset(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committer:
+class OffsetCommitter:
     """The committer: a member in a generation, or a standalone consumer with generation -1 and no
     id.
 
@@ -57,7 +57,7 @@ class Committer:
     """
 
     group_id: str
-    who: Identity
+    who: MemberIdentity
     generation_id: int
     version: int = _NOT_FOUND_SINCE
     retention_ms: int = -1
@@ -81,12 +81,12 @@ class GroupOffsets:
         self,
         groups: dict[str, ClassicGroup],
         consumer_groups: dict[str, ConsumerGroup],
-        offsets: Offsets,
+        offsets: CommittedOffsets,
         rebalancing: Rebalancing,
         consumers: ConsumerGroups,
         journal: Journal,
         settings: GroupSettings,
-        room: Room,
+        room: GroupMemory,
     ) -> None:
         self._classic = groups
         self._consumer = consumer_groups
@@ -103,7 +103,7 @@ class GroupOffsets:
 
     # ------------------------------------------------------------ OffsetCommit
 
-    def commit(self, by: Committer, new: Sequence[NewOffset], now: Now) -> Changed:
+    def commit(self, by: OffsetCommitter, new: Sequence[NewOffset], now: Now) -> Changed:
         """Store the permitted offsets. Raises CoordinatorError if none could be recorded."""
         group = self.find(by.group_id)
         error = self._refusal(group, by)
@@ -120,7 +120,7 @@ class GroupOffsets:
             return Changed(errors, 0)
         return Changed(errors, self._keep(by, kept, now))
 
-    def _keep(self, by: Committer, kept: Sequence[NewOffset], now: Now) -> int:
+    def _keep(self, by: OffsetCommitter, kept: Sequence[NewOffset], now: Now) -> int:
         expire_ms = None if by.retention_ms < 0 else now.ms + by.retention_ms
         values = [
             CommittedOffset(
@@ -153,7 +153,7 @@ class GroupOffsets:
             self._rebalancing.check_later(group_id, now)
         return group
 
-    def _refusal(self, group: Group | None, by: Committer) -> ErrorCode:
+    def _refusal(self, group: Group | None, by: OffsetCommitter) -> ErrorCode:
         # Checks in Kafka's order (ClassicGroup.validateOffsetCommit).
         is_transactional = by.producer is not None
         takes_part = by.generation_id > NO_GENERATION
@@ -182,7 +182,7 @@ class GroupOffsets:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 
-    def _offset_error(self, group: Group | None, by: Committer, new: NewOffset) -> ErrorCode:
+    def _offset_error(self, group: Group | None, by: OffsetCommitter, new: NewOffset) -> ErrorCode:
         if isinstance(group, ConsumerGroup) and by.generation_id > NO_GENERATION:
             member_id, epoch = by.who.member_id, by.generation_id
             if not group.may_commit(member_id, epoch, new.topic_id, new.of.partition):
@@ -216,7 +216,7 @@ class GroupOffsets:
 
     # ------------------------------------------------------------ OffsetDelete, DeleteGroups
 
-    def delete_offsets(self, group_id: str, of: Sequence[TopicPartition]) -> Changed | ErrorCode:
+    def delete_offsets(self, group_id: str, of: Sequence[OffsetKey]) -> Changed | ErrorCode:
         """Delete offsets of topics that the group does not consume; return the error of the
         group if it rejects all.
         """
@@ -262,7 +262,7 @@ class GroupOffsets:
     def _has_offsets(self, group_id: str) -> bool:
         return bool(self._offsets.of_group(group_id) or self._offsets.of_transactions(group_id))
 
-    def _remove(self, group: Group, gone: Sequence[TopicPartition]) -> int:
+    def _remove(self, group: Group, gone: Sequence[OffsetKey]) -> int:
         # An empty list would only append an empty batch.
         if gone:
             group.recorded_below = self._journal.append(
@@ -314,13 +314,13 @@ class GroupOffsets:
         self._remove(group, gone)
         return len(gone) == _AT_ONCE
 
-    def _of_topic(self, group_id: str, topic: str, topic_id: uuid.UUID) -> Iterator[TopicPartition]:
+    def _of_topic(self, group_id: str, topic: str, topic_id: uuid.UUID) -> Iterator[OffsetKey]:
         for of, value in self._offsets.of_group(group_id).items():
             if of.topic == topic and value.topic_id in (None, topic_id):
                 yield of
 
 
-def _consumer_refusal(group: ConsumerGroup, by: Committer) -> ErrorCode:
+def _consumer_refusal(group: ConsumerGroup, by: OffsetCommitter) -> ErrorCode:
     """Return errors independent of the partition; an old epoch may still be valid for some
     partitions.
     """
@@ -340,7 +340,7 @@ def _consumer_refusal(group: ConsumerGroup, by: Committer) -> ErrorCode:
     return ErrorCode.none
 
 
-def _stale(group: ConsumerGroup, by: Committer) -> ErrorCode:
+def _stale(group: ConsumerGroup, by: OffsetCommitter) -> ErrorCode:
     member = group.members.get(by.who.member_id)
     is_classic = member is not None and member.metadata.classic is not None
     if by.producer is None and not is_classic:
@@ -350,22 +350,22 @@ def _stale(group: ConsumerGroup, by: Committer) -> ErrorCode:
 
 def _unused_since(
     group: Group,
-) -> Callable[[TopicPartition, CommittedOffset], int | None]:
+) -> Callable[[OffsetKey, CommittedOffset], int | None]:
     """Return a function that tells since when an offset is unused, None while it is used
     (KIP-211).
     """
 
-    def committed(_: TopicPartition, value: CommittedOffset) -> int | None:
+    def committed(_: OffsetKey, value: CommittedOffset) -> int | None:
         return value.commit_timestamp_ms
 
-    def emptied(_: TopicPartition, value: CommittedOffset) -> int | None:
+    def emptied(_: OffsetKey, value: CommittedOffset) -> int | None:
         since_ms = group.state_timestamp_ms if isinstance(group, ClassicGroup) else -1
         return value.commit_timestamp_ms if since_ms < 0 else since_ms
 
-    def unsubscribed(of: TopicPartition, value: CommittedOffset) -> int | None:
+    def unsubscribed(of: OffsetKey, value: CommittedOffset) -> int | None:
         return None if group.is_subscribed_to(of.topic) else value.commit_timestamp_ms
 
-    def never(_: TopicPartition, __: CommittedOffset) -> int | None:
+    def never(_: OffsetKey, __: CommittedOffset) -> int | None:
         return None
 
     # The protocol decides what unused means; see Kafka's OffsetExpirationCondition.

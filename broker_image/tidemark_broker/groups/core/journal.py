@@ -34,7 +34,7 @@ class Weighed(Protocol):
     weighed_bytes: int
 
 
-class Room(Shares):
+class GroupMemory(Shares):
     """Memory in bytes of the groups of a broker, and its limit."""
 
     def weigh(self, group: Weighed) -> None:

@@ -3,10 +3,10 @@
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.groups.core.values import (
-    Identity,
     Join,
     JoinAnswer,
-    Protocol,
+    MemberIdentity,
+    MemberProtocol,
     Sync,
     SyncAnswer,
     weight_of,
@@ -16,7 +16,7 @@ from tidemark_broker.groups.core.values import (
 _OVERHEAD_BYTES = 1000
 
 
-class Member:
+class ClassicMember:
     """One member.
 
     ``join`` and ``sync`` receive the answers it waits for. ``is_new``: it has not received a
@@ -30,13 +30,13 @@ class Member:
 
     def __init__(
         self,
-        who: Identity,
+        who: MemberIdentity,
         *,
         client_id: str,
         client_host: str,
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
-        protocols: tuple[Protocol, ...],
+        protocols: tuple[MemberProtocol, ...],
         assignment: bytes = b"",
     ) -> None:
         self.member_id, self.instance_id = who

@@ -19,8 +19,8 @@ from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_checks import refused
 from tidemark_broker.groups.core.consumer_effects import (
     UNKNOWN,
-    Described,
     Entry,
+    MemberDescription,
     assigned_entry,
     epoch_entry,
     group_tombstones,
@@ -31,9 +31,9 @@ from tidemark_broker.groups.core.consumer_effects import (
     target_entry,
 )
 from tidemark_broker.groups.core.consumer_group import CONSUMER, ConsumerGroup
-from tidemark_broker.groups.core.consumer_values import Topic
-from tidemark_broker.groups.core.member import Member
-from tidemark_broker.groups.core.reconciliation import Position
+from tidemark_broker.groups.core.consumer_values import SubscribedTopic
+from tidemark_broker.groups.core.member import ClassicMember
+from tidemark_broker.groups.core.reconciliation import MemberPosition
 from tidemark_broker.groups.core.records import GroupMetadataValue, MemberMetadata
 from tidemark_broker.groups.core.settings import GroupSettings
 from tidemark_broker.groups.core.subscriptions import (
@@ -41,7 +41,7 @@ from tidemark_broker.groups.core.subscriptions import (
     assignment_bytes,
     subscribed,
 )
-from tidemark_broker.groups.core.values import Protocol, shown
+from tidemark_broker.groups.core.values import MemberProtocol, shown
 
 
 def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
@@ -65,7 +65,7 @@ def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
         )
 
 
-def upgraded(group: ClassicGroup, topic: Callable[[str], Topic | None]) -> list[Entry]:
+def upgraded(group: ClassicGroup, topic: Callable[[str], SubscribedTopic | None]) -> list[Entry]:
     """Return the records of the upgraded group, whose epoch is the generation.
 
     Raises GROUP_ID_NOT_FOUND if the members' embedded protocol is not readable.
@@ -74,13 +74,13 @@ def upgraded(group: ClassicGroup, topic: Callable[[str], Topic | None]) -> list[
     entries = [epoch_entry(group_id, epoch, 0), assigned_entry(group_id, epoch, 0)]
     for member in group.members.values():
         try:
-            described = Described.of(_metadata(member, group.protocol_name or ""))
+            described = MemberDescription.of(_metadata(member, group.protocol_name or ""))
             has = _by_id(assigned(member.assignment), topic)
         except FrameError as error:
             wrong = f"Cannot upgrade classic group {shown(group_id)} to consumer group: {error}."
             raise refused(ErrorCode.group_id_not_found, wrong) from error
         # Target and position are equal, so that the upgraded group is stable at once.
-        position = Position(
+        position = MemberPosition(
             epoch=epoch,
             previous_epoch=epoch,
             assigned={
@@ -97,7 +97,7 @@ def upgraded(group: ClassicGroup, topic: Callable[[str], Topic | None]) -> list[
 
 
 def classic_metadata(
-    session_timeout_ms: int, protocols: tuple[Protocol, ...]
+    session_timeout_ms: int, protocols: tuple[MemberProtocol, ...]
 ) -> consumer.ClassicMemberMetadata:
     """Return the record's data of a classic member."""
     return consumer.ClassicMemberMetadata(
@@ -110,7 +110,9 @@ def classic_metadata(
     )
 
 
-def _metadata(member: Member, protocol_name: str) -> consumer.ConsumerGroupMemberMetadataValue:
+def _metadata(
+    member: ClassicMember, protocol_name: str
+) -> consumer.ConsumerGroupMemberMetadataValue:
     # A stable member has metadata for the protocol. Another one falls back to its first.
     subscription = subscribed(member.metadata_of(protocol_name) or member.protocols[0].metadata)
     return replace(
@@ -126,7 +128,7 @@ def _metadata(member: Member, protocol_name: str) -> consumer.ConsumerGroupMembe
 
 
 def _by_id(
-    partitions: Mapping[str, AbstractSet[int]], topic: Callable[[str], Topic | None]
+    partitions: Mapping[str, AbstractSet[int]], topic: Callable[[str], SubscribedTopic | None]
 ) -> dict[uuid.UUID, frozenset[int]]:
     found = ((topic(name), numbers) for name, numbers in partitions.items())
     return {known.topic_id: frozenset(numbers) for known, numbers in found if known is not None}
@@ -159,9 +161,8 @@ def tombstones(group: ConsumerGroup) -> list[Entry]:
 def downgraded(
     group: ConsumerGroup, name: Callable[[uuid.UUID], str | None], now_ms: int
 ) -> GroupMetadataValue:
-    """Return the group in the classic protocol:
-
-    a generation in which each member has its target.
+    """Return the group in the classic protocol: a generation in which each member has its
+    target.
     """
     protocol = _common_protocol(group)
     members = []

@@ -23,7 +23,7 @@ from tidemark_broker.groups.core.records import (
 _OVERHEAD_BYTES = 300
 
 
-class TopicPartition(NamedTuple):
+class OffsetKey(NamedTuple):
     """Partition of an offset."""
 
     topic: str
@@ -55,7 +55,7 @@ class CommittedOffset:
         """Return a copy with the offset of its record."""
         return replace(self, record_offset=record_offset)
 
-    def record(self, group_id: str, of: TopicPartition) -> CoordinatorRecord:
+    def record(self, group_id: str, of: OffsetKey) -> CoordinatorRecord:
         """Return the encoded record."""
         key = OffsetCommitKey(group=group_id, topic=of.topic, partition=of.partition)
         # Only value version 1 has an expiry, and it has no leader epoch.
@@ -105,26 +105,26 @@ class CommittedOffset:
         )
 
 
-def tombstone(group_id: str, of: TopicPartition) -> CoordinatorRecord:
+def tombstone(group_id: str, of: OffsetKey) -> CoordinatorRecord:
     """Return the tombstone of an offset."""
     key = OffsetCommitKey(group=group_id, topic=of.topic, partition=of.partition)
     return record_of(key, None)
 
 
-class Offsets:
+class CommittedOffsets:
     """Offsets of all groups of one partition of ``__consumer_offsets``. Pure."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._groups: dict[str, dict[OffsetKey, CommittedOffset]] = {}
         #: Pending offsets by producer id and epoch. A marker ends those of one id.
-        self._pending: dict[int, dict[int, dict[str, dict[TopicPartition, CommittedOffset]]]] = {}
+        self._pending: dict[int, dict[int, dict[str, dict[OffsetKey, CommittedOffset]]]] = {}
         #: Number of open transactions with an offset for the partition.
-        self._open: dict[str, dict[TopicPartition, int]] = {}
+        self._open: dict[str, dict[OffsetKey, int]] = {}
         self.weight_bytes = 0
 
     # ------------------------------------------------------------ what is there
 
-    def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+    def of_group(self, group_id: str) -> Mapping[OffsetKey, CommittedOffset]:
         """Committed offsets of the group."""
         return self._groups.get(group_id, {})
 
@@ -132,16 +132,16 @@ class Offsets:
         """Ids of groups with committed or pending offsets."""
         return tuple(self._groups.keys() | self._open.keys())
 
-    def is_pending(self, group_id: str, of: TopicPartition) -> bool:
+    def is_pending(self, group_id: str, of: OffsetKey) -> bool:
         """True if an open transaction may change the offset."""
         return of in self._open.get(group_id, {})
 
-    def of_transactions(self, group_id: str) -> tuple[TopicPartition, ...]:
+    def of_transactions(self, group_id: str) -> tuple[OffsetKey, ...]:
         """Partitions whose offset an open transaction may change."""
         return tuple(self._open.get(group_id, ()))
 
     def held(
-        self, group_id: str, of: TopicPartition, producer: TransactionalProducer | None
+        self, group_id: str, of: OffsetKey, producer: TransactionalProducer | None
     ) -> CommittedOffset | None:
         """Return the offset that a new one of the same producer, or outside of transactions,
         replaces.
@@ -156,7 +156,7 @@ class Offsets:
     def put(
         self,
         group_id: str,
-        of: TopicPartition,
+        of: OffsetKey,
         value: CommittedOffset,
         producer: TransactionalProducer | None = None,
     ) -> None:
@@ -176,7 +176,7 @@ class Offsets:
         self._reweigh(pending.get(of), value)
         pending[of] = value
 
-    def remove(self, group_id: str, of: TopicPartition) -> None:
+    def remove(self, group_id: str, of: OffsetKey) -> None:
         """Apply a tombstone. It also removes offsets that were pending before."""
         if self.is_pending(group_id, of):
             for groups in chain.from_iterable(epochs.values() for epochs in self._pending.values()):
@@ -217,7 +217,7 @@ class Offsets:
             self._pending.pop(producer.producer_id, None)
         return about
 
-    def _close(self, group_id: str, of: TopicPartition) -> None:
+    def _close(self, group_id: str, of: OffsetKey) -> None:
         count = self._open[group_id]
         count[of] -= 1
         if not count[of]:
@@ -235,10 +235,10 @@ class Offsets:
     def expired(
         self,
         group_id: str,
-        since_ms: Callable[[TopicPartition, CommittedOffset], int | None],
+        since_ms: Callable[[OffsetKey, CommittedOffset], int | None],
         now_ms: int,
         retention_ms: int,
-    ) -> Iterator[TopicPartition]:
+    ) -> Iterator[OffsetKey]:
         """Yield expired offsets (KIP-211).
 
         ``since_ms`` tells since when one is unused, None while it is used.

@@ -17,16 +17,16 @@ from kio.schema.errors import ErrorCode
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.classic_group import ClassicGroup
-from tidemark_broker.groups.core.journal import Journal, Room
-from tidemark_broker.groups.core.member import Member
+from tidemark_broker.groups.core.journal import GroupMemory, Journal
+from tidemark_broker.groups.core.member import ClassicMember
 from tidemark_broker.groups.core.records import GroupMetadataKey, GroupMetadataValue, record_of
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.values import (
     UNKNOWN_MEMBER_ID,
     GroupState,
-    Identity,
     JoinAnswer,
     JoinRequest,
+    MemberIdentity,
     SyncAnswer,
     SyncRequest,
     shown,
@@ -87,7 +87,7 @@ class Rebalancing:
         journal: Journal,
         deadlines: "Deadlines[object]",
         settings: GroupSettings,
-        room: Room,
+        room: GroupMemory,
     ) -> None:
         self._groups = groups
         self._journal = journal
@@ -267,7 +267,7 @@ class Rebalancing:
             self._update(group, member, request)
             self._prepare_or_complete(group, f"{member_id} joins again", now)
 
-    def _update(self, group: ClassicGroup, member: Member, request: JoinRequest) -> None:
+    def _update(self, group: ClassicGroup, member: ClassicMember, request: JoinRequest) -> None:
         """Apply a rejoin.
 
         A pending join of the same member is answered, as the client has retried.
@@ -286,8 +286,8 @@ class Rebalancing:
         )
 
     def _add(self, group: ClassicGroup, request: JoinRequest, member_id: str, now: Now) -> None:
-        member = Member(
-            Identity(member_id, request.who.instance_id),
+        member = ClassicMember(
+            MemberIdentity(member_id, request.who.instance_id),
             client_id=request.client_id,
             client_host=request.client_host,
             rebalance_timeout_ms=request.rebalance_timeout_ms,
@@ -330,7 +330,7 @@ class Rebalancing:
     def _keep_generation(
         self,
         group: ClassicGroup,
-        member: Member,
+        member: ClassicMember,
         request: JoinRequest,
         former_leader: str | None,
         now: Now,
@@ -588,7 +588,7 @@ class Rebalancing:
                 self._renew_session(group, member, now)
         self._room.weigh(group)
 
-    def _synced(self, group: ClassicGroup, member: Member) -> SyncAnswer:
+    def _synced(self, group: ClassicGroup, member: ClassicMember) -> SyncAnswer:
         return SyncAnswer(
             protocol_type=group.protocol_type,
             protocol_name=group.protocol_name,
@@ -597,7 +597,9 @@ class Rebalancing:
 
     # ------------------------------------------------------------ Heartbeat
 
-    def heartbeat(self, group_id: str, who: Identity, generation_id: int, now: Now) -> ErrorCode:
+    def heartbeat(
+        self, group_id: str, who: MemberIdentity, generation_id: int, now: Now
+    ) -> ErrorCode:
         """Keep a member's session, and report a rebalance."""
         group = self._groups.get(group_id)
         if group is None:
@@ -625,7 +627,7 @@ class Rebalancing:
             self._renew_session(group, member, now)
 
     def _renew_session(
-        self, group: ClassicGroup, member: Member, now: Now, timeout_ms: int | None = None
+        self, group: ClassicGroup, member: ClassicMember, now: Now, timeout_ms: int | None = None
     ) -> None:
         timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self._deadlines.schedule(
@@ -634,7 +636,7 @@ class Rebalancing:
 
     # ------------------------------------------------------------ LeaveGroup
 
-    def leave(self, group_id: str, members: Sequence[Identity], now: Now) -> list[ErrorCode]:
+    def leave(self, group_id: str, members: Sequence[MemberIdentity], now: Now) -> list[ErrorCode]:
         """Remove members, or static ones by instance id. Return the error of each."""
         group = self._groups.get(group_id)
         if group is None:
@@ -645,7 +647,7 @@ class Rebalancing:
             self._member_left(group, "members left the group", now)
         return errors
 
-    def _leave(self, group: ClassicGroup, who: Identity) -> ErrorCode:
+    def _leave(self, group: ClassicGroup, who: MemberIdentity) -> ErrorCode:
         member_id = who.member_id
         # An administrator removes static members by instance id only (KIP-345).
         if member_id == UNKNOWN_MEMBER_ID:

@@ -25,7 +25,7 @@ Held: TypeAlias = Mapping[uuid.UUID, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class MemberPosition:
     """Current assignment of a member.
 
     ``previous_epoch`` is still accepted, because the answer with ``epoch`` may have been lost.
@@ -37,9 +37,9 @@ class Position:
     assigned: Held
     revoking: Held
 
-    def moved_to(self, epoch: int, state: int, assigned: Held, revoking: Held) -> "Position":
+    def moved_to(self, epoch: int, state: int, assigned: Held, revoking: Held) -> "MemberPosition":
         """Return the following position, with this one's epoch as the previous one."""
-        return Position(
+        return MemberPosition(
             epoch=epoch,
             previous_epoch=self.epoch,
             state=state,
@@ -59,10 +59,10 @@ class Position:
         return self.state == STABLE and self.epoch == target_epoch
 
 
-NOWHERE = Position(assigned={}, revoking={})
+NOWHERE = MemberPosition(assigned={}, revoking={})
 
 
-class Target(NamedTuple):
+class MemberTarget(NamedTuple):
     """Target of a member.
 
     ``is_held`` tells whether any member, itself included, owns a partition.
@@ -74,11 +74,11 @@ class Target(NamedTuple):
 
 
 def advance(
-    position: Position,
-    target: Target,
+    position: MemberPosition,
+    target: MemberTarget,
     owned: Assignment | None,
     subscribed: Callable[[uuid.UUID], bool] | None = None,
-) -> Position:
+) -> MemberPosition:
     """Return the next position, or the same object if nothing changes.
 
     ``owned`` is what the member reports, None for no change. ``subscribed`` is passed if its
@@ -100,7 +100,9 @@ def _owns_any(revoking: Held, owned: Assignment | None) -> bool:
 
 
 # Split the assignment into what remains and what must be revoked.
-def _towards(position: Position, epoch: int, target: Target, owned: Assignment | None) -> Position:
+def _towards(
+    position: MemberPosition, epoch: int, target: MemberTarget, owned: Assignment | None
+) -> MemberPosition:
     assigned: dict[uuid.UUID, Mapping[int, int]] = {}
     revoking: dict[uuid.UUID, Mapping[int, int]] = {}
     for topic, held in position.assigned.items():
@@ -130,7 +132,7 @@ def _towards(position: Position, epoch: int, target: Target, owned: Assignment |
     return _settled(position, target.epoch, state, assigned, {})
 
 
-def _give_up(position: Position, subscribed: Callable[[uuid.UUID], bool]) -> Position:
+def _give_up(position: MemberPosition, subscribed: Callable[[uuid.UUID], bool]) -> MemberPosition:
     gone = {topic: held for topic, held in position.assigned.items() if not subscribed(topic)}
     if not gone:
         return position
@@ -142,8 +144,8 @@ def _give_up(position: Position, subscribed: Callable[[uuid.UUID], bool]) -> Pos
 
 
 def _settled(
-    position: Position, epoch: int, state: int, assigned: Held, revoking: Held
-) -> Position:
+    position: MemberPosition, epoch: int, state: int, assigned: Held, revoking: Held
+) -> MemberPosition:
     is_same = (
         epoch == position.epoch
         and state == position.state

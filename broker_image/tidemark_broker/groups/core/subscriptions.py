@@ -18,7 +18,7 @@ from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSu
 from kio.schema.consumer_protocol_subscription.v1 import data as v1
 from kio.schema.consumer_protocol_subscription.v3 import data as v3
 
-from tidemark.wire.bounds import STRING_BYTES_MAX, Bounds
+from tidemark.wire.bounds import STRING_BYTES_MAX, MessageBounds
 from tidemark.wire.framing import FrameError, decode, encode
 
 _VERSION = struct.Struct(">h")
@@ -109,5 +109,5 @@ def assignment_bytes(partitions: Mapping[str, AbstractSet[int]], metadata: bytes
     return _VERSION.pack(min(version_of(metadata), _VERSION_MAX)) + encode(value)
 
 
-def _bounds(elements: int) -> Bounds:
-    return Bounds(elements=elements, string_bytes=STRING_BYTES_MAX)
+def _bounds(elements: int) -> MessageBounds:
+    return MessageBounds(elements=elements, string_bytes=STRING_BYTES_MAX)

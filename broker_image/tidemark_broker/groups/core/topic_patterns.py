@@ -41,7 +41,7 @@ def compiled(pattern: str) -> Callable[[str], bool]:
     """Return a predicate that matches whole names. Raises :class:`BadPattern`."""
     if len(pattern) > LENGTH_MAX:
         raise BadPattern(f"the expression has {len(pattern)} characters, the limit is {LENGTH_MAX}")
-    translated = _Reader(pattern).read()
+    translated = _PatternReader(pattern).read()
     _matcher(translated)  # validated alone: "a)(b" is invalid, but not within parentheses
     return _matcher(rf"\A(?:{translated})\z")
 
@@ -63,7 +63,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     return lambda name: bool(validator.isinstance_python(name))
 
 
-class _Reader:
+class _PatternReader:
     """Translation from RE2J's to Rust's syntax.
 
     Characters with another meaning in Rust are escaped, and syntax that RE2J lacks is rejected. The

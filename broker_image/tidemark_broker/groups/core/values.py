@@ -34,21 +34,21 @@ class GroupState(enum.StrEnum):
     DEAD = "Dead"
 
 
-class Protocol(NamedTuple):
+class MemberProtocol(NamedTuple):
     """An assignor that a member supports, with its subscription."""
 
     name: str
     metadata: bytes
 
 
-def weight_of(protocols: tuple[Protocol, ...]) -> int:
+def weight_of(protocols: tuple[MemberProtocol, ...]) -> int:
     """Approximate memory in bytes."""
     return sum(
         _PROTOCOL_BYTES + len(protocol.name) + len(protocol.metadata) for protocol in protocols
     )
 
 
-class Identity(NamedTuple):
+class MemberIdentity(NamedTuple):
     """Identity of a member; static with ``instance_id`` (KIP-345)."""
 
     member_id: str
@@ -103,13 +103,13 @@ class JoinRequest:
     """
 
     group_id: str
-    who: Identity
+    who: MemberIdentity
     client_id: str
     client_host: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
     protocol_type: str
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
     needs_member_id: bool
     may_skip_assignment: bool
     new_id: str
@@ -126,7 +126,7 @@ class SyncRequest:
     """Request for an assignment. ``assignments`` by member id, from the leader only."""
 
     group_id: str
-    who: Identity
+    who: MemberIdentity
     generation_id: int
     protocol_type: str | None
     protocol_name: str | None

@@ -17,7 +17,7 @@ from tidemark.records.control import read_end_marker
 from tidemark.records.record_keys import KeyedRecord, keyed_records
 from tidemark.records.rewriting import delete_horizon_ms, with_records, without_records
 from tidemark.records.varint import VarintError
-from tidemark_broker.log.compaction.cleaning_pace import Pace
+from tidemark_broker.log.compaction.cleaning_pace import CleaningPace
 from tidemark_broker.log.compaction.offset_map import OffsetMap
 from tidemark_broker.log.compaction.transactions import CleanedTransactions
 
@@ -63,7 +63,7 @@ class BatchFilter:
         offsets: OffsetMap,
         transactions: CleanedTransactions,
         last_batches: Mapping[int, LastBatch],
-        pace: Pace,
+        pace: CleaningPace,
         *,
         now_ms: int,
         delete_retention_ms: int,

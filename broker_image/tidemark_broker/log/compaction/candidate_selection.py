@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidemark.configuration.values import INT32_MAX
-from tidemark_broker.log.bounds import Bounds
+from tidemark_broker.log.bounds import LogBounds
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.types import SegmentInfo
 
@@ -56,7 +56,7 @@ class Dirtiness:
 
 def dirtiness(
     segments: Sequence[SegmentInfo],
-    bounds: Bounds,
+    bounds: LogBounds,
     config: LogConfig,
     *,
     first_dirty: int | None,
@@ -73,12 +73,18 @@ def dirtiness(
     if not bounds.log_start <= start <= bounds.end:
         start = bounds.log_start
     end = _first_uncleanable(segments, config, start, last_stable_offset, now_ms)
-    dirty = [each for each in segments if start < each.next_base_offset and not each.is_active]
+    dirty = [
+        segment
+        for segment in segments
+        if start < segment.next_base_offset and not segment.is_active
+    ]
     return Dirtiness(
         first_dirty=start,
         first_uncleanable=max(start, end),
-        clean_bytes=sum(each.size_bytes for each in segments if each.next_base_offset <= start),
-        cleanable_bytes=sum(each.size_bytes for each in dirty if each.base_offset < end),
+        clean_bytes=sum(
+            segment.size_bytes for segment in segments if segment.next_base_offset <= start
+        ),
+        cleanable_bytes=sum(item.size_bytes for item in dirty if item.base_offset < end),
         overdue_ms=_overdue_ms(dirty, config, now_ms),
         min_ratio=config.min_cleanable_dirty_ratio,
     )
@@ -103,7 +109,7 @@ def _first_uncleanable(
 
 
 def _overdue_ms(dirty: Iterable[SegmentInfo], config: LogConfig, now_ms: int) -> int:
-    times = [each.first_timestamp_ms for each in dirty if each.first_timestamp_ms > 0]
+    times = [item.first_timestamp_ms for item in dirty if item.first_timestamp_ms > 0]
     return max(0, now_ms - config.max_compaction_lag_ms - min(times)) if times else 0
 
 

@@ -13,7 +13,7 @@ from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles import names
 from tidemark.logfiles.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from tidemark.logfiles.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
-from tidemark.logfiles.transaction_index import AbortedTransaction, encode_aborted
+from tidemark.logfiles.transaction_index import AbortedTxn, encode_aborted
 from tidemark_broker.log.batch_walk import batch_at
 from tidemark_broker.log.compaction.candidate_selection import IndexedBytes
 from tidemark_broker.log.errors import StorageError, storage_errors
@@ -61,7 +61,7 @@ class CleanedSegment:
         largest = max(len(index) * INDEX_ENTRY_BYTES, len(times) * TIME_ENTRY_BYTES)
         return IndexedBytes(self.segment.size_bytes, largest)
 
-    def finish(self, sources: Sequence[Segment], aborted: Sequence[AbortedTransaction]) -> None:
+    def finish(self, sources: Sequence[Segment], aborted: Sequence[AbortedTxn]) -> None:
         """Write everything durably, with ``aborted`` as the transaction index.
 
         The indexes do not stay in memory.
@@ -75,7 +75,7 @@ class CleanedSegment:
             names.OFFSET_INDEX_SUFFIX: segment.index.to_bytes(),
             names.TIME_INDEX_SUFFIX: segment.times.to_bytes(),
         }
-        if aborted or any(len(each.aborted) for each in sources):
+        if aborted or any(len(source.aborted) for source in sources):
             indexes[names.TRANSACTION_INDEX_SUFFIX] = encode_aborted(aborted)
             segment.aborted = TransactionIndex(segment.aborted.path, len(aborted))
         with storage_errors(f"{self._path} cannot be written"):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tidemark.logfiles.producer_snapshot import decode_snapshot
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import BatchHeader, CorruptBatch
 from tidemark.records.control import read_end_marker
 from tidemark.records.record_keys import keyed_records
@@ -19,7 +19,7 @@ from tidemark_broker.log import flushing
 from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch, unpacked
 from tidemark_broker.log.compaction.candidate_selection import Dirtiness, dirtiness, fits_into_group
 from tidemark_broker.log.compaction.cleaned_segment import CleanedSegment, cleaned_segment
-from tidemark_broker.log.compaction.cleaning_pace import CleaningAborted, Pace
+from tidemark_broker.log.compaction.cleaning_pace import CleaningAborted, CleaningPace
 from tidemark_broker.log.compaction.compacted_batches import RewrittenBatches, is_filler
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
 from tidemark_broker.log.compaction.segment_batches import batches_of
@@ -107,7 +107,7 @@ class _Cleaning:
         self._stopping = stopping
         # A change of either during the cleaning explains an error.
         self._truncations, self._begin = log.truncations, _begin_of(log)
-        self._pace = Pace(self._is_over, moved)
+        self._pace = CleaningPace(self._is_over, moved)
         self.stats = CleaningStats()
 
     def _is_over(self) -> bool:
@@ -153,7 +153,7 @@ class _Cleaning:
         with self._log.lock:
             self._log.check_usable()
             items = self._log.segments.items
-            return [each for each in items if each.next_offset > start and each.base_offset < end]
+            return [item for item in items if item.next_offset > start and item.base_offset < end]
 
     def _read(self, segment: Segment) -> Iterator[tuple[BatchHeader, bytes]]:
         for header, batch in batches_of(segment, self._settings.buffer_bytes):
@@ -181,7 +181,7 @@ class _Cleaning:
                 if header.last_offset >= part.first_dirty:
                     yield header, batch
 
-    def _aborted(self, segments: list[Segment]) -> list[AbortedTransaction]:
+    def _aborted(self, segments: list[Segment]) -> list[AbortedTxn]:
         return aborted_transactions(self._log, segments[0].base_offset, segments[-1].next_offset)
 
     def _note(
@@ -251,8 +251,8 @@ class _Cleaning:
                 sources.append(segments.pop())
                 transactions.add_aborted(self._aborted(sources[-1:]))
                 changed |= self._write(sources[-1], cleaned, rewritten, keep)
-            for each in rewritten.rest():
-                self._append(cleaned, each)
+            for item in rewritten.rest():
+                self._append(cleaned, item)
             aborted = transactions.take_kept()
             # An unchanged single segment is left alone, which saves the sync and the swap.
             if not changed and _is_unchanged(sources, cleaned, len(aborted)):
@@ -266,7 +266,7 @@ class _Cleaning:
         self, sources: list[Segment], cleaned: CleanedSegment, following: Segment
     ) -> bool:
         return not sources or fits_into_group(
-            [each.info(is_active=False) for each in sources],
+            [source.info(is_active=False) for source in sources],
             cleaned.written,
             following.info(is_active=False),
             _index_bytes(following),
@@ -287,8 +287,8 @@ class _Cleaning:
             left = keep.filtered(header, batch)
             changed |= left is not batch and not is_filler(header)
             ready = rewritten.gone(header) if left is None else rewritten.kept(header, left)
-            for each in ready:
-                self._append(cleaned, each)
+            for item in ready:
+                self._append(cleaned, item)
         return changed
 
     def _append(self, cleaned: CleanedSegment, batch: bytes) -> None:

@@ -24,7 +24,7 @@ class CleaningAborted(Exception):
     """The log was cut, closed or removed, or the broker stops. Another cleaning restarts."""
 
 
-class Pace:
+class CleaningPace:
     """Pace of one cleaning.
 
     ``aborted`` is polled each turn. ``moved`` receives the bytes read or written, and returns the

@@ -10,7 +10,7 @@ Adding one twice is harmless.
 import heapq
 from collections.abc import Iterable
 
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark.records.batch import BatchHeader
 from tidemark.records.control import EndMarker
 
@@ -20,18 +20,18 @@ class CleanedTransactions:
 
     def __init__(self) -> None:
         #: Aborted transactions that start later, a heap by first offset.
-        self._aborted: list[tuple[int, AbortedTransaction]] = []
+        self._aborted: list[tuple[int, AbortedTxn]] = []
         #: Aborted transactions in progress by producer id: the entry, and whether data was seen.
-        self._ongoing: dict[int, tuple[AbortedTransaction, bool]] = {}
+        self._ongoing: dict[int, tuple[AbortedTxn, bool]] = {}
         self._committed: set[int] = set()
-        self._kept: list[AbortedTransaction] = []
+        self._kept: list[AbortedTxn] = []
 
-    def add_aborted(self, aborted: Iterable[AbortedTransaction]) -> None:
+    def add_aborted(self, aborted: Iterable[AbortedTxn]) -> None:
         """Add aborted transactions that have records in the following batches."""
-        for each in aborted:
-            heapq.heappush(self._aborted, (each.first_offset, each))
+        for item in aborted:
+            heapq.heappush(self._aborted, (item.first_offset, item))
 
-    def take_kept(self) -> list[AbortedTransaction]:
+    def take_kept(self) -> list[AbortedTxn]:
         """Return the aborted transactions whose markers were passed since the last call and
         whose data was present: the entries of the new transaction index.
         """

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.purgatory import Change, Purgatory, Watch
+from tidemark_broker.purgatory import PartitionChange, Purgatory, Watch
 from tidemark_broker.replication.fetch_metadata import (
     FINAL_EPOCH,
     IDLE_S,
@@ -33,7 +33,7 @@ from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 #: Limit of sessions; each follower has one.
 SESSIONS_MAX = 1000
 PARTITIONS_MAX = 200_000
-_WATCHED = (Change.LOG_END, Change.HIGH_WATERMARK, Change.LOW_WATERMARK)
+_WATCHED = (PartitionChange.LOG_END, PartitionChange.HIGH_WATERMARK, PartitionChange.LOW_WATERMARK)
 
 
 class LeaderState(NamedTuple):
@@ -51,7 +51,7 @@ class LeaderState(NamedTuple):
     tier_damaged: bool
 
 
-class CachedPartition:
+class ReplicaCachedPartition:
     """Partition of a session (Kafka's name), with the last request and the last report."""
 
     __slots__ = ("is_forgotten", "key", "reported", "requested", "tp")
@@ -65,7 +65,7 @@ class CachedPartition:
         self.is_forgotten = False
 
 
-class FetchSession:
+class ReplicaFetchSession:
     """Session of one follower; ``session_id`` is 0 for a single fetch without a session."""
 
     def __init__(
@@ -78,23 +78,23 @@ class FetchSession:
         self.rounds = FetchRounds()
         #: Set when the session ends, so that a round that waits for the disk is dropped.
         self.ended = False
-        self.watch = Watch[CachedPartition]()
-        self.cached: dict[TopicIdPartition, CachedPartition] = {}
+        self.watch = Watch[ReplicaCachedPartition]()
+        self.cached: dict[TopicIdPartition, ReplicaCachedPartition] = {}
         #: Partitions to examine in the next round; the longest waiting one comes first.
-        self.due: dict[CachedPartition, None] = {}
+        self.due: dict[ReplicaCachedPartition, None] = {}
         self._purgatory = purgatory
 
-    def name(self, requested: ReplicaFetchPartition) -> CachedPartition:
+    def name(self, requested: ReplicaFetchPartition) -> ReplicaCachedPartition:
         """Add or change a partition that the request names."""
         key = (requested.topic_id, requested.partition)
         cached = self.cached.get(key)
         if cached is None:
-            cached = self.cached[key] = CachedPartition(key, requested)
+            cached = self.cached[key] = ReplicaCachedPartition(key, requested)
         cached.requested = requested
         self.due[cached] = None
         return cached
 
-    def watch_over(self, cached: CachedPartition, tp: TopicPartition) -> None:
+    def watch_over(self, cached: ReplicaCachedPartition, tp: TopicPartition) -> None:
         """Watch a hosted partition, so that each change makes it due."""
         cached.tp = tp
         for change in _WATCHED:
@@ -111,7 +111,7 @@ class FetchSession:
             for change in _WATCHED:
                 self._purgatory.unwatch(self.watch, (change, cached.tp))
 
-    def changes(self) -> list[CachedPartition]:
+    def changes(self) -> list[ReplicaCachedPartition]:
         """Return the partitions that changed since the last call, and mark them as due."""
         if not self.watch.changed:
             return []
@@ -123,7 +123,8 @@ class FetchSession:
     def additions(self, request: ReplicaFetchRequest) -> int:
         """Return the number of partitions that a request adds."""
         return sum(
-            (each.topic_id, each.partition) not in self.cached for each in request.partitions
+            (partition.topic_id, partition.partition) not in self.cached
+            for partition in request.partitions
         )
 
     def close(self) -> None:
@@ -133,7 +134,7 @@ class FetchSession:
             self.forget(key)
 
 
-class FetchSessionCache:
+class ReplicaFetchSessionCache:
     """All sessions of a leader, one for each follower, with a limit on their partitions."""
 
     def __init__(
@@ -146,7 +147,7 @@ class FetchSessionCache:
         self._purgatory = purgatory
         self._sessions_max = sessions_max
         self._partitions_max = partitions_max
-        self._by_replica: dict[int, FetchSession] = {}
+        self._by_replica: dict[int, ReplicaFetchSession] = {}
 
     def __len__(self) -> int:
         return len(self._by_replica)
@@ -156,7 +157,7 @@ class FetchSessionCache:
         """Number of partitions of all sessions."""
         return sum(len(session.cached) for session in self._by_replica.values())
 
-    def of(self, request: ReplicaFetchRequest, now_s: float) -> FetchSession | ErrorCode:
+    def of(self, request: ReplicaFetchRequest, now_s: float) -> ReplicaFetchSession | ErrorCode:
         """Return the session that a request continues or starts, or the error upon which the
         follower sends a full request.
         """
@@ -181,11 +182,11 @@ class FetchSessionCache:
         session.used_s = now_s
         return session
 
-    def _begun(self, request: ReplicaFetchRequest, now_s: float) -> FetchSession:
+    def _begun(self, request: ReplicaFetchRequest, now_s: float) -> ReplicaFetchSession:
         if request.session_epoch == FINAL_EPOCH or not self._has_room(request, now_s):
-            return FetchSession(NO_SESSION, request, self._purgatory, now_s)
+            return ReplicaFetchSession(NO_SESSION, request, self._purgatory, now_s)
         session_id = random.randint(1, SESSION_ID_MAX)
-        session = FetchSession(session_id, request, self._purgatory, now_s)
+        session = ReplicaFetchSession(session_id, request, self._purgatory, now_s)
         session.epoch = after(INITIAL_EPOCH)
         self._by_replica[request.replica_id] = session
         return session

@@ -50,11 +50,11 @@ class FetchSessionHandler:
     ) -> tuple[tuple[ReplicaFetchPartition, ...], tuple[ForgottenPartition, ...]]:
         """Return what the next request names of ``requested`` and of ``forgotten``."""
         named = []
-        for each in requested:
-            key = (each.topic_id, each.partition)
-            if self._session_partitions.get(key) != each or key in self._renewed:
-                self._session_partitions[key] = each
-                named.append(each)
+        for item in requested:
+            key = (item.topic_id, item.partition)
+            if self._session_partitions.get(key) != item or key in self._renewed:
+                self._session_partitions[key] = item
+                named.append(item)
         self._renewed.clear()
         gone = [key for key in forgotten if self._session_partitions.pop(key, None) is not None]
         return tuple(named), tuple(ForgottenPartition(topic_id=k[0], partition=k[1]) for k in gone)

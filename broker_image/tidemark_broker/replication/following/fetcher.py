@@ -19,7 +19,7 @@ from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 from tidemark_broker.replication.following.fetch_session_handler import FetchSessionHandler
 from tidemark_broker.replication.following.follower import (
-    Outcome,
+    FetchOutcome,
     apply_answer,
     is_unchanged_since,
     next_request,
@@ -42,8 +42,8 @@ _CHECKPOINT_WAIT_S = 1.0
 #: Interval of the check for changes other than fetches (retention, a late checkpoint).
 CHECK_INTERVAL_S = 5.0
 _SESSION_ERRORS = frozenset(
-    int(each.value)
-    for each in (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
+    int(item.value)
+    for item in (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 )
 
 
@@ -60,7 +60,7 @@ class FetchLimits:
     timeout_s: float = 30.0
 
 
-class Fetcher:
+class ReplicaFetcher:
     """Fetches of one leader's partitions."""
 
     def __init__(
@@ -194,11 +194,12 @@ class Fetcher:
         """Build the next request, which names what the session does not have yet."""
         session_id, epoch = self._handler.session_id, self._handler.epoch
         requested = [
-            next_request(each, self._limits.partition_max_bytes) for each in self._candidates()
+            next_request(candidate, self._limits.partition_max_bytes)
+            for candidate in self._candidates()
         ]
         # A partition that was removed and added again must not be forgotten.
-        for each in requested if self._forgotten else ():
-            self._forgotten.pop((each.topic_id, each.partition), None)
+        for item in requested if self._forgotten else ():
+            self._forgotten.pop((item.topic_id, item.partition), None)
         # Unchanged requests are left out; the session repeats them.
         named, forgotten = self._handler.name(requested, self._forgotten)
         self._forgotten.clear()
@@ -263,7 +264,7 @@ class Fetcher:
             if partition is None or requested is None:
                 continue  # it was removed during the request
             outcome = await self._apply_one(partition, requested, result)
-            if outcome is Outcome.FROM_TIER:
+            if outcome is FetchOutcome.FROM_TIER:
                 self._begin_from_tier(partition, requested, result)
             else:
                 self._note(partition, outcome)
@@ -275,13 +276,13 @@ class Fetcher:
 
     async def _apply_one(
         self, partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
-    ) -> Outcome:
+    ) -> FetchOutcome:
         """Apply one result; its failure must not stop other partitions of the same leader."""
         try:
             return await apply_answer(partition, requested, result)
         except Exception:
             logger.exception("%s: the leader's answer cannot be applied", partition.tp)
-            return Outcome.BACK_OFF
+            return FetchOutcome.BACK_OFF
 
     def _begin_from_tier(
         self, partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
@@ -290,7 +291,7 @@ class Fetcher:
         if self.partitions.get(partition.tp) is not partition:
             return
 
-        def ended(outcome: Outcome) -> None:
+        def ended(outcome: FetchOutcome) -> None:
             self._note(partition, outcome)
             self._changed.set()
 
@@ -298,12 +299,12 @@ class Fetcher:
         self._forgotten[_key(partition)] = None
         self._from_tier.begin(partition, requested, result, ended)
 
-    def _note(self, partition: Partition, outcome: Outcome) -> None:
+    def _note(self, partition: Partition, outcome: FetchOutcome) -> None:
         tp = partition.tp
         if self.partitions.get(tp) is not partition:
             return
         self._marked[tp] = None
-        if outcome is Outcome.BACK_OFF:
+        if outcome is FetchOutcome.BACK_OFF:
             backoff = self._backoffs.get(tp) or self._connection_backoff()
             self._backoffs[tp] = backoff.failed(self._monotonic())
             # A partition in backoff is not fetched, so it leaves the session until the pause is

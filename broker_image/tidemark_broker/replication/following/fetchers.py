@@ -1,10 +1,11 @@
-"""Assignment of followed partitions to fetchers: one :class:`Fetcher` for each leading broker."""
+"""Assignment of followed partitions to fetchers: one :class:`ReplicaFetcher` for each leading
+broker."""
 
 import asyncio
 from collections.abc import Callable
 
 from tidemark.tls.dialing import Dialer
-from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
+from tidemark_broker.replication.following.fetcher import FetchLimits, ReplicaFetcher
 from tidemark_broker.replication.following.tier_bootstrap import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
@@ -32,7 +33,7 @@ class Fetchers:
         self._broker_epoch = broker_epoch
         self._monotonic = monotonic
         self.from_tier = FromTier()
-        self._fetchers: dict[int, tuple[Fetcher, asyncio.Task[None]]] = {}
+        self._fetchers: dict[int, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
         self._leader_of: dict[TopicPartition, int] = {}
         # Cancelled tasks are kept until they end: a connection may take time to close.
         self._ending: set[asyncio.Task[None]] = set()
@@ -63,12 +64,12 @@ class Fetchers:
             task.add_done_callback(self._ending.discard)
             task.cancel()
 
-    def _fetcher(self, leader_id: int) -> Fetcher:
+    def _fetcher(self, leader_id: int) -> ReplicaFetcher:
         known = self._fetchers.get(leader_id)
         if known is not None:
             return known[0]
         # One connection serves all partitions of a leader.
-        fetcher = Fetcher(
+        fetcher = ReplicaFetcher(
             leader_id,
             node_id=self._node_id,
             metadata=self._metadata,

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
 from tidemark.tier.head import HeadPosition
 from tidemark_broker.log import CorruptRecords, ProducerBatch, StorageError
-from tidemark_broker.purgatory import Change
+from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
 from tidemark_broker.replication.partition import (
     Partition,
@@ -29,7 +29,7 @@ from tidemark_broker.replication.threads import in_role_thread
 logger = logging.getLogger(__name__)
 
 
-class Outcome(enum.Enum):
+class FetchOutcome(enum.Enum):
     """Next step of a follower.
 
     ``PROGRESS``: fetch again at once. ``IDLE``: nothing new. ``BACK_OFF``: pause first.
@@ -74,25 +74,25 @@ def is_unchanged_since(partition: Partition, requested: ReplicaFetchPartition) -
 
 async def apply_answer(
     partition: Partition, requested: ReplicaFetchPartition, result: ReplicaFetchResult
-) -> Outcome:
+) -> FetchOutcome:
     """Apply one partition's result, unless role, epoch or log end have changed since the
     request.
     """
     context = partition.context
     async with partition.lock:
         if not still_applies(partition, requested):
-            return Outcome.IDLE
+            return FetchOutcome.IDLE
         try:
             # Truncations run in a thread, so the lock keeps role changes out until the result is
             # applied.
             outcome = await _apply(partition, result)
         except StorageError as error:
             partition.storage_failed(error)
-            return Outcome.BACK_OFF
+            return FetchOutcome.BACK_OFF
         except CorruptRecords:
             logger.exception("%s: the leader's records cannot be appended", partition.tp)
-            return Outcome.BACK_OFF
-        if outcome is Outcome.PROGRESS:
+            return FetchOutcome.BACK_OFF
+        if outcome is FetchOutcome.PROGRESS:
             context.failures.succeeded(partition.tp)
         return outcome
 
@@ -109,15 +109,15 @@ def still_applies(partition: Partition, requested: ReplicaFetchPartition) -> boo
     )
 
 
-async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
+async def _apply(partition: Partition, result: ReplicaFetchResult) -> FetchOutcome:
     error = ErrorCode(result.error_code)
     if error is ErrorCode.offset_out_of_range:
         return await _out_of_range(partition, result)
     if error is ErrorCode.offset_moved_to_tiered_storage:
-        return Outcome.FROM_TIER
+        return FetchOutcome.FROM_TIER
     if error is not ErrorCode.none:
         logger.info("%s: leader %d answers %s", partition.tp, partition.leader_id, error.name)
-        return Outcome.BACK_OFF
+        return FetchOutcome.BACK_OFF
     # The tier's end first: truncation and retention depend on it.
     _note_tier(partition, result)
     if result.diverging_epoch >= 0:
@@ -133,14 +133,14 @@ async def _apply(partition: Partition, result: ReplicaFetchResult) -> Outcome:
     # High watermark before log start, so that their order holds at every moment.
     _advance_high_watermark(partition, min(result.high_watermark, partition.next_offset))
     log_start.raise_to(partition, min(result.log_start_offset, partition.high_watermark))
-    return Outcome.PROGRESS if result.records else Outcome.IDLE
+    return FetchOutcome.PROGRESS if result.records else FetchOutcome.IDLE
 
 
 def _advance_high_watermark(partition: Partition, offset: int) -> None:
     """Raise the high watermark and wake consumers that fetch from this follower (KIP-392)."""
     if offset > partition.high_watermark:
         partition.log.advance_high_watermark(offset)
-        partition.context.purgatory.notify((Change.HIGH_WATERMARK, partition.tp))
+        partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))
 
 
 async def _drop_deleted_log(partition: Partition, leader: ReplicaFetchResult) -> None:
@@ -170,7 +170,7 @@ def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
         partition.head_log_start_offset = result.log_start_offset
 
 
-async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
+async def _truncate(partition: Partition, leaders_end: EpochEnd) -> FetchOutcome:
     log = partition.log
     offset = divergence.truncation_offset(
         leaders_end=leaders_end,
@@ -187,10 +187,10 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
     )
     cut = await in_role_thread(log.truncate_to, offset)
     # Without a change the same request would get the same response: pause first.
-    return Outcome.PROGRESS if cut else Outcome.BACK_OFF
+    return FetchOutcome.PROGRESS if cut else FetchOutcome.BACK_OFF
 
 
-async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Outcome:
+async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> FetchOutcome:
     """Handle an offset outside the leader's log.
 
     A longer log is truncated. A log below the leader's log start restarts there. It also restarts
@@ -205,11 +205,11 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
             leader.next_offset,
         )
         await in_role_thread(log.truncate_to, leader.next_offset)
-        return Outcome.PROGRESS
+        return FetchOutcome.PROGRESS
     # Nothing of this log is part of the leader's any more.
     if leader.log_start_offset > log.next_offset:
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
-        return Outcome.PROGRESS
+        return FetchOutcome.PROGRESS
     # A Delete has removed the tier's part, which only the leader's local log still has.
     gone = partition.tiering.remote_part_is_gone(leader.head_tiered_epoch)
     if (
@@ -217,13 +217,13 @@ async def _out_of_range(partition: Partition, leader: ReplicaFetchResult) -> Out
         and leader.local_log_start_offset <= leader.log_start_offset < log.local_log_start_offset
     ):
         await start_at(partition, leader.log_start_offset, leader.log_start_offset, ())
-        return Outcome.PROGRESS
+        return FetchOutcome.PROGRESS
     logger.warning(
         "%s: the leader reports offset %d as out of range without a known reason",
         partition.tp,
         log.next_offset,
     )
-    return Outcome.BACK_OFF
+    return FetchOutcome.BACK_OFF
 
 
 async def start_at(

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.tls.identity import Identity
+from tidemark.tls.identity import TlsIdentity
 from tidemark.wire.framing import FrameError
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.fetch_metadata import NO_SESSION
 from tidemark_broker.replication.following import fetch_responses
 from tidemark_broker.replication.following.fetch_session import (
-    CachedPartition,
-    FetchSession,
-    FetchSessionCache,
+    ReplicaCachedPartition,
+    ReplicaFetchSession,
+    ReplicaFetchSessionCache,
 )
 from tidemark_broker.replication.following.wire import (
     ReplicaFetchPartition,
@@ -41,7 +41,7 @@ from tidemark_broker.response_memory import AnswerMemory
 Find = Callable[[uuid.UUID, int], Partition | None]
 
 #: Partition (None if not hosted) and result, by requested partition.
-Results = dict[CachedPartition, tuple[Partition | None, ReplicaFetchResult]]
+Results = dict[ReplicaCachedPartition, tuple[Partition | None, ReplicaFetchResult]]
 
 MAX_WAIT_MS = 30_000
 #: Limit of records in one response, whatever the follower accepts (except for a larger first
@@ -57,10 +57,10 @@ class ReplicaFetchService:
     def __init__(self, context: ReplicaContext, find: Find) -> None:
         self._context = context
         self._find = find
-        self._sessions = FetchSessionCache(context.purgatory)
+        self._sessions = ReplicaFetchSessionCache(context.purgatory)
 
     async def handle(
-        self, request: ReplicaFetchRequest, peer: Identity, memory: AnswerMemory
+        self, request: ReplicaFetchRequest, peer: TlsIdentity, memory: AnswerMemory
     ) -> ReplicaFetchResponse:
         """Respond at once if there is news, else wait for records or a raised log start.
 
@@ -102,7 +102,7 @@ class _Round:
         self,
         find: Find,
         request: ReplicaFetchRequest,
-        session: FetchSession,
+        session: ReplicaFetchSession,
         memory: AnswerMemory,
         now_s: float,
     ) -> None:
@@ -111,7 +111,7 @@ class _Round:
         self._session = session
         self._memory = memory
         self._now_s = now_s
-        self._named: set[CachedPartition] = set()
+        self._named: set[ReplicaCachedPartition] = set()
 
     async def answer(self, purgatory: Purgatory) -> tuple[ReplicaFetchResult, ...]:
         """Return the results to send to the follower."""
@@ -129,11 +129,11 @@ class _Round:
 
     def _take(self) -> None:
         session = self._session
-        for each in self._request.forgotten:
-            partition = self._find(each.topic_id, each.partition)
+        for item in self._request.forgotten:
+            partition = self._find(item.topic_id, item.partition)
             if partition is not None:
                 self._left(partition)
-            session.forget((each.topic_id, each.partition))
+            session.forget((item.topic_id, item.partition))
         # Watch a partition from the first request that names it, so that no change is missed.
         for requested in self._request.partitions:
             cached = session.name(requested)
@@ -160,7 +160,7 @@ class _Round:
         """Return whether anything changed that the follower should receive now. No disk reads."""
         return any(self._is_urgent(cached) for cached in self._session.changes())
 
-    def _is_urgent(self, cached: CachedPartition) -> bool:
+    def _is_urgent(self, cached: ReplicaCachedPartition) -> bool:
         requested, partition = cached.requested, self._find(*cached.key)
         return (
             partition is None
@@ -273,7 +273,7 @@ class _Round:
                 cached.reported = state
                 yield result
 
-    def _is_at_rest(self, partition: Partition | None, cached: CachedPartition) -> bool:
+    def _is_at_rest(self, partition: Partition | None, cached: ReplicaCachedPartition) -> bool:
         """Return whether a repeated fetch would change only the follower's time, with a watch
         to signal the end of that state.
         """
@@ -287,7 +287,7 @@ class _Round:
         )
 
 
-def _known_log_start(cached: CachedPartition) -> int:
+def _known_log_start(cached: ReplicaCachedPartition) -> int:
     """Return the leader's log start as last reported to the follower, else the follower's own."""
     state = cached.reported
     return cached.requested.log_start_offset if state is None else state.log_start_offset

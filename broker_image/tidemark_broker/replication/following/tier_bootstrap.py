@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.following.follower import Outcome, start_at, still_applies
+from tidemark_broker.replication.following.follower import FetchOutcome, start_at, still_applies
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
 from tidemark_broker.replication.partition import Partition, remote_end
 from tidemark_broker.replication.remote import (
@@ -49,7 +49,7 @@ class FromTier:
         partition: Partition,
         requested: ReplicaFetchPartition,
         leader: ReplicaFetchResult,
-        ended: Callable[[Outcome], None],
+        ended: Callable[[FetchOutcome], None],
     ) -> None:
         """Start the log of one replica from the tier.
 
@@ -63,7 +63,7 @@ class FromTier:
                     outcome = await start_from_tier(partition, requested, leader)
             except Exception:
                 logger.exception("%s: the start from the tier failed", tp)
-                outcome = Outcome.BACK_OFF
+                outcome = FetchOutcome.BACK_OFF
             finally:
                 # A newer start of the same partition may have replaced this one.
                 if self._tasks.get(tp, (0, None))[1] is asyncio.current_task():
@@ -92,7 +92,7 @@ class FromTier:
 
 async def start_from_tier(
     partition: Partition, requested: ReplicaFetchPartition, leader: ReplicaFetchResult
-) -> Outcome:
+) -> FetchOutcome:
     """Start a log from the tier after the leader's result OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405).
 
     ``leader`` is that result, the answer to ``requested``.
@@ -102,20 +102,20 @@ async def start_from_tier(
             point = await _bootstrap_point(partition, leader)
     except (RemoteUnavailable, RemoteOffsetOutOfRange) as error:
         logger.warning("%s: the start from the tier failed: %s", partition.tp, error)
-        return Outcome.BACK_OFF
+        return FetchOutcome.BACK_OFF
     except TimeoutError:
         logger.warning("%s: the tier did not answer within %.0f s", partition.tp, _TIMEOUT_S)
-        return Outcome.BACK_OFF
+        return FetchOutcome.BACK_OFF
     # The state may have changed during the query, which voids its result.
     async with partition.lock:
         if not still_applies(partition, requested):
-            return Outcome.IDLE
+            return FetchOutcome.IDLE
         try:
             await _start(partition, leader, point)
         except StorageError as error:
             partition.storage_failed(error)
-            return Outcome.BACK_OFF
-    return Outcome.PROGRESS
+            return FetchOutcome.BACK_OFF
+    return FetchOutcome.PROGRESS
 
 
 async def _bootstrap_point(partition: Partition, leader: ReplicaFetchResult) -> BootstrapPoint:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.purgatory import Change, Purgatory
+from tidemark_broker.purgatory import PartitionChange, Purgatory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, log_start
 from tidemark_broker.replication.types import DeleteResult, TopicPartition
@@ -58,10 +58,10 @@ async def until_settled(
 ) -> None:
     """Wait at most ``timeout_s`` for the pending deletions."""
     # All wait together: one purgatory entry with the keys of every partition.
-    pending = [each for each in deletions if each.pending]
+    pending = [deletion for deletion in deletions if deletion.pending]
     if pending:
         await purgatory.wait(
-            [(Change.LOW_WATERMARK, each.tp) for each in pending],
+            [(PartitionChange.LOW_WATERMARK, item.tp) for item in pending],
             lambda: _all_settled(pending, manager),
             timeout_s,
             who=who,
@@ -69,10 +69,10 @@ async def until_settled(
 
 
 def _all_settled(pending: Sequence[Deletion], manager: ReplicaManager) -> bool:
-    for each in pending:
-        if each.pending:
-            _check(each, manager)
-    return not any(each.pending for each in pending)
+    for item in pending:
+        if item.pending:
+            _check(item, manager)
+    return not any(item.pending for item in pending)
 
 
 def _check(deletion: Deletion, manager: ReplicaManager) -> None:

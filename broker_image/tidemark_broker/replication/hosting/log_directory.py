@@ -173,8 +173,8 @@ class LogDirectory:
     def unopened(self) -> list[UnopenedLog]:
         """Return the logs that were found at the start and do not open."""
         return [
-            UnopenedLog(TopicPartition(each.topic, each.partition), each.topic_id)
-            for each in self._logs.failures
+            UnopenedLog(TopicPartition(failure.topic, failure.partition), failure.topic_id)
+            for failure in self._logs.failures
         ]
 
     def state_of(self, unopened: UnopenedLog) -> StoredState | None:

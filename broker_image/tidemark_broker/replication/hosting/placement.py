@@ -18,7 +18,7 @@ from tidemark_broker.replication.hosting.hosted_replicas import Hosted
 from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
 from tidemark_broker.replication.hosting.removals import Removals
 from tidemark_broker.replication.hosting.remover import partition_error
-from tidemark_broker.replication.hosting.takeover_tasks import TakeOvers
+from tidemark_broker.replication.hosting.takeover_tasks import TakeoverTasks
 from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.replication.partition import (
     Partition,
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class ReplicaAssignment:
     """Replica that the controller assigned to this broker, with the controller's epoch."""
 
     view: TopicMetadata
@@ -58,7 +58,7 @@ class Placement:
         logs: LogDirectory,
         fetchers: Fetchers,
         hosted: Hosted,
-        take_overs: TakeOvers,
+        take_overs: TakeoverTasks,
         broker_config: Mapping[str, str],
     ) -> None:
         self._context = context
@@ -67,7 +67,7 @@ class Placement:
         self._hosted = hosted
         self._take_overs = take_overs
         self._broker_config = broker_config
-        self._offline: dict[TopicIdPartition, Assignment] = {}
+        self._offline: dict[TopicIdPartition, ReplicaAssignment] = {}
 
     @property
     def offline(self) -> Collection[TopicIdPartition]:
@@ -86,7 +86,7 @@ class Placement:
         self._hosted.add(partition)
         return partition
 
-    async def place(self, assignment: Assignment) -> control.PartitionError | None:
+    async def place(self, assignment: ReplicaAssignment) -> control.PartitionError | None:
         """Open or create one replica, persist its state, and give it its role."""
         key = (assignment.view.topic_id, assignment.row.partition)
         tp = assignment.tp
@@ -134,7 +134,7 @@ class Placement:
             and node_id not in row.elr
         )
 
-    async def _create(self, assignment: Assignment) -> Partition:
+    async def _create(self, assignment: ReplicaAssignment) -> Partition:
         view, row = assignment.view, assignment.row
         state = StoredState.of(view, row, assignment.controller_epoch)
         log = await in_thread(
@@ -174,7 +174,7 @@ class Placement:
             # The last row from the controller is better than a placeholder.
             if self._context.metadata.is_in_doubt(*key):
                 row = assignment.row
-            self._offline[key] = latest = Assignment(view, row, assignment.controller_epoch)
+            self._offline[key] = latest = ReplicaAssignment(view, row, assignment.controller_epoch)
             await self.place(latest)
 
     def _config(self, view: TopicMetadata) -> LogConfig:

@@ -15,8 +15,8 @@ class Removals:
 
     def __init__(self, removals: Iterable[control.Removal], node_id: int) -> None:
         self._by_topic: dict[uuid.UUID, list[control.Removal]] = {}
-        for each in removals:
-            self._by_topic.setdefault(each.topic_id, []).append(each)
+        for removal in removals:
+            self._by_topic.setdefault(removal.topic_id, []).append(removal)
         self._node_id = node_id
 
     @property
@@ -26,14 +26,14 @@ class Removals:
 
     def name(self, key: TopicIdPartition) -> bool:
         """Return whether any removal names the replica (partition -1: every one of the topic)."""
-        return any(_names(each, key) for each in self._by_topic.get(key[0], ()))
+        return any(_names(item, key) for item in self._by_topic.get(key[0], ()))
 
     def take(self, key: TopicIdPartition, row: control.PartitionState | None) -> bool:
         """Return whether the replica must be removed.
 
         ``row`` is its last state, None if unknown.
         """
-        return any(_takes(each, key, row, self._node_id) for each in self._by_topic.get(key[0], ()))
+        return any(_takes(item, key, row, self._node_id) for item in self._by_topic.get(key[0], ()))
 
 
 def _names(removal: control.Removal, key: TopicIdPartition) -> bool:

@@ -49,9 +49,9 @@ class Remover:
                     yield self._remove(partition, key)
 
     def _unopened_ones(self, removals: Removals) -> Iterable[Removal]:
-        for each in self._logs.unopened():
-            if each.topic_id is not None and removals.name((each.topic_id, each.tp.partition)):
-                yield self._discard(each, (each.topic_id, each.tp.partition), removals)
+        for item in self._logs.unopened():
+            if item.topic_id is not None and removals.name((item.topic_id, item.tp.partition)):
+                yield self._discard(item, (item.topic_id, item.tp.partition), removals)
 
     async def _remove(
         self, partition: Partition, key: TopicIdPartition

@@ -57,7 +57,7 @@ class Repairs:
 
     def due(self) -> list[TopicPartition]:
         """Return the unopened logs that are due for a retry."""
-        return [each.tp for each in self._logs.unopened() if self._is_due(each.tp)]
+        return [item.tp for item in self._logs.unopened() if self._is_due(item.tp)]
 
     async def retry_opening(self, tp: TopicPartition) -> FoundLog | None:
         """Retry an unopened log; return it if it opens."""

@@ -20,11 +20,11 @@ from tidemark.wire import control
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted_replicas import Hosted
 from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
-from tidemark_broker.replication.hosting.placement import Assignment, Placement
+from tidemark_broker.replication.hosting.placement import Placement, ReplicaAssignment
 from tidemark_broker.replication.hosting.removals import Removals
 from tidemark_broker.replication.hosting.remover import Remover
 from tidemark_broker.replication.hosting.repair import Repairs
-from tidemark_broker.replication.hosting.takeover_tasks import TakeOvers
+from tidemark_broker.replication.hosting.takeover_tasks import TakeoverTasks
 from tidemark_broker.replication.metadata import CHANGED, MetadataCache, TopicMetadata
 from tidemark_broker.replication.partition import (
     Partition,
@@ -83,7 +83,7 @@ class ReplicaManager:
         self._hosted = Hosted()
         #: Topic ids of each message that is being applied.
         self._applied: list[Container[uuid.UUID]] = []
-        self._take_overs = TakeOvers()
+        self._take_overs = TakeoverTasks()
         self._placement = Placement(
             context,
             logs=logs,
@@ -116,12 +116,12 @@ class ReplicaManager:
         open.
         """
         hosted = (self._hosted.by_name.get(tp) for tp in self.context.failures.partitions)
-        failed = {(each.topic_id, each.partition) for each in hosted if each is not None}
+        failed = {(item.topic_id, item.partition) for item in hosted if item is not None}
         failed.update(self._placement.offline)
         failed.update(
-            (each.topic_id, each.tp.partition)
-            for each in self._logs.unopened()
-            if each.topic_id is not None
+            (item.topic_id, item.tp.partition)
+            for item in self._logs.unopened()
+            if item.topic_id is not None
         )
         # Grouped as the wire format needs it.
         by_topic: dict[uuid.UUID, list[int]] = {}
@@ -154,9 +154,9 @@ class ReplicaManager:
     def held_unopened(self) -> list[HeldReplica]:
         """Return the replicas that were found at the start and do not open (blocking)."""
         return [
-            _held(each.tp, each.topic_id, self._logs.state_of(each))
-            for each in self._logs.unopened()
-            if each.topic_id is not None
+            _held(item.tp, item.topic_id, self._logs.state_of(item))
+            for item in self._logs.unopened()
+            if item.topic_id is not None
         ]
 
     def is_led(self, topic_id: uuid.UUID, row: control.PartitionState) -> bool:
@@ -175,7 +175,7 @@ class ReplicaManager:
         notified.
         """
         me = self.context.node_id
-        return any(topic.topic_id in each for each in self._applied) and not all(
+        return any(topic.topic_id in item for item in self._applied) and not all(
             row.leader != me or self.is_led(topic.topic_id, row)
             for row in topic.partitions.values()
         )
@@ -206,7 +206,7 @@ class ReplicaManager:
         """Apply a snapshot or a delta whose controller epoch was accepted already."""
         # Remember the former state: only changes are passed on below.
         brokers, cluster_config = self.metadata.brokers, self.metadata.cluster_config
-        views = {each.topic_id: self.metadata.by_id(each.topic_id) for each in request.topics}
+        views = {topic.topic_id: self.metadata.by_id(topic.topic_id) for topic in request.topics}
         self.metadata.apply(request)
         if self.context.remote is not None and not request.storage_as_before:
             self.context.remote.configure(
@@ -259,11 +259,11 @@ class ReplicaManager:
                 # A changed topic may affect hosted replicas that the message does not name.
                 whole = request.full or view is not before[topic.topic_id]
                 assignments += [
-                    Assignment(view, row, request.controller_epoch)
+                    ReplicaAssignment(view, row, request.controller_epoch)
                     for row in self._rows_for(view, topic, whole=whole)
                     if not self._is_removed(removals, (view.topic_id, row.partition))
                 ]
-        return [self._placement.place(each) for each in assignments]
+        return [self._placement.place(assignment) for assignment in assignments]
 
     def _is_removed(self, removals: Removals, key: TopicIdPartition) -> bool:
         """Return whether the same message removes the replica."""
@@ -360,7 +360,7 @@ class ReplicaManager:
         if row is None or stored is None or view is None or not self._placement.may_copy(row):
             return
         await self._remover.give_up(partition, reason)
-        await self._placement.place(Assignment(view, row, stored.controller_epoch))
+        await self._placement.place(ReplicaAssignment(view, row, stored.controller_epoch))
 
     async def _remove_strays(self) -> None:
         """Delete directories that were set aside for replicas that are in sync again."""
@@ -418,7 +418,7 @@ class ReplicaManager:
 
     async def _retire_all(self) -> None:
         """Retire all replicas, after a role change in progress if it ends in time."""
-        retired = [asyncio.create_task(self._retire(each)) for each in self.partitions]
+        retired = [asyncio.create_task(self._retire(item)) for item in self.partitions]
         if retired:
             await asyncio.wait(retired, timeout=_LOCKS_TIMEOUT_S)
         for partition in self.partitions:

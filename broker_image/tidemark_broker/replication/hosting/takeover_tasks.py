@@ -9,7 +9,7 @@ from tidemark_broker.replication.types import TopicPartition
 AT_ONCE = 8
 
 
-class TakeOvers:
+class TakeoverTasks:
     """Takeovers in progress, owned by the loop thread.
 
     At most :data:`AT_ONCE` replicas query the store at a time.

@@ -14,7 +14,9 @@ class Turn:
 
     __slots__ = ("_before", "_over", "_peer", "_turns")
 
-    def __init__(self, turns: "Turns", peer: str, before: asyncio.Future[None] | None) -> None:
+    def __init__(
+        self, turns: "AppendOrder", peer: str, before: asyncio.Future[None] | None
+    ) -> None:
         self._turns = turns
         self._peer = peer
         self._before = before
@@ -37,7 +39,7 @@ class Turn:
             self._turns.ended(self._peer, self)
 
 
-class Turns:
+class AppendOrder:
     """Queues of one partition by peer; a queue exists only while it is not empty."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd
-from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.logfiles.transaction_index import AbortedTxn
 from tidemark_broker.log import (
     NotCached,
     OffsetOutOfRange,
@@ -196,7 +196,7 @@ class _ReadLog(Protocol):
 
 def _read_with(
     log: PartitionLog, need: DiskReadNeed, read: _ReadLog, *, with_aborted: bool
-) -> tuple[bytes, Sequence[AbortedTransaction]]:
+) -> tuple[bytes, Sequence[AbortedTxn]]:
     """Return the records, and the aborted transactions that they may be part of."""
     found = read(
         need.offset,
@@ -240,7 +240,7 @@ def _with(
     diverging: EpochEnd | None = None,
     remote: RemoteFetchNeed | None = None,
     from_disk: DiskReadNeed | None = None,
-    aborted: Sequence[AbortedTransaction] = (),
+    aborted: Sequence[AbortedTxn] = (),
 ) -> FetchResult:
     return FetchResult(
         error=answer.error,

@@ -226,7 +226,7 @@ def shrunk(isr: Iterable[int], gone: Collection[int]) -> tuple[int, ...]:
     return tuple(node for node in sorted(set(isr)) if node not in gone)
 
 
-class Answer(enum.Enum):
+class AlterPartitionAnswer(enum.Enum):
     """Meaning of an answer to AlterPartition for the leader."""
 
     #: It has a newer row of this leader's epoch.
@@ -242,7 +242,7 @@ def meaning(
     pending: tuple[int, ...] | None,
     change: control.IsrChange,
     result: control.IsrResult,
-) -> Answer:
+) -> AlterPartitionAnswer:
     """Return the meaning of ``result``, the answer to ``change``, for the leader of ``row``.
 
     A newer row is adopted even with an error, because an earlier attempt may have been committed.
@@ -251,15 +251,15 @@ def meaning(
     """
     # An answer of another epoch concerns a leadership that has ended or not begun.
     if result.leader_epoch != row.leader_epoch:
-        return Answer.NOTHING
+        return AlterPartitionAnswer.NOTHING
     # A newer row is the controller's committed state, whatever the error.
     if result.partition_epoch > row.partition_epoch:
-        return Answer.ADOPT
+        return AlterPartitionAnswer.ADOPT
     proposed = (change.leader_epoch, change.partition_epoch, change.new_isr)
     if result.partition_epoch == row.partition_epoch and proposed == (
         row.leader_epoch,
         row.partition_epoch,
         pending,
     ):
-        return Answer.SETTLED
-    return Answer.NOTHING
+        return AlterPartitionAnswer.SETTLED
+    return AlterPartitionAnswer.NOTHING

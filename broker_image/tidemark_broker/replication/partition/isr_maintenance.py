@@ -12,7 +12,7 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
-from tidemark_broker.purgatory import Change
+from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.partition import isr
 from tidemark_broker.replication.partition.isr import FollowerFetch, LeaderView
 from tidemark_broker.replication.partition.leader import LeaderRole
@@ -53,7 +53,7 @@ def advance_high_watermark(partition: Partition) -> None:
         return
     offset = isr.high_watermark(leader_view(partition, leader))
     if offset > partition.log.high_watermark and partition.log.advance_high_watermark(offset):
-        partition.context.purgatory.notify((Change.HIGH_WATERMARK, partition.tp))
+        partition.context.purgatory.notify((PartitionChange.HIGH_WATERMARK, partition.tp))
 
 
 def after_change(partition: Partition) -> None:
@@ -62,7 +62,7 @@ def after_change(partition: Partition) -> None:
     Operations that wait for the high watermark are woken only if it has moved.
     """
     advance_high_watermark(partition)
-    partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
+    partition.context.purgatory.notify((PartitionChange.LOW_WATERMARK, partition.tp))
 
 
 def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> None:
@@ -73,7 +73,7 @@ def follower_fetched(partition: Partition, node: int, fetch: FollowerFetch) -> N
     before = leader.record_fetch(node, fetch)
     # DeleteRecords requests wait for the followers' log starts.
     if before.log_start_offset != fetch.log_start_offset:
-        partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
+        partition.context.purgatory.notify((PartitionChange.LOW_WATERMARK, partition.tp))
     advance_high_watermark(partition)
     # One proposal at a time: a second one would carry an outdated partition epoch.
     if leader.pending is None and node not in leader.row.isr:
@@ -154,9 +154,9 @@ def answered(partition: Partition, change: control.IsrChange, result: control.Is
     if leader is None or row is None or row.leader_epoch != leader.epoch:
         return  # it leads no more, or is about to lead in a later epoch
     meaning = isr.meaning(row, leader.pending, change, result)
-    if meaning is isr.Answer.NOTHING:
+    if meaning is isr.AlterPartitionAnswer.NOTHING:
         return
-    if meaning is isr.Answer.ADOPT:
+    if meaning is isr.AlterPartitionAnswer.ADOPT:
         _adopt_answer(partition, leader, change, result)
     else:
         leader.pending = None
@@ -167,7 +167,7 @@ def answered(partition: Partition, change: control.IsrChange, result: control.Is
             change.new_isr,
             error_name(result),
         )
-    if not result.error_code or meaning is isr.Answer.ADOPT:
+    if not result.error_code or meaning is isr.AlterPartitionAnswer.ADOPT:
         # After a plain refusal shrink_isr retries later: the answer would be the same now.
         propose_news(partition)
     after_change(partition)

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.purgatory import Change
+from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.types import DeleteResult
 
@@ -27,7 +27,7 @@ UNKNOWN = -1
 def delete_records(partition: Partition, offset: int) -> DeleteResult:
     """Raise the log start to exactly ``offset`` on the leader (KIP-107; -1: the high watermark).
 
-    The caller waits for ``(Change.LOW_WATERMARK, tp)`` until the low watermark has reached
+    The caller waits for ``(PartitionChange.LOW_WATERMARK, tp)`` until the low watermark has reached
     ``result.offset``.
     """
     error = partition.check_leader()
@@ -103,7 +103,7 @@ def after_checkpoint(partition: Partition) -> None:
         logger.info("%s: log start offset raised to %d", partition.tp, partition.log_start_offset)
     if log.durable_log_start_offset != partition.durable_log_start_notified:
         partition.durable_log_start_notified = log.durable_log_start_offset
-        partition.context.purgatory.notify((Change.LOW_WATERMARK, partition.tp))
+        partition.context.purgatory.notify((PartitionChange.LOW_WATERMARK, partition.tp))
 
 
 def low_watermark(partition: Partition) -> int:

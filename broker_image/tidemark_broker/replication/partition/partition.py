@@ -22,12 +22,12 @@ from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
 from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.log import PartitionLog, TieredRetention
-from tidemark_broker.purgatory import Change, Purgatory
+from tidemark_broker.purgatory import PartitionChange, Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
 from tidemark_broker.replication.partition import isr, prefix_rule
-from tidemark_broker.replication.partition.append_order import Turns
+from tidemark_broker.replication.partition.append_order import AppendOrder
 from tidemark_broker.replication.partition.leader import LeaderRole
-from tidemark_broker.replication.partition.prefix_rule import Doubt, Standing
+from tidemark_broker.replication.partition.prefix_rule import Doubt, PrefixState
 from tidemark_broker.replication.partition.refused_batches import RefusedBatches
 from tidemark_broker.replication.partition.retention_mode import retention_mode
 from tidemark_broker.replication.partition.state_file import StoredState
@@ -128,7 +128,7 @@ class Partition:
         self.retention_lock = ordered_async_lock(LockRank.RETENTION)
         self.removed = False
         #: Batches that must be read before the append, and those that wait for them.
-        self.turns = Turns()
+        self.turns = AppendOrder()
         # Restore what a former run knew of the tier, before a leader reports it.
         if self.remote_end is not None:
             log.highest_remote_offset = max(log.highest_remote_offset, self.remote_end.offset)
@@ -224,9 +224,9 @@ class Partition:
         """
         return NEVER_TIERED if self.stored is None else self.stored.tiering
 
-    def standing(self) -> Standing:
+    def standing(self) -> PrefixState:
         """Return the input of the prefix rule before this replica leads."""
-        return Standing(
+        return PrefixState(
             has_manifest=self.row is not None and self.row.manifest,
             recovering=self.recovering,
             tiering=self.tiering,
@@ -385,5 +385,9 @@ class Partition:
 
     def wake_all(self) -> None:
         """Wake every operation that waits for this partition."""
-        for change in (Change.HIGH_WATERMARK, Change.LOG_END, Change.LOW_WATERMARK):
+        for change in (
+            PartitionChange.HIGH_WATERMARK,
+            PartitionChange.LOG_END,
+            PartitionChange.LOW_WATERMARK,
+        ):
             self.context.purgatory.notify((change, self.tp))

@@ -36,7 +36,7 @@ LOG_RESTARTED = Doubt("its log was restarted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PrefixState:
     """State of an elected replica before it leads.
 
     ``epochs`` and ``next_offset`` are its log's; ``end`` is the last known end of the tier.
@@ -51,7 +51,7 @@ class Standing:
     next_offset: int
 
 
-def question(replica: Standing) -> str:
+def question(replica: PrefixState) -> str:
     """Return the reason why the replica must query the tier before it leads, or ""."""
     if replica.doubt is not None and replica.doubt.refuted:
         return replica.doubt.reason

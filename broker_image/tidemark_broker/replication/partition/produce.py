@@ -27,7 +27,7 @@ from tidemark_broker.log import (
     is_quickly_read,
     is_sampled,
 )
-from tidemark_broker.purgatory import Change
+from tidemark_broker.purgatory import PartitionChange
 from tidemark_broker.replication.partition import isr_maintenance
 from tidemark_broker.replication.partition.append_order import Turn
 from tidemark_broker.replication.partition.partition import Partition
@@ -263,9 +263,9 @@ def _append(
         return _refused(partition, error)
     # Wake fetches before the high watermark is recomputed: followers may proceed.
     context.failures.succeeded(partition.tp)
-    context.purgatory.notify((Change.LOG_END, partition.tp))
+    context.purgatory.notify((PartitionChange.LOG_END, partition.tp))
     if info.rolled:
-        context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
+        context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, partition.tp))
     isr_maintenance.advance_high_watermark(partition)
     return ProduceResult(
         error=ErrorCode.none,
@@ -316,7 +316,7 @@ async def _committed(
 
     # A lost leadership also ends the wait: the new leader may have truncated the batch.
     in_time = await partition.context.purgatory.wait(
-        [(Change.HIGH_WATERMARK, partition.tp)], satisfied, timeout_ms / 1000, who=who
+        [(PartitionChange.HIGH_WATERMARK, partition.tp)], satisfied, timeout_ms / 1000, who=who
     )
     if not led():
         return appended._replace(error=ErrorCode.not_leader_or_follower, base_offset=-1)

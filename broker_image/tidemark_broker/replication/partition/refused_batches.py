@@ -35,7 +35,7 @@ class _Key(NamedTuple):
     producer_epoch: int
 
 
-class _Refused(NamedTuple):
+class _RefusedBatch(NamedTuple):
     sequence: int
     at_s: float
 
@@ -44,7 +44,7 @@ class RefusedBatches:
     """Refused batches of one broker. Times are monotonic, in seconds."""
 
     def __init__(self) -> None:
-        self._lowest: dict[_Key, _Refused] = {}
+        self._lowest: dict[_Key, _RefusedBatch] = {}
         #: Batches that were refused because their new producer would exceed the limit.
         self.of_new_producers = 0
         self._warned_at_s = -KEPT_S
@@ -62,7 +62,7 @@ class RefusedBatches:
         known = self._lowest.pop(key, None)
         if known is not None and _is_behind(sequence, known.sequence):
             sequence = known.sequence
-        self._lowest[key] = _Refused(sequence, now_s)
+        self._lowest[key] = _RefusedBatch(sequence, now_s)
         if len(self._lowest) > REFUSED_MAX:
             del self._lowest[next(iter(self._lowest))]
 

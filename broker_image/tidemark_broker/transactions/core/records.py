@@ -33,7 +33,7 @@ class BadTransactionRecord(ValueError):
 
 
 @entity(EntityType.nested, _NO_API, _VALUE_VERSION)
-class _Topic:
+class _TopicEntry:
     topic: str = wire("string")
     partition_ids: tuple[int, ...] = wire("int32")
 
@@ -46,7 +46,7 @@ class _Value:
     producer_epoch: int = wire("int16")
     transaction_timeout_ms: int = wire("int32")
     transaction_status: int = wire("int8")
-    transaction_partitions: tuple[_Topic, ...] | None
+    transaction_partitions: tuple[_TopicEntry, ...] | None
     transaction_last_update_timestamp_ms: int = wire("int64")
     transaction_start_timestamp_ms: int = wire("int64")
     client_transaction_version: int = wire("int16", tag=2, default=0)
@@ -77,13 +77,14 @@ def value_of(metadata: TransactionMetadata) -> bytes:
     return _VERSION.pack(_VALUE_VERSION) + encode(value)
 
 
-def _topics(partitions: Iterable[TopicPartition]) -> tuple[_Topic, ...]:
+def _topics(partitions: Iterable[TopicPartition]) -> tuple[_TopicEntry, ...]:
     by_topic: dict[str, list[int]] = {}
     # Grouped by topic, as the record's format requires.
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
     return tuple(
-        _Topic(topic=topic, partition_ids=tuple(numbers)) for topic, numbers in by_topic.items()
+        _TopicEntry(topic=topic, partition_ids=tuple(numbers))
+        for topic, numbers in by_topic.items()
     )
 
 

@@ -21,7 +21,7 @@ _PARTITION_BYTES = 100
 
 
 @dataclass(slots=True)
-class _Entry:
+class _TransactionEntry:
     """Committed and appended state, which differ while a change is in progress.
 
     None is a tombstone, or nothing yet.
@@ -39,7 +39,7 @@ class Transactions:
     """Table by transactional id. ``weight_bytes`` is the approximate memory."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _TransactionEntry] = {}
         self.weight_bytes = 0
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class Transactions:
         if transactional_id is None:
             return
         metadata = None if value is None else read_value(value)
-        self._set(transactional_id, _Entry(metadata, metadata))
+        self._set(transactional_id, _TransactionEntry(metadata, metadata))
 
     # ------------------------------------------------------------ changes
 
@@ -99,13 +99,13 @@ class Transactions:
         """Apply a change that is in the leader's log (None: a tombstone)."""
         before = self.get(transactional_id)
         assert not self.is_changing(transactional_id)
-        self._set(transactional_id, _Entry(before, change))
+        self._set(transactional_id, _TransactionEntry(before, change))
 
     def committed(self, transactional_id: str) -> TransactionMetadata | None:
         """Mark the last change as committed. Return the resulting state."""
         # From now on readers see the new state.
         appended = self._entries[transactional_id].appended
-        self._set(transactional_id, _Entry(appended, appended))
+        self._set(transactional_id, _TransactionEntry(appended, appended))
         return appended
 
     # ------------------------------------------------------------ expiry
@@ -119,7 +119,7 @@ class Transactions:
 
     # ------------------------------------------------------------ internal
 
-    def _set(self, transactional_id: str, entry: _Entry) -> None:
+    def _set(self, transactional_id: str, entry: _TransactionEntry) -> None:
         before = self._entries.pop(transactional_id, None)
         if before is not None:
             self.weight_bytes -= _weight(transactional_id, before)
@@ -130,7 +130,7 @@ class Transactions:
         self.weight_bytes += _weight(transactional_id, entry)
 
 
-def _weight(transactional_id: str, entry: _Entry) -> int:
+def _weight(transactional_id: str, entry: _TransactionEntry) -> int:
     partitions = sum(
         len(state.partitions)
         # Both states are often the same object, which counts once.

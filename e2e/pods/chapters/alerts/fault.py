@@ -37,9 +37,9 @@ class Fault:
 
         def complaint() -> str:
             now = alerts(prometheus)
-            fired.update(each["labels"]["alertname"] for each in now if each["state"] == "firing")
+            fired.update(item["labels"]["alertname"] for item in now if item["state"] == "firing")
             missing = sorted(set(self.alerts) - fired)
-            said = sorted({f"{each['labels']['alertname']} {each['state']}" for each in now})
+            said = sorted({f"{item['labels']['alertname']} {item['state']}" for item in now})
             return f"{', '.join(missing)} did not; {', '.join(said)}" if missing else ""
 
         with self.caused(stage):
@@ -57,4 +57,4 @@ def alerts(prometheus: Prometheus) -> list[dict[str, Any]]:
 
 def any_(prometheus: Prometheus) -> set[str]:
     """Return the names of all firing alerts."""
-    return {each["labels"]["alertname"] for each in alerts(prometheus)}
+    return {alert["labels"]["alertname"] for alert in alerts(prometheus)}

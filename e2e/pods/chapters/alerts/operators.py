@@ -37,7 +37,7 @@ def without(stage: Stage, *resources: str) -> Iterator[None]:
     run = stage.kubernetes.run
     before = stage.kubernetes.get(NAMESPACE, "role", OPERATOR)["rules"]
     rules = [
-        {**rule, "resources": [each for each in rule["resources"] if each not in resources]}
+        {**rule, "resources": [item for item in rule["resources"] if item not in resources]}
         for rule in before
     ]
     change = ("--namespace", NAMESPACE, "patch", "role", OPERATOR, "--type=merge", "--patch")

@@ -57,7 +57,7 @@ class Store:
     def segments(self) -> list[str]:
         """The keys of those of :data:`TOPIC`."""
         found = self.objects.list_objects(BUCKET, prefix=f"data/{TOPIC}-", recursive=True)
-        keys = [str(each.object_name) for each in found]
+        keys = [str(item.object_name) for item in found]
         return [key for key in keys if key.endswith(".log")]
 
     def put(self, key: str, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from tidemark_operator.controller.status.broker import broker_status
 from tidemark_operator.controller.status.cluster import cluster_status
-from tidemark_operator.controller.status.conditions import Condition, StatusResult, time_text
+from tidemark_operator.controller.status.conditions import ConditionValue, StatusResult, time_text
 from tidemark_operator.controller.status.export import export_status
 from tidemark_operator.controller.status.record_deletion import deletion_status
 from tidemark_operator.controller.status.topic import topic_status
@@ -10,7 +10,7 @@ from tidemark_operator.controller.status.user import user_status
 from tidemark_operator.controller.status.write_pacing import Pacer
 
 __all__ = [
-    "Condition",
+    "ConditionValue",
     "Pacer",
     "StatusResult",
     "broker_status",

@@ -11,7 +11,7 @@ from tidemark_operator.controller.status import external_listeners
 from tidemark_operator.controller.status.conditions import (
     READY,
     TRUE,
-    Condition,
+    ConditionValue,
     StatusResult,
     condition,
     find,
@@ -105,7 +105,7 @@ def _figures(state: ControllerState, broker: BrokerInfo) -> dict[str, object]:
 
 def _conditions(
     broker: BrokerInfo, health: BrokerHealth, *, unreached: bool, now_ms: int
-) -> list[Condition]:
+) -> list[ConditionValue]:
     main = _main(broker, health, unreached=unreached, now_ms=now_ms)
     if broker.deletion_held:
         main[2] = condition(
@@ -127,7 +127,7 @@ def _conditions(
 
 def _main(
     broker: BrokerInfo, health: BrokerHealth, *, unreached: bool, now_ms: int
-) -> list[Condition]:
+) -> list[ConditionValue]:
     # First the reasons without a serving process, from never started to fenced.
     if not broker.registered:
         text = f"waiting for a broker with node.id {broker.node_id} to register"

@@ -13,7 +13,7 @@ from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.rebuilding import is_done
 from tidemark_operator.controller.status import external_listeners, rebuilding
 from tidemark_operator.controller.status.conditions import (
-    Condition,
+    ConditionValue,
     StatusResult,
     condition,
     render,
@@ -90,7 +90,7 @@ def needs_tier(state: ControllerState, topic: TopicInfo) -> bool:
     return False
 
 
-def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Condition]:
+def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[ConditionValue]:
     # The order is by urgency: the first matching reason is the one to act on.
     if state.cluster.deleting:
         names = (
@@ -165,7 +165,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
     return summary(ready=True, reason=Reason.SERVING, message=text)
 
 
-def _storage(state: ControllerState) -> list[Condition]:
+def _storage(state: ControllerState) -> list[ConditionValue]:
     """Return RemoteStorageReady; absent if no remote storage is configured."""
     cluster = state.cluster
     if cluster.storage_problem:
@@ -180,7 +180,7 @@ def _storage(state: ControllerState) -> list[Condition]:
     return [condition("RemoteStorageReady", True, Reason.AVAILABLE, "the remote tier is available")]
 
 
-def _refused_creations(state: ControllerState) -> list[Condition]:
+def _refused_creations(state: ControllerState) -> list[ConditionValue]:
     """Return ObjectsAccepted; absent while the API server accepts the operator's objects."""
     refused = state.cluster.refused_creations
     if not refused:
@@ -190,7 +190,7 @@ def _refused_creations(state: ControllerState) -> list[Condition]:
     return [condition("ObjectsAccepted", False, Reason.CREATION_REFUSED, text)]
 
 
-def _swept(state: ControllerState) -> list[Condition]:
+def _swept(state: ControllerState) -> list[ConditionValue]:
     """Return TierSwept; absent before the first sweep."""
     left = state.cluster.swept
     if left is None or not state.cluster.remote_storage:

@@ -18,7 +18,7 @@ MESSAGE_CHARS_MAX = 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class ConditionValue:
     """A condition; ``status`` is True, False or Unknown as text."""
 
     type: str
@@ -37,14 +37,14 @@ class StatusResult:
     sentence: str
 
 
-def condition(type_: str, value: bool | None, reason: str, message: str = "") -> Condition:
+def condition(type_: str, value: bool | None, reason: str, message: str = "") -> ConditionValue:
     status = UNKNOWN if value is None else (TRUE if value else FALSE)
-    return Condition(type=type_, status=status, reason=reason, message=message)
+    return ConditionValue(type=type_, status=status, reason=reason, message=message)
 
 
 def summary(
     *, ready: bool, reason: str, message: str, reconciling: bool = False, stalled: bool = False
-) -> list[Condition]:
+) -> list[ConditionValue]:
     """Return Ready, Reconciling and Stalled; each shows the reason if it applies to it."""
     # Reconciling=False of a stalled object refers to Stalled, which has the cause.
     quiet = Reason.STALLED if stalled else Reason.SETTLED
@@ -66,7 +66,7 @@ def summary(
 
 
 def render(
-    conditions: list[Condition], previous: Json, *, generation: int, now_ms: int
+    conditions: list[ConditionValue], previous: Json, *, generation: int, now_ms: int
 ) -> list[dict[str, object]]:
     """Return the ``conditions`` list of a status, given the status that it replaces."""
     rendered = [_render(item, find(previous, item.type), generation, now_ms) for item in conditions]
@@ -85,7 +85,9 @@ def stalled_first(rendered: list[dict[str, object]]) -> list[dict[str, object]]:
     return sorted(rendered, key=lambda item: item["type"] == "Reconciling")
 
 
-def _render(item: Condition, old: Json | None, generation: int, now_ms: int) -> dict[str, object]:
+def _render(
+    item: ConditionValue, old: Json | None, generation: int, now_ms: int
+) -> dict[str, object]:
     # A new message alone is no transition.
     since: object = time_text(now_ms)
     if old is not None and old.get("status") == item.status and old.get("lastTransitionTime"):

@@ -8,7 +8,7 @@ from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count
 from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, RowKey
-from tidemark_operator.controller.status.conditions import Condition, condition
+from tidemark_operator.controller.status.conditions import ConditionValue, condition
 
 #: Partitions that a condition names; the rest are counted.
 NAMED_MAX = 3
@@ -16,7 +16,7 @@ NAMED_MAX = 3
 
 def drain_status(
     state: ControllerState, broker: BrokerInfo
-) -> tuple[Condition, dict[str, object]] | None:
+) -> tuple[ConditionValue, dict[str, object]] | None:
     """Return the condition and the figures; None for a broker that stays."""
     if not broker.leaving:
         return None
@@ -29,7 +29,9 @@ def drain_status(
     return _condition(state, broker, found), figures
 
 
-def _condition(state: ControllerState, broker: BrokerInfo, found: draining.Progress) -> Condition:
+def _condition(
+    state: ControllerState, broker: BrokerInfo, found: draining.DrainProgress
+) -> ConditionValue:
     # Done, blocked, in progress and stuck are told apart in this order.
     if not found.remaining:
         text = f"broker {broker.node_id} has no replicas. It can be stopped and deleted"
@@ -52,7 +54,7 @@ def _condition(state: ControllerState, broker: BrokerInfo, found: draining.Progr
     return condition("Draining", True, Reason.REPLICAS_CANNOT_MOVE, text)
 
 
-def _stuck(state: ControllerState, found: draining.Progress) -> str:
+def _stuck(state: ControllerState, found: draining.DrainProgress) -> str:
     """Return each obstacle with its partitions."""
     return "".join(
         f"; {named(state, keys)} cannot move: {obstacle.value}"

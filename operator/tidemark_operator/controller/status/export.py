@@ -7,20 +7,20 @@ which are written at most once a minute, and are in no message.
 
 import dataclasses
 
-from tidemark.export_job import Report, shortened
+from tidemark.export_job import JobReport, shortened
 from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.export_values import (
     ExportInfo,
+    ExportOutcome,
+    ExportRunRecord,
     JobPhase,
     JobSeen,
-    Outcome,
     Problem,
-    Run,
 )
 from tidemark_operator.controller.status.conditions import (
     FALSE,
-    Condition,
+    ConditionValue,
     StatusResult,
     condition,
     find,
@@ -86,7 +86,7 @@ def _fields(export: ExportInfo) -> dict[str, object]:
     }
 
 
-def _run(run: Run) -> dict[str, object]:
+def _run(run: ExportRunRecord) -> dict[str, object]:
     found: dict[str, object] = {
         "number": run.number,
         "generation": run.generation,
@@ -98,7 +98,7 @@ def _run(run: Run) -> dict[str, object]:
     return found
 
 
-def _figures(report: Report) -> dict[str, object]:
+def _figures(report: JobReport) -> dict[str, object]:
     return {
         "lag": report.lag,
         "rows": report.rows,
@@ -111,7 +111,7 @@ def _time(ms: int | None) -> str | None:
     return None if ms is None else time_text(ms)
 
 
-def _current_ms(export: ExportInfo, report: Report | None) -> int | None:
+def _current_ms(export: ExportInfo, report: JobReport | None) -> int | None:
     """Return the time up to which the table is complete; it never decreases.
 
     A job that has just started does not know it yet.
@@ -123,7 +123,7 @@ def _current_ms(export: ExportInfo, report: Report | None) -> int | None:
 # ---------------------------------------------------------------- conditions
 
 
-def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> list[Condition]:
+def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> list[ConditionValue]:
     """Return Ready, Reconciling, Stalled and Exporting."""
     if export.suspended:
         ends = view.job.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.ENDING)
@@ -138,7 +138,7 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
         )
     run = export.run
     # A superseded continuous job is not restarted, so a person has to act.
-    if run is not None and run.outcome is Outcome.SUPERSEDED and export.schedule is None:
+    if run is not None and run.outcome is ExportOutcome.SUPERSEDED and export.schedule is None:
         text = (
             f"{export.last_failure}. This job is not restarted, because both "
             "jobs would take the table from each other. Stop the other job, "
@@ -161,14 +161,14 @@ def _told(
     reconciling: bool = False,
     stalled: bool = False,
     exporting: bool | None = False,
-) -> list[Condition]:
+) -> list[ConditionValue]:
     conditions = summary(
         ready=ready, reason=reason, message=message, reconciling=reconciling, stalled=stalled
     )
     return [*conditions, condition(EXPORTING, exporting, reason, message)]
 
 
-def _failing(export: ExportInfo, view: ExportView) -> list[Condition]:
+def _failing(export: ExportInfo, view: ExportView) -> list[ConditionValue]:
     """Return the conditions of an Export with failures.
 
     They stay until a run has committed something: a run that has only started may fail like the
@@ -176,7 +176,7 @@ def _failing(export: ExportInfo, view: ExportView) -> list[Condition]:
     """
     run = export.run
     assert run is not None
-    refused = run.outcome is Outcome.REFUSED
+    refused = run.outcome is ExportOutcome.REFUSED
     text = f"the last run failed: {export.last_failure}"
     if export.failures > 1:
         text = f"{export.failures} consecutive runs have failed. The last error: "
@@ -191,7 +191,7 @@ def _failing(export: ExportInfo, view: ExportView) -> list[Condition]:
     return _told(Reason.JOB_FAILED, text, reconciling=not stalled, stalled=stalled)
 
 
-def _scheduled(export: ExportInfo, view: ExportView) -> list[Condition]:
+def _scheduled(export: ExportInfo, view: ExportView) -> list[ConditionValue]:
     run = export.run
     if run is not None and run.under_way:
         text = f"run {run.number} is in progress"
@@ -204,7 +204,7 @@ def _scheduled(export: ExportInfo, view: ExportView) -> list[Condition]:
     return _told(Reason.SCHEDULED, text, ready=True, exporting=True)
 
 
-def _continuous(export: ExportInfo, view: ExportView, now_ms: int) -> list[Condition]:
+def _continuous(export: ExportInfo, view: ExportView, now_ms: int) -> list[ConditionValue]:
     job, run, report = view.job, export.run, view.job.report
     # A job that has reported before is only unreachable; a new one may not have started properly.
     if job.phase is JobPhase.RUNNING and report is None and run is not None:
@@ -226,7 +226,7 @@ _SILENT = (
 )
 
 
-def _silent(export: ExportInfo, now_ms: int) -> list[Condition]:
+def _silent(export: ExportInfo, now_ms: int) -> list[ConditionValue]:
     """Return the conditions of a running job whose page cannot be reached.
 
     It may work as before.
@@ -237,7 +237,7 @@ def _silent(export: ExportInfo, now_ms: int) -> list[Condition]:
     return [*summary(ready=True, reason=Reason.RUNNING, message="the job is running"), exporting]
 
 
-def _exporting(export: ExportInfo, report: Report, now_ms: int) -> Condition:
+def _exporting(export: ExportInfo, report: JobReport, now_ms: int) -> ConditionValue:
     former = find(export.status, EXPORTING) or {}
     was = (former.get("status") == FALSE and former.get("reason")) or ""
     run = export.run

@@ -10,7 +10,7 @@ from tidemark_operator.controller import external_listeners
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.external_listeners import Missing
 from tidemark_operator.controller.model import BrokerInfo, Json
-from tidemark_operator.controller.status.conditions import Condition, condition, find
+from tidemark_operator.controller.status.conditions import ConditionValue, condition, find
 
 EXTERNAL_ADDRESS = "ExternalAddress"
 ENDPOINTS, LISTENERS = "externalEndpoints", "externalListeners"
@@ -19,8 +19,8 @@ NAMED = 3
 
 
 def of_broker(
-    state: ControllerState, broker: BrokerInfo, conditions: list[Condition]
-) -> tuple[list[Condition], dict[str, object]]:
+    state: ControllerState, broker: BrokerInfo, conditions: list[ConditionValue]
+) -> tuple[list[ConditionValue], dict[str, object]]:
     """Return a Broker's conditions with ExternalAddress, and its status fields for external
     listeners.
 
@@ -38,8 +38,8 @@ def of_broker(
 
 
 def of_cluster(
-    state: ControllerState, conditions: list[Condition]
-) -> tuple[list[Condition], dict[str, object]]:
+    state: ControllerState, conditions: list[ConditionValue]
+) -> tuple[list[ConditionValue], dict[str, object]]:
     """Return a Cluster's conditions with ExternalAddress, and its bootstrap servers."""
     status = state.cluster.status
     found = external_listeners.bootstrap_servers(state)
@@ -69,16 +69,16 @@ def _brokers(state: ControllerState) -> dict[str, Missing]:
     return found
 
 
-def _former(status: Json) -> list[Condition]:
+def _former(status: Json) -> list[ConditionValue]:
     """Return the condition as stored."""
     former = find(status, EXTERNAL_ADDRESS)
     if former is None:
         return []
     parts = {name: str(former.get(name, "")) for name in ("type", "status", "reason", "message")}
-    return [Condition(**parts)]
+    return [ConditionValue(**parts)]
 
 
-def _with(conditions: list[Condition], found: Condition) -> list[Condition]:
+def _with(conditions: list[ConditionValue], found: ConditionValue) -> list[ConditionValue]:
     ready, reconciling, stalled, *others = conditions
     # Another reason of the object itself goes before that of its addresses.
     if found.reason == Reason.ADDRESS_PENDING and reconciling.status != "True":
@@ -88,7 +88,7 @@ def _with(conditions: list[Condition], found: Condition) -> list[Condition]:
     return [ready, reconciling, stalled, *others, found]
 
 
-def _condition(found: Mapping[str, str | Missing]) -> Condition:
+def _condition(found: Mapping[str, str | Missing]) -> ConditionValue:
     missing = {name: address for name, address in found.items() if isinstance(address, Missing)}
     if not missing:
         text = "; ".join(f"{name}: {address}" for name, address in found.items())

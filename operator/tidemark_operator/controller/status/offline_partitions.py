@@ -15,7 +15,7 @@ from tidemark_operator.controller import accepted_losses
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.model import PartitionRow, TopicInfo, unclean_election
-from tidemark_operator.controller.status.conditions import Condition, summary
+from tidemark_operator.controller.status.conditions import ConditionValue, summary
 
 _UNCLEAN = (
     "set unclean.leader.election.enable to true on the Topic, which may lose acknowledged records"
@@ -24,7 +24,7 @@ _UNCLEAN = (
 
 def no_leader(
     state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
-) -> list[Condition]:
+) -> list[ConditionValue]:
     """Return Ready, Reconciling and Stalled of a topic whose partitions ``rows`` have no leader."""
     # Replicas that may have lost a tail wait for reports, which needs other remedies.
     waiting = [row for row in rows if row.last_known_elr]
@@ -43,7 +43,7 @@ def no_leader(
 
 def _election_waits(
     state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
-) -> list[Condition]:
+) -> list[ConditionValue]:
     """Return the conditions of partitions that wait for reports of log ends."""
     unproven = {replica for row in rows for replica in row.last_known_elr}
     down = _down(state, {replica for row in rows for replica in row.holders})
@@ -75,7 +75,7 @@ def _election_waits(
     return summary(ready=False, reason=Reason.ELECTION_PENDING, message=text, reconciling=True)
 
 
-def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> list[Condition]:
+def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> list[ConditionValue]:
     """Return Ready, Reconciling and Stalled of a topic whose leaders of ``rows`` have failed
     storage.
 
@@ -95,7 +95,7 @@ def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> lis
 
 def leaders_starting(
     state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
-) -> list[Condition]:
+) -> list[ConditionValue]:
     """Return Ready, Reconciling and Stalled of a topic whose leaders of ``rows`` have not
     acknowledged.
 

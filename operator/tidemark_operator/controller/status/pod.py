@@ -4,13 +4,15 @@ from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.pod_state import Hold, PodState
-from tidemark_operator.controller.status.conditions import Condition, condition
+from tidemark_operator.controller.status.conditions import ConditionValue, condition
 from tidemark_operator.controller.status.draining import named
 
 UP_TO_DATE = "PodUpToDate"
 
 
-def with_pod(state: ControllerState, node_id: int, conditions: list[Condition]) -> list[Condition]:
+def with_pod(
+    state: ControllerState, node_id: int, conditions: list[ConditionValue]
+) -> list[ConditionValue]:
     """Return a Broker's conditions with that of its pod, if it has one.
 
     The first three are Ready, Reconciling and Stalled.
@@ -34,7 +36,7 @@ def with_pod(state: ControllerState, node_id: int, conditions: list[Condition]) 
     return [ready, reconciling, stalled, *others, found]
 
 
-def _condition(state: ControllerState, pod: PodState) -> Condition:
+def _condition(state: ControllerState, pod: PodState) -> ConditionValue:
     if pod.missing:
         return condition(UP_TO_DATE, False, Reason.POD_MISSING, pod.missing)
     if pod.refused:

@@ -5,16 +5,16 @@ from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
     DeletionInfo,
+    DeletionProgress,
+    DeletionWait,
     Finished,
-    Progress,
     Resolve,
     ResolvedOffset,
     Step,
-    Waiting,
 )
 from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.status.conditions import (
-    Condition,
+    ConditionValue,
     StatusResult,
     condition,
     render,
@@ -53,7 +53,7 @@ def _numbers(view: DeletionInfo) -> dict[str, object]:
         body["bytes"] = view.size_bytes
     body["resolved"] = [_resolved(part, resolved[part]) for part in sorted(resolved)]
     body["partitions"] = [
-        _progress(part, view.progress.get(part, Progress())) for part in sorted(resolved)
+        _progress(part, view.progress.get(part, DeletionProgress())) for part in sorted(resolved)
     ]
     return body
 
@@ -72,7 +72,7 @@ def _resolved(partition: int, point: ResolvedOffset) -> dict[str, object]:
     return body
 
 
-def _progress(partition: int, progress: Progress) -> dict[str, object]:
+def _progress(partition: int, progress: DeletionProgress) -> dict[str, object]:
     body: dict[str, object] = {"partition": partition}
     if progress.low_watermark is not None:
         body["lowWatermark"] = progress.low_watermark
@@ -81,7 +81,7 @@ def _progress(partition: int, progress: Progress) -> dict[str, object]:
     return body
 
 
-def _conditions(step: Step) -> list[Condition]:
+def _conditions(step: Step) -> list[ConditionValue]:
     """Return conditions as kstatus reads them: Reconciling is in progress, Stalled is failed."""
     if isinstance(step, Finished):
         failed = not step.succeeded
@@ -99,7 +99,7 @@ def _conditions(step: Step) -> list[Condition]:
 
 
 def _running(step: Step) -> tuple[str, str]:
-    if isinstance(step, Waiting):
+    if isinstance(step, DeletionWait):
         return step.reason, step.message
     if isinstance(step, Resolve):
         return Reason.RESOLVING, "waiting for the leaders' offsets"

@@ -17,11 +17,11 @@ from tidemark.tier.findings import FindingKind
 from tidemark.tiering import DisablePolicy
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count
-from tidemark_operator.controller.model import Json, TieringStatus, TopicInfo
+from tidemark_operator.controller.model import Json, PersistedTiering, TopicInfo
 from tidemark_operator.controller.status.conditions import (
     FALSE,
     TRUE,
-    Condition,
+    ConditionValue,
     approximate_bytes,
     condition,
     find,
@@ -48,8 +48,8 @@ _OF_OBJECTS = (FindingKind.MISSING, FindingKind.DAMAGED)
 
 
 def remote_integrity(
-    state: ControllerState, topic: TopicInfo, status: TieringStatus, *, now_ms: int
-) -> list[Condition]:
+    state: ControllerState, topic: TopicInfo, status: PersistedTiering, *, now_ms: int
+) -> list[ConditionValue]:
     """Return RemoteIntegrity; absent without a tier to audit, or if its data is given up.
 
     Until the storage is accepted again and the record is read, it stays as it was.
@@ -93,13 +93,13 @@ def remote_integrity(
     return [condition(REMOTE_INTEGRITY, True, Reason.AUDIT_PASSED, text)]
 
 
-def has_changed(status: Json, found: list[Condition]) -> bool:
+def has_changed(status: Json, found: list[ConditionValue]) -> bool:
     """Return whether a status shows another result."""
     shown = [dataclasses.replace(item, message=shorten(item.message)) for item in found]
     return _former(status) != shown
 
 
-def _damaged(audit: TopicAudit, topic: TopicInfo) -> Condition:
+def _damaged(audit: TopicAudit, topic: TopicInfo) -> ConditionValue:
     """Return the condition of a damaged tier: the worst first, because a message is cut at its
     end.
     """
@@ -131,7 +131,7 @@ def _heading(audit: TopicAudit) -> str:
     return f"audited {time_text(audit.at_ms)} by {audit.by}"
 
 
-def _unknown(reason: str, text: str, topic: TopicInfo) -> Condition:
+def _unknown(reason: str, text: str, topic: TopicInfo) -> ConditionValue:
     return condition(REMOTE_INTEGRITY, None, reason, f"{text}: {_command(topic)}")
 
 
@@ -139,7 +139,7 @@ def _command(topic: TopicInfo) -> str:
     return f"tidemark spark audit {topic.name}"
 
 
-def _former(status: Json) -> list[Condition]:
+def _former(status: Json) -> list[ConditionValue]:
     old = find(status, REMOTE_INTEGRITY)
     if old is None:
         return []

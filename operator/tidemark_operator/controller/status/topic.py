@@ -24,7 +24,7 @@ from tidemark_operator.controller.events import count, numbers, quoted
 from tidemark_operator.controller.model import (
     NO_LEADER,
     PartitionRow,
-    TieringStatus,
+    PersistedTiering,
     TopicInfo,
 )
 from tidemark_operator.controller.placement_records import partitions_in_rows
@@ -32,7 +32,7 @@ from tidemark_operator.controller.replication_factor_changes import Resizing
 from tidemark_operator.controller.status.acceptances import recorded
 from tidemark_operator.controller.status.conditions import (
     TRUE,
-    Condition,
+    ConditionValue,
     StatusResult,
     approximate_bytes,
     condition,
@@ -51,7 +51,7 @@ from tidemark_operator.controller.topics import TopicDecision
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class TopicReplicaCounts:
     """Replicas of all partitions; placeholders and offline partitions count as missing."""
 
     desired: int
@@ -78,13 +78,13 @@ class Counts:
     copied_anew: tuple[tuple[int, list[int]], ...]
 
 
-def counts(state: ControllerState, topic: TopicInfo) -> Counts:
+def counts(state: ControllerState, topic: TopicInfo) -> TopicReplicaCounts:
     # A removed replica or a placeholder counts as neither placed nor behind.
     rows = [state.rows_of(topic.id)[partition] for partition in sorted(state.rows_of(topic.id))]
     led = [row for row in rows if row.leader != NO_LEADER]
     behind = {row.partition: _behind(state, row) for row in rows}
     lagging = {node_id for node_ids in behind.values() for node_id in node_ids}
-    return Counts(
+    return TopicReplicaCounts(
         desired=sum(len(reassignment.target(row)) for row in rows),
         placed=sum(len(row.hosts) for row in rows),
         in_sync=sum(len(_staying(state, row)) for row in led),
@@ -214,7 +214,7 @@ def _identity(state: ControllerState, topic: TopicInfo) -> dict[str, object]:
     return {"topicId": id_text(topic.id), "partitionsPlaced": placed}
 
 
-def _sentence(topic: TopicInfo, conditions: Sequence[Condition]) -> str:
+def _sentence(topic: TopicInfo, conditions: Sequence[ConditionValue]) -> str:
     ready = conditions[0]
     return f"topic {topic.name}: {ready.message or ready.reason}"
 
@@ -278,9 +278,9 @@ def _conditions(
     topic: TopicInfo,
     decision: TopicDecision,
     disablements: DisablementProgress,
-    counted: Counts,
+    counted: TopicReplicaCounts,
     now_ms: int,
-) -> list[Condition]:
+) -> list[ConditionValue]:
     # Ready, Reconciling and Stalled are always the first three.
     main = _main(state, topic, decision, disablements, counted, now_ms)
     refused = decision.refused
@@ -310,9 +310,9 @@ def _main(
     topic: TopicInfo,
     decision: TopicDecision,
     disablements: DisablementProgress,
-    counted: Counts,
+    counted: TopicReplicaCounts,
     now_ms: int,
-) -> list[Condition]:
+) -> list[ConditionValue]:
     # First what keeps the whole topic from being served.
     if decision.deletion is not None:
         step = decision.deletion
@@ -359,7 +359,7 @@ def _main(
     return summary(ready=True, reason=Reason.SERVING, message=_served_text(counted))
 
 
-def _served_text(counted: Counts) -> str:
+def _served_text(counted: TopicReplicaCounts) -> str:
     partitions = count(counted.rows, "partition")
     if counted.in_sync == counted.desired:
         return f"{partitions}, {counted.in_sync} of {counted.desired} replicas in sync"
@@ -368,11 +368,11 @@ def _served_text(counted: Counts) -> str:
     return f"{partitions} served. Replicas are missing, see the condition FullyReplicated"
 
 
-def _acceptable(state: ControllerState, topic: TopicInfo, counted: Counts) -> str:
+def _acceptable(state: ControllerState, topic: TopicInfo, counted: TopicReplicaCounts) -> str:
     return offer_text(state, topic, [row for row in counted.offline if not row.holders])
 
 
-def _leaders_wait(waiting: Sequence[PartitionStatus]) -> list[Condition]:
+def _leaders_wait(waiting: Sequence[PartitionStatus]) -> list[ConditionValue]:
     """Return the conditions of elected leaders that may not lead yet.
 
     The first gives the reason.
@@ -382,7 +382,7 @@ def _leaders_wait(waiting: Sequence[PartitionStatus]) -> list[Condition]:
     return summary(ready=False, reason=first.error_reason, message=text, reconciling=True)
 
 
-def _brokers_missing(decision: TopicDecision, counted: Counts) -> list[Condition]:
+def _brokers_missing(decision: TopicDecision, counted: TopicReplicaCounts) -> list[ConditionValue]:
     missing = decision.missing
     if missing is None:
         return []
@@ -396,8 +396,8 @@ def _brokers_missing(decision: TopicDecision, counted: Counts) -> list[Condition
 
 
 def _disabling(
-    topic: TopicInfo, status: TieringStatus, disablements: DisablementProgress, now_ms: int
-) -> list[Condition]:
+    topic: TopicInfo, status: PersistedTiering, disablements: DisablementProgress, now_ms: int
+) -> list[ConditionValue]:
     stalled = disablements.stalled(topic.id, status, now_ms=now_ms)
     policy = policy_name(status.tiering.disable_policy)
     text = f"tiering is being disabled (policy {policy}). {_pending(status)}"
@@ -412,13 +412,13 @@ def _disabling(
     return conditions
 
 
-def _pending(status: TieringStatus) -> str:
+def _pending(status: PersistedTiering) -> str:
     if not status.pending_brokers:
         return "waiting for brokers to acknowledge"
     return f"waiting for brokers {numbers(status.pending_brokers)}"
 
 
-def _why_failing(counted: Counts) -> str:
+def _why_failing(counted: TopicReplicaCounts) -> str:
     """Describe the replicas whose storage refuses writes: brokers, partitions and reasons."""
     shown = [
         f"broker {node_id}, partition {numbers(partitions)}"
@@ -429,7 +429,7 @@ def _why_failing(counted: Counts) -> str:
     return "; ".join(shown) + (f"; brokers {more}" if more else "")
 
 
-def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
+def _replicated(counted: TopicReplicaCounts, resized: Resizing | None) -> ConditionValue:
     # The first cause that applies is shown, from a planned change to replicas that only lag.
     if resized is not None and not (resized.without_broker or resized.without_leader):
         text = (
@@ -466,7 +466,7 @@ def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
     return condition("FullyReplicated", False, Reason.REPLICAS_BEHIND, text)
 
 
-def _behind_text(counted: Counts) -> str:
+def _behind_text(counted: TopicReplicaCounts) -> str:
     """Describe the replicas that are out of sync, the cause and what to do."""
     missing = counted.desired - counted.in_sync
     reasons = []
@@ -489,7 +489,7 @@ def _settled(
     topic: TopicInfo,
     decision: TopicDecision,
     disablements: DisablementProgress,
-) -> list[Condition]:
+) -> list[ConditionValue]:
     """Return TieringSettled; absent for a topic that was never tiered and need not be."""
     tiering = decision.tiering_status.tiering
     if not tiering.ever_tiered:
@@ -508,7 +508,7 @@ def _settled(
     ]
 
 
-def _config_effective(topic: TopicInfo) -> list[Condition]:
+def _config_effective(topic: TopicInfo) -> list[ConditionValue]:
     """Return ConfigEffective=False if the manifest requires more in-sync replicas than exist."""
     configured, factor = topic.config.get("min.insync.replicas", ""), topic.replication_factor
     if not configured.isdecimal() or int(configured) <= factor:
@@ -522,7 +522,7 @@ def _config_effective(topic: TopicInfo) -> list[Condition]:
     return [condition("ConfigEffective", False, Reason.MIN_INSYNC_REPLICAS_TOO_HIGH, text)]
 
 
-def _integrity(state: ControllerState, topic: TopicInfo) -> list[Condition]:
+def _integrity(state: ControllerState, topic: TopicInfo) -> list[ConditionValue]:
     """Return TierIntegrity=False while a leader reports a damaged object of the tier.
 
     It is never True, because leaders check only what is read.
@@ -539,9 +539,9 @@ def _integrity(state: ControllerState, topic: TopicInfo) -> list[Condition]:
 def _being_disabled(
     state: ControllerState,
     topic: TopicInfo,
-    status: TieringStatus,
+    status: PersistedTiering,
     disablements: DisablementProgress,
-) -> Condition:
+) -> ConditionValue:
     text = (
         f"{_pending(status)}. It ends when each has acknowledged, or when its "
         "Broker or the Topic is deleted"
@@ -599,7 +599,9 @@ def _first_error(state: ControllerState, topic: TopicInfo) -> PartitionStatus | 
 # ---------------------------------------------------------------- tiering figures
 
 
-def _tiering(state: ControllerState, topic: TopicInfo, status: TieringStatus) -> dict[str, object]:
+def _tiering(
+    state: ControllerState, topic: TopicInfo, status: PersistedTiering
+) -> dict[str, object]:
     reports, tiering = _reports(state, topic), status.tiering
     body: dict[str, object] = {
         "state": state_name(tiering.state),

@@ -6,7 +6,7 @@ from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.status.conditions import (
-    Condition,
+    ConditionValue,
     StatusResult,
     render,
     summary,
@@ -52,7 +52,7 @@ def user_status(
     return StatusResult(status=status, sentence=f"user {user.key}: {conditions[0].message}")
 
 
-def user_conditions(state: ControllerState, user: UserInfo, view: UserView) -> list[Condition]:
+def user_conditions(state: ControllerState, user: UserInfo, view: UserView) -> list[ConditionValue]:
     """Return Ready, Reconciling and Stalled."""
     # A problem goes before the limit: it also keeps the old credentials in force.
     if view.problem is not None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from cryptography import x509
 
-from tidemark.kafka_client.access import OAUTHBEARER, Access, Login, Tls
+from tidemark.kafka_client.access import OAUTHBEARER, KafkaAccess, Login, Tls
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.secrets import OfferedTo, read_secret
 
@@ -15,11 +15,11 @@ CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 _OWN = f"a Secret that tls.certificateSecretRef names ({CERTIFICATE}, {KEY})"
 
 
-async def read_access(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Access:
+async def read_access(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> KafkaAccess:
     """Return the access of ``spec.engine.kafka``. Raises ``SecretProblem``."""
     bootstrap = tuple(str(spec["bootstrapServers"]).split(","))
     tls, sasl = spec.get("tls"), spec.get("sasl")
-    return Access(
+    return KafkaAccess(
         bootstrap,
         None if tls is None else await _tls(api, namespace, tls),
         None if sasl is None else await _login(api, namespace, sasl),

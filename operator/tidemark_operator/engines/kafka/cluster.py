@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidemark.kafka_client import configs
-from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark.kafka_client.errors import KafkaError, Refused
+from tidemark.kafka_client.errors import ClusterRefused, KafkaError
 from tidemark.kafka_client.values import (
     TOPIC,
     ClusterView,
     ConfigChange,
-    Failure,
     NewTopic,
     Reassignment,
+    RequestFailure,
     TopicPartition,
     TopicView,
 )
@@ -41,7 +41,7 @@ class EngineRefused(EngineUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTopic:
     """A topic in the cluster; ``own`` are its own values of the requested keys."""
 
     view: TopicView
@@ -51,28 +51,30 @@ class Found:
 class KafkaCluster:
     """Requests to one cluster; owned by the loop, and closed with the term."""
 
-    def __init__(self, access: Access, *, leads: Callable[[], bool]) -> None:
+    def __init__(self, access: KafkaAccess, *, leads: Callable[[], bool]) -> None:
         self.client = KafkaClient(access)
         self._admin = Admin(self.client)
         self._leads = leads
-        self.looks: Batches[str, None, Found | None] = Batches(self._look, at_most=LOOKS_AT_ONCE)
+        self.looks: Batches[str, None, FoundTopic | None] = Batches(
+            self._look, at_most=LOOKS_AT_ONCE
+        )
         self.views: Batches[str, None, TopicView | None] = Batches(
             self._view, at_most=LOOKS_AT_ONCE
         )
-        self.creations: Batches[str, NewTopic, uuid.UUID | Failure] = Batches(
+        self.creations: Batches[str, NewTopic, uuid.UUID | RequestFailure] = Batches(
             self._create, at_most=PARTITIONS_AT_ONCE, weigh=lambda new: len(new.assignment)
         )
-        self.growths: Batches[str, tuple[int, Sequence[Sequence[int]]], Failure | None] = Batches(
-            self._grow, at_most=PARTITIONS_AT_ONCE, weigh=lambda growth: len(growth[1])
+        self.growths: Batches[str, tuple[int, Sequence[Sequence[int]]], RequestFailure | None] = (
+            Batches(self._grow, at_most=PARTITIONS_AT_ONCE, weigh=lambda growth: len(growth[1]))
         )
-        self.deletions: Batches[uuid.UUID, None, Failure | None] = Batches(
+        self.deletions: Batches[uuid.UUID, None, RequestFailure | None] = Batches(
             self._delete, at_most=TOPICS_AT_ONCE
         )
-        self.alterations: Batches[str, ConfigChange, Failure | None] = Batches(
+        self.alterations: Batches[str, ConfigChange, RequestFailure | None] = Batches(
             self._alter, at_most=TOPICS_AT_ONCE
         )
 
-    async def use(self, access: Access) -> None:
+    async def use(self, access: KafkaAccess) -> None:
         """Use another access from now on, if it differs."""
         await self.client.use(access)
 
@@ -126,7 +128,7 @@ class KafkaCluster:
         return {
             name: {key: entry.value or "" for key, entry in entries.items() if entry.own}
             for name, entries in found.items()
-            if not isinstance(entries, Failure)
+            if not isinstance(entries, RequestFailure)
         }
 
     async def in_force(
@@ -140,7 +142,7 @@ class KafkaCluster:
         return {
             name: {key: entry.value or "" for key, entry in entries.items()}
             for name, entries in found.items()
-            if not isinstance(entries, Failure)
+            if not isinstance(entries, RequestFailure)
         }
 
     async def broker_values(
@@ -164,7 +166,7 @@ class KafkaCluster:
 
     async def reassign(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
-    ) -> dict[TopicPartition, Failure | None]:
+    ) -> dict[TopicPartition, RequestFailure | None]:
         """Start reassignments, or cancel them with None; return the failures."""
         self._check_leads()
         try:
@@ -172,7 +174,7 @@ class KafkaCluster:
         except KafkaError as error:
             raise _unavailable(error) from error
 
-    async def alter_broker(self, change: ConfigChange) -> Failure | None:
+    async def alter_broker(self, change: ConfigChange) -> RequestFailure | None:
         """Change one live broker's configuration."""
         self._check_leads()
         try:
@@ -180,18 +182,21 @@ class KafkaCluster:
         except KafkaError as error:
             raise _unavailable(error) from error
 
-    async def _look(self, names: Mapping[str, None]) -> dict[str, Found | None]:
+    async def _look(self, names: Mapping[str, None]) -> dict[str, FoundTopic | None]:
         views = await self.topics(list(names))
         own = await self.own_configs(list(views), None)
         return {
-            name: Found(views[name], own.get(name, {})) if name in views else None for name in names
+            name: FoundTopic(views[name], own.get(name, {})) if name in views else None
+            for name in names
         }
 
     async def _view(self, names: Mapping[str, None]) -> dict[str, TopicView | None]:
         views = await self.topics(list(names))
         return {name: views.get(name) for name in names}
 
-    async def _create(self, topics: Mapping[str, NewTopic]) -> Mapping[str, uuid.UUID | Failure]:
+    async def _create(
+        self, topics: Mapping[str, NewTopic]
+    ) -> Mapping[str, uuid.UUID | RequestFailure]:
         self._check_leads()
         try:
             return await self._admin.create_topics(list(topics.values()))
@@ -200,21 +205,25 @@ class KafkaCluster:
 
     async def _grow(
         self, growths: Mapping[str, tuple[int, Sequence[Sequence[int]]]]
-    ) -> Mapping[str, Failure | None]:
+    ) -> Mapping[str, RequestFailure | None]:
         self._check_leads()
         try:
             return await self._admin.add_partitions(growths)
         except KafkaError as error:
             raise _unavailable(error) from error
 
-    async def _delete(self, ids: Mapping[uuid.UUID, None]) -> Mapping[uuid.UUID, Failure | None]:
+    async def _delete(
+        self, ids: Mapping[uuid.UUID, None]
+    ) -> Mapping[uuid.UUID, RequestFailure | None]:
         self._check_leads()
         try:
             return await self._admin.delete_topics(list(ids))
         except KafkaError as error:
             raise _unavailable(error) from error
 
-    async def _alter(self, changes: Mapping[str, ConfigChange]) -> Mapping[str, Failure | None]:
+    async def _alter(
+        self, changes: Mapping[str, ConfigChange]
+    ) -> Mapping[str, RequestFailure | None]:
         self._check_leads()
         try:
             found = await configs.alter_configs(self.client, list(changes.values()))
@@ -235,4 +244,4 @@ def change(topic: str, values: Mapping[str, str], unset: Sequence[str]) -> Confi
 
 
 def _unavailable(error: KafkaError) -> EngineUnavailable:
-    return (EngineRefused if isinstance(error, Refused) else EngineUnavailable)(str(error))
+    return (EngineRefused if isinstance(error, ClusterRefused) else EngineUnavailable)(str(error))

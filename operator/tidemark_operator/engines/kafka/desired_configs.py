@@ -27,7 +27,7 @@ _AS_TOTAL = "-2"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredConfigs:
     """Desired values; ``absent`` keys must have no value of the topic's own."""
 
     values: Mapping[str, str]
@@ -47,7 +47,7 @@ class Difference:
 
 def wanted(
     topic: TopicInfo, tiering: Tiering, throttled: Mapping[str, str] | None = None
-) -> Wanted:
+) -> DesiredConfigs:
     """Return the desired values.
 
     ``tiering`` is the persisted one. ``throttled`` are replicas of moves in progress.
@@ -59,24 +59,28 @@ def wanted(
     }
     tiered = _tiered(topic, tiering)
     values = {**(throttled or {}), **plain, **tiered.values}
-    return Wanted(dict(sorted(values.items())), tiered.absent)
+    return DesiredConfigs(dict(sorted(values.items())), tiered.absent)
 
 
-def _tiered(topic: TopicInfo, tiering: Tiering) -> Wanted:
+def _tiered(topic: TopicInfo, tiering: Tiering) -> DesiredConfigs:
     if not tiering.ever_tiered:
-        return Wanted({})
+        return DesiredConfigs({})
     # Kafka refuses local retention in a topic that is not tiered, so it is set with the switch.
     if tiering.copies:
         local = {key: topic.config[key] for key in LOCAL_RETENTION if key in topic.config}
-        return Wanted({ENABLE: "true", **local}, frozenset({COPY_DISABLE, DELETE_ON_DISABLE}))
+        return DesiredConfigs(
+            {ENABLE: "true", **local}, frozenset({COPY_DISABLE, DELETE_ON_DISABLE})
+        )
     if tiering.deletes:
         values = {ENABLE: "false", DELETE_ON_DISABLE: "true"}
-        return Wanted(values, frozenset({COPY_DISABLE, *LOCAL_RETENTION}))
+        return DesiredConfigs(values, frozenset({COPY_DISABLE, *LOCAL_RETENTION}))
     values = {ENABLE: "true", COPY_DISABLE: "true", **dict.fromkeys(LOCAL_RETENTION, _AS_TOTAL)}
-    return Wanted(values, frozenset({DELETE_ON_DISABLE}))
+    return DesiredConfigs(values, frozenset({DELETE_ON_DISABLE}))
 
 
-def difference(found: Mapping[str, str], desired: Wanted, ours: Collection[str]) -> Difference:
+def difference(
+    found: Mapping[str, str], desired: DesiredConfigs, ours: Collection[str]
+) -> Difference:
     """Return the changes to reach the desired values.
 
     ``found`` are the topic's own values, ``ours`` the keys that were ever set for this spec. Equal

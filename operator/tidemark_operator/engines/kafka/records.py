@@ -14,14 +14,14 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.kafka_client import offsets
 from tidemark.kafka_client.errors import KafkaError
-from tidemark.kafka_client.values import EARLIEST, LATEST, Failure, Offset, TopicPartition
+from tidemark.kafka_client.values import EARLIEST, LATEST, Offset, RequestFailure, TopicPartition
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
     HIGH_WATERMARK,
     DeleteCommand,
-    DeletionAnswer,
-    PointAnswer,
-    PointQuery,
+    DeletionPoint,
+    DeletionPointQuery,
+    PartitionDeletionResult,
 )
 from tidemark_operator.engines.base import Engine, EngineUnavailable
 from tidemark_operator.engines.kafka.cluster import KafkaCluster
@@ -42,14 +42,14 @@ class ApacheKafka(Engine):
         await self.cluster.close()
 
     async def deletion_points(
-        self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
-    ) -> dict[int, PointAnswer]:
+        self, node_id: int, topic_id: UUID, queries: Sequence[DeletionPointQuery]
+    ) -> dict[int, DeletionPoint]:
         """Query the leader with ListOffsets: log start, high watermark, and times."""
         name = await self._name_of(topic_id)
         # DeleteRecords refuses a topic without the policy delete, so a dry run has to as well.
         policies = await self.cluster.in_force(node_id, [name], [CLEANUP_POLICY])
         if "delete" not in policies.get(name, {}).get(CLEANUP_POLICY, "delete"):
-            refused = PointAnswer(error_code=ErrorCode.policy_violation.value)
+            refused = DeletionPoint(error_code=ErrorCode.policy_violation.value)
             return {query.partition: refused for query in queries}
         parts = [query.partition for query in queries]
         starts = await self._list(node_id, name, dict.fromkeys(parts, EARLIEST))
@@ -73,7 +73,7 @@ class ApacheKafka(Engine):
 
     async def delete_records(
         self, command: DeleteCommand, timeout_ms: int
-    ) -> dict[int, DeletionAnswer]:
+    ) -> dict[int, PartitionDeletionResult]:
         """Send DeleteRecords to the leader."""
         name = await self._name_of(command.topic_id)
         targets = {(name, part): point.offset for part, point in command.points.items()}
@@ -105,7 +105,7 @@ class ApacheKafka(Engine):
 
     async def _list(
         self, node_id: int, name: str, timestamps: Mapping[int, int]
-    ) -> dict[TopicPartition, Offset | Failure]:
+    ) -> dict[TopicPartition, Offset | RequestFailure]:
         if not timestamps:
             return {}
         queries = {(name, part): timestamp for part, timestamp in timestamps.items()}
@@ -120,23 +120,23 @@ class ApacheKafka(Engine):
 
 
 def _point(
-    query: PointQuery,
-    start: Offset | Failure | None,
-    end: Offset | Failure | None,
-    timed: Offset | Failure | None,
-) -> PointAnswer:
+    query: DeletionPointQuery,
+    start: Offset | RequestFailure | None,
+    end: Offset | RequestFailure | None,
+    timed: Offset | RequestFailure | None,
+) -> DeletionPoint:
     # Any missing answer makes the point unknown; a known error is returned as such.
     needed = [start, end] if query.before_time_ms is None else [start, end, timed]
     failures = [answer for answer in needed if not isinstance(answer, Offset)]
     if failures or not isinstance(start, Offset) or not isinstance(end, Offset):
         code = next((failure.code.value for failure in failures if failure is not None), None)
-        return PointAnswer(error_code=code or ErrorCode.offset_not_available.value)
+        return DeletionPoint(error_code=code or ErrorCode.offset_not_available.value)
     offset, last_epoch = query.before_offset, end.leader_epoch
     if isinstance(timed, Offset) and timed.offset >= 0:
         offset, last_epoch = timed.offset, timed.leader_epoch
     elif query.before_time_ms is not None or query.before_offset == HIGH_WATERMARK:
         offset = end.offset
-    return PointAnswer(
+    return DeletionPoint(
         error_code=0,
         log_start_offset=start.offset,
         high_watermark=end.offset,
@@ -146,15 +146,20 @@ def _point(
 
 
 def _answer(
-    low_watermark: int, failure: Failure | None, offset: int, end: Offset | Failure | None
-) -> DeletionAnswer:
+    low_watermark: int,
+    failure: RequestFailure | None,
+    offset: int,
+    end: Offset | RequestFailure | None,
+) -> PartitionDeletionResult:
     """Convert the answer; a newly elected leader may not know the high watermark yet."""
     if failure is None:
-        return DeletionAnswer(low_watermark=low_watermark)
+        return PartitionDeletionResult(low_watermark=low_watermark)
     code = failure.code
     if code is ErrorCode.offset_out_of_range and (
         not isinstance(end, Offset) or end.offset >= offset
     ):
-        return DeletionAnswer(error_code=ErrorCode.offset_not_available.value)
+        return PartitionDeletionResult(error_code=ErrorCode.offset_not_available.value)
     lost_from = end.offset if isinstance(end, Offset) else -1
-    return DeletionAnswer(error_code=code.value, low_watermark=low_watermark, lost_from=lost_from)
+    return PartitionDeletionResult(
+        error_code=code.value, low_watermark=low_watermark, lost_from=lost_from
+    )

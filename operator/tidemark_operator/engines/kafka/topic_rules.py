@@ -11,16 +11,16 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import id_text
-from tidemark.kafka_client.values import Failure, NewTopic, TopicView
+from tidemark.kafka_client.values import NewTopic, RequestFailure, TopicView
 from tidemark.reasons import Reason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.adoption import Adoption, parse_topic_id
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, quoted
-from tidemark_operator.controller.model import TieringStatus, TopicInfo
+from tidemark_operator.controller.model import PersistedTiering, TopicInfo
 from tidemark_operator.controller.topics import Blocker, owner_of
 from tidemark_operator.engines.kafka import desired_configs
-from tidemark_operator.engines.kafka.cluster import Found
+from tidemark_operator.engines.kafka.cluster import FoundTopic
 
 _SHOWN = 5
 #: Reasons of errors that a person has to fix; other errors are shown as they are.
@@ -46,7 +46,7 @@ def name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     return Blocker(reason=Reason.NAME_TAKEN, message=text)
 
 
-def refused(failure: Failure, action: str) -> Blocker:
+def refused(failure: RequestFailure, action: str) -> Blocker:
     """Return the blocker of Kafka's error; it resolves by itself if a retry may succeed."""
     code = failure.code
     if code.retriable:
@@ -64,7 +64,7 @@ def tiering_found(own: Mapping[str, str]) -> Tiering:
     return Tiering(TieringState.ENABLED, 0)
 
 
-def mismatches(topic: TopicInfo, found: Found, *, may_lack: bool = False) -> list[str]:
+def mismatches(topic: TopicInfo, found: FoundTopic, *, may_lack: bool = False) -> list[str]:
     """Return how a topic differs from the spec; ``may_lack``: fewer replicas are accepted."""
     view, problems = found.view, []
     if len(view.partitions) != topic.partitions:
@@ -86,7 +86,7 @@ def mismatches(topic: TopicInfo, found: Found, *, may_lack: bool = False) -> lis
         )
         return problems
     values = desired_configs.wanted(topic, tiering).values
-    missing = desired_configs.difference(found.own, desired_configs.Wanted(values), ()).set
+    missing = desired_configs.difference(found.own, desired_configs.DesiredConfigs(values), ()).set
     for key in list(missing)[:_SHOWN]:
         has = quoted(found.own[key]) if key in found.own else "no value of its own"
         problems.append(f"{key} has {has}, not {quoted(missing[key])}")
@@ -97,7 +97,7 @@ def mismatches(topic: TopicInfo, found: Found, *, may_lack: bool = False) -> lis
 
 def claim(
     topic: TopicInfo,
-    found: Found,
+    found: FoundTopic,
     *,
     asked_for: bool,
     created: uuid.UUID | None = None,
@@ -116,7 +116,9 @@ def claim(
     named = parse_topic_id(annotated) == view.topic_id
     # An unknown creation counts only if the topic matches the spec in everything.
     if (named or is_made or (asked_for and not annotated)) and not problems:
-        tiering_status = TieringStatus(tiering=tiering_found(found.own), since_ms=topic.created_ms)
+        tiering_status = PersistedTiering(
+            tiering=tiering_found(found.own), since_ms=topic.created_ms
+        )
         return Adoption(
             topic_id=view.topic_id,
             partitions=len(view.partitions),
@@ -147,13 +149,13 @@ def claim(
     return Blocker(reason=Reason.ADOPTION_REQUIRED, message=text)
 
 
-def is_made_of(found: Found, new: NewTopic) -> bool:
+def is_made_of(found: FoundTopic, new: NewTopic) -> bool:
     """Return whether a topic is exactly what was requested, each replica on its broker."""
     placed = [partition.replicas for partition in found.view.partitions]
     if placed != [tuple(brokers) for brokers in new.assignment]:
         return False
     return not desired_configs.difference(
-        found.own, desired_configs.Wanted(new.config), set(found.own)
+        found.own, desired_configs.DesiredConfigs(new.config), set(found.own)
     )
 
 

@@ -17,8 +17,8 @@ from tidemark.wire.deletions import (
     DeleteTopicRecordsResponse,
     DeletionPointsRequest,
     DeletionPointsResponse,
-    PointAsked,
-    RecordsBelow,
+    WireDeletionPointQuery,
+    WirePartitionDeletion,
 )
 from tidemark_operator.controller.broker_calls import (
     DisabledReplica,
@@ -31,9 +31,9 @@ from tidemark_operator.controller.broker_calls import (
 )
 from tidemark_operator.controller.deletion_values import (
     DeleteCommand,
-    DeletionAnswer,
-    PointAnswer,
-    PointQuery,
+    DeletionPoint,
+    DeletionPointQuery,
+    PartitionDeletionResult,
 )
 from tidemark_operator.controller.model import LogEnd, RowKey
 
@@ -116,14 +116,14 @@ def replica_logs_of(response: ReplicaLogInfoResponse) -> ReplicaLogsAnswer:
 
 
 def deletion_points(
-    topic_id: UUID, queries: Sequence[PointQuery], controller_epoch: int
+    topic_id: UUID, queries: Sequence[DeletionPointQuery], controller_epoch: int
 ) -> DeletionPointsRequest:
     """Return the query for the offsets of a record deletion."""
     return DeletionPointsRequest(
         controller_epoch=controller_epoch,
         topic_id=topic_id,
         partitions=tuple(
-            PointAsked(
+            WireDeletionPointQuery(
                 partition=query.partition,
                 leader_epoch=query.leader_epoch,
                 before_offset=query.before_offset,
@@ -134,10 +134,10 @@ def deletion_points(
     )
 
 
-def points_of(response: DeletionPointsResponse) -> dict[int, PointAnswer]:
+def points_of(response: DeletionPointsResponse) -> dict[int, DeletionPoint]:
     """Convert an answer that has no error of its own; by partition."""
     return {
-        point.partition: PointAnswer(
+        point.partition: DeletionPoint(
             error_code=point.error_code,
             log_start_offset=point.log_start_offset,
             high_watermark=point.high_watermark,
@@ -161,7 +161,7 @@ def delete_topic_records(
         topic_id=command.topic_id,
         timeout_ms=timeout_ms,
         partitions=tuple(
-            RecordsBelow(
+            WirePartitionDeletion(
                 partition=partition,
                 leader_epoch=point.leader_epoch,
                 offset=point.offset,
@@ -172,10 +172,10 @@ def delete_topic_records(
     )
 
 
-def deletions_of(response: DeleteTopicRecordsResponse) -> dict[int, DeletionAnswer]:
+def deletions_of(response: DeleteTopicRecordsResponse) -> dict[int, PartitionDeletionResult]:
     """Convert an answer that has no error of its own; by partition."""
     return {
-        result.partition: DeletionAnswer(
+        result.partition: PartitionDeletionResult(
             error_code=result.error_code,
             low_watermark=result.low_watermark,
             lost_from=result.lost_from_offset,

@@ -37,7 +37,7 @@ REPEAT_S = 5.0
 
 
 @dataclass(slots=True)
-class Change:
+class PendingChange:
     """Changes not yet sent to a broker.
 
     With both sets empty, the brokers or the cluster changed.
@@ -81,7 +81,7 @@ class Link:
         listener: LinkListener,
         *,
         full: Callable[[], PartitionStatesRequest],
-        delta: Callable[[Change], PartitionStatesRequest],
+        delta: Callable[[PendingChange], PartitionStatesRequest],
         begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """``begin`` returns once the broker may receive anything."""
@@ -92,7 +92,7 @@ class Link:
         self._full = full
         self._delta = delta
         self._begin = begin
-        self._change = Change()
+        self._change = PendingChange()
         # Brokers and storage as acknowledged, which deltas leave out while they are unchanged.
         self._brokers: tuple[BrokerState, ...] = ()
         self._storage = ("", "")
@@ -140,9 +140,9 @@ class Link:
         finally:
             self.channel.close_threadsafe()
 
-    def _next(self) -> Change:
+    def _next(self) -> PendingChange:
         """Return the changes to send now; a large one is sent in parts."""
-        change, self._change = self._change, Change()
+        change, self._change = self._change, PendingChange()
         if len(change.rows) > DELTA_ROWS_MAX:
             rows = sorted(change.rows)
             change.rows = set(rows[:DELTA_ROWS_MAX])

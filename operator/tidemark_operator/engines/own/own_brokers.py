@@ -31,14 +31,14 @@ from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
     DeleteCommand,
-    DeletionAnswer,
-    PointAnswer,
-    PointQuery,
+    DeletionPoint,
+    DeletionPointQuery,
+    PartitionDeletionResult,
 )
 from tidemark_operator.controller.model import RowKey
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.own import control_calls
-from tidemark_operator.engines.own.link import Change, Link, LinkListener
+from tidemark_operator.engines.own.link import Link, LinkListener, PendingChange
 from tidemark_operator.engines.own.port import OwnEngine
 from tidemark_operator.engines.own.user_link import DEAF, UserLink, UserListener
 from tidemark_operator.listener.channel import Channel
@@ -73,7 +73,7 @@ class OwnBrokers(OwnEngine):
         #: By node id: broker epoch, and connections in a row that ended during UserStates.
         self._deaf: dict[int, tuple[int, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._landed: Change = Change()
+        self._landed: PendingChange = PendingChange()
         self._removals: dict[int, list[Removal]] = {}
 
     # ------------------------------------------------------------ connections
@@ -153,7 +153,7 @@ class OwnBrokers(OwnEngine):
     def flush(self) -> None:
         """Send every broker what was stored since the last call, brokers' states included."""
         # Taken at once: writes that are stored during the loop belong to the next call.
-        landed, self._landed = self._landed, Change()
+        landed, self._landed = self._landed, PendingChange()
         removals, self._removals = self._removals, {}
         for node_id, link in self._links.items():
             link.add(rows=landed.rows, removals=removals.get(node_id, ()))
@@ -181,7 +181,7 @@ class OwnBrokers(OwnEngine):
     def _full(self) -> PartitionStatesRequest:
         return snapshot.full(self._state)
 
-    def _delta(self, change: Change) -> PartitionStatesRequest:
+    def _delta(self, change: PendingChange) -> PartitionStatesRequest:
         return snapshot.delta(
             self._state,
             rows=change.rows,
@@ -216,8 +216,8 @@ class OwnBrokers(OwnEngine):
         return control_calls.replica_logs_of(response)
 
     async def deletion_points(
-        self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
-    ) -> dict[int, PointAnswer]:
+        self, node_id: int, topic_id: UUID, queries: Sequence[DeletionPointQuery]
+    ) -> dict[int, DeletionPoint]:
         """Query offsets by topic id and leader epoch, which Kafka's ListOffsets cannot do."""
         self._check_knows(node_id, DELETION_POINTS)
         request = control_calls.deletion_points(topic_id, queries, self._state.controller_epoch)
@@ -227,7 +227,7 @@ class OwnBrokers(OwnEngine):
 
     async def delete_records(
         self, command: DeleteCommand, timeout_ms: int
-    ) -> dict[int, DeletionAnswer]:
+    ) -> dict[int, PartitionDeletionResult]:
         """Delete records by topic id and leader epoch, which Kafka's DeleteRecords cannot do."""
         node_id = command.node_id
         self._check_knows(node_id, DELETE_TOPIC_RECORDS)

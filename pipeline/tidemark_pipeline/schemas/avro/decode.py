@@ -30,7 +30,7 @@ _WHY = {
 }
 
 
-class Decoder:
+class AvroDecoder:
     """Records of one writer's schema, as rows with the columns of a table."""
 
     def __init__(self, writer: Schema, columns: StructType, reader: Schema | None = None) -> None:

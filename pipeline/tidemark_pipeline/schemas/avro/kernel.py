@@ -23,8 +23,9 @@ Longs = npt.NDArray[np.int64]
 #: field; then what has parts, of which a default stands behind the records.
 (LONG, INT, ENUM, STRING, BYTES, UNION, NULL, MISSING, ARRAY, MAP, RECORD, DEFAULT, REFUSED,
  BOOLEAN, FIXED, FLOAT, DOUBLE) = range(17)  # fmt: skip
-#: Columns of a node. ``KIDS``, ``COUNT``: a stretch of ``Program.kids``; ``NULLS``, ``NULLS_COUNT``
-#: of ``Program.nulls``, the slots that a null goes to. ``SIZE``: of a fixed; a default's place.
+#: Columns of a node. ``KIDS``, ``COUNT``: a stretch of ``KernelProgram.kids``; ``NULLS``,
+#: ``NULLS_COUNT`` of ``KernelProgram.nulls``, the slots that a null goes to. ``SIZE``: of a fixed;
+#: a default's place.
 OP, SLOT, KIDS, COUNT, NULLS, NULLS_COUNT, SIZE, CONVERT = range(8)
 NODE = 8
 #: What a value becomes on its way into the slot; of a decimal its digits are added.
@@ -41,7 +42,7 @@ DEPTH_MAX = 100
 ENTRIES_LEAST, ENTRIES_PER_BYTE = 65_536, 16
 
 
-class Program(NamedTuple):
+class KernelProgram(NamedTuple):
     """``limits``: by digits the two words (high, low) of a decimal's bound. ``behind``: where, in
     the bytes, defaults and symbols begin."""
 
@@ -150,7 +151,7 @@ def _decimal(
 
 @numba.njit(cache=True, nogil=True)
 def _read(  # noqa: PLR0912, PLR0915
-    program: Program, store: Store, data: Bytes, position: int, end: int, most: int
+    program: KernelProgram, store: Store, data: Bytes, position: int, end: int, most: int
 ) -> tuple[int, int]:
     """Read one value at the root; the next position, or why there is none, and the node. A frame of
     the stack is a node of which there is more to read: its next kid, and of items how many are left
@@ -334,7 +335,7 @@ def _read(  # noqa: PLR0912, PLR0915
 
 @numba.njit(cache=True, nogil=True)
 def read_records(
-    program: Program,
+    program: KernelProgram,
     store: Store,
     data: Bytes,
     starts: Longs,

@@ -63,9 +63,9 @@ class Compiled:
     paths: Sequence[str]
     unfit: dict[int, str]
 
-    def at(self, behind: int) -> kernel.Program:
+    def at(self, behind: int) -> kernel.KernelProgram:
         """To run where the defaults stand at ``behind``."""
-        return kernel.Program(self.nodes, self.kids, self.nulls, _LIMITS, behind)
+        return kernel.KernelProgram(self.nodes, self.kids, self.nulls, _LIMITS, behind)
 
 
 def _limits() -> "np.ndarray[Any, np.dtype[np.uint64]]":

@@ -73,7 +73,7 @@ def parse_schema(text: str | bytes, named: Mapping[str, Schema] | None = None) -
         raise SchemaRefused(f"the schema has {size} bytes; {TEXT_BYTES_MAX} are the most")
     try:
         parsed = json.loads(text)
-        schema = _Reader(dict(named or {})).read(parsed, "", "the schema", 0)
+        schema = _SchemaReader(dict(named or {})).read(parsed, "", "the schema", 0)
     except RecursionError as error:
         raise SchemaRefused("the schema is nested too deep") from error
     except json.JSONDecodeError as error:
@@ -101,7 +101,7 @@ def walk(schema: Schema) -> Iterator[Schema]:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _SchemaReader:
     named: dict[str, Schema]
     count: int = 0
 

@@ -56,7 +56,7 @@ _WIDER = ({"int", "long"}, "long"), ({"float", "double"}, "double")
 
 def columns_of(schema: Schema) -> StructType:
     """The columns of a value. Raises :class:`SchemaRefused`."""
-    maker = _Maker()
+    maker = _AvroTypeMaker()
     if schema.kind == "record":
         made = maker.type_of(schema, "", 0)
         assert isinstance(made, StructType)
@@ -81,7 +81,7 @@ def member_names(union: Schema) -> dict[int, str]:
     }
 
 
-class _Maker:
+class _AvroTypeMaker:
     def __init__(self) -> None:
         self.columns = 0
 

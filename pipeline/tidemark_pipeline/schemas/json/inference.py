@@ -41,7 +41,7 @@ _DIGITS_OF_LONG, _DIGITS_MAX = 20, 38
 ELEMENT, VALUE = "element", "value"
 
 
-class Seen(IntFlag):
+class ObservedValues(IntFlag):
     """Kinds of values at one place."""
 
     BOOLEAN = 1
@@ -54,7 +54,7 @@ class Seen(IntFlag):
 
 
 @dataclass(slots=True)
-class Places:
+class PlaceBudget:
     """Number of places that may still be recorded."""
 
     left: int = PLACES_MAX
@@ -66,30 +66,30 @@ class RecordShape:
     beyond a bigint."""
 
     count: int = 0
-    seen: Seen = field(default_factory=lambda: Seen(0))
+    seen: ObservedValues = field(default_factory=lambda: ObservedValues(0))
     digits: int = 0
     fields: dict[str, "RecordShape"] = field(default_factory=dict)
     item: "RecordShape | None" = None
 
-    def add(self, value: Any, places: Places) -> None:
+    def add(self, value: Any, places: PlaceBudget) -> None:
         """Add a value as :func:`~tidemark_pipeline.schemas.json.text.parse_object` returns it."""
         self.count += 1
         kind = type(value)
         if kind is bool:
-            self.seen |= Seen.BOOLEAN
+            self.seen |= ObservedValues.BOOLEAN
         elif kind is int:
             self._add_whole(value)
         elif kind is float:
-            self.seen |= Seen.DOUBLE
+            self.seen |= ObservedValues.DOUBLE
         elif kind is str:
-            self.seen |= Seen.TEXT
+            self.seen |= ObservedValues.TEXT
         elif kind is list:
-            self.seen |= Seen.LIST
+            self.seen |= ObservedValues.LIST
             self.item = self.item or RecordShape()
             for item in value:
                 self.item.add(item, places)
         elif kind is dict:
-            self.seen |= Seen.OBJECT
+            self.seen |= ObservedValues.OBJECT
             for name, item in value.items():
                 # No column can have a longer name. Records with such a name pass if its value is
                 # null or empty, and thousands of these names would fill the driver's memory.
@@ -97,7 +97,7 @@ class RecordShape:
                 if inner is not None:
                     inner.add(item, places)
 
-    def merge(self, other: "RecordShape", places: Places) -> None:
+    def merge(self, other: "RecordShape", places: PlaceBudget) -> None:
         """Add the values that another shape has seen."""
         self.count += other.count
         self.seen |= other.seen
@@ -110,7 +110,7 @@ class RecordShape:
             if inner is not None:
                 inner.merge(theirs, places)
 
-    def _field(self, name: str, places: Places) -> "RecordShape | None":
+    def _field(self, name: str, places: PlaceBudget) -> "RecordShape | None":
         found = self.fields.get(name)
         if found is None and places.left > 0:
             places.left -= 1
@@ -119,18 +119,18 @@ class RecordShape:
 
     def _add_whole(self, value: int) -> None:
         if _LONG_LEAST <= value < _LONG_END:
-            self.seen |= Seen.LONG
+            self.seen |= ObservedValues.LONG
             return
         digits = len(str(abs(value)))
         # A decimal has 38 digits at most. A double would silently drop digits, a string keeps them.
-        self.seen |= Seen.DECIMAL if digits <= _DIGITS_MAX else Seen.TEXT
+        self.seen |= ObservedValues.DECIMAL if digits <= _DIGITS_MAX else ObservedValues.TEXT
         self.digits = max(self.digits, min(digits, _DIGITS_MAX))
 
     @property
     def is_typed(self) -> bool:
         """Return whether a value other than null, empty lists and empty objects was seen."""
         return (
-            bool(self.seen & ~(Seen.LIST | Seen.OBJECT))
+            bool(self.seen & ~(ObservedValues.LIST | ObservedValues.OBJECT))
             or (self.item is not None and self.item.is_typed)
             or any(inner.is_typed for inner in self.fields.values())
         )
@@ -140,18 +140,18 @@ class RecordShape:
         seen = self.seen
         if not self.is_typed:
             return None
-        if seen == Seen.LIST and self.item is not None:
+        if seen == ObservedValues.LIST and self.item is not None:
             element = self.item.type()
             return None if element is None else ArrayType(element)
-        if seen == Seen.OBJECT:
+        if seen == ObservedValues.OBJECT:
             return self.struct()
-        if seen == Seen.BOOLEAN:
+        if seen == ObservedValues.BOOLEAN:
             return BooleanType()
-        if seen & ~(Seen.LONG | Seen.DECIMAL | Seen.DOUBLE):
+        if seen & ~(ObservedValues.LONG | ObservedValues.DECIMAL | ObservedValues.DOUBLE):
             return StringType()
-        if seen & Seen.DOUBLE:
+        if seen & ObservedValues.DOUBLE:
             return DoubleType()
-        if seen & Seen.DECIMAL:
+        if seen & ObservedValues.DECIMAL:
             return DecimalType(max(self.digits, _DIGITS_OF_LONG), 0)
         return LongType()
 
@@ -181,7 +181,7 @@ class RecordShape:
         count, seen, digits, fields, item = given
         return cls(
             count,
-            Seen(seen),
+            ObservedValues(seen),
             digits,
             {name: cls.of_json(inner) for name, inner in fields.items()},
             None if item is None else cls.of_json(item),

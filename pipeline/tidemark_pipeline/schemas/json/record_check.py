@@ -29,7 +29,7 @@ from tidemark_pipeline.schemas.json.inference import (
     ELEMENT,
     PATH_LENGTH_MAX,
     VALUE,
-    Places,
+    PlaceBudget,
     RecordShape,
     checked_name,
     new_fields,
@@ -277,7 +277,7 @@ class Summary:
     checking: Checking
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        check, places, shape = self.checking.check(), Places(), RecordShape()
+        check, places, shape = self.checking.check(), PlaceBudget(), RecordShape()
         columns = self.checking.fields
         for batch in batches:
             for value in batch.column(batch.schema.get_field_index("value")).to_pylist():
@@ -309,7 +309,7 @@ def unknown_parts(value: Any, kind: DataType) -> Any:
 
 def merged(texts: Iterable[str]) -> RecordShape:
     """Merge the shapes that :class:`Summary` wrote."""
-    shape, places = RecordShape(), Places()
+    shape, places = RecordShape(), PlaceBudget()
     for text in texts:
         shape.merge(RecordShape.of_json(json.loads(text)), places)
     return shape

@@ -59,7 +59,7 @@ class _TooMany(ValueError):
     """Values, for the bytes that they were made of."""
 
 
-class Decoder:
+class ProtobufDecoder:
     """Messages of one type, as rows with the columns of a table."""
 
     def __init__(self, message: Descriptor, columns: StructType) -> None:

@@ -60,7 +60,7 @@ SIMPLE: dict[int, DataType] = {
 
 def columns_of(message: Descriptor) -> StructType:
     """Raises :class:`SchemaRefused`."""
-    return _Maker().struct(message, "", ())
+    return _ProtobufTypeMaker().struct(message, "", ())
 
 
 def is_map(each: FieldDescriptor) -> bool:
@@ -69,7 +69,7 @@ def is_map(each: FieldDescriptor) -> bool:
     return message is not None and message.GetOptions().map_entry
 
 
-class _Maker:
+class _ProtobufTypeMaker:
     def __init__(self) -> None:
         self.columns = 0
 

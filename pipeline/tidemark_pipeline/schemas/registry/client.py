@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tidemark.backoff import Backoff
-from tidemark_pipeline.errors import ExportError, Unavailable
+from tidemark_pipeline.errors import DependencyUnavailable, ExportError
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
@@ -31,7 +31,7 @@ _TOO_MANY = 429
 _PAUSE_MOST_S = 30.0
 
 
-class RegistryDown(Unavailable):
+class RegistryDown(DependencyUnavailable):
     """It does not answer: whatever is known may change, so nothing is decided."""
 
 
@@ -65,7 +65,7 @@ class NotThere(LookupError):
 
 
 @dataclass(slots=True)
-class _Failed(Exception):
+class _AttemptFailed(Exception):
     """One attempt, which may be made again."""
 
     why: str
@@ -116,7 +116,7 @@ class Registry:
             url = self.access.urls[self._turn % len(self.access.urls)]
             try:
                 return self._once(url, path, kind)
-            except _Failed as failed:
+            except _AttemptFailed as failed:
                 failures += 1
                 self._turn += 1
                 pause = failed.after_s
@@ -143,7 +143,7 @@ class Registry:
                 "it by the option ca"
             ) from error
         except (OSError, HTTPException) as error:
-            raise _Failed(f"{type(error).__name__}: {error}") from error
+            raise _AttemptFailed(f"{type(error).__name__}: {error}") from error
         finally:
             connection.close()
         status = answer.status
@@ -151,7 +151,7 @@ class Registry:
             raise RegistryRefused(f"{url}{path}: the answer has more than {ANSWER_BYTES_MAX} bytes")
         if status == _TOO_MANY or status >= 500:
             pause = min(float(after), _PAUSE_MOST_S) if after.isdecimal() else 0.0
-            raise _Failed(f"HTTP {status}", pause)
+            raise _AttemptFailed(f"HTTP {status}", pause)
         return _understood(url + path, status, body, kind)
 
     def _connection(self, url: str) -> HTTPConnection:

@@ -17,7 +17,7 @@ PARSED, ERROR = "_parsed", "_error"
 NO_VALUE = "no value"
 
 
-class Reading(Protocol):
+class ValueReader(Protocol):
     """Of one job."""
 
     @property
