@@ -402,7 +402,7 @@ def test_a_removed_log_records_nothing_for_the_next_one_of_its_name(
     log.flush()
     if ahead:
         assert former.state.record_starts is not None
-        with pytest.raises(StorageError, match="gone"):
+        with pytest.raises(StorageError, match="is deleted"):
             former.state.record_starts(Starts(20, 20))
     else:
         manager.record_log_starts([former])
