@@ -97,4 +97,4 @@ async def test_a_lost_clusters_topic_comes_back_from_s3(world: ClusterWorld, min
     assert owner == await world.cluster_id()
     await world.condition(kinds.CLUSTER, "demo", "RemoteStorageReady", "True")
     again = await restore(s3, *there)
-    assert "because this topic already exists" in again.output
+    assert "already exists; left unchanged" in again.output
