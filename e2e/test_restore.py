@@ -105,9 +105,7 @@ def test_a_topic_comes_back_from_the_tier_alone(tmp_path: Path) -> None:
             mine = numbers[ends[partition] :]
             assert mine == list(range(RECORDS + partition, 2 * RECORDS, PARTITIONS))
         # Once more changes nothing.
-        assert "already exists; left unchanged" in run(
-            folder, "restore", "--from-cluster", old_id
-        )
+        assert "already exists; left unchanged" in run(folder, "restore", "--from-cluster", old_id)
 
 
 @pytest.mark.long

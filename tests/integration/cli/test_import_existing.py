@@ -110,11 +110,11 @@ def test_topics_of_a_cluster_become_manifests(apache_kafka: KafkaNodes) -> None:
 
 def test_bad_addresses_and_patterns_are_said(apache_kafka: KafkaNodes, tmp_path: Path) -> None:
     for command, why in (
-        ("", "say what to import"),
+        ("", "no source: add --bootstrap HOST:PORT"),
         ("--bootstrap nowhere", "'nowhere' is no host:port"),
         ("--bootstrap 127.0.0.1:1", "cannot be read: 127.0.0.1:1: "),
-        (f"--bootstrap {apache_kafka.bootstrap} --topics '['", "is no regular expression"),
-        (f"--bootstrap {apache_kafka.bootstrap} --topics no.such", "has no topic like no.such"),
+        (f"--bootstrap {apache_kafka.bootstrap} --topics '['", "is not a regular expression"),
+        (f"--bootstrap {apache_kafka.bootstrap} --topics no.such", "has no topic matching no.such"),
         (f"--bootstrap x:1 --client-config {tmp_path / 'none'}", "cannot be read"),
     ):
         done = run(command)

@@ -248,7 +248,7 @@ async def test_a_changed_pod_restarts_one_broker_after_the_other_each_once_all_a
                 f"broker-{other}",
                 lambda found, node=node: (
                     condition_of(found, "PodUpToDate")["reason"] == "RestartPending"
-                    and f"being made ({node})" in condition_of(found, "PodUpToDate")["message"]
+                    and f"being created ({node})" in condition_of(found, "PodUpToDate")["message"]
                 ),
             )
         # Its old pod ends and the new one is ready, before the broker is known to be away.

@@ -141,4 +141,6 @@ def test_programs_get_json_and_nothing_else(tier: Path, tmp_path: Path) -> None:
         {"offset": 0, "value": '{"n": 0}'},
         {"offset": 1, "value": '{"n": 1}'},
     ]
-    assert "only the first 2 rows are shown; show more with --limit" in " ".join(done.stderr.split())
+    assert "only the first 2 rows are shown; show more with --limit" in " ".join(
+        done.stderr.split()
+    )
