@@ -30,7 +30,7 @@ def kubeconfig(folder: Path, port: int) -> Path:
 def test_an_api_server_that_does_not_answer_is_an_error_of_ours(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     kube = KubeClient(kubeconfig(tmp_path, port), "ns")
-    with pytest.raises(KubeRequestError, match=f"127.0.0.1:{port} does not answer") as caught:
+    with pytest.raises(KubeRequestError, match=f"127.0.0.1:{port} is unreachable") as caught:
         kube.objects("Cluster")
     kube.close()
     assert caught.value.status == 0
