@@ -57,7 +57,7 @@ async def test_a_replication_factor_goes_up_and_down(
     await world.condition(TOPIC, name, "FullyReplicated", "True")
     # A broker takes a rate for itself alone, and nothing moves where one has not taken it.
     for address in bootstrap:
-        assert f"asked {address}: IncrementalAlterConfigsRequest" in operator.log
+        assert f"request to {address}: IncrementalAlterConfigsRequest" in operator.log
     await until(lambda: is_unthrottled(world, admin, name), lambda found: found)
     await world.patch(TOPIC, name, replicationFactor=2)
     await until(lambda: replicas(admin, name), lambda found: found == [2] * 4)

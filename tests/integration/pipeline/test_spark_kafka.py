@@ -103,8 +103,8 @@ def test_a_command_says_what_it_cannot_read(apache_kafka: KafkaNodes, tmp_path: 
                 f"spark aggregate none --by a --value b --output {tmp_path}",
                 "know no topic 'none'",
             ),
-            ("spark usage", "whose tier only its brokers can read"),
-            ("spark audit", "whose tier only its brokers can read"),
+            ("spark usage", "reads the tier of Tidemark brokers, but the cluster's engine is"),
+            ("spark audit", "reads the tier of Tidemark brokers, but the cluster's engine is"),
         ):
             done = CliRunner().invoke(app, [*command.split(), "--dir", str(layout.root)])
             assert done.exit_code == 1
