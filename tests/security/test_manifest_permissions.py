@@ -160,5 +160,5 @@ async def test_first_bucket_of_a_store_in_use_is_never_recreated(minio: MinioSer
     keys = {"accessKeyId": minio.access_key, "secretAccessKey": minio.secret_key}
     text = storage(minio.endpoint, f"gone-{uuid.uuid4().hex[:8]}", **keys)
     used = Terms(cluster_id="c", store_id="s", create=True, allowed_endpoints=frozenset())
-    with pytest.raises(RemoteStorageProblem, match="is gone"):
+    with pytest.raises(RemoteStorageProblem, match="does not exist any more"):
         await accept(text, {}, used)

@@ -398,7 +398,7 @@ def _translated(where: str, key: str, error: Exception) -> StoreError:
         return _RangeBeyondEnd(f"{key} in {where} ends before the range")
     # Anything unknown is retried: treating it as absence could cost data.
     first_line = (str(error).strip() or repr(error)).splitlines()[0]
-    message = f"{where}: {first_line[:300]}; it is tried again"
+    message = f"{where}: {first_line[:300]}; retrying"
     return StoreUnavailable(message, reason=Reason.STORE_ERROR, retriable=True)
 
 

@@ -110,7 +110,7 @@ def test_one_that_is_paused_waits(engine: Engine) -> None:
         found = engine.kube.get("Topic", name) or {}
         return str(condition(found, "Reconciling").get("message"))
 
-    wait(lambda: "waits" in says(), "it to say that it waits", LONG_S)
+    wait(lambda: "is not applied" in says(), "the new generation to wait", LONG_S)
     other, _ = engine.create()
     engine.ready(other)
     assert len(engine.replicas(name)) == 1
