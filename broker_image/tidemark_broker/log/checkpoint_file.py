@@ -25,7 +25,7 @@ class OffsetCheckpoint:
         self.offsets: dict[TopicPartition, int] = {}
 
     def load(self) -> None:
-        """T: read the file.
+        """Read the file. Blocks.
 
         A torn file raises :class:`StorageError`: it was written as a whole, so the disk was changed
         by something else.
@@ -45,7 +45,8 @@ class OffsetCheckpoint:
     def save(
         self, offsets: dict[TopicPartition, int], kept: Collection[TopicPartition] = ()
     ) -> None:
-        """T: replace the file, unless it is unchanged. The offsets of ``kept`` are preserved."""
+        """Replace the file, unless it is unchanged. Blocks. The offsets of ``kept`` are
+        preserved."""
         merged = {key: self.offsets[key] for key in kept if key in self.offsets} | offsets
         if merged == self.offsets and self._path.exists():
             return

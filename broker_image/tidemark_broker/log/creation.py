@@ -19,7 +19,7 @@ from tidemark_broker.log.segment import Segment, wall_clock_ms
 
 
 def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) -> Segment:
-    """T: create ``directory`` with an empty log and return its open segment.
+    """Create ``directory`` with an empty log and return its open segment. Blocks.
 
     Everything but the name ``directory`` itself is durable: the caller syncs its parent.
     """

@@ -15,7 +15,7 @@ from tidemark_broker.log.log_state import LogState
 
 
 def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
-    """T: rename a directory as deleted; return the new name, which is not synced yet."""
+    """Rename a directory as deleted; return the new name, which is not synced yet. Blocks."""
     target = directory.with_name(names.deleted_directory_name(topic, partition, uuid.uuid4()))
     with storage_errors(f"{directory} cannot be removed"):
         directory.rename(target)
@@ -23,7 +23,7 @@ def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
 
 
 def rename_aside(directory: Path, topic: str, partition: int) -> Path:
-    """T: rename a directory that another one replaces; return the new name, not yet synced."""
+    """Rename a directory that another one replaces; return the new name, not yet synced. Blocks."""
     target = directory.with_name(names.stray_directory_name(topic, partition, uuid.uuid4()))
     with storage_errors(f"{directory} cannot be set aside"):
         directory.rename(target)
@@ -31,7 +31,7 @@ def rename_aside(directory: Path, topic: str, partition: int) -> Path:
 
 
 def rename_log(log: LogState, sync_parent: Callable[[], None] | None) -> Path:
-    """T: do the work of :meth:`PartitionLog.rename_for_deletion`."""
+    """Do the work of :meth:`PartitionLog.rename_for_deletion`. Blocks."""
     log.close_files()
     log.directory = rename_out_of_the_way(log.directory, log.topic, log.partition)
     sync_parent_of(log.directory, sync_parent)
@@ -39,13 +39,13 @@ def rename_log(log: LogState, sync_parent: Callable[[], None] | None) -> Path:
 
 
 def remove_renamed(directory: Path) -> None:
-    """T: remove a directory that was renamed."""
+    """Remove a directory that was renamed. Blocks."""
     with storage_errors(f"{directory} cannot be removed"):
         shutil.rmtree(directory)
 
 
 def sync_parent_of(directory: Path, sync_parent: Callable[[], None] | None) -> None:
-    """T: make a new name durable; ``sync_parent`` does it for several at once."""
+    """Make a new name durable; ``sync_parent`` does it for several at once. Blocks."""
     if sync_parent is not None:
         sync_parent()
         return

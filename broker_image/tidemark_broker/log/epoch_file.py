@@ -32,8 +32,8 @@ class EpochFile:
         self._saved: LeaderEpochs | None = None
 
     def load(self, loaded: LoadedSegments, log_start_offset: int) -> LeaderEpochs:
-        """T: return the epochs from the file and the batches; where they differ, the batches
-        decide.
+        """Return the epochs from the file and the batches; where they differ, the batches
+        decide. Blocks.
 
         Epochs below the first segment are in the file only. If no record is left, the file has the
         epoch of the last deleted ones, which decides how advanced this log is (KIP-966).
@@ -53,7 +53,8 @@ class EpochFile:
         return correct(saved, loaded.epochs).truncate_from_start(log_start_offset)
 
     def save(self, epochs: LeaderEpochs) -> None:
-        """T: save durably, unless the file has the same content or there is nothing to save."""
+        """Save durably, unless the file has the same content or there is nothing to save.
+        Blocks."""
         if epochs == self._saved or not (epochs.entries or self._saved or self._path.exists()):
             return
         write_whole(self._path, write_epochs(epochs).encode())
@@ -61,7 +62,7 @@ class EpochFile:
 
     @contextmanager
     def replaced_by(self, epochs: LeaderEpochs) -> Iterator[None]:
-        """T: save the epochs after the block, which changes the log.
+        """Save the epochs after the block, which changes the log. Blocks.
 
         Everything that needs disk space is written before the block: a full disk leaves log and
         epochs unchanged.

@@ -80,7 +80,7 @@ def put_at(path: Path, data: bytes, position: int) -> None:
 
 
 def probe_room(directory: Path, size_bytes: int) -> None:
-    """T: write ``size_bytes`` into a new file, durably, and remove it.
+    """Write ``size_bytes`` into a new file, durably, and remove it. Blocks.
 
     Raises :class:`StorageError`.
     """

@@ -31,7 +31,7 @@ def needs_flush(log: LogState) -> bool:
 
 
 def flush(log: LogState, up_to_offset: int | None = None) -> int:
-    """T: do the work of :meth:`PartitionLog.flush`."""
+    """Do the work of :meth:`PartitionLog.flush`. Blocks."""
     with log.shaping:
         with log.lock:
             log.check_usable()
@@ -55,7 +55,7 @@ def flush(log: LogState, up_to_offset: int | None = None) -> int:
 
 
 def close(log: LogState) -> None:
-    """T: do the work of :meth:`PartitionLog.close`."""
+    """Do the work of :meth:`PartitionLog.close`. Blocks."""
     # A failed log is closed without a flush: another fsync would hide the lost pages.
     if log.failure is not None:
         log.close_files()
@@ -72,7 +72,7 @@ def close(log: LogState) -> None:
 
 
 def segment_files(log: LogState, base_offset: int) -> SegmentFiles:
-    """T: do the work of :meth:`PartitionLog.segment_files`."""
+    """Do the work of :meth:`PartitionLog.segment_files`. Blocks."""
     with log.shaping:
         if log.segments.unfinished:
             _save_indexes(log)
@@ -81,8 +81,8 @@ def segment_files(log: LogState, base_offset: int) -> SegmentFiles:
 
 
 def _save_indexes(log: LogState, *, closing: bool = False) -> None:
-    """T: write pending index entries and finish closed segments; ``closing`` includes the active
-    one.
+    """Write pending index entries and finish closed segments; ``closing`` includes the active
+    one. Blocks.
 
     The caller holds ``shaping``.
     """
@@ -116,7 +116,7 @@ def _save_indexes(log: LogState, *, closing: bool = False) -> None:
 
 
 def sync_segments(log: LogState, target: int) -> None:
-    """T: fsync everything below ``target``, and nothing else. The caller holds ``shaping``."""
+    """Fsync everything below ``target``, and nothing else. Blocks. The caller holds ``shaping``."""
     with log.lock:
         due = _due(log, target)
     _sync(log, due)

@@ -53,7 +53,7 @@ class LogCheckpoints:
         self._shared_save = SharedWork(self._write_all, LockRank.CHECKPOINTS).run
 
     def load(self) -> None:
-        """T: read the files of the last run."""
+        """Read the files of the last run. Blocks."""
         for checkpoint in self._offsets:
             checkpoint.load()
         self.starts.load()
@@ -72,7 +72,7 @@ class LogCheckpoints:
         return self.recovery_points, self.high_watermarks, self.first_dirty
 
     def save(self) -> None:
-        """T: persist recovery points, high watermarks and starts of all logs.
+        """Persist recovery points, high watermarks and starts of all logs. Blocks.
 
         Unchanged files are not rewritten. If no log has moved, their content is not even assembled.
         """
@@ -99,7 +99,7 @@ class LogCheckpoints:
         return self.starts.exists and all(offset.exists for offset in self._offsets)
 
     def record_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """T: persist the logs' starts, announced ones included.
+        """Persist the logs' starts, announced ones included. Blocks.
 
         The cost does not depend on the number of other logs.
         """

@@ -88,7 +88,7 @@ class LogManager:
         cluster_id: str,
         producers_max: int = ALL_PRODUCERS_MAX,
     ) -> "LogManager":
-        """T: lock the directory and check its identity; :meth:`open_all` opens the logs."""
+        """Lock the directory and check its identity; :meth:`open_all` opens the logs. Blocks."""
         descriptor = lock_directory(directory)
         try:
             identity = ensure_identity(directory, cluster_id=cluster_id, node_id=node_id)
@@ -107,7 +107,7 @@ class LogManager:
         )
 
     def open_all(self, config_of: Callable[[Path], LogConfig] | None = None) -> list[OpenFailure]:
-        """T: open every partition's directory and complete interrupted removals. Return the
+        """Open every partition's directory and complete interrupted removals. Blocks. Return the
         failures.
 
         ``config_of`` returns a partition's configuration by its directory (it may read
@@ -155,7 +155,7 @@ class LogManager:
         return list(self._open.failures.values())
 
     def retry_opening(self, topic: str, partition: int) -> PartitionLog | None:
-        """T: retry a log that :meth:`open_all` could not open. Return None if it still fails.
+        """Retry a log that :meth:`open_all` could not open. Blocks. Return None if it still fails.
 
         Every byte above the recovery point is checked, however the last run ended.
         """
@@ -233,8 +233,8 @@ class LogManager:
         config: LogConfig,
         state: dict[str, Any] | None = None,
     ) -> PartitionLog:
-        """T: return the log of that partition, created (with ``state`` in its directory) if
-        necessary.
+        """Return the log of that partition, created (with ``state`` in its directory) if
+        necessary. Blocks.
 
         Raises :class:`StorageError` for a log of another topic of that name, or one that could not
         be opened. Several threads may create logs at once.
@@ -272,7 +272,7 @@ class LogManager:
         return existing
 
     def delete(self, topic: str, partition: int) -> bool:
-        """T: remove a partition's log. Return False if there is none.
+        """Remove a partition's log. Blocks. Return False if there is none.
 
         After an error the log still exists (closed), or its files are removed and only the
         checkpoints could not be written.
@@ -286,7 +286,7 @@ class LogManager:
         return True
 
     def discard(self, failure: OpenFailure) -> None:
-        """T: remove a directory that could not be opened."""
+        """Remove a directory that could not be opened. Blocks."""
         key = (failure.topic, failure.partition)
         renamed = rename_out_of_the_way(failure.directory, *key)
         self._sync_names()
@@ -315,8 +315,8 @@ class LogManager:
             self._open.failures[log.key] = failure
 
     def set_aside(self, failure: OpenFailure) -> None:
-        """T: durably rename the directory of a log that cannot be opened, so that a new log can be
-        created in its place. The directory is kept until :meth:`remove_strays`."""
+        """Durably rename the directory of a log that cannot be opened, so that a new log can be
+        created in its place. Blocks. The directory is kept until :meth:`remove_strays`."""
         topic, partition, directory = failure.topic, failure.partition, failure.directory
         topic_id = read_topic_id(directory)
         stray = rename_aside(directory, topic, partition)
@@ -340,7 +340,7 @@ class LogManager:
         return {key: tuple(paths) for key, paths in tuple(self._strays.items())}
 
     def remove_strays(self, topic_id: uuid.UUID, partition: int) -> None:
-        """T: delete the directories that were set aside for a replica."""
+        """Delete the directories that were set aside for a replica. Blocks."""
         for path in self._strays.pop((topic_id, partition), []):
             logger.info("%s is removed", path)
             shutil.rmtree(path, ignore_errors=True)
@@ -357,11 +357,11 @@ class LogManager:
     # -- checkpoints -------------------------------------------------------------------------
 
     def record_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """T: persist the logs' starts; see :meth:`LogCheckpoints.record_starts`."""
+        """Persist the logs' starts; see :meth:`LogCheckpoints.record_starts`. Blocks."""
         self._checkpoints.record_starts(logs)
 
     def checkpoint(self) -> None:
-        """T: persist the checkpoints of all logs; see :meth:`LogCheckpoints.save`."""
+        """Persist the checkpoints of all logs; see :meth:`LogCheckpoints.save`. Blocks."""
         self._checkpoints.save()
 
     def _sync_directory(self) -> None:

@@ -43,7 +43,7 @@ class Starts(NamedTuple):
 
 
 class LogStarts:
-    """Persisted starts of all logs. Methods marked T block; any thread may call them."""
+    """Persisted starts of all logs. Methods that block may be called by any thread."""
 
     def __init__(self, directory: Path) -> None:
         self._log_starts = OffsetCheckpoint(directory / names.LOG_START_CHECKPOINT)
@@ -65,7 +65,7 @@ class LogStarts:
         self._complete = False
 
     def load(self) -> None:
-        """T: read the recorded starts, and reserve space for the journal if there is any."""
+        """Read the recorded starts, and reserve space for the journal if there is any. Blocks."""
         try:
             self._put(b"", 0)
         except StorageError as error:
@@ -92,11 +92,11 @@ class LogStarts:
 
     @property
     def exists(self) -> bool:
-        """T: whether both files exist."""
+        """Whether both files exist. Blocks."""
         return self._log_starts.exists and self._local_starts.exists
 
     def record(self, changes: Mapping[TopicPartition, Starts]) -> None:
-        """T: persist the changed starts; durable on return."""
+        """Persist the changed starts; durable on return. Blocks."""
         with self._lock:
             # Most calls repeat known starts and need no write.
             changes = {
@@ -123,7 +123,7 @@ class LogStarts:
             return frozenset(self.recorded)
 
     def compact(self, *, without: Collection[TopicPartition] = ()) -> None:
-        """T: rewrite the checkpoints ``without`` deleted logs, and restart the journal."""
+        """Rewrite the checkpoints ``without`` deleted logs, and restart the journal. Blocks."""
         with self._lock:
             kept = {key: starts for key, starts in self.recorded.items() if key not in without}
             self._write(kept)

@@ -113,8 +113,8 @@ class LogState:
         self.segments.roll(base_offset, now_ms, self.producers.snapshot())
 
     def reload_producers(self, indexed_below: int | None = None) -> None:
-        """T: rebuild the producers' state from the batches, after these have changed; see
-        :func:`rebuild`.
+        """Rebuild the producers' state from the batches, after these have changed; see
+        :func:`rebuild`. Blocks.
         """
         rebuild(
             self.producers,
@@ -175,17 +175,18 @@ class LogState:
             self.first_dirty = min(self.first_dirty, offset)
 
     def checkpoint(self) -> None:
-        """T: make the checkpoints match the log."""
+        """Make the checkpoints match the log. Blocks."""
         if self.persist_checkpoints is not None:
             self.persist_checkpoints()
 
     def save_epochs(self) -> None:
-        """T: save the epochs. ``shaping`` prevents that an older history replaces a newer one."""
+        """Save the epochs. Blocks. ``shaping`` prevents that an older history replaces a newer
+        one."""
         with self.shaping:
             self.epoch_file.save(self.epochs)
 
     def assign_leader_epoch(self, epoch: int) -> bool:
-        """T: do the work of :meth:`PartitionLog.assign_leader_epoch`."""
+        """Do the work of :meth:`PartitionLog.assign_leader_epoch`. Blocks."""
         with self.shaping:
             with self.lock:
                 self.check_usable()

@@ -43,7 +43,7 @@ def create_log(
     open_segments: OpenSegments | None = None,
     producer_limit: ProducerLimit | None = None,
 ) -> LogState:
-    """T: create an empty log at offset 0. The directory must not exist, or be empty.
+    """Create an empty log at offset 0. Blocks. The directory must not exist, or be empty.
 
     ``state`` is the content of its ``partition.state``. Everything is durable on return.
     ``sync_parent`` makes the new name durable, so several logs may share one fsync.
@@ -84,7 +84,7 @@ def open_log(
     open_segments: OpenSegments | None = None,
     producer_limit: ProducerLimit | None = None,
 ) -> LogState:
-    """T: open an existing directory and repair the effects of a crash.
+    """Open an existing directory and repair the effects of a crash. Blocks.
 
     ``log_start_offset`` None (no checkpoint): the first local offset. If the log start is above the
     log end, the log restarts empty at its start. The high watermark is clamped between the two. A
@@ -134,7 +134,7 @@ def open_log(
 
 
 def reopen(log: LogState) -> bool:
-    """T: do the work of :meth:`PartitionLog.reopen`."""
+    """Do the work of :meth:`PartitionLog.reopen`. Blocks."""
     with log.shaping:
         return _reopen(log)
 

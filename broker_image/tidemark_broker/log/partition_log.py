@@ -1,9 +1,10 @@
 """One replica's log: the segments of one directory and the offsets that bound them.
 
-The loop thread appends, and reads data that is in memory. Calls marked T block on the disk; callers
-run them in a thread. A lock guards the state in memory. T calls hold it only for memory operations,
-except truncations, which stop everything else on the log anyway. A log whose disk failed in a way
-that leaves its files in doubt refuses everything until :meth:`PartitionLog.reopen`.
+The loop thread appends, and reads data that is in memory. Calls that say "Blocks." use the disk;
+callers run them in a thread. A lock guards the state in memory. Blocking calls hold it only for
+memory operations, except truncations, which stop everything else on the log anyway. A log whose
+disk failed in a way that leaves its files in doubt refuses everything until
+:meth:`PartitionLog.reopen`.
 
 This class is the public side of a log. The modules imported here implement its operations and share
 the log's :class:`LogState`.
@@ -220,7 +221,8 @@ class PartitionLog:
         return start_offsets.drop_remote_part(self.state)
 
     def assign_leader_epoch(self, epoch: int) -> bool:
-        """T: start a new leader's epoch at the log end, even if no record is ever appended in it.
+        """Start a new leader's epoch at the log end, even if no record is ever appended in it.
+        Blocks.
 
         The epoch is on disk before it takes effect. A :class:`StorageError` leaves everything
         unchanged.
@@ -341,7 +343,7 @@ class PartitionLog:
         return reading.read_cached(self.state, offset, max_bytes, up_to_offset, min_one=min_one)
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool) -> ReadResult:
-        """T: read whole batches of one segment, from the one that contains ``offset``.
+        """Read whole batches of one segment, from the one that contains ``offset``. Blocks.
 
         Only batches that end below ``up_to_offset`` (exclusive) are returned, at most ``max_bytes``
         of them. With ``min_one`` the first one is returned even if it is larger.
@@ -349,8 +351,8 @@ class PartitionLog:
         return reading.read(self.state, offset, max_bytes, up_to_offset, min_one=min_one)
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
-        """T: return the aborted transactions with records in [start, end), in the order of their
-        markers.
+        """Return the aborted transactions with records in [start, end), in the order of their
+        markers. Blocks.
 
         The list is complete if ``end`` is not above the last stable offset.
         """
@@ -361,7 +363,8 @@ class PartitionLog:
         return reading.aborted_count(self.state, start)
 
     def offset_by_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """T: return the first local record from the local log start that is not older, or None."""
+        """Return the first local record from the local log start that is not older, or None.
+        Blocks."""
         return reading.offset_by_timestamp(self.state, timestamp_ms)
 
     # -- files ---------------------------------------------------------------------------------
@@ -381,8 +384,8 @@ class PartitionLog:
         return flushing.needs_flush(self.state)
 
     def flush(self, up_to_offset: int | None = None) -> int:
-        """T: fsync everything below ``up_to_offset`` (default: the log end). Return the recovery
-        point.
+        """Fsync everything below ``up_to_offset`` (default: the log end). Blocks. Return the
+        recovery point.
 
         A failed fsync may have lost pages permanently. The log then refuses appends until
         :meth:`reopen`, which checks every byte.
@@ -390,14 +393,14 @@ class PartitionLog:
         return flushing.flush(self.state, up_to_offset)
 
     def segment_files(self, base_offset: int) -> SegmentFiles:
-        """T: return the files of a closed segment for upload.
+        """Return the files of a closed segment for upload. Blocks.
 
         The caller flushes up to its end first.
         """
         return flushing.segment_files(self.state, base_offset)
 
     def truncate_to(self, offset: int) -> bool:
-        """T: cut the log at ``offset``, or at the start of the batch that contains it.
+        """Cut the log at ``offset``, or at the start of the batch that contains it. Blocks.
 
         Return whether anything was removed. At or above the log end no record is removed, but an
         epoch that starts at the end is: this replica led in it and appended nothing.
@@ -413,8 +416,8 @@ class PartitionLog:
         producer_snapshot: bytes | None = None,
         recent_batches: Sequence[ProducerBatch] = (),
     ) -> None:
-        """T: drop every local record and continue at ``offset`` with the given log start and
-        epochs.
+        """Drop every local record and continue at ``offset`` with the given log start and
+        epochs. Blocks.
 
         Records between the log start and ``offset`` are in the tier. ``producer_snapshot`` restores
         the producers' state. ``recent_batches`` are batches before ``offset``, since the snapshot
@@ -425,11 +428,12 @@ class PartitionLog:
         )
 
     def apply_retention(self, now_ms: int, *, tiered: TieredRetention | None) -> list[SegmentInfo]:
-        """T: drop the segments that ``log/retention.py`` selects, and return them."""
+        """Drop the segments that ``log/retention.py`` selects, and return them. Blocks."""
         return segment_expiry.apply_retention(self.state, now_ms, tiered)
 
     def reopen(self) -> bool:
-        """T: after a failure, open the same files again and check every byte that may be in doubt.
+        """After a failure, open the same files again and check every byte that may be in doubt.
+        Blocks.
 
         The bytes are read from the disk, not from the page cache. Return False if bytes of the log
         were lost. Until then the log refuses everything. Bounds that clients saw do not fall.
@@ -437,7 +441,7 @@ class PartitionLog:
         return opening.reopen(self.state)
 
     def close(self) -> None:
-        """T: flush everything and close the files. A closed log refuses everything else.
+        """Flush everything and close the files. Blocks. A closed log refuses everything else.
 
         Raises :class:`StorageError` for a log whose disk failed: its data is in doubt, so the
         shutdown is not clean.
@@ -445,7 +449,7 @@ class PartitionLog:
         flushing.close(self.state)
 
     def rename_for_deletion(self, sync_parent: Callable[[], None] | None = None) -> Path:
-        """T: rename the directory, which deletes the log durably; return the new name.
+        """Rename the directory, which deletes the log durably; return the new name. Blocks.
 
         After a failure the call may be repeated.
         """

@@ -31,7 +31,7 @@ def rebuild(
     indexed_below: int,
     high_watermark: int,
 ) -> None:
-    """T: set ``producers`` to the state at the end of ``segments``.
+    """Set ``producers`` to the state at the end of ``segments``. Blocks.
 
     The transaction indexes of segments at or above ``indexed_below`` are empty and are filled.
     Raises :class:`CorruptRecords` for an unreadable marker.

@@ -34,7 +34,7 @@ class ProducerSnapshots:
         self._unsaved[offset] = data
 
     def save(self, offset: int) -> None:
-        """T: write the snapshot of ``offset``, if it was taken and is not written yet."""
+        """Write the snapshot of ``offset``, if it was taken and is not written yet. Blocks."""
         data = self._unsaved.get(offset)
         if data is not None:
             path = self.path(offset)
@@ -43,13 +43,13 @@ class ProducerSnapshots:
             self._unsaved.pop(offset, None)
 
     def put(self, offset: int, data: bytes) -> None:
-        """T: write a snapshot of ``offset`` durably."""
+        """Write a snapshot of ``offset`` durably. Blocks."""
         path = self.path(offset)
         with storage_errors(f"{path} cannot be written"):
             put(path, data)
 
     def at(self, offset: int) -> bytes:
-        """T: return the snapshot of ``offset``, or an empty one if there is no intact one.
+        """Return the snapshot of ``offset``, or an empty one if there is no intact one. Blocks.
 
         Without state a producer is not checked.
         """
@@ -66,7 +66,8 @@ class ProducerSnapshots:
     def latest(
         self, at_most: int, passed: Container[int] = ()
     ) -> tuple[int, tuple[ProducerEntry, ...]] | None:
-        """T: return offset and content of the latest intact snapshot that is not in ``passed``.
+        """Return offset and content of the latest intact snapshot that is not in ``passed``.
+        Blocks.
 
         Damaged ones are removed.
         """
@@ -84,18 +85,18 @@ class ProducerSnapshots:
         return None
 
     def remove_above(self, offset: int) -> None:
-        """T: remove the snapshots above ``offset``."""
+        """Remove the snapshots above ``offset``. Blocks."""
         for item in [item for item in self._unsaved if item > offset]:
             del self._unsaved[item]
         self._remove(item for item in self._saved() if item > offset)
 
     def remove_all_but(self, offset: int | None) -> None:
-        """T: remove all other snapshots, unwritten ones included."""
+        """Remove all other snapshots, unwritten ones included. Blocks."""
         self._unsaved.clear()
         self._remove(item for item in self._saved() if item != offset)
 
     def keep_only(self, offsets: Iterable[int]) -> None:
-        """T: remove the snapshots of other offsets."""
+        """Remove the snapshots of other offsets. Blocks."""
         kept = frozenset(offsets)
         self._remove(item for item in self._saved() if item not in kept)
 

@@ -38,7 +38,7 @@ def read_cached(
 
 
 def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
-    """T: do the work of :meth:`PartitionLog.read`.
+    """Do the work of :meth:`PartitionLog.read`. Blocks.
 
     A single empty batch is the end of a compacted segment. The read then includes what follows,
     because some clients take an answer without a record for the log end and stop there.
@@ -89,7 +89,7 @@ def aborted_count(log: LogState, start: int) -> int:
 
 
 def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTxn]:
-    """T: do the work of :meth:`PartitionLog.aborted_transactions`."""
+    """Do the work of :meth:`PartitionLog.aborted_transactions`. Blocks."""
     while True:
         with log.lock:
             indexes, truncations = _indexes_from(log, start), log.truncations
@@ -120,7 +120,7 @@ def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
 
 
 def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | None:
-    """T: do the work of :meth:`PartitionLog.offset_by_timestamp`."""
+    """Do the work of :meth:`PartitionLog.offset_by_timestamp`. Blocks."""
     behind, limits = -1, unpack_limits()
     while True:
         with log.lock:

@@ -18,7 +18,7 @@ from tidemark_broker.log.types import SegmentInfo, TieredRetention
 def apply_retention(
     log: LogState, now_ms: int, tiered: TieredRetention | None
 ) -> list[SegmentInfo]:
-    """T: do the work of :meth:`PartitionLog.apply_retention`."""
+    """Do the work of :meth:`PartitionLog.apply_retention`. Blocks."""
     renamed: list[Path] = []
     try:
         with log.shaping:
@@ -71,8 +71,8 @@ def _starts_after(log: LogState, plan: RetentionPlan) -> Starts:
 
 
 def _save_epochs_below(log: LogState, starts: Starts) -> None:
-    """T: save epochs that only deleted batches have: those of the tier's part, and that of the last
-    record if none remains.
+    """Save epochs that only deleted batches have: those of the tier's part, and that of the last
+    record if none remains. Blocks.
 
     Nothing is written without need: retention must work when the disk is full.
     """

@@ -25,7 +25,7 @@ class SharedWork:
         self._running = False
 
     def run(self) -> None:
-        """T: on return a run of ``work`` that started after this call has succeeded.
+        """On return a run of ``work`` that started after this call has succeeded. Blocks.
 
         An exception is raised in the thread that ran it; the others retry.
         """

@@ -70,7 +70,7 @@ def _check_committed(log: LogState, name: str, offset: int) -> None:
 
 
 def sync_below_announced(log: LogState) -> None:
-    """T: fsync everything below an announced log start, so that it may be persisted.
+    """Fsync everything below an announced log start, so that it may be persisted. Blocks.
 
     Indexes and checkpoints are left to :func:`flushing.flush`, because they need disk space, which
     a deletion is to free.
@@ -117,7 +117,7 @@ def starts_recorded(log: LogState, starts: Starts) -> None:
 def recorded_ahead(
     log: LogState, starts: Starts | None = None, *, cut_to: int | None = None
 ) -> Iterator[None]:
-    """T: persist a removal before the block performs it.
+    """Persist a removal before the block performs it. Blocks.
 
     ``starts`` are persisted before files below them are deleted, and lower bounds before records
     from ``cut_to`` are. Other checkpoints say the same until the block ends. Otherwise a crash

@@ -38,13 +38,13 @@ def swap_path(directory: Path, base_offset: int, suffix: str) -> Path:
 
 
 def discard_cleaned(directory: Path, base_offset: int) -> None:
-    """T: remove the ``.cleaned`` files."""
+    """Remove the ``.cleaned`` files. Blocks."""
     for suffix in _SUFFIXES:
         cleaned_path(directory, base_offset, suffix).unlink(missing_ok=True)
 
 
 def begin_swap(directory: Path, base_offset: int) -> None:
-    """T: rename ``.cleaned`` files to ``.swap`` durably.
+    """Rename ``.cleaned`` files to ``.swap`` durably. Blocks.
 
     After an ``OSError`` the swap may have begun.
     """
@@ -65,8 +65,8 @@ def has_begun(directory: Path, base_offset: int) -> bool:
 
 
 def put_in_place(directory: Path, base_offset: int) -> None:
-    """T: rename the ``.swap`` files to the segment's names; those that were renamed before are
-    skipped.
+    """Rename the ``.swap`` files to the segment's names; those that were renamed before are
+    skipped. Blocks.
     """
     for suffix in _SUFFIXES:
         swap = swap_path(directory, base_offset, suffix)
@@ -79,7 +79,7 @@ def put_in_place(directory: Path, base_offset: int) -> None:
 
 
 def finish_swaps(directory: Path) -> None:
-    """T: complete interrupted swaps, before the segments of a directory are read.
+    """Complete interrupted swaps, before the segments of a directory are read. Blocks.
 
     Raises ``OSError``.
     """

@@ -9,7 +9,7 @@ from tidemark_broker.log.errors import StorageError, storage_errors
 
 
 def read_topic_id(directory: Path) -> uuid.UUID:
-    """T: return the topic id. Raises :class:`StorageError` if it cannot be read."""
+    """Return the topic id. Blocks. Raises :class:`StorageError` if it cannot be read."""
     path = directory / names.PARTITION_METADATA
     with storage_errors(f"{path} cannot be read"):
         text = path.read_text()
@@ -20,7 +20,7 @@ def read_topic_id(directory: Path) -> uuid.UUID:
 
 
 def check_topic_id(directory: Path, topic_id: uuid.UUID) -> None:
-    """T: raise :class:`StorageError` if the directory is another topic's."""
+    """Raise :class:`StorageError` if the directory is another topic's. Blocks."""
     stored = read_topic_id(directory)
     if stored != topic_id:
         raise StorageError(f"{directory} belongs to topic id {stored}, not to {topic_id}")

@@ -20,7 +20,7 @@ from tidemark_broker.log.start_offsets import recorded_ahead
 
 
 def truncate_to(log: LogState, offset: int) -> bool:
-    """T: do the work of :meth:`PartitionLog.truncate_to`."""
+    """Do the work of :meth:`PartitionLog.truncate_to`. Blocks."""
     renamed: list[Path] = []
     try:
         with log.shaping:
@@ -56,7 +56,7 @@ def truncate_to(log: LogState, offset: int) -> bool:
 
 
 def _drop_epochs_at_end(log: LogState) -> bool:
-    """T: drop epochs that start at the log end. The caller holds ``shaping``."""
+    """Drop epochs that start at the log end. Blocks. The caller holds ``shaping``."""
     with log.lock:
         kept = log.epochs.truncate_from_end(log.bounds.end)
         if kept is log.epochs:
@@ -74,7 +74,7 @@ def truncate_fully_and_start_at(
     producer_snapshot: bytes | None = None,
     recent_batches: Iterable[ProducerBatch] = (),
 ) -> None:
-    """T: do the work of :meth:`PartitionLog.truncate_fully_and_start_at`."""
+    """Do the work of :meth:`PartitionLog.truncate_fully_and_start_at`. Blocks."""
     if log_start > offset:
         raise ValueError(f"log start {log_start} is above the log's end {offset}")
     renamed: list[Path] = []
@@ -109,7 +109,7 @@ def truncate_fully_and_start_at(
 def replace_segments(
     log: LogState, offset: int, producer_snapshot: bytes | None = None
 ) -> list[Path]:
-    """T: replace all segments by an empty one at ``offset``.
+    """Replace all segments by an empty one at ``offset``. Blocks.
 
     The caller holds the lock and removes the renamed files that are returned.
     """

@@ -78,8 +78,8 @@ def clean(
     stopping: Callable[[], bool],
     moved: Callable[[int], float],
 ) -> CleaningStats:
-    """T: compact the part that :func:`dirtiness_of` returned, and persist the progress; one call at
-    a time for each log.
+    """Compact the part that :func:`dirtiness_of` returned, and persist the progress; one call at
+    a time for each log. Blocks.
 
     ``moved`` receives bytes read and written, and returns the seconds to pause. ``stopping`` is
     polled often. Raises :class:`CleaningAborted` if it returns True, or if the log is cut, closed
@@ -116,7 +116,7 @@ class _Cleaning:
         return unusable or log.truncations != self._truncations or self._stopping()
 
     def run(self) -> CleaningStats:
-        """T: do the work of :func:`clean`."""
+        """Do the work of :func:`clean`. Blocks."""
         log, part = self._log, self._part
         flushing.flush(log, part.first_uncleanable)
         # Compacted segments must be below the recovery point: a recovery would take their

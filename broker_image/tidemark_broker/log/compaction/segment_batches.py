@@ -17,7 +17,7 @@ from tidemark_broker.log.segment import Segment
 
 
 def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeader, bytes]]:
-    """T: yield header and bytes of each batch, read ``buffer_bytes`` at a time.
+    """Yield header and bytes of each batch, read ``buffer_bytes`` at a time. Blocks.
 
     Raises :class:`CorruptRecords` for a damaged batch.
     """

@@ -15,7 +15,7 @@ from tidemark_broker.log.swap_files import begin_swap, has_begun
 
 
 def swap_in(log: LogState, sources: Sequence[Segment], cleaned: Segment) -> bool:
-    """T: replace ``sources``, the log's segments when the cleaning began, by ``cleaned``.
+    """Replace ``sources``, the log's segments when the cleaning began, by ``cleaned``. Blocks.
 
     Return False, with nothing changed, if the log does not have all of them any more. A swap that
     fails halfway leaves a log that must be reopened, which completes the swap.
