@@ -1,10 +1,10 @@
-"""Two tables that an export keeps in step: rows of what values come to, and the records that come
-to nothing.
+"""Pair of tables that an export keeps in step: rows of parsed values, and records that do not
+parse.
 
-Each table says in its own commits how far it is, and the dead letters are committed first. A job
-that ends between the two commits leaves letters that are ahead; the next reads from where the one
-behind is, and writes to each what it has not. Of letters that are ahead that is asked of the table
-itself, record by record: with another schema other records may be letters.
+Each table records its own progress in its commits, and the dead letters are committed first. A job
+that is killed between the two commits leaves the dead letters ahead. The next job reads from the
+lower offset and writes to each table only the missing rows. Dead letters are compared with the
+table record by record, because another schema can turn other records into dead letters.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,13 +22,17 @@ from tidemark_pipeline.export.table import Evolution, NamedTable, RowCounts, Wri
 from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.schemas.values.value_format import ValueReader
 
-#: How often a batch is read, and a table grown, until there is nothing new.
+#: Reads of one batch, and attempts to add columns, until nothing new is found.
 _LOOKS = 5
 
 
 class LetteredTables:
-    """``rows`` of what a :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader` makes
-    of values, and ``letters``, as one table to the job. ``say`` is told how the table grows."""
+    """Tables ``rows`` and ``letters`` that the job sees as one table.
+
+    ``rows`` receives the rows that ``reading``, a
+    :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`, makes of values. ``say``
+    receives a line for each change of the table's columns.
+    """
 
     def __init__(
         self,
@@ -46,41 +50,50 @@ class LetteredTables:
         self._before: Exported = Exported("")
 
     def claim(self, topic: str, topic_id: str) -> Exported:
-        """Both; as far as the one that is behind."""
+        """Claim both tables; return the progress that both have reached."""
         self._letters_at = self._letters.claim(topic, topic_id)
         self._rows_at = self._rows.claim(topic, topic_id)
         row_shapes.check_table(self._rows.name, self._rows.columns())
-        self._grown()  # what is refused is said before anything is read
+        self._grown()  # raise schema errors before any record is read
         self._before = in_both(self._rows_at, self._letters_at)
         return self._before
 
     def standing(self) -> Exported:
-        """As far as the one that is behind."""
+        """Return the progress that both tables have reached."""
         return in_both(self._rows.standing(), self._letters.standing())
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
-        """The letters of a batch, then its rows."""
+        """Commit the dead letters of a batch, then its rows."""
         read, fields = self._read(frame)
         try:
             letters = row_shapes.letters(read, self._mode)
             rows = row_shapes.rows(read, fields, self._mode)
+            # A killed job may have committed dead letters of this range already.
             if ahead(self._letters_at.offsets, self._before.offsets):
                 letters = self._not_there(letters)
             passed = ahead(self._rows_at.offsets, self._before.offsets)
+            # Rows below the offset of the rows table are already in it.
             if passed:
                 rows = rows.where(_behind_column(passed))
+            # Letters first: rows that are committed never lack their dead letters.
             self._letters_at = at_least(self._letters_at, exported)
             lettered = self._letters.commit(letters, self._letters_at)
             self._rows_at = at_least(self._rows_at, exported)
             written = self._rows.commit(rows, self._rows_at)
         finally:
             read.unpersist()
+        # From here on both tables are at the same offsets.
         self._before = exported
         return replace(written + replace(lettered, rows=0), letters=lettered.rows)
 
     def _read(self, frame: DataFrame) -> tuple[DataFrame, StructType]:
-        """A batch as it is read by all that it shows, kept; and the fields that it has."""
+        """Read a batch with the fields of the table, and persist the frame.
+
+        The batch is read again while it shows fields or schema IDs that were not known. Return the
+        frame and its fields.
+        """
         for _ in range(_LOOKS):
+            # New fields become columns of the table before the batch is read with them.
             fields = self._grown()
             read = self._reading.read(frame, fields).persist()
             try:
@@ -93,7 +106,9 @@ class LetteredTables:
         raise AssertionError("a batch shows something new each time that it is read")
 
     def _grown(self) -> StructType:
-        """The fields that the table has, once it has those that are wanted."""
+        """Add the missing columns if the evolution allows it; return the value fields of the
+        table.
+        """
         for _ in range(_LOOKS):
             fields = row_shapes.value_fields(self._rows.columns() or StructType())
             wanted = self._reading.wanted
@@ -102,21 +117,22 @@ class LetteredTables:
                 return fields
             check_allowed(needed, self._evolution)
             row_shapes.check_fields(applied(fields, wanted or fields), self._names)
+            # Another writer may have changed the table: read its columns again.
             if self._rows.grow(needed):
                 self._say("; ".join(map(text, needed)))
         raise contended(self._rows.name)
 
     def counts(self) -> RowCounts:
-        """Of both."""
+        """Return the rows of each of the two tables."""
         return RowCounts(rows=self._rows.counts().rows, letters=self._letters.counts().rows)
 
     def close(self) -> None:
-        """Both."""
         self._letters.close()
         self._rows.close()
 
     def _not_there(self, letters: DataFrame) -> DataFrame:
         session = letters.sparkSession
+        # Offsets below the batch need no comparison.
         least = min(self._before.offsets.values(), default=0)
         there = session.table(self._letters.name).select("partition", "offset")
         there = there.where(f.col("offset") >= least)
@@ -124,15 +140,16 @@ class LetteredTables:
 
 
 def behind(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
-    """By partition the one that is behind; a partition that one has nothing of is not named."""
+    """Return the lower offset of each partition that both mappings contain."""
     return {
         partition: min(one[partition], other[partition]) for partition in one.keys() & other.keys()
     }
 
 
 def in_both(rows: Exported, letters: Exported) -> Exported:
-    """What surely is in the one or in the other."""
+    """Return the progress that both tables have surely reached."""
     offsets = behind(rows.offsets, letters.offsets)
+    # A range is complete only if neither table has a gap in it.
     starts = {
         partition: max(rows.since(partition), letters.since(partition)) for partition in offsets
     }
@@ -149,18 +166,19 @@ def in_both(rows: Exported, letters: Exported) -> Exported:
 
 
 def ahead(offsets: Mapping[int, int], of: Mapping[int, int]) -> dict[int, int]:
-    """Those that are further than ``of``."""
+    """Return the offsets that are above those of ``of``."""
     return {
         partition: offset for partition, offset in offsets.items() if offset > of.get(partition, 0)
     }
 
 
 def at_least(own: Exported, exported: Exported) -> Exported:
-    """A table's own claim, as far as a batch reaches, and no less far than it was."""
+    """Return a table's own claim with the offsets of a batch, never below its own offsets."""
     both = {**exported.offsets}
     starts = {**exported.starts}
     epochs = {**exported.leader_epochs}
     for partition, offset in own.offsets.items():
+        # A table that is ahead keeps its own offset and the leader epoch of that offset.
         if offset >= both.get(partition, offset):
             both[partition] = offset
             epochs.pop(partition, None)

@@ -1,14 +1,15 @@
-"""Which rows of a table are of records that its topic does not have any more.
+"""Selection of the table rows whose records no longer exist in the topic.
 
-What a ``RecordDeletion``, DeleteRecords or retention has taken from a topic lies below the log
-start of its partition. A table keeps it until it is told; then a commit of its own takes the rows
-out, and versions of the table that have them go where that is asked for.
+Records below a partition's log start were removed by a ``RecordDeletion``, by DeleteRecords or by
+retention. A table keeps their rows until this deletion is requested. Then a separate commit removes
+the rows. Table versions that still contain them are removed on request.
 
-It is refused where nothing says that the rows are of those records: the topic was made anew, or the
-export itself has deleted from the topic what it had committed, so that its log start says what the
-table has, and not what it is to lose. A log start that is not known takes nothing.
+The deletion is refused if the rows may belong to other records. This is so if the topic was
+recreated, or if the export itself deleted committed records from the topic. In the second case the
+log start says what the table contains, not what it has to lose. A partition whose log start is
+unknown loses no rows.
 
-Pure, but for the protocol of the table.
+Pure, except for the protocol of the table.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,9 +22,12 @@ from tidemark_pipeline.export.maintenance import Say
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Propagated:
-    """``rows``: that went; ``expired``: versions, and ``removed``: files, with what they had;
-    ``held``: what keeps older versions still, and so their files; ``behind``: partitions whose rows
-    a batch that is under way may still bring."""
+    """Result of a deletion from a table.
+
+    ``rows``: deleted rows. ``expired``: deleted table versions. ``removed``: deleted files.
+    ``held``: references and files that still keep older versions. ``behind``:
+    partitions for which a running batch may still add such rows.
+    """
 
     rows: int = 0
     expired: int = 0
@@ -33,29 +37,37 @@ class Propagated:
 
 
 class DroppedFrom(Protocol):
-    """A table of one format, from which rows go."""
+    """Table of one format from which rows are deleted."""
 
     def found(self) -> Exported | None:
-        """How far the table is; None where no export has written it. Raises
-        :class:`ExportError`."""
+        """Return the progress of the table; None if no export has written it.
+
+        Raises :class:`ExportError`.
+        """
 
     def drop(self, where: str) -> None:
-        """The rows of a condition, in one commit."""
+        """Delete the rows that match an SQL condition, in one commit."""
 
     def drop_history(self, say: Say) -> Propagated:
-        """Every version but the newest, and so the files that have what is gone."""
+        """Delete every version but the newest, and the files that only older versions need."""
 
 
 def below(
     exported: Exported, topic_ids: Collection[str], log_starts: Mapping[int, int]
 ) -> dict[int, int]:
-    """By partition the offset below which rows go. ``topic_ids``: of the topic as it is now, one
-    where it has an id. Raises :class:`ExportError` where that is not known of the table."""
+    """Return the offset of each partition below which rows are deleted.
+
+    ``topic_ids``: IDs of the current topic, exactly one if the topic has an ID. Raises
+    :class:`ExportError` if the topic is not known to be the exported one, or if exports delete from
+    it.
+    """
+    # The log start then follows the table: it would delete all exported rows.
     if exported.deletes:
         raise ExportError(
             f"exports into the table have deleted from {exported.topic} what they had committed "
             "(--delete-after-commit): the topic's log start is no reason to drop it from the table"
         )
+    # A recreated topic has the same name and other records at the same offsets.
     if set(topic_ids) != {exported.topic_id} or not exported.topic_id:
         raise ExportError(
             f"the topic {exported.topic} is not the one that the table was exported from, or it "
@@ -65,15 +77,20 @@ def below(
 
 
 def behind(exported: Exported, gone: Mapping[int, int]) -> tuple[int, ...]:
-    """Partitions of which the table has not all that ``gone`` names: a batch may have been read
-    before it went, and come after."""
+    """Return the partitions whose rows below ``gone`` are not all in the table yet.
+
+    A batch that was read before the deletion may be committed after it.
+    """
     return tuple(
         partition for partition, start in gone.items() if exported.offsets.get(partition, 0) < start
     )
 
 
 def condition(prefix: str, gone: Mapping[int, int]) -> str:
-    """Of these rows, in SQL; ``prefix``: of the columns ``partition`` and ``offset``."""
+    """Return the SQL condition that selects the rows below the offsets of ``gone``.
+
+    ``prefix``: prefix of the columns ``partition`` and ``offset``.
+    """
     partition, offset = f"{prefix}`partition`", f"{prefix}`offset`"
     return " OR ".join(
         f"({partition} = {number} AND {offset} < {start})" for number, start in sorted(gone.items())

@@ -1,19 +1,19 @@
-"""A Delta Lake table that one job at a time writes, exactly once.
+"""Delta Lake table that one job at a time writes, exactly once.
 
-How far the table is stands in the commit that has the rows, and is read from the table's log
+The commit that adds the rows also records the table's progress, which is read from the table's log
 (:mod:`tidemark_pipeline.export.delta_log`).
 
-Delta commits an append behind whatever was committed meanwhile, by whomever. What it does refuse
-are two writes that both say of one application which transaction they are, where the second began
-before the first had ended; and it leaves out a write whose transaction is not above the last one.
-So all exports are one application, and each commit is the transaction above the last: of an older
-job's, another job has committed its number. An older job that wakes in the middle of its write is
-refused by Delta, one that wakes before it writes nothing; both then read in the log why.
+Delta accepts an append after any concurrent commit. It rejects two concurrent writes that carry
+transactions of the same application. It skips a write whose transaction is not above the
+application's last one. So all exports share one application, and each commit uses the last
+transaction plus one. A job that takes over commits the number that the older job would use next.
+Delta rejects an older job that resumes in the middle of its write, and skips the write of one that
+resumes before it. Both then find the cause in the log.
 
-A rollback changes no transaction, and Delta puts rows behind one that came since the job looked.
-The look after the write finds it.
+A rollback does not change the transaction, and Delta appends rows after a rollback that the job has
+not seen. The check of the log after each write detects it.
 
-Rows go by Spark's writer or ``MERGE``.
+Spark's writer appends rows, and ``MERGE`` upserts them.
 """
 
 import re
@@ -52,20 +52,20 @@ from tidemark_pipeline.export.upsert import configured, merge_into, refused
 
 _CONF = "spark.databricks.delta."
 _JAVA_ERRORS = (Py4JJavaError, PySparkException)
-#: Of Delta's exceptions those that another's commit is the cause of.
+#: Delta's exceptions that are caused by a concurrent commit.
 CONFLICT = re.compile(r"io\.delta\.exceptions\.(Concurrent|MetadataChanged|ProtocolChanged)\w*")
-#: What a batch changes is little of a table: files are not copied for it.
+#: A batch changes few rows, so deletion vectors replace the copying of whole files.
 _UPSERT_PROPERTIES = {"delta.enableDeletionVectors": "true"}
-#: Delta has no partitions by a function of a column. These are columns, in UTC whatever the time
-#: zone of a session.
+#: Delta cannot partition by a function of a column. These expressions fill separate columns, in UTC
+#: whatever the session's time zone is.
 _SECONDS = "unix_seconds({0})"
 _DAY = f"date_from_unix_date(CAST(floor({_SECONDS} / 86400) AS INT))"
 _HOUR = f"concat({_DAY}, '-', lpad(CAST(pmod({_SECONDS}, 86400) DIV 3600 AS STRING), 2, '0'))"
 _PERIODS = {PartitionPeriod.DAY: ("DATE", _DAY), PartitionPeriod.HOUR: ("STRING", _HOUR)}
 _NO_TABLE = "DELTA_MISSING_DELTA_TABLE"
-#: A feature that readers must know; a table has it once it needs it.
+#: Table feature that readers must support; enabled only once a column is widened.
 _WIDENING = "delta.enableTypeWidening"
-#: Of one commit, as its history tells it; a ``WRITE`` has the first three, a ``MERGE`` the rest.
+#: Metrics of one commit in the history. A ``WRITE`` has the first names, a ``MERGE`` the others.
 _ROWS = ("numOutputRows",)
 _BYTES = ("numOutputBytes", "numTargetBytesAdded")
 _FILES = ("numFiles", "numTargetFilesAdded", "numTargetDeletionVectorsAdded")
@@ -73,7 +73,7 @@ _DELETED = ("numTargetRowsDeleted",)
 
 
 class DeltaTable:
-    """``name`` as Spark knows it, such as ``delta.`/srv/lake/db/orders```."""
+    """Delta Lake table ``name`` as Spark knows it, such as ``delta.`/srv/lake/db/orders```."""
 
     def __init__(self, session: SparkSession, name: str, layout: TableLayout) -> None:
         self.name = name
@@ -82,7 +82,7 @@ class DeltaTable:
         self._job = uuid.uuid4().hex
         self._opened: History | None = None
         self._mine: Exported | None = None
-        #: The version of the table that the job has looked at, and its own last transaction.
+        #: Table version that the job has read, and the job's own last transaction.
         self._base = self._transaction = -1
         self._period: PartitionPeriod = PartitionPeriod.NONE
         self._counted = -1, 0
@@ -94,13 +94,13 @@ class DeltaTable:
         return self._opened
 
     def claim(self, topic: str, topic_id: str) -> Exported:
-        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         self._open()
         history = self._history
         nothing = self._session.table(self.name).limit(0)
         for _ in range(ATTEMPTS):
             self._base = history.refresh()
             found = history.standing()
+            # Rows without progress: an export could write their records again.
             if found is None and history.files:
                 raise ExportError(
                     f"{self.name} has rows, and no commit says which of the topic they are: "
@@ -110,6 +110,7 @@ class DeltaTable:
                 *(found, topic, topic_id, self._job, self._layout.mode),
                 deletes=self._layout.deletes,
             )
+            # The next transaction fences every older job: Delta rejects or skips its writes.
             number = history.transaction + 1
             try:
                 self._append(nothing, say(mine, self._base, claim=True), number)
@@ -117,6 +118,7 @@ class DeltaTable:
                 if not CONFLICT.search(str(error)):
                     raise
                 continue
+            # Delta may have skipped the write. Only the log shows whether this job owns the table.
             self._base = history.refresh()
             if history.standing() == mine:
                 self._mine, self._transaction = mine, number
@@ -124,11 +126,11 @@ class DeltaTable:
         raise contended(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
-        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         if self._mine is None:
             raise ExportError("claim the table first")
         for _ in range(ATTEMPTS):
             self._check_ours()
+            # A failed write may still have been committed, so the log decides in either case.
             before, failed = self._base, None
             try:
                 self.write(frame, exported)
@@ -136,10 +138,11 @@ class DeltaTable:
                 failed = error
             now = self._history.refresh()
             found = self._history.standing(now - before + 1)
-            if found == exported:  # though nobody may have said so
+            if found == exported:  # committed, even if the writer raised an error
                 self._base = now
                 self._mine, self._transaction = exported, self._transaction + 1
                 return self._written(now - before)
+            # Not committed: retry after a conflict if the job still owns the table.
             check_ours(self._mine, found)
             self._base = now
             if failed is not None and not CONFLICT.search(str(failed)):
@@ -147,8 +150,9 @@ class DeltaTable:
         raise contended(self.name)
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
-        """Rows, and how far the table is with them."""
+        """Write rows and the progress of the table in one commit."""
         frame = bounded(frame, self._layout.kafka)
+        # The table's period column is written by the job.
         if self._period is not PartitionPeriod.NONE:
             _, expression = _PERIODS[self._period]
             value = f.expr(expression.format(self._layout.of_record("timestamp")))
@@ -167,7 +171,6 @@ class DeltaTable:
             merge_into(self.name, frame, self._layout, f"tidemark_job_{self._job}")
 
     def columns(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.export.table.NamedTable`."""
         try:
             if not self._session.catalog.tableExists(self.name):
                 return None
@@ -175,14 +178,15 @@ class DeltaTable:
             if _NO_TABLE not in str(error):
                 raise
             return None
+        # Period columns belong to the partitioning, not to the schema of values.
         of_periods = PERIOD_COLUMNS.values()
         found = self._session.table(self.name).schema
         return StructType([column for column in found if column.name not in of_periods])
 
     def grow(self, needed: Sequence[Added | Widened]) -> bool:
-        """See :class:`~tidemark_pipeline.export.table.NamedTable`. Each kind of change is a commit
-        or two of its own."""
+        """Add and widen columns; each kind of change takes one or two commits."""
         self._check_ours()
+        # All new columns are one statement, so a reader sees all of them or none.
         added = [
             f"{quoting.path_of(*change.path)} {quoting.type_of(change.type)}"
             for change in needed
@@ -190,6 +194,7 @@ class DeltaTable:
         ]
         widened = [change for change in needed if isinstance(change, Widened)]
         changes = [f"ADD COLUMNS ({', '.join(added)})"] if added else []
+        # Type widening needs a table feature, and one statement for each column.
         if widened:
             changes.append(f"SET TBLPROPERTIES ('{_WIDENING}'='true')")
         changes += [
@@ -199,6 +204,7 @@ class DeltaTable:
         try:
             for change in changes:
                 self._session.sql(f"ALTER TABLE {self.name} {change}")
+        # Lost a race: the caller reads the columns again.
         except _JAVA_ERRORS as error:
             if not CONFLICT.search(str(error)):
                 raise
@@ -206,30 +212,30 @@ class DeltaTable:
         return True
 
     def standing(self) -> Exported:
-        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         self._check_ours()
         assert self._mine is not None
         return self._mine
 
     def counts(self) -> RowCounts:
-        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         version = self._history.version
-        if self._counted[0] != version:  # which Delta answers by its log alone
+        if self._counted[0] != version:  # Delta counts from its log, without reading files
             self._counted = version, self._session.table(self.name).count()
         return RowCounts(rows=self._counted[1])
 
     def close(self) -> None:
-        """See :class:`~tidemark_pipeline.export.table.TargetTable`. A job leaves nothing."""
+        """Do nothing: a job leaves nothing but the table."""
 
     def _open(self) -> None:
         layout = self._layout
         if layout.partitioning.buckets:
             raise ExportError("Delta Lake has no buckets of a key: leave them out")
+        # Partition by a column of its own, because Delta has no partition transforms.
         columns, by = layout.columns, ""
         if layout.partitioning.period is not PartitionPeriod.NONE:
             name = PERIOD_COLUMNS[layout.partitioning.period]
             kind, _ = _PERIODS[layout.partitioning.period]
             columns, by = f"{columns}, {name} {kind}", f" PARTITIONED BY ({name})"
+        # Explicit table properties override the defaults of an upsert.
         upserts = _UPSERT_PROPERTIES if layout.mode is WriteMode.UPSERT else {}
         properties = ", ".join(
             f"{quoting.literal(name)}={quoting.literal(value)}"
@@ -239,6 +245,7 @@ class DeltaTable:
             f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}) USING delta{by}"
             f"{f' TBLPROPERTIES ({properties})' if properties else ''}"
         )
+        # An existing table keeps its partitioning, whatever the layout says.
         there = self._session.table(self.name).columns
         self._period = next(
             (p for p, c in PERIOD_COLUMNS.items() if c in there), PartitionPeriod.NONE
@@ -250,15 +257,16 @@ class DeltaTable:
         writer.option("txnAppId", APPLICATION).option("txnVersion", str(number)).append()
 
     def _check_ours(self) -> None:
-        """And see the table as it is."""
+        """Read the table's state; raise :class:`Superseded` if this job no longer owns it."""
         assert self._mine is not None
         now = self._history.refresh()
         if now != self._base:
             check_ours(self._mine, self._history.standing(now - self._base + 1))
-            self._base = now  # only then: what was refused once is refused again
+            self._base = now  # only after the check: a refusal is repeated
 
     def _written(self, commits: int) -> Written:
-        """By the newest export among so many commits."""
+        """Return the metrics of this job's commit among the newest ``commits``."""
+        # Maintenance may have committed after the export.
         metrics = next(
             entry.metrics
             for entry in self._history.commits(commits)

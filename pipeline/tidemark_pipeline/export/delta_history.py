@@ -1,5 +1,7 @@
-"""A Delta table's log, asked through Spark: commits by ``DESCRIBE HISTORY``, and what no statement
-tells (the table's version, the transaction of an application) by Delta's ``DeltaLog`` through py4j.
+"""Log of a Delta table, read through Spark.
+
+Commits come from ``DESCRIBE HISTORY``. No statement returns the table's version or the transaction
+of an application, so these come from Delta's ``DeltaLog`` through py4j.
 """
 
 from collections.abc import Iterator
@@ -10,14 +12,14 @@ from pyspark.sql import SparkSession
 from tidemark_pipeline.export.delta_log import DeltaCommit, standing
 from tidemark_pipeline.export.export_progress import Exported
 
-#: As which all exports are known to Delta.
+#: Application ID that all exports share in Delta.
 APPLICATION = "tidemark"
-#: How many commits are asked for first, and so many times more where they were not enough.
+#: Commits in the first query, and the factor for each further one.
 _FIRST, _MORE = 20, 10
 
 
 class History:
-    """Of the table ``name``, as of the last :meth:`refresh`."""
+    """History of the table ``name``, as of the last :meth:`refresh`."""
 
     def __init__(self, session: SparkSession, name: str) -> None:
         self._session, self._name = session, name
@@ -29,38 +31,44 @@ class History:
         self.refresh()
 
     def refresh(self) -> int:
-        """See the table as it is; its version."""
+        """Read the table's current state; return its version."""
+        # Scala's default arguments are not visible from Python.
         defaults = (getattr(self._log, f"update$default${number}")() for number in (1, 2, 3))
         self._snapshot = self._log.update(*defaults)
         return self.version
 
     @property
     def version(self) -> int:
-        """Of the table."""
         return int(self._snapshot.version())
 
     @property
     def files(self) -> int:
-        """Of data."""
+        """Return the number of data files."""
         return int(self._snapshot.numOfFiles())
 
     @property
     def transaction(self) -> int:
-        """The last one of all exports; -1: there is none."""
+        """Return the last transaction of all exports; -1 if there is none."""
         found = self._snapshot.transactions().get(APPLICATION)
         return int(found.get()) if found.isDefined() else -1
 
     def standing(self, look_at: int = _FIRST) -> Exported | None:
-        """How far the table is (:func:`~tidemark_pipeline.export.delta_log.standing`).
-        ``look_at``: as many commits will do, mostly."""
+        """Return the table's progress (:func:`~tidemark_pipeline.export.delta_log.standing`).
+
+        ``look_at``: number of commits that usually suffices.
+        """
         return standing(self.commits(look_at), lambda: self.transaction)
 
     def commits(self, count: int) -> Iterator[DeltaCommit]:
-        """From the newest on; ``count`` are asked for, and more where these were not enough."""
+        """Yield commits from the newest to the oldest.
+
+        The first query reads ``count`` commits; further ones read more as needed.
+        """
         oldest = self.version + 1
         while oldest:
             rows = self._session.sql(f"DESCRIBE HISTORY {self._name} LIMIT {count}").collect()
             for row in rows:
+                # A larger query returns the newer commits again.
                 if row["version"] < oldest:
                     oldest = row["version"]
                     yield DeltaCommit(

@@ -1,18 +1,18 @@
-"""How far a Delta table is, by the log of its commits.
+"""Progress of a Delta table, from the log of its commits.
 
-An export's commit says so in its ``userMetadata``, as JSON: the properties of
-:class:`~tidemark_pipeline.export.export_progress.Exported`, and the version of the table that the
-job had looked at before it wrote. The newest of them counts, unless the table was rolled back
-since: a ``RESTORE`` makes it what it was at a version, and then what was said then counts.
+An export's commit records in ``userMetadata``, as JSON, the properties of
+:class:`~tidemark_pipeline.export.export_progress.Exported` and its base: the table version that the
+job had read before it wrote. The newest record counts. After a ``RESTORE`` the newest record of the
+restored version counts.
 
-Delta puts rows that nobody has read behind whatever was committed since the write began. Against
-another export that is fenced by a transaction's version (:mod:`tidemark_pipeline.export.delta`); of
-a rollback that came between the look and the write the log tells, and the rows that were rolled
-back are missing for good. That is refused here, by whoever looks next.
+Delta appends rows after any commit made since the write began. A transaction fences this against
+other exports (:mod:`tidemark_pipeline.export.delta`). A rollback between the job's check and its
+write is visible in the log only. The rolled-back rows are then missing, so the next reader of the
+log raises an error.
 
-A log that is cleaned (``delta.logRetentionDuration``) forgets. So maintenance says again, in its
-own commits, how far the table is (``carried``), with the transaction's version that it read: it
-counts where that still is the newest and nothing better is there.
+Delta removes old log entries (``delta.logRetentionDuration``). So maintenance repeats the progress
+in its own commits (``carried``), with the transaction that it read. A carried record counts if that
+transaction is still the newest and no export's own record is found.
 
 Pure.
 """
@@ -26,13 +26,13 @@ from tidemark_pipeline.export.export_progress import Exported, ExportError
 _BASE, _CLAIM, _CARRIED = "tidemark.base", "tidemark.claim", "tidemark.carried"
 _RESTORE, _WRITE = "RESTORE", "WRITE"
 _DYNAMIC = "isDynamicPartitionOverwrite"
-#: What begins a table anew, whatever was there.
+#: Operations that replace the table, so earlier progress does not count.
 _ANEW = ("CREATE", "REPLACE", "CLONE", "CONVERT")
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommit:
-    """As ``DESCRIBE HISTORY`` shows it. ``said``: its ``userMetadata``."""
+    """Commit as ``DESCRIBE HISTORY`` shows it. ``said``: its ``userMetadata``."""
 
     version: int
     operation: str
@@ -42,13 +42,15 @@ class DeltaCommit:
 
     @property
     def is_rollback(self) -> bool:
-        """To an older version."""
+        """Return whether the commit restores an older version."""
         return self.operation == _RESTORE
 
     @property
     def is_anew(self) -> bool:
-        """Return whether earlier offsets are invalid, also because all rows were overwritten,
-        perhaps with those of an older version."""
+        """Return whether earlier progress does not count after this commit.
+
+        An overwrite of all rows is included, because the new rows may be those of an older version.
+        """
         if self.operation == _WRITE:
             is_partial = self.parameters.get("predicate") or self.parameters.get(_DYNAMIC)
             return self.parameters.get("mode") == "Overwrite" and is_partial in (None, "false")
@@ -56,7 +58,9 @@ class DeltaCommit:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What an export or its maintenance has said; empty where neither has."""
+        """Return the properties that an export or its maintenance recorded; empty if there are
+        none.
+        """
         try:
             found = json.loads(self.said or "")
         except ValueError:
@@ -67,12 +71,12 @@ class DeltaCommit:
 
 
 class Lost(ExportError):
-    """The log has forgotten how far the table is."""
+    """Raised when the log no longer contains the table's progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """By a commit of an export, or of maintenance (``carried``), which had looked at ``base``."""
+    """Progress recorded by an export, or carried by maintenance, that had read version ``base``."""
 
     exported: Exported
     version: int
@@ -81,29 +85,34 @@ class _Said:
 
 
 def say(exported: Exported, base: int, *, claim: bool = False) -> str:
-    """The ``userMetadata`` of a commit that an export makes having looked at version ``base``;
-    ``claim``: it has no rows."""
+    """Return the ``userMetadata`` of an export's commit after it read version ``base``.
+
+    ``claim``: the commit has no rows.
+    """
     more = {_BASE: str(base), **({_CLAIM: "true"} if claim else {})}
     return json.dumps({**exported.to_properties(), **more})
 
 
 def carry(exported: Exported, base: int, transaction: int) -> str:
-    """The ``userMetadata`` of maintenance that has looked at version ``base`` and found both."""
+    """Return the ``userMetadata`` of maintenance that read ``base`` and ``transaction``."""
     more = {_BASE: str(base), _CARRIED: str(transaction)}
     return json.dumps({**exported.to_properties(), **more})
 
 
 def standing(commits: Iterable[DeltaCommit], transaction: Callable[[], int]) -> Exported | None:
-    """How far the table is; None where no export has committed since it was made. ``commits``: from
-    the newest on, as many as there are. ``transaction``: the version of the export's transaction as
-    the table has it, which is seldom asked for. Raises :class:`Lost`, and :class:`ExportError`
-    where rows were written over a rollback."""
+    """Return the table's progress; None if no export has committed since the table was created.
+
+    ``commits``: all commits, newest first. ``transaction``: returns the table's last transaction of
+    exports; called only if a carried record is found. Raises :class:`Lost`, and
+    :class:`ExportError` if rows were written after an unseen rollback.
+    """
     reading = _Reading(transaction)
     oldest = 0
     for commit in commits:
         oldest = commit.version
         if reading.ends_at(commit):
             return reading.exported
+    # The log was cleaned if its oldest commit is not version 0.
     if reading.exported is None and oldest > 0:
         raise Lost(
             "the table's log does not go back to its last export (delta.logRetentionDuration), so "
@@ -113,24 +122,26 @@ def standing(commits: Iterable[DeltaCommit], transaction: Callable[[], int]) -> 
 
 
 class _Reading:
-    """Of a log, backwards."""
+    """State of reading a log from the newest commit to the oldest."""
 
     def __init__(self, transaction: Callable[[], int]) -> None:
         self._transaction = transaction
-        self._before: int | None = None  # what is not older was rolled back
+        self._before: int | None = None  # commits from this version on were rolled back
         self._real: _Said | None = None
         self._carried: _Said | None = None
 
     @property
     def exported(self) -> Exported | None:
-        """As far as it was read."""
+        """Return the progress found so far; an export's own record takes precedence."""
         found = self._real or self._carried
         return found.exported if found is not None else None
 
     def ends_at(self, commit: DeltaCommit) -> bool:
-        """Whether there is nothing more to read than this one."""
+        """Return whether the progress is decided once this commit is read."""
+        # Rolled-back commits do not count.
         if self._before is not None and commit.version >= self._before:
             return False
+        # No rollback happened between the export's check and its write.
         if self._real is not None and commit.version <= self._real.base:
             return True
         if commit.is_anew or commit.is_rollback:
@@ -141,12 +152,14 @@ class _Reading:
         return False
 
     def _begin_again(self, commit: DeltaCommit) -> None:
+        # The export had not seen this rollback, and rows below its offsets are missing.
         if self._real is not None and not self._real.is_claim:
             raise _written_over(commit, self._real.version)
-        self._real = None  # a claim of what is no more
+        self._real = None  # a claim of a state that was rolled back
         if commit.is_anew:
             self._carried = None
             return
+        # Maintenance had not seen this rollback, so its progress is outdated.
         if self._carried is not None and commit.version > self._carried.base:
             self._carried = None
         self._before = _restored(commit) + 1
@@ -160,6 +173,7 @@ class _Reading:
         if _CARRIED not in said:
             self._real = found
             return
+        # Only the newest carried record counts, and only if no export has committed since.
         first = self._carried is None and self._before is None
         if first and int(said[_CARRIED]) == self._transaction():
             self._carried = found
@@ -167,7 +181,7 @@ class _Reading:
 
 def _restored(rollback: DeltaCommit) -> int:
     version = rollback.parameters.get("version")
-    if version is None:  # a time, as a clock showed it that nobody knows
+    if version is None:  # a clock time, which does not identify a version
         raise ExportError(
             f"the table was rolled back to a time ({rollback.parameters.get('timestamp')}): "
             "RESTORE it TO VERSION AS OF the version that it is to be"

@@ -1,12 +1,11 @@
-"""The upkeep of a Delta Lake table: ``OPTIMIZE`` and ``VACUUM``.
+"""Maintenance of a Delta Lake table: ``OPTIMIZE`` and ``VACUUM``.
 
-Delta removes old commits of its log by itself, and with them what they said of exports. So both
-statements say again, in their own commits, how far the table is
-(:func:`~tidemark_pipeline.export.delta_log.carry`).
+Delta removes old commits from its log, and the exports' progress with them. So both statements
+repeat the progress in their own commits (:func:`~tidemark_pipeline.export.delta_log.carry`).
 
-``VACUUM`` does not tell orphans from files of versions that expire: both go at one age, which Delta
-wants to be at least what the table's ``delta.deletedFileRetentionDuration`` says, a week
-where it says nothing, so that nobody's unfinished write is among them.
+``VACUUM`` does not distinguish orphans from files of expired versions, so one age applies to both.
+Delta requires at least the table's ``delta.deletedFileRetentionDuration``, by default one week, so
+that files of unfinished writes are kept.
 """
 
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ _LOOK_AT = 5
 
 
 def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Say) -> Maintained:
-    """``name`` as Spark knows it, such as ``delta.`/srv/lake/db/orders```."""
+    """Maintain the table ``name`` as Spark knows it, such as ``delta.`/srv/lake/db/orders```."""
     history = History(session, name)
     compacted = into = removed = 0
     if upkeep.compact:
@@ -36,6 +35,7 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
             (done,) = session.sql(f"OPTIMIZE {name}").select("metrics.*").collect()
         compacted, into = done["numFilesRemoved"], done["numFilesAdded"]
     if upkeep.keep is not None:
+        # One age applies to expired and orphaned files, so the longer one is used.
         age = max(upkeep.keep, upkeep.orphans or timedelta())
         say(f"files that no version of the last {age} needs are removed")
         removed = vacuum(session, name, history, "FULL", age / timedelta(hours=1))
@@ -43,14 +43,18 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
 
 
 def vacuum(session: SparkSession, name: str, history: History, kind: str, hours: float) -> int:
-    """Files that are removed. ``kind``: ``FULL``, or ``LITE``, those alone of which the table's log
-    says that they are no longer its own."""
+    """Run ``VACUUM`` and return the number of deleted files.
+
+    ``kind``: ``FULL``, or ``LITE`` to delete only files that the table's log records as removed.
+    """
     settings = {_LOG_VACUUM: "true"}
+    # LITE deletes no orphans, so files of unfinished writes are safe at any age.
     if kind == "LITE":
         settings[_CHECK] = "false"
     with carrying(session, history), configured(session, settings):
         session.sql(f"VACUUM {name} {kind} RETAIN {hours} HOURS").collect()
     history.refresh()
+    # The statement returns no count; its end is one of the newest commits.
     return next(
         int(commit.metrics.get("numDeletedFiles", 0))
         for commit in history.commits(_LOOK_AT)
@@ -60,7 +64,7 @@ def vacuum(session: SparkSession, name: str, history: History, kind: str, hours:
 
 @contextmanager
 def carrying(session: SparkSession, history: History) -> Iterator[None]:
-    """What is committed says how far the table is; nothing where no export has committed."""
+    """Make commits in this context repeat the table's progress, if an export has recorded any."""
     base = history.refresh()
     exported = history.standing()
     if exported is None:

@@ -1,12 +1,12 @@
-"""Rows of records that are gone, dropped from a Delta Lake table, and from its history.
+"""Deletion of rows of deleted records from a Delta Lake table and from its history.
 
-Each commit says again how far the table is (:func:`~tidemark_pipeline.export.delta_log.carry`), as
-all maintenance does; where a job has committed meanwhile, what it said counts.
+Each commit repeats the table's progress (:func:`~tidemark_pipeline.export.delta_log.carry`), as all
+maintenance does. If a job commits at the same time, its own record takes precedence.
 
-Files are written anew: a deletion vector would leave the rows in the file. Of versions that are to
-go at once, files go that the table's log says were removed (``VACUUM … LITE``). A full ``VACUUM``
-would look for files that no version names, and those of a batch that is not committed yet are among
-them.
+Files are rewritten, because a deletion vector would leave the rows in the file. To delete older
+versions at once, ``VACUUM … LITE`` removes the files that the table's log records as removed. A
+full ``VACUUM`` looks for files that no version names, which includes files of a batch that is not
+committed yet.
 """
 
 from collections.abc import Callable
@@ -30,20 +30,19 @@ _NO_VECTORS = {"spark.databricks.delta.delete.deletionVectors.persistent": "fals
 
 
 class DeltaPropagation:
-    """In the table ``name`` as Spark knows it, such as ``delta.`/srv/lake/db/orders```."""
+    """Deletion from the table ``name`` as Spark knows it, such as
+    ``delta.`/srv/lake/db/orders```.
+    """
 
     def __init__(self, session: SparkSession, name: str) -> None:
         self._session, self._name = session, name
         self._history = History(session, name)
 
     def found(self) -> Exported | None:
-        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
         self._history.refresh()
         return self._history.standing()
 
     def drop(self, where: str) -> None:
-        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
-
         def delete() -> None:
             with configured(self._session, _NO_VECTORS):
                 self._session.sql(f"DELETE FROM {self._name} WHERE {where}").collect()
@@ -51,8 +50,8 @@ class DeltaPropagation:
         self._until_done(delete)
 
     def drop_history(self, say: Say) -> Propagated:
-        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
         say("files with rows that are marked as deleted are written anew")
+        # Rows that upserts marked in deletion vectors are still in their files.
         reorganize = f"REORG TABLE {self._name} APPLY (PURGE)"
         self._until_done(lambda: self._session.sql(reorganize).collect())
         say("files of older versions are removed")
@@ -70,6 +69,7 @@ class DeltaPropagation:
     def _until_done(self, do: Callable[[], object]) -> None:
         for _ in range(ATTEMPTS):
             try:
+                # The progress is read again for each attempt: a job may have committed since.
                 with carrying(self._session, self._history):
                     do()
             except _JAVA_ERRORS as error:

@@ -1,8 +1,8 @@
-"""What a table needs before it can hold rows of a schema, and what no table can be made to hold.
+"""Column changes that a table needs to hold rows of a schema.
 
-A column may be added, and widened where every value that it has keeps its meaning: int to bigint,
-float to double, a decimal to more digits of the same scale. That is what Iceberg and Delta do
-without touching a file. Everything else would change what is there already, and is refused.
+A column may be added. It may be widened if every value keeps its meaning: int to bigint, float to
+double, a decimal to more digits of the same scale. Iceberg and Delta make these changes without
+rewriting files. Any other change would alter existing values, and is refused.
 
 Pure.
 """
@@ -32,20 +32,22 @@ Change = Added | Widened
 
 
 def changes(table: StructType, wanted: StructType) -> list[Change]:
-    """What makes a table of these columns hold rows of ``wanted``; columns that ``wanted`` has not
-    stay. Raises :class:`ExportError` where nothing does."""
+    """Return the changes after which the table's columns hold rows of ``wanted``.
+
+    Columns that ``wanted`` lacks stay. Raises :class:`ExportError` if no change is sufficient.
+    """
     return list(_of_struct((), table, wanted))
 
 
 def applied(table: StructType, wanted: StructType) -> StructType:
-    """The columns with the changes made."""
+    """Return the table's columns after the changes."""
     made = _applied(table, wanted)
     assert isinstance(made, StructType)
     return made
 
 
 def check_allowed(found: list[Change], evolution: Evolution) -> None:
-    """Raises :class:`ExportError` where there is something to change, and it is not asked for."""
+    """Raise :class:`ExportError` if there are changes and the evolution refuses them."""
     if found and evolution is Evolution.REFUSE:
         told = "; ".join(map(text, found[:5])) + ("; …" if len(found) > 5 else "")
         raise ExportError(
@@ -55,7 +57,7 @@ def check_allowed(found: list[Change], evolution: Evolution) -> None:
 
 
 def text(change: Change) -> str:
-    """For people."""
+    """Describe a change in a log line or an error."""
     path = ".".join(change.path)
     if isinstance(change, Added):
         return f"{path} {quoting.type_of(change.type)} is added"
@@ -65,6 +67,7 @@ def text(change: Change) -> str:
 
 def _of_struct(path: tuple[str, ...], table: StructType, wanted: StructType) -> Iterator[Change]:
     columns = {field.name: field for field in table}
+    # Spark compares names without case, so such a column could not be added.
     by_fold = {folded(column.name): column.name for column in table}
     for field in wanted:
         where = (*path, field.name)
@@ -76,6 +79,7 @@ def _of_struct(path: tuple[str, ...], table: StructType, wanted: StructType) -> 
                 "only: rename the column (ALTER TABLE … RENAME COLUMN), or the field"
             )
         else:
+            # An added column would be empty in older rows. Renaming keeps their values.
             old = next((a for a in field.metadata.get(ALIASES, ()) if a in columns), None)
             if old is not None:
                 raise ExportError(
@@ -102,7 +106,9 @@ def _of_type(path: tuple[str, ...], table: DataType, wanted: DataType) -> Iterat
 
 
 def is_wider(narrow: DataType, wide: DataType) -> bool:
-    """Has every value of ``narrow`` the same meaning in ``wide``, and do tables widen it so?"""
+    """Return whether tables can widen ``narrow`` to ``wide`` so that all values keep their
+    meaning.
+    """
     if isinstance(narrow, DecimalType) and isinstance(wide, DecimalType):
         return narrow.scale == wide.scale and narrow.precision < wide.precision
     pairs = (IntegerType, LongType), (FloatType, DoubleType)
@@ -111,6 +117,7 @@ def is_wider(narrow: DataType, wide: DataType) -> bool:
 
 def _refused(path: tuple[str, ...], table: DataType, wanted: DataType) -> ExportError:
     where, had, wants = ".".join(path), quoting.type_of(table), quoting.type_of(wanted)
+    # Distinguish a narrowed field from an unrelated type: the remedies differ.
     if is_wider(wanted, table):
         why = f"a column cannot be narrowed from {had} to {wants}"
         remedy = f"let the schema have {had} again"
@@ -125,6 +132,7 @@ def _refused(path: tuple[str, ...], table: DataType, wanted: DataType) -> Export
 
 def _applied(table: DataType, wanted: DataType) -> DataType:
     if isinstance(table, StructType) and isinstance(wanted, StructType):
+        # Existing columns keep their order and attributes; new ones follow.
         there = {field.name: field for field in wanted}
         fields = [
             StructField(
@@ -139,6 +147,7 @@ def _applied(table: DataType, wanted: DataType) -> DataType:
         ]
         had = set(table.fieldNames())
         return StructType(fields + [field for field in wanted if field.name not in had])
+    # Elements and map values are widened; keys never change.
     if isinstance(table, ArrayType) and isinstance(wanted, ArrayType):
         return ArrayType(_applied(table.elementType, wanted.elementType))
     if isinstance(table, MapType) and isinstance(wanted, MapType):

@@ -1,12 +1,12 @@
-"""How far a table has a topic, as the table's own commit says it.
+"""Progress of an export: how far a table has a topic, recorded in the table's own commits.
 
-Rows and offsets that are committed together cannot part: whoever was killed goes on from what the
-table has, and no checkpoint is asked. The epoch and the job say who committed last. A job that
-starts commits an epoch above the one it found, so that an older job which still runs, or wakes,
-sees that it was superseded.
+Rows and offsets are committed together, so they cannot differ. A job that was killed resumes from
+the table's offsets, without a checkpoint. The epoch and the job identify the last committer. A job
+that starts commits an epoch above the one it found. An older job that still runs detects from it
+that it was superseded.
 
-Pure. The properties are those of a snapshot's summary in Iceberg; any table whose commits carry
-text can have them.
+Pure. The properties are those of a snapshot's summary in Iceberg. Any table whose commits carry
+text can store them.
 """
 
 import json
@@ -30,11 +30,11 @@ _TOPIC, _TOPIC_ID, _OFFSETS, _STARTS, _EPOCH, _JOB, _MODE, _DELETES, _LEADER_EPO
 
 
 class Superseded(ExportError):
-    """Another job has taken the table over."""
+    """Raised when another job has taken over the table, or the table was rolled back."""
 
 
 class WriteMode(StrEnum):
-    """How rows get into a table: every record is one, or the last of each key."""
+    """Write mode of a table: a row for each record, or for the last record of each key."""
 
     APPEND = "append"
     UPSERT = "upsert"
@@ -42,13 +42,16 @@ class WriteMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """``offsets``: by partition the first that the table has not. ``starts``: from there on up to
-    ``offsets`` it has all that the topic had, without a gap; of a partition that is not named that
-    is not known. ``topic_id``: of the tier's topic, empty where only brokers are read. ``epoch``:
-    counts the jobs; 0 is none yet. ``deletes``: a job has deleted from the topic what it had
-    committed (:mod:`tidemark_pipeline.export.record_deletion`), or was about to. ``leader_epochs``:
-    epoch of each offset (:class:`~tidemark.log_lineage.ReadPosition`); older versions recorded
-    none."""
+    """Progress of a table.
+
+    ``offsets``: first offset of each partition that the table does not have. ``starts``: offset
+    from which the table has all records of the partition up to ``offsets``, without a gap; unknown
+    for a partition that is missing. ``topic_id``: ID of the tier's topic, empty if only brokers are
+    read. ``epoch``: number of jobs so far; 0 before the first. ``deletes``: a job has deleted
+    committed records from the topic, or was about to
+    (:mod:`tidemark_pipeline.export.record_deletion`). ``leader_epochs``: epoch of each offset
+    (:class:`~tidemark.log_lineage.ReadPosition`); older versions recorded none.
+    """
 
     topic: str
     topic_id: str = ""
@@ -61,7 +64,7 @@ class Exported:
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
 
     def taken_by(self, job: str) -> "Exported":
-        """The same, claimed by a job that starts."""
+        """Return the progress as claimed by a job that starts."""
         return replace(self, epoch=self.epoch + 1, job=job)
 
     def reaching(
@@ -70,16 +73,21 @@ class Exported:
         starts: Mapping[int, int] | None = None,
         leader_epochs: Mapping[int, int] | None = None,
     ) -> "Exported":
-        """The same after a commit. No partition goes back, and none is forgotten. ``starts``: of
-        partitions that are new, where they were begun; else it is known from now on only.
-        ``leader_epochs``: of ``offsets``. An unchanged offset keeps its epoch, because nothing
-        proves that it belongs to a later one."""
+        """Return the progress after a commit.
+
+        All partitions are kept. ``starts``: first exported offset of new partitions; by default
+        their new offset. ``leader_epochs``: epochs of ``offsets``. An unchanged offset keeps its
+        epoch, because nothing proves that it belongs to a later one. Raises :class:`ExportError` if
+        an offset would decrease.
+        """
+        # Committing lower offsets would export the records in between twice.
         for partition, offset in self.offsets.items():
             if offsets.get(partition, offset) < offset:
                 raise ExportError(
                     f"{self.topic}-{partition} is exported to offset {offset}, "
                     f"and a commit would go back to {offsets[partition]}"
                 )
+        # Known partitions keep their start, so a batch never hides an earlier gap.
         both = {**self.offsets, **offsets}
         given = starts or {}
         since = {
@@ -88,6 +96,7 @@ class Exported:
             else given.get(partition, offset)
             for partition, offset in both.items()
         }
+        # Take epochs of changed offsets from the batch, the others from this progress.
         stays = {part for part, offset in both.items() if self.offsets.get(part) == offset}
         kept = {part: epoch for part, epoch in self.leader_epochs.items() if part in stays}
         new = {part: epoch for part, epoch in (leader_epochs or {}).items() if part not in stays}
@@ -98,19 +107,19 @@ class Exported:
         return ReadPosition(self.offsets.get(partition, 0), self.leader_epochs.get(partition))
 
     def since(self, partition: int) -> int:
-        """From there on the table surely has all up to its offset of the partition."""
+        """Return the offset from which the table surely has all records of the partition."""
         return self.starts.get(partition, self.offsets.get(partition, 0))
 
     def with_gap(self) -> "Exported":
-        """The same, where records may have been left out that the topic still has."""
+        """Return the progress after records that the topic still has may have been left out."""
         return replace(self, starts=dict(self.offsets))
 
     def lag(self, ends: Mapping[int, int]) -> int:
-        """Offsets that the topic has, whose partitions end at ``ends``, and the table has not."""
+        """Return the number of offsets up to ``ends`` that the table does not have."""
         return sum(max(0, end - self.offsets.get(partition, 0)) for partition, end in ends.items())
 
     def to_properties(self) -> dict[str, str]:
-        """As a commit carries it."""
+        """Return the properties that a commit carries."""
         return {
             _TOPIC: self.topic,
             _TOPIC_ID: self.topic_id,
@@ -125,7 +134,10 @@ class Exported:
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> "Exported | None":
-        """And back; None where a commit is no export's. Raises :class:`ExportError`."""
+        """Return the progress in a commit's properties; None if no export made the commit.
+
+        Raises :class:`ExportError` if a property is malformed.
+        """
         if _EPOCH not in properties:
             return None
         try:
@@ -135,6 +147,7 @@ class Exported:
                 offsets=_numbers(properties[_OFFSETS]),
                 epoch=int(properties[_EPOCH]),
                 job=properties[_JOB],
+                # Older versions recorded no mode, starts or leader epochs.
                 mode=WriteMode(properties.get(_MODE) or WriteMode.APPEND),
                 starts=_numbers(properties.get(_STARTS) or "{}"),
                 deletes=properties.get(_DELETES) == "true",
@@ -165,10 +178,14 @@ def begin(
     *,
     deletes: bool = False,
 ) -> Exported:
-    """What a job claims that finds ``found`` in the table. Raises :class:`ExportError` where the
-    table is another topic's, or its rows were written in another mode."""
+    """Return the claim of a job that finds the progress ``found`` in the table.
+
+    Raises :class:`ExportError` if the table belongs to another topic, or its rows were written in
+    another mode.
+    """
     if found is None:
         return Exported(topic, topic_id, mode=mode, deletes=deletes).taken_by(job)
+    # Appended and upserted rows in one table would have two meanings.
     if found.mode is not mode:
         raise ExportError(
             f"the table was exported to with the mode {found.mode}: go on with that, "
@@ -178,14 +195,15 @@ def begin(
         raise ExportError(
             f"the table is of the topic {found.topic}, not of {topic}: name another table"
         )
+    # A recreated topic has other records at the same offsets.
     check_topic(found, topic_id)
     taken = found.taken_by(job)
+    # Keep a known topic ID and a recorded deletion, even if this job has neither.
     return replace(taken, topic_id=topic_id or found.topic_id, deletes=deletes or found.deletes)
 
 
 def check_topic(exported: Exported, topic_id: str) -> None:
-    """The topic that is there now is the one that the table is of, as far as is known, or
-    :class:`ExportError` is raised."""
+    """Raise :class:`ExportError` if the topic was recreated; an unknown ID passes."""
     if exported.topic_id and topic_id and exported.topic_id != topic_id:
         raise ExportError(
             f"the topic {exported.topic} was deleted and made anew since it was exported: "
@@ -206,9 +224,10 @@ def check_lineage(exported: Exported, diverged: Mapping[int, int]) -> None:
 
 
 def check_ours(mine: Exported, found: Exported | None) -> None:
-    """The table stands where this job has left it, or :class:`Superseded` is raised."""
+    """Raise :class:`Superseded` unless the table is as this job left it."""
     if found == mine:
         return
+    # An older or missing epoch is not a newer job: the table itself went back.
     if found is None or found.epoch < mine.epoch or found.job == mine.job:
         raise Superseded("the table was rolled back or emptied while it is exported to: begin anew")
     raise Superseded(

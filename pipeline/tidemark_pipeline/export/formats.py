@@ -1,7 +1,6 @@
-"""The formats of tables that an export can write: what each needs of Spark before there is a
-session.
+"""Table formats that an export can write, and the Spark configuration that each needs.
 
-No Spark is needed to ask.
+Usable without Spark, because the configuration is needed before a session exists.
 """
 
 from collections.abc import Mapping
@@ -10,14 +9,14 @@ from pathlib import Path
 
 
 class Format(StrEnum):
-    """Of a table."""
+    """Table format of an export."""
 
     ICEBERG = "iceberg"
     DELTA = "delta"
 
 
 _ICEBERG = "1.12.0"
-#: What goes with PySpark 4.1; all Apache-2.0. Iceberg's brings all it needs, but for S3.
+#: Packages for PySpark 4.1, all Apache-2.0. Iceberg's needs a second one for S3 only.
 PACKAGES = {
     Format.ICEBERG: f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{_ICEBERG}",
     Format.DELTA: "io.delta:delta-spark_4.1_2.13:4.4.0",
@@ -26,21 +25,24 @@ S3_PACKAGE = f"org.apache.iceberg:iceberg-aws-bundle:{_ICEBERG}"
 
 
 def is_among(package: str, home: Path) -> bool:
-    """Whether its jar lies in the folder of jars of the Spark at ``home``."""
+    """Return whether the package's jar is in the ``jars`` folder of the Spark at ``home``."""
     name = package.split(":")[1]
     return any((home / "jars").glob(f"{name}-*.jar"))
 
 
 def packages(kind: Format, catalog: Mapping[str, str]) -> list[str]:
-    """What Spark fetches for a format, and for an Iceberg catalog of these properties."""
+    """Return the packages for a format, and for an Iceberg catalog with the given properties."""
     more = [S3_PACKAGE] if catalog.get("io-impl", "").endswith(".S3FileIO") else []
     return [PACKAGES[kind], *more]
 
 
 def catalog_settings(catalog: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Spark's configuration for an Iceberg catalog with these properties (``type``,
-    ``warehouse``, ``uri`` …)."""
+    """Return Spark's configuration for an Iceberg catalog.
+
+    ``properties``: the catalog's, such as ``type``, ``warehouse`` and ``uri``.
+    """
     prefix = f"spark.sql.catalog.{catalog}"
+    # A cached table would hide the commits of other jobs.
     known = {"cache-enabled": "false", **properties}
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
@@ -48,7 +50,7 @@ def catalog_settings(catalog: str, properties: Mapping[str, str]) -> dict[str, s
     }
 
 
-#: Delta's tables by their path. A log of some thousand files is not worth fifty tasks.
+#: Delta's tables by their path. Two tasks read a log of some thousand files; the default is 50.
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

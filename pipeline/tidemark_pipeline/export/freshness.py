@@ -1,30 +1,38 @@
-"""Since when a table has all that its topic has, told from offsets alone.
+"""Freshness of a table: the latest time whose records it has completely, from offsets alone.
 
-A record is in the table some seconds after it was written, and of a busy topic there is always one
-more: how many offsets the table lacks says little of how old what it shows is. So where the topic
-ended is remembered at one moment, and once the table has reached that, it is as of then. Pure; one
-moment is remembered at a time, so what is told lags by no more than two looks.
+A busy topic always has a record that the table lacks, so the lag in offsets says little about the
+age of the table's content. So the topic's end offsets are remembered at one moment. Once the table
+reaches them, it is as fresh as that moment.
+
+Pure. One moment is remembered at a time, so the result lags by at most two calls.
 """
 
 from collections.abc import Mapping
 
 
 class Freshness:
-    """``current_ms``: all that the topic had then (Unix time in milliseconds) is in the table; None
-    while nothing is known."""
+    """Freshness of one table.
+
+    ``current_ms``: Unix time in milliseconds at which the table had all records of the topic; None
+    while unknown.
+    """
 
     def __init__(self) -> None:
         self.current_ms: int | None = None
         self._awaited: tuple[int, dict[int, int]] | None = None
 
     def look(self, now_ms: int, ends: Mapping[int, int], offsets: Mapping[int, int]) -> None:
-        """The topic's partitions end at ``ends`` now; ``offsets``: the first of each that the table
-        has not."""
+        """Record the end offsets of the topic and the offsets of the table.
+
+        ``ends``: end offset of each partition now. ``offsets``: first offset of each partition that
+        the table does not have.
+        """
         if _has(offsets, ends):
             self.current_ms, self._awaited = now_ms, None
             return
         if self._awaited is not None:
             then_ms, awaited = self._awaited
+            # Keep the remembered moment. Replacing it would move the goal at each call.
             if not _has(offsets, awaited):
                 return
             self.current_ms = then_ms

@@ -1,9 +1,9 @@
-"""An Apache Iceberg table that one job at a time writes, exactly once.
+"""Apache Iceberg table that one job at a time writes, exactly once.
 
-Spark's writer makes the data files, and the ``MERGE`` of an upsert the deletes; both commit to a
-branch of the job's own, which :mod:`tidemark_pipeline.export.iceberg_branch` makes the table's
-where nobody else has committed meanwhile. Else the batch is put behind what they have committed:
-appended files as they are, and an upsert written once more.
+Spark's writer makes the data files, and the ``MERGE`` of an upsert makes the delete files. Both
+commit to the job's own branch. If no other commit was made since,
+:mod:`tidemark_pipeline.export.iceberg_branch` publishes it as the table's state. Otherwise the
+batch is placed after the other commits: appended files unchanged, an upsert written again.
 """
 
 import uuid
@@ -36,23 +36,23 @@ from tidemark_pipeline.export.table import (
 from tidemark_pipeline.export.upsert import configured, merge_into, refused
 
 _SUMMARY = "spark.sql.iceberg.snapshot-property."
-#: Each commit leaves a file of metadata; so many are kept.
+#: Metadata files that are kept; each commit leaves one.
 _METADATA_FILES = 100
 _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": str(_METADATA_FILES),
-    # What a batch changes is little of a table: files are not copied for it.
+    # A batch changes few rows, so delete files replace the copying of whole files.
     "write.merge.mode": "merge-on-read",
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
 }
-#: What ``PARTITIONED BY`` calls them.
+#: Transforms in ``PARTITIONED BY``.
 _PERIODS = {PartitionPeriod.NONE: "", PartitionPeriod.HOUR: "hours", PartitionPeriod.DAY: "days"}
 _DELETED = "spark.merge-into.num-target-rows-deleted"
 
 
 class IcebergTable:
-    """``name`` with its catalog, such as ``lake.db.orders``."""
+    """Iceberg table ``name`` with its catalog, such as ``lake.db.orders``."""
 
     def __init__(self, session: SparkSession, name: str, layout: TableLayout) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class IcebergTable:
 
     @property
     def branch(self) -> str:
-        """The job's own."""
+        """Return the name of the job's own branch."""
         return BRANCH + self._job
 
     @property
@@ -74,7 +74,6 @@ class IcebergTable:
         return self._opened
 
     def claim(self, topic: str, topic_id: str) -> Exported:
-        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         self._open()
         for _ in range(ATTEMPTS):
             self._branch.refresh()
@@ -83,19 +82,21 @@ class IcebergTable:
                 *(found, topic, topic_id, self._job, self._layout.mode),
                 deletes=self._layout.deletes,
             )
+            # The claim is a commit without rows. Publishing it fences all older jobs.
             base = self._branch.begin()
             if base is None:
                 continue
             self._branch.commit_nothing(mine)
+            # A killed job's branch is removed in the commit that takes the table over.
             if self._branch.publish(base, mine, self._branch.left()):
                 self._mine = mine
                 return mine
         raise contended(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
-        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         is_written = False
         for _ in range(ATTEMPTS):
+            # Each attempt starts from the current ``main``, if the job still owns the table.
             self._check_ours()
             base = self._branch.rebase() if is_written else self._branch.begin()
             if base is None:
@@ -106,7 +107,7 @@ class IcebergTable:
             if self.publish(base, exported):
                 self._mine = exported
                 return self._written()
-            # Deletes are of the files that a table had; appended files are what they are.
+            # Appended files stay valid. An upsert's deletes refer to files that may be replaced.
             is_written = self._layout.mode is WriteMode.APPEND
         raise contended(self.name)
 
@@ -114,14 +115,14 @@ class IcebergTable:
         try:
             self.write(frame, exported)
         except JAVA_ERRORS as error:
-            self._check_ours()  # whoever took over has removed the branch
+            self._check_ours()  # a job that took over has removed the branch
             refusal = refused(error)
             if refusal is not None:
                 raise refusal from error
             raise
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
-        """Data files, and a commit of the branch."""
+        """Write the data files and commit them to the branch."""
         target = f"{self.name}.branch_{self.branch}"
         frame = bounded(frame, self._layout.kafka)
         said = {_SUMMARY + key: value for key, value in exported.to_properties().items()}
@@ -132,32 +133,28 @@ class IcebergTable:
                 merge_into(target, frame, self._layout, self.branch)
 
     def publish(self, base: int, exported: Exported) -> bool:
-        """Readers see the rows; False where ``main`` was moved meanwhile."""
+        """Make the rows visible to readers; return False if ``main`` has moved."""
         return self._branch.publish(base, exported)
 
     def columns(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.export.table.NamedTable`."""
         if not self._session.catalog.tableExists(self.name):
             return None
         return self._session.table(self.name).schema
 
     def grow(self, needed: Sequence[Change]) -> bool:
-        """See :class:`~tidemark_pipeline.export.table.NamedTable`."""
         self._check_ours()
         return self._branch.grow([_change_of(self._session, change) for change in needed])
 
     def standing(self) -> Exported:
-        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         self._check_ours()
         assert self._mine is not None
         return self._mine
 
     def counts(self) -> RowCounts:
-        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
         return RowCounts(rows=self._branch.rows())
 
     def close(self) -> None:
-        """See :class:`~tidemark_pipeline.export.table.TargetTable`."""
+        """Remove the job's branch. A failure is ignored, because the next claim removes it."""
         if self._opened is None:
             return
         try:
@@ -173,6 +170,7 @@ class IcebergTable:
         check_ours(self._mine, self._branch.found())
 
     def _open(self) -> None:
+        # A cached table would hide the commits of other jobs.
         cached = f"spark.sql.catalog.{self.name.partition('.')[0]}.cache-enabled"
         if self._session.conf.get(cached, "true") != "false":
             raise ExportError(f"a table must be seen as it is: set {cached} to false")
@@ -182,7 +180,7 @@ class IcebergTable:
             for name, value in {**_PROPERTIES, **self._layout.properties}.items()
         )
         namespace = self.name.rpartition(".")[0]
-        # A folder needs no making; a REST catalog refuses a table in a namespace that is not there.
+        # A warehouse folder needs no namespace; a REST catalog refuses a table without one.
         if not self._session.catalog.databaseExists(namespace):
             self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         self._session.sql(
@@ -193,7 +191,7 @@ class IcebergTable:
         spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
         table = spark3.loadIcebergTable(session._jsparkSession, self.name)
         if table.currentSnapshot() is None:
-            table.newFastAppend().commit()  # of nothing: branches begin at a snapshot
+            table.newFastAppend().commit()  # empty: a branch needs a snapshot to start from
         self._opened = Branch(session, self.name, table, self._job)
 
     def _written(self) -> Written:
@@ -209,7 +207,8 @@ class IcebergTable:
 
 
 def _change_of(session: Any, change: Change) -> ColumnChange:
-    """With the type as Iceberg's Java has it."""
+    """Return the change with its type converted to Iceberg's Java type."""
+    # Types convert only as part of a schema, so the column is wrapped in one.
     whole = StructType([StructField("c", change.type)]).json()
     java = session._jsparkSession.parseDataType(whole)
     schema = session._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java)

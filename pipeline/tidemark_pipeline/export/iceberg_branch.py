@@ -1,16 +1,16 @@
-"""Commits to an Iceberg table that are refused where somebody else has committed meanwhile.
+"""Commits to an Iceberg table that are refused after a concurrent commit.
 
-Iceberg puts an append behind whatever was committed since it began, by whomever: two jobs at the
-same offsets would both succeed. So a job commits to a branch of its own, which no reader looks at,
-and ``main`` is fast-forwarded to it. That is refused, in the catalog's own compare-and-set, unless
-``main`` still is what the branch began at. With it, in the same commit, goes a tag: it keeps the
-snapshot that has the offsets from being expired behind others' commits. The tag survives a
-rollback, so it never says how far the table is (:mod:`tidemark_pipeline.export.iceberg_lineage`).
+Iceberg accepts an append after any concurrent commit, so two jobs at the same offsets would both
+succeed. So a job commits to its own branch, which readers do not use, and ``main`` is
+fast-forwarded to it. The catalog's compare-and-set refuses this unless ``main`` is still the
+snapshot from which the branch started. The same commit sets a tag, which keeps the snapshot with
+the offsets from expiring after other commits. The tag survives a rollback, so it never decides the
+table's progress (:mod:`tidemark_pipeline.export.iceberg_lineage`).
 
-What a killed job leaves is a branch and files that no reader sees. The next claim removes the
-branch; its files go as Iceberg's orphans do.
+A killed job leaves a branch and files that readers do not see. The next claim removes the branch;
+its files become Iceberg orphans.
 
-Branches and tags are Iceberg's Java API through py4j, which needs no SQL extensions.
+Branches and tags use Iceberg's Java API through py4j, which needs no SQL extensions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,9 @@ TAG = "tidemark_export"
 BRANCH = "tidemark_job_"
 _MAIN = "main"
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
-#: Iceberg's exception where a table was changed between reading and writing it.
+#: Iceberg's exception for a table that changed between reading and writing it.
 _CONFLICT = "CommitFailedException"
-#: A row that went has one position; an equality may stand for any number.
+#: A position delete removes one row; an equality delete removes any number.
 _TOTALS = ("records", "position-deletes", "equality-deletes")
 
 
@@ -50,17 +50,20 @@ class Branch:
         self._session, self._name, self._table = session, name, table
         #: The snapshot in which the rows of the last export were found.
         self._rows_checked: int | None = None
-        #: Snapshots that have expired, by id, and the files of metadata that they are known from.
+        #: Expired snapshots by ID, and the metadata files in which they were found.
         self._expired: dict[int, Ancestor] = {}
         self._metadata_read: set[str] = set()
 
     def refresh(self) -> None:
-        """See the table as it is."""
+        """Read the table's current state."""
         self._table.refresh()
 
     def found(self) -> Exported | None:
         """Return the progress in the newest ancestor of ``main`` that an export has committed.
-        Raises :class:`ExportError` where it has rows and nothing says which."""
+
+        Raises :class:`ExportError` if the table has rows and no progress.
+        """
+        # Only ancestors count. The tag serves the error message alone.
         current, tagged = self._table.currentSnapshot(), self._table.snapshot(TAG)
         found = standing(
             self._name,
@@ -68,6 +71,7 @@ class Branch:
             self._ancestor_of_id,
             None if tagged is None else _ancestor(tagged),
         )
+        # Rows without progress: an export could write their records again.
         if found is None and self.rows() != 0:
             raise ExportError(
                 f"{self._name} has rows, and no commit says which of the topic they are: "
@@ -75,6 +79,7 @@ class Branch:
             )
         if found is None:
             return None
+        # Comparing rows starts a Spark job, so each snapshot is checked once.
         if found.is_rewritten and self._rows_checked != current.snapshotId():
             self._check_last_rows(found)
             self._rows_checked = current.snapshotId()
@@ -82,11 +87,13 @@ class Branch:
 
     def _check_last_rows(self, found: TableProgress) -> None:
         """Raise :class:`ExportError` if another tool has overwritten the table with older rows."""
+        # Compare the last exported rows with the version that the export committed.
         now = self._session.table(self._name)
         older = f"SELECT * FROM {self._name} VERSION AS OF {found.snapshot_id}"
         prefix = prefix_of_record(self._name, now.schema)
         try:
             before = self._session.sql(older)
+            # If all rows were replaced, the very last one decides; otherwise some of them.
             rows = 1 if found.is_replaced else SOME
             gone = without_last_rows(before, now, prefix, found.exported.offsets, rows)
         except JAVA_ERRORS as error:
@@ -94,6 +101,7 @@ class Branch:
                 f"others have removed rows from {self._name} since snapshot {found.snapshot_id}, "
                 "the last export's, which is no longer readable. Export into a new table"
             ) from error
+        # The export's offsets would claim rows that the table lacks.
         if gone:
             in_catalog = self._name.partition(".")[2]
             raise ExportError(
@@ -152,7 +160,7 @@ class Branch:
         raise contended(str(self._table.name()))
 
     def rows(self) -> int | None:
-        """Of ``main``; None where its newest commit does not say."""
+        """Return the rows of ``main``; None if its newest commit does not tell."""
         summary = self._table.currentSnapshot().summary()
         total, gone, equal = (summary.get(f"total-{name}") for name in _TOTALS)
         if total is None or int(equal or 0):
@@ -160,8 +168,10 @@ class Branch:
         return int(total) - int(gone or 0)
 
     def begin(self) -> int | None:
-        """Be where ``main`` is; the id of that snapshot, None where the table was changed
-        meanwhile."""
+        """Set the branch to the snapshot of ``main``; return its ID.
+
+        Return None if the table changed at the same time.
+        """
         base: int = self._table.currentSnapshot().snapshotId()
         head = self._table.snapshot(self.name)
         if head is not None and head.snapshotId() == base:
@@ -179,32 +189,40 @@ class Branch:
         return base
 
     def rebase(self) -> int | None:
-        """Put the rows of the branch's one commit, an append, behind what ``main`` is by now; the
-        id of that snapshot, None where that is not to be had. Nothing is written again."""
+        """Move the branch's one commit, an append, behind the current ``main``; return that
+        snapshot's ID.
+
+        Return None if the branch is missing or the table changed at the same time. No file is
+        written again.
+        """
         base: int = self._table.currentSnapshot().snapshotId()
         head = self._table.snapshot(self.name)
+        # Another job that took over has removed the branch.
         if head is None:
             return None
         files = head.addedDataFiles(self._table.io()).iterator()
+        # One transaction: the branch never lacks the rows in the catalog.
         together = self._table.newTransaction()
         try:
             together.manageSnapshots().replaceBranch(self.name, base).commit()
             append = together.newFastAppend().toBranch(self.name)
             while files.hasNext():
                 append = append.appendFile(files.next())
+            # The new commit needs the export's properties; Iceberg adds the others itself.
             for key, value in head.summary().items():
                 if key.startswith(PREFIX):
                     append = append.set(key, value)
             append.commit()
             together.commitTransaction()
         except JAVA_ERRORS as error:
+            # Lost a race with another commit: the caller starts over.
             if _CONFLICT not in str(error):
                 raise
             return None
         return base
 
     def grow(self, columns: Sequence[ColumnChange]) -> bool:
-        """Add and widen columns of the table; false where it was changed meanwhile."""
+        """Add and widen columns of the table; return False if it changed at the same time."""
         update = self._table.updateSchema()
         for path, is_added, kind in columns:
             if is_added:
@@ -223,7 +241,7 @@ class Branch:
         return True
 
     def commit_nothing(self, exported: Exported) -> None:
-        """A commit of no rows."""
+        """Commit the progress to the branch without rows."""
         append = self._table.newFastAppend().toBranch(self.name)
         for key, value in exported.to_properties().items():
             append = append.set(key, value)
@@ -232,8 +250,11 @@ class Branch:
     def publish(
         self, base: int, exported: Exported, left: tuple[str, ...] = (), commits: int = 1
     ) -> bool:
-        """Make the commit since :meth:`begin` the table's, or so many at most, and remove the
-        branches ``left``; False where ``main`` was moved meanwhile."""
+        """Fast-forward ``main`` to the commits since :meth:`begin`; return False if ``main`` has
+        moved.
+
+        ``commits``: the most commits that the branch may have. ``left``: branches to remove.
+        """
         failed: Exception | None = None
         for _ in range(ATTEMPTS):
             self.refresh()
@@ -242,7 +263,7 @@ class Branch:
             if head is None or not self._follows(head, base, commits):
                 return False
             if self._table.currentSnapshot().snapshotId() != base:
-                # By others; or by a commit of ours of which nobody knew whether it was one.
+                # Another job moved it, or an earlier attempt of ours succeeded despite an error.
                 if self.found() != exported:
                     return False
                 break
@@ -258,7 +279,10 @@ class Branch:
         return True
 
     def is_published(self) -> bool:
-        """By the tag, as of the last :meth:`refresh`; others' commits may be behind it."""
+        """Return whether the tag is at the branch's head, as of the last :meth:`refresh`.
+
+        Other commits may follow it on ``main``.
+        """
         head, tagged = self._table.snapshot(self.name), self._table.snapshot(TAG)
         return None not in (head, tagged) and head.snapshotId() == tagged.snapshotId()
 
@@ -273,21 +297,22 @@ class Branch:
         return False
 
     def summary(self) -> Mapping[str, str]:
-        """What Iceberg says of the branch's last commit."""
+        """Return Iceberg's summary of the branch's last commit."""
         summary: Mapping[str, str] = self._table.snapshot(self.name).summary()
         return summary
 
     def left(self) -> tuple[str, ...]:
-        """Branches of other jobs."""
+        """Return the branches of other jobs."""
         names = [str(name) for name in self._table.refs()]
         return tuple(n for n in names if n.startswith(BRANCH) and n != self.name)
 
     def remove(self) -> None:
-        """Where it is there."""
+        """Remove the branch if it exists."""
         if self._table.snapshot(self.name) is not None:
             self._table.manageSnapshots().removeBranch(self.name).commit()
 
     def _fast_forward(self, head: int, left: tuple[str, ...]) -> None:
+        # One commit, so that the tag never names a snapshot that was not published.
         changes = self._table.manageSnapshots().fastForwardBranch(_MAIN, self.name)
         if self._table.snapshot(TAG) is None:
             changes = changes.createTag(TAG, head)
