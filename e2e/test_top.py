@@ -18,7 +18,7 @@ from tests.conformance.local_cluster import Cluster, wait
 from tidemark_cli.commands.top import look
 from tidemark_cli.controlplane.client import run_kubectl
 from tidemark_cli.local.kube import GONE, KubeClient, KubeRequestError
-from tidemark_cli.top.object_index import TOPIC, Holdings
+from tidemark_cli.top.object_index import TOPIC, ObjectIndex
 from tidemark_cli.top.pages import Bar, View
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import RangePlace
@@ -124,21 +124,21 @@ def test_objects_are_listed_page_by_page_and_then_watched(
     pages = list(kube.pages("Topic", limit=1))
     assert [len(page.objects) for page in pages] == [1] * there
 
-    holdings, reader = Holdings(), ObjectReader(kube, TOPIC)
+    object_index, reader = ObjectIndex(), ObjectReader(kube, TOPIC)
     for batch in reader.read(1):
-        batch.put_into(holdings)
-    assert len(holdings.lines) == there
+        batch.put_into(object_index)
+    assert len(object_index.lines) == there
     kube.calls.clear()
     other = local_cluster.new_topic()
     for batch in reader.read(1):
-        batch.put_into(holdings)
-    assert holdings.lines[other].ready == "True"
+        batch.put_into(object_index)
+    assert object_index.lines[other].ready == "True"
     kube.delete("Topic", other)
     wait(lambda: kube.get("Topic", other) is None, "the topic to be deleted")
     kube.calls.clear()
     for batch in reader.read(1):
-        batch.put_into(holdings)
-    assert other not in holdings.lines
+        batch.put_into(object_index)
+    assert other not in object_index.lines
     assert kube.calls == {"watch": 1}
 
     # A resource version that the API server no longer has: the client lists everything again and

@@ -62,10 +62,12 @@ def view() -> pages.View:
         (row(0, 2, replicas=(3, 2, 1), isr=(2, 1), leader=2), 1),
     ]
     rows = [dataclasses.replace(partition, leader_epoch=epoch) for partition, epoch in placed]
-    holdings = holding([flights], pieces(rows))
-    holdings.drop(CLUSTER, ["main"])
+    object_index = holding([flights], pieces(rows))
+    object_index.drop(CLUSTER, ["main"])
     ready = condition("Ready", "True", "2 brokers live, fenced: 3")
-    holdings.put(CLUSTER, [{"metadata": {"name": "tidemark"}, "status": {"conditions": [ready]}}])
+    object_index.put(
+        CLUSTER, [{"metadata": {"name": "tidemark"}, "status": {"conditions": [ready]}}]
+    )
     fenced = condition(
         "Ready",
         "False",
@@ -74,8 +76,8 @@ def view() -> pages.View:
         "never returns, delete this Broker",
         "Fenced",
     )
-    holdings.put(BROKER, [broker(node_id, logBytes=_LOG_BYTES) for node_id in (1, 2)])
-    holdings.put(BROKER, [broker(3, conditions=[fenced], logBytes=_LOG_BYTES)])
+    object_index.put(BROKER, [broker(node_id, logBytes=_LOG_BYTES) for node_id in (1, 2)])
+    object_index.put(BROKER, [broker(3, conditions=[fenced], logBytes=_LOG_BYTES)])
     offsets = {
         0: (26_307, 30_926, 33_402),
         1: (26_200, 31_300, 33_914),
@@ -91,7 +93,7 @@ def view() -> pages.View:
         )
         for partition, (local_start, tier_end, end) in offsets.items()
     }
-    return pages.view(holdings, Query(), detailed=["flights"], told=told, problems=[])
+    return pages.view(object_index, Query(), detailed=["flights"], offsets=told, problems=[])
 
 
 def render() -> str:

@@ -24,7 +24,7 @@ from tidemark_cli.commands.common import (
 from tidemark_cli.commands.kafka_access import ClientConfigOption, open_access
 from tidemark_cli.local.kube import KubeClient
 from tidemark_cli.top import broker_offsets, pages
-from tidemark_cli.top.object_index import BROKER, KINDS, SLICE, Holdings
+from tidemark_cli.top.object_index import BROKER, KINDS, SLICE, ObjectIndex
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import PAGE_SIZE, Query, choose
 from tidemark_cli.top.reader import ObjectReader
@@ -103,27 +103,27 @@ def look(
     Unreadable partition rows are a problem line of it. Without the other objects there is nothing
     to show, and the command exits.
     """
-    holdings, problems = Holdings(), []
+    object_index, problems = ObjectIndex(), []
     for kind in KINDS:
         for batch in ObjectReader(kube, kind).read(0):
-            batch.put_into(holdings)
+            batch.put_into(object_index)
             if batch.problem and kind != SLICE:
                 fail(batch.problem)
             problems += [batch.problem] if batch.problem else []
-    shown = [line.name for line in choose(holdings.lines.values(), query).lines]
-    topics = [found for name in shown if (found := holdings.topic(name)) is not None]
+    shown = [line.name for line in choose(object_index.lines.values(), query).lines]
+    topics = [found for name in shown if (found := object_index.topic(name)) is not None]
     # The coordinators' topics have 100 partitions by default, so only a pattern shows them in
     # detail.
     detailed = [topic for topic in topics if query.pattern or not topic.is_internal]
     figures = ask(
         broker_offsets.asked_of(detailed),
-        broker_offsets.addresses(holdings.of_kind(BROKER), listener),
+        broker_offsets.addresses(object_index.of_kind(BROKER), listener),
     )
     return pages.view(
-        holdings,
+        object_index,
         query,
         detailed=[topic.name for topic in detailed],
-        told=figures.told,
+        offsets=figures.offsets,
         problems=[*problems, *figures.problems],
     )
 

@@ -19,7 +19,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from tidemark_cli.top import pages
 from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, addresses, asked_of
-from tidemark_cli.top.object_index import BROKER, Holdings
+from tidemark_cli.top.object_index import BROKER, ObjectIndex
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.reader import ObjectBatch
 from tidemark_cli.top.text import LEGEND, cell_text
@@ -76,7 +76,7 @@ class TopApp(App[None]):
         self._interval_s = interval_s
         self._query = query
         self._listener = listener
-        self._holdings = Holdings()
+        self._holdings = ObjectIndex()
         self._figures = BrokerOffsets({})
         self._problems: dict[str, str] = {}
         self._selected = ""
@@ -170,7 +170,7 @@ class TopApp(App[None]):
             self._holdings,
             self._query,
             detailed=[self._selected] if self._selected else [],
-            told=self._figures.told,
+            offsets=self._figures.offsets,
             problems=[*problems, *self._figures.problems],
         )
         before, self.shown = self.shown, view

@@ -59,7 +59,7 @@ class PartitionQuery:
 class BrokerOffsets:
     """Offsets from the brokers, and the problems of brokers that did not answer."""
 
-    told: Mapping[Partition, PartitionOffsets]
+    offsets: Mapping[Partition, PartitionOffsets]
     problems: tuple[str, ...] = ()
 
 
@@ -106,17 +106,17 @@ def ask(
     for node, answers in followers.items():
         for partition, end in (answers[0] if answers else {}).items():
             ends[partition][node] = end
-    told = {}
+    offsets = {}
     for node, answers in leaders.items():
         for partition in led[node]:
             # An incomplete answer cannot place the ranges, so the offsets are unknown.
             if len(answers) == len(_OF_A_LEADER) and all(partition in answer for answer in answers):
-                told[partition] = _offsets(node, partition, answers, ends[partition])
-    return BrokerOffsets(told, tuple(problems[node] for node in sorted(problems)))
+                offsets[partition] = _offsets(node, partition, answers, ends[partition])
+    return BrokerOffsets(offsets, tuple(problems[node] for node in sorted(problems)))
 
 
 _Question = tuple[int, int]
-_Told = dict[int, list[Answers]]
+_AnswersByBroker = dict[int, list[Answers]]
 _END = (LATEST, _DEBUGGING)
 _OF_A_LEADER = (
     (EARLIEST, _CONSUMER),
@@ -132,15 +132,15 @@ def _ask_brokers(
     reached_at: Mapping[int, tuple[str, int]],
     access: KafkaAccess,
     questions: Sequence[_Question],
-) -> tuple[_Told, dict[int, str]]:
+) -> tuple[_AnswersByBroker, dict[int, str]]:
     """Query brokers in batches, in daemon threads that do not delay the end of the program."""
-    told: _Told = {}
+    answered: _AnswersByBroker = {}
     problems: dict[int, str] = {}
 
     def one(node_id: int) -> None:
         at = reached_at.get(node_id)
         answers, problem = _ask_broker(node_id, at, access, partitions_of[node_id], questions)
-        told[node_id] = answers
+        answered[node_id] = answers
         if problem:
             problems[node_id] = problem
 
@@ -154,7 +154,7 @@ def _ask_brokers(
             thread.start()
         for thread in threads:
             thread.join()
-    return told, problems
+    return answered, problems
 
 
 def _by_broker(

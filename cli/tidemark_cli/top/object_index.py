@@ -46,7 +46,7 @@ class TopicLine:
         return not (self.troubles or self.leaderless or self.behind or self.disabling)
 
 
-class Holdings:
+class ObjectIndex:
     """Latest version of each object; ``version`` rises with each change."""
 
     def __init__(self) -> None:

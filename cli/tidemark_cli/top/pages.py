@@ -19,13 +19,13 @@ from tidemark_cli.local.object_summaries import (
     why_not_ready,
 )
 from tidemark_cli.local.topic_rows import TopicRows, condition
-from tidemark_cli.top.object_index import BROKER, CLUSTER, Holdings, TopicLine
+from tidemark_cli.top.object_index import BROKER, CLUSTER, ObjectIndex, TopicLine
 from tidemark_cli.top.query import Chosen, Query, choose
 from tidemark_cli.top.ranges import PartitionOffsets, Range, lag, ranges
 from tidemark_operator.controller.model import PartitionRow
 
 #: (topic in Kafka, partition) -> offsets from its leader, if it answered.
-Told = Mapping[tuple[str, int], PartitionOffsets]
+OffsetsByPartition = Mapping[tuple[str, int], PartitionOffsets]
 #: Most partitions of one topic that are shown and queried at once.
 PARTITIONS_SHOWN = 50
 BROKERS_SHOWN = 100
@@ -80,31 +80,31 @@ class View:
 
 
 def view(
-    holdings: Holdings,
+    object_index: ObjectIndex,
     query: Query,
     *,
     detailed: Sequence[str] = (),
-    told: Told | None = None,
+    offsets: OffsetsByPartition | None = None,
     problems: Iterable[str] = (),
 ) -> View:
     """Return a frame; ``detailed`` names the Topics whose partitions are shown."""
-    topics = [found for name in detailed if (found := holdings.topic(name)) is not None]
-    chosen = choose(holdings.lines.values(), query)
+    topics = [found for name in detailed if (found := object_index.topic(name)) is not None]
+    chosen = choose(object_index.lines.values(), query)
     return View(
-        tuple(cluster_line(body) for body in holdings.of_kind(CLUSTER)) or ("no Cluster",),
-        (*problems, *sorted(holdings.unreadable.values())),
-        broker_table(holdings),
-        topic_table(holdings, chosen, query),
-        tuple(partition_table(topic, told or {}) for topic in topics if topic.rows),
+        tuple(cluster_line(body) for body in object_index.of_kind(CLUSTER)) or ("no Cluster",),
+        (*problems, *sorted(object_index.unreadable.values())),
+        broker_table(object_index),
+        topic_table(object_index, chosen, query),
+        tuple(partition_table(topic, offsets or {}) for topic in topics if topic.rows),
         chosen.pages,
     )
 
 
-def broker_table(holdings: Holdings) -> ViewTable:
+def broker_table(object_index: ObjectIndex) -> ViewTable:
     """Return the table of brokers; leaders and replicas are counted from rows, as in ``tidemark
     status``.
     """
-    bodies = holdings.of_kind(BROKER)
+    bodies = object_index.of_kind(BROKER)
     rows = []
     for body in bodies[:BROKERS_SHOWN]:
         node_id = int(body["spec"]["nodeId"])
@@ -113,8 +113,8 @@ def broker_table(holdings: Holdings) -> ViewTable:
                 str(body["metadata"]["name"]),
                 str(node_id),
                 ready_of(body),
-                figure(holdings.leaders(node_id)),
-                figure(holdings.replicas(node_id)),
+                figure(object_index.leaders(node_id)),
+                figure(object_index.replicas(node_id)),
                 figure((body.get("status") or {}).get("logBytes")),
                 _broker_trouble(body),
             )
@@ -132,11 +132,11 @@ def _broker_trouble(body: dict[str, Any]) -> str:
     return "; ".join(filter(None, found))
 
 
-def topic_table(holdings: Holdings, chosen: Chosen, query: Query) -> ViewTable:
+def topic_table(object_index: ObjectIndex, chosen: Chosen, query: Query) -> ViewTable:
     """Return one page of the topic list."""
     rows = []
     for line in chosen.lines:
-        topic = holdings.topic(line.name)
+        topic = object_index.topic(line.name)
         if topic is not None:
             rows.append(_topic_row(topic, line))
     notes = [f"{chosen.matching:,} of {chosen.total:,} topics, by {query.sort}"]
@@ -176,20 +176,20 @@ def shown_rows(topic: TopicRows) -> tuple[PartitionRow, ...]:
     return tuple(sorted(ordered[:PARTITIONS_SHOWN], key=lambda row: row.partition))
 
 
-def partition_table(topic: TopicRows, told: Told) -> ViewTable:
+def partition_table(topic: TopicRows, offsets: OffsetsByPartition) -> ViewTable:
     """Return the table of a topic's partitions: leader, ISR, lag and location of the offsets."""
     shown = shown_rows(topic)
     rows = []
     for row in shown:
-        offsets = told.get((topic.kafka_name, row.partition))
+        found = offsets.get((topic.kafka_name, row.partition))
         rows.append(
             (
                 str(row.partition),
                 f"{row.leader} (epoch {row.leader_epoch})" if row.leader >= 0 else "none",
                 " ".join(map(str, row.isr)) or "none",
-                _lags(row, offsets),
-                "?" if offsets is None else f"{offsets.log_start:,} to {offsets.end:,}",
-                "?" if offsets is None else Bar(ranges(offsets)),
+                _lags(row, found),
+                "?" if found is None else f"{found.log_start:,} to {found.end:,}",
+                "?" if found is None else Bar(ranges(found)),
             )
         )
     left = len(topic.rows) - len(shown)

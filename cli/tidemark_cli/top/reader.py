@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark_cli.local.kube import GONE, KubeClient, KubeRequestError
-from tidemark_cli.top.object_index import Holdings
+from tidemark_cli.top.object_index import ObjectIndex
 
 #: Objects per batch, so that the screen can draw in between; a slice has many rows.
 _AT_ONCE = 10
@@ -30,14 +30,14 @@ class ObjectBatch:
     whole: frozenset[str] | None = None
     problem: str = ""
 
-    def put_into(self, holdings: Holdings) -> None:
+    def put_into(self, object_index: ObjectIndex) -> None:
         """Apply the update."""
         if self.objects:
-            holdings.put(self.kind, self.objects)
+            object_index.put(self.kind, self.objects)
         if self.gone:
-            holdings.drop(self.kind, self.gone)
+            object_index.drop(self.kind, self.gone)
         if self.whole is not None:
-            holdings.keep(self.kind, self.whole)
+            object_index.keep(self.kind, self.whole)
 
 
 class ObjectReader:

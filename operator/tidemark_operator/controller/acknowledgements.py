@@ -40,7 +40,7 @@ class _Outstanding:
         """Return whether a broker has not acknowledged its replica of a partition."""
         return node_id in self.replicas.get(partition, ())
 
-    def told(self, partition: int, node_id: int) -> None:
+    def note_received(self, partition: int, node_id: int) -> None:
         """Note that a broker has received its replica."""
         waiting = self.replicas.get(partition)
         if waiting is not None:
@@ -205,7 +205,7 @@ class Acknowledgements:
         if found is None:
             return False
         before = bool(found.leaders), bool(found.replicas)
-        found.told(row.partition, node_id)
+        found.note_received(row.partition, node_id)
         # An acknowledgement of an older leader epoch does not show that it leads in the present
         # one.
         if node_id == row.leader and leader_epoch == row.leader_epoch:

@@ -90,7 +90,7 @@ def users(state: ControllerState) -> tuple[int, UserStatesRequest] | None:
     """Return all users with their version; None until every User object has been read."""
     if not state.users.complete:
         return None
-    states, quotas = state.users.told()
+    states, quotas = state.users.fitting()
     request = UserStatesRequest(
         controller_epoch=state.controller_epoch,
         authorize=state.cluster.authorize,

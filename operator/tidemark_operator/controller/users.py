@@ -48,7 +48,7 @@ class UserInfo:
 
 
 #: Users and their quotas, as sent to brokers.
-Told: TypeAlias = tuple[tuple[UserState, ...], tuple[ClientQuota, ...]]
+FittingUsers: TypeAlias = tuple[tuple[UserState, ...], tuple[ClientQuota, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ClusterUsers:
         self._waiting: set[str] = set()
         self._held: dict[str, _Held] = {}
         self._rule_bytes = 0
-        self._told: tuple[int, Told] = 0, ((), ())
+        self._fitting: tuple[int, FittingUsers] = 0, ((), ())
         self._without: tuple[int, frozenset[str]] = 0, frozenset()
 
     def expect(self, key: str) -> None:
@@ -135,15 +135,15 @@ class ClusterUsers:
 
     # The version tells whether the cached result is still valid.
 
-    def told(self) -> Told:
+    def fitting(self) -> FittingUsers:
         """Return all users that fit, by name; the same object until something changes."""
-        if self._told[0] != self.version:
+        if self._fitting[0] != self.version:
             without = self._left_out()
             held = [held for key, held in self._held.items() if key not in without]
             held.sort(key=lambda user: user.state.name)
             quotas = tuple(quota for user in held for quota in user.quotas)
-            self._told = self.version, (tuple(user.state for user in held), quotas)
-        return self._told[1]
+            self._fitting = self.version, (tuple(user.state for user in held), quotas)
+        return self._fitting[1]
 
     def _left_out(self) -> frozenset[str]:
         if len(self._held) <= USERS_MAX and self._rule_bytes <= RULE_BYTES_MAX:

@@ -21,7 +21,7 @@ from tests.unit.cli.top_objects import (
 )
 from tidemark.ids import id_text
 from tidemark_cli.top import broker_offsets, pages
-from tidemark_cli.top.object_index import BROKER, SLICE, TOPIC, Holdings
+from tidemark_cli.top.object_index import BROKER, SLICE, TOPIC, ObjectIndex
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import SORTS, Query, choose
 from tidemark_cli.top.ranges import PartitionOffsets
@@ -49,46 +49,49 @@ def as_text(view: pages.View) -> str:
     return out.getvalue()
 
 
-def names(holdings: Holdings, query: Query) -> list[str]:
-    return [line.name for line in choose(holdings.lines.values(), query).lines]
+def names(object_index: ObjectIndex, query: Query) -> list[str]:
+    return [line.name for line in choose(object_index.lines.values(), query).lines]
 
 
 @pytest.mark.parametrize("first", ["topics", "slices"])
 @pytest.mark.parametrize("number", [0, None], ids=["id", "name"])
 def test_objects_may_come_in_any_order(first: str, number: int | None) -> None:
     """A Topic whose status has no id yet is found by the name in its first row."""
-    holdings = Holdings()
+    object_index = ObjectIndex()
     rows = [row(0, name="orders"), row(0, 1, leader=-1), row(0, 64, replicas=(1, -1))]
     arrivals = [(TOPIC, [topic("orders", number)]), (SLICE, pieces(rows))]
     for kind, objects in arrivals if first == "topics" else reversed(arrivals):
-        holdings.put(kind, objects)
-    line = holdings.lines["orders"]
+        object_index.put(kind, objects)
+    line = object_index.lines["orders"]
     assert (line.partitions, line.leaderless, line.behind, line.placeholders) == (3, 1, 1, 1)
-    found = holdings.topic("orders")
+    found = object_index.topic("orders")
     assert found is not None
     assert [row_.partition for row_ in found.rows] == [0, 1, 64]
 
 
 def test_a_change_of_a_slice_changes_the_lines_of_its_topics() -> None:
     slices = [piece("main-00", [row(0), row(1)]), piece("main-01", [row(0, 64)])]
-    holdings = holding([topic("orders", 0), topic("clicks", 1)], slices)
-    assert (holdings.leaders(1), holdings.replicas(2)) == (3, 3)
-    holdings.put(SLICE, [piece("main-00", [row(0, leader=-1, isr=()), row(1, leader=2)])])
-    assert (holdings.leaders(1), holdings.leaders(2), holdings.replicas(2)) == (1, 1, 3)
-    assert (holdings.lines["orders"].leaderless, holdings.lines["orders"].behind) == (1, 1)
-    holdings.put(SLICE, [piece("main-00", [row(1, leader=2)])])
-    assert (holdings.lines["orders"].partitions, holdings.lines["orders"].leaderless) == (1, 0)
+    object_index = holding([topic("orders", 0), topic("clicks", 1)], slices)
+    assert (object_index.leaders(1), object_index.replicas(2)) == (3, 3)
+    object_index.put(SLICE, [piece("main-00", [row(0, leader=-1, isr=()), row(1, leader=2)])])
+    assert (object_index.leaders(1), object_index.leaders(2), object_index.replicas(2)) == (1, 1, 3)
+    assert (object_index.lines["orders"].leaderless, object_index.lines["orders"].behind) == (1, 1)
+    object_index.put(SLICE, [piece("main-00", [row(1, leader=2)])])
+    assert (object_index.lines["orders"].partitions, object_index.lines["orders"].leaderless) == (
+        1,
+        0,
+    )
 
 
 def test_dropped_objects_leave_nothing() -> None:
-    holdings = holding([topic("orders", 0), topic("clicks", 1)], pieces([row(0), row(1)]))
-    holdings.drop(TOPIC, ["clicks", "unknown"])
-    holdings.keep(SLICE, ())
-    holdings.keep(BROKER, {"broker-2"})
-    assert list(holdings.lines) == ["orders"]
-    assert holdings.lines["orders"].partitions == 0
-    assert [item["metadata"]["name"] for item in holdings.of_kind(BROKER)] == ["broker-2"]
-    assert (holdings.leaders(1), holdings.partitions) == (0, 0)
+    object_index = holding([topic("orders", 0), topic("clicks", 1)], pieces([row(0), row(1)]))
+    object_index.drop(TOPIC, ["clicks", "unknown"])
+    object_index.keep(SLICE, ())
+    object_index.keep(BROKER, {"broker-2"})
+    assert list(object_index.lines) == ["orders"]
+    assert object_index.lines["orders"].partitions == 0
+    assert [item["metadata"]["name"] for item in object_index.of_kind(BROKER)] == ["broker-2"]
+    assert (object_index.leaders(1), object_index.partitions) == (0, 0)
 
 
 def test_without_rows_a_topic_is_counted_by_its_status() -> None:
@@ -100,12 +103,12 @@ def test_without_rows_a_topic_is_counted_by_its_status() -> None:
 
 def test_an_unreadable_slice_is_reported() -> None:
     bad = {"metadata": {"name": "main-00"}, "partitions": ["9|x"]}
-    holdings = holding([topic("orders")], [bad])
-    (problem,) = pages.view(holdings, Query()).problems
+    object_index = holding([topic("orders")], [bad])
+    (problem,) = pages.view(object_index, Query()).problems
     assert problem.startswith("PartitionSlice main-00: ")
-    holdings.put(SLICE, pieces([row(0)]))
-    holdings.drop(SLICE, ["main-00"])
-    assert pages.view(holdings, Query()).problems == ()
+    object_index.put(SLICE, pieces([row(0)]))
+    object_index.drop(SLICE, ["main-00"])
+    assert pages.view(object_index, Query()).problems == ()
 
 
 def test_topics_are_filtered_sorted_and_turned_over() -> None:
@@ -117,18 +120,18 @@ def test_topics_are_filtered_sorted_and_turned_over() -> None:
         topic("ill", 3, conditions=[condition("Ready", "False", "no broker")]),
     ]
     rows = [row(0), row(1), row(1, 1), row(2, isr=(1,)), row(3, replicas=(1, -1, -1))]
-    holdings = holding(topics, pieces(rows))
-    assert names(holdings, Query(sort="name")) == ["a", "b", "ill", "c"]
-    assert names(holdings, Query(sort="remote"))[0] == "b"
-    assert names(holdings, Query(sort="partitions"))[0] == "a"
-    assert names(holdings, Query(sort="placeholders"))[0] == "ill"
-    assert names(holdings, Query(sort="behind"))[:2] == ["ill", "c"]
-    assert names(holdings, Query()) == ["ill", "c", "a", "b"]
-    assert names(holdings, Query(pattern="order")) == ["c"]
-    assert names(holdings, Query(pattern="orders.*")) == ["c"]
-    assert names(holdings, Query(pattern="[ab]")) == ["a", "b"]
-    assert names(holdings, Query(only_unwell=True)) == ["ill", "c"]
-    chosen = choose(holdings.lines.values(), Query(sort="name", page=9, page_size=3))
+    object_index = holding(topics, pieces(rows))
+    assert names(object_index, Query(sort="name")) == ["a", "b", "ill", "c"]
+    assert names(object_index, Query(sort="remote"))[0] == "b"
+    assert names(object_index, Query(sort="partitions"))[0] == "a"
+    assert names(object_index, Query(sort="placeholders"))[0] == "ill"
+    assert names(object_index, Query(sort="behind"))[:2] == ["ill", "c"]
+    assert names(object_index, Query()) == ["ill", "c", "a", "b"]
+    assert names(object_index, Query(pattern="order")) == ["c"]
+    assert names(object_index, Query(pattern="orders.*")) == ["c"]
+    assert names(object_index, Query(pattern="[ab]")) == ["a", "b"]
+    assert names(object_index, Query(only_unwell=True)) == ["ill", "c"]
+    chosen = choose(object_index.lines.values(), Query(sort="name", page=9, page_size=3))
     assert ([line.name for line in chosen.lines], chosen.page, chosen.pages) == (["c"], 1, 2)
     keys = [Query().sort]
     query = Query()
@@ -146,11 +149,15 @@ def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
         conditions=[condition("Ready", "True", "served"), settled, short],
         tiering=DISABLING,
     )
-    holdings = holding([obj], pieces([row(0, replicas=(1, 2, 3, -1), isr=(1, 2))]), brokers=0)
+    object_index = holding([obj], pieces([row(0, replicas=(1, 2, 3, -1), isr=(1, 2))]), brokers=0)
     late = [condition("Ready", "False", "no heartbeat")]
     leaving = [condition("Ready", "True"), condition("Draining", "True", "3 replicas left")]
-    holdings.put(BROKER, [broker(1, conditions=late), broker(2, conditions=leaving, logBytes=9000)])
-    view = pages.view(holdings, Query(), detailed=["orders"], told=TOLD, problems=["broker 3 ..."])
+    object_index.put(
+        BROKER, [broker(1, conditions=late), broker(2, conditions=leaving, logBytes=9000)]
+    )
+    view = pages.view(
+        object_index, Query(), detailed=["orders"], offsets=TOLD, problems=["broker 3 ..."]
+    )
     assert view.heading == ("cluster main: 2 brokers live",)
     assert view.problems == ("broker 3 ...",)
     assert view.brokers.rows == (
@@ -173,16 +180,16 @@ def test_a_frame_shows_offset_locations_lagging_replicas_and_problems() -> None:
 
 
 def test_what_is_not_known_is_not_shown_as_zero() -> None:
-    holdings = holding([topic("orders")], pieces([row(0)]))
-    (table,) = pages.view(holdings, Query(), detailed=["orders", "unknown"]).partitions
+    object_index = holding([topic("orders")], pieces([row(0)]))
+    (table,) = pages.view(object_index, Query(), detailed=["orders", "unknown"]).partitions
     assert table.rows == (("0", "1 (epoch 4)", "1 2", "2: ?", "?", "?"),)
 
 
 def test_partitions_that_need_attention_are_shown_first() -> None:
     rows = [row(0, number) for number in range(60)]
     rows[58], rows[59] = row(0, 58, isr=(1,)), row(0, 59, leader=-1)
-    holdings = holding([topic("orders")], pieces(rows))
-    (table,) = pages.view(holdings, Query(), detailed=["orders"]).partitions
+    object_index = holding([topic("orders")], pieces(rows))
+    (table,) = pages.view(object_index, Query(), detailed=["orders"]).partitions
     assert [row_[0] for row_ in table.rows] == [*map(str, range(48)), "58", "59"]
     assert table.notes == ("10 more partitions: tidemark status orders",)
 
@@ -201,7 +208,7 @@ def test_brokers_are_queried_only_for_what_is_shown() -> None:
     assert broker_offsets.addresses(brokers) == {1: ("h", 1)}
     assert broker_offsets.addresses(brokers, "TEAM") == {1: ("h", 2)}
     told = broker_offsets.ask(asked[:1], {})
-    assert told.told == {}
+    assert told.offsets == {}
     assert told.problems == (
         "broker 1 has no known address",
         "broker 2 has no known address",
@@ -211,10 +218,10 @@ def test_brokers_are_queried_only_for_what_is_shown() -> None:
 def test_a_page_of_html_is_one_file_and_names_are_text() -> None:
     evil = condition("Ready", "False", '<script src="https://x">&')
     obj = topic("orders", conditions=[evil])
-    holdings = holding([obj], pieces([row(0), row(0, 1)]))
+    object_index = holding([obj], pieces([row(0), row(0, 1)]))
     empty = PartitionOffsets(log_start=5, local_start=5, tier_end=None, high_watermark=5)
     told = {**TOLD, ("orders", 1): empty}
-    view = pages.view(holdings, Query(), detailed=["orders"], told=told, problems=["<b>"])
+    view = pages.view(object_index, Query(), detailed=["orders"], offsets=told, problems=["<b>"])
     written = page(view, "2026-01-02 03:04:05 UTC")
     assert "<script" not in written
     assert "&lt;script src=" in written
@@ -236,15 +243,15 @@ def test_a_frame_costs_the_same_with_ten_thousand_topics() -> None:
     """
 
     def cost(count: int) -> tuple[Counter[str], Counter[str]]:
-        holdings = holding(*many(count))
+        object_index = holding(*many(count))
         with counted_calls("tidemark_cli") as frame:
-            view = pages.view(holdings, Query(page_size=1), detailed=["orders-00000"])
+            view = pages.view(object_index, Query(page_size=1), detailed=["orders-00000"])
         assert [found[0] for found in view.topics.rows] == ["orders-00007"]
         assert view.topics.notes[0].startswith(f"{count:,} of {count:,} topics, by trouble; page 1")
         for name in ("_matches", "<lambda>", "TopicLine.is_well"):
             assert frame.pop(name) == count
         with counted_calls("tidemark_cli") as change:
-            holdings.put(TOPIC, [topic("orders-00003", 3)])
+            object_index.put(TOPIC, [topic("orders-00003", 3)])
         return frame, change
 
     # Compare the number of calls, which no load of the machine changes.

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidemark.ids import id_text
-from tidemark_cli.top.object_index import BROKER, CLUSTER, SLICE, TOPIC, Holdings
+from tidemark_cli.top.object_index import BROKER, CLUSTER, SLICE, TOPIC, ObjectIndex
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import encode_row, slice_of
 
@@ -83,10 +83,10 @@ def many(count: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 def holding(
     topics: Iterable[dict[str, Any]], slices: Iterable[dict[str, Any]], brokers: int = 2
-) -> Holdings:
-    holdings = Holdings()
-    holdings.put(CLUSTER, [cluster()])
-    holdings.put(BROKER, [broker(node_id) for node_id in range(1, brokers + 1)])
-    holdings.put(TOPIC, topics)
-    holdings.put(SLICE, slices)
-    return holdings
+) -> ObjectIndex:
+    object_index = ObjectIndex()
+    object_index.put(CLUSTER, [cluster()])
+    object_index.put(BROKER, [broker(node_id) for node_id in range(1, brokers + 1)])
+    object_index.put(TOPIC, topics)
+    object_index.put(SLICE, slices)
+    return object_index

@@ -36,7 +36,7 @@ def put(users: ClusterUsers, *infos: UserInfo) -> None:
 
 
 def names(users: ClusterUsers) -> list[str]:
-    return [state.name for state in users.told()[0]]
+    return [state.name for state in users.fitting()[0]]
 
 
 def test_no_users_are_pushed_before_every_existing_user_was_reconciled() -> None:
@@ -56,10 +56,10 @@ def test_no_users_are_pushed_before_every_existing_user_was_reconciled() -> None
 def test_the_same_again_is_no_news() -> None:
     users = ClusterUsers()
     assert users.put(user("a"), user("a").state(()))
-    version, told = users.version, users.told()
+    version, told = users.version, users.fitting()
     assert not users.put(user("a"), user("a").state(()))
     assert users.version == version
-    assert users.told() is told
+    assert users.fitting() is told
     assert users.put(user("a"), user("a", acls=(acl(),)).state(()))
     assert users.version > version
     assert users.changed_at("ns/a") == users.version

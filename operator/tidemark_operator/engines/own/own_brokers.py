@@ -98,7 +98,7 @@ class OwnBrokers(OwnEngine):
             # A broker of an earlier version closes the connection at an unknown request.
             if users.is_under_way:
                 self._deaf[link.node_id] = link.channel.broker_epoch, self._failures(link) + 1
-            elif users.told:
+            elif users.acknowledged_version:
                 self._deaf.pop(link.node_id, None)
 
     def _failures(self, link: Link) -> int:
@@ -176,7 +176,11 @@ class OwnBrokers(OwnEngine):
 
     def users_behind(self, version: int) -> list[int]:
         """Return the connected brokers that do not have a version of the users yet."""
-        return sorted(node_id for node_id, users in self._users.items() if users.told < version)
+        return sorted(
+            node_id
+            for node_id, users in self._users.items()
+            if users.acknowledged_version < version
+        )
 
     def _full(self) -> PartitionStatesRequest:
         return snapshot.full(self._state)

@@ -45,12 +45,12 @@ class UserListener(Protocol):
 class UserLink:
     """Users as sent over one command connection.
 
-    ``told`` is the version that the broker has acknowledged. ``is_under_way``: it has not answered
-    yet.
+    ``acknowledged_version``: the last one that the broker has acknowledged. ``is_under_way``: a
+    request has no answer yet.
     """
 
     def __init__(self, channel: Channel, listener: UserListener, present: Present) -> None:
-        self.told = 0
+        self.acknowledged_version = 0
         self.is_under_way = False
         self._channel = channel
         self._listener = listener
@@ -89,7 +89,7 @@ class UserLink:
         version, request = present
         if request != self._acknowledged and not await self._send(request):
             return False
-        self.told, self._acknowledged = version, request
+        self.acknowledged_version, self._acknowledged = version, request
         self._listener.on_users(self._channel.broker_id)
         return True
 
