@@ -12,7 +12,9 @@ from tidemark_pipeline.topic_source import read_topic
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """What to aggregate: JSON fields of the value, and where the Parquet goes (overwritten)."""
+    """Fields of the JSON value to group by and to aggregate, and the Parquet folder to
+    overwrite.
+    """
 
     by: str
     value: str
@@ -22,10 +24,10 @@ class Aggregate:
 def aggregate(session: SparkSession, options: Mapping[str, str], job: Aggregate) -> DataFrame:
     """Write ``(by, rows, measured, total, mean)`` and return it, read back from the Parquet.
 
-    ``measured`` counts the rows in which the value is a number; ``total`` and ``mean`` are of
-    those.
+    ``measured`` counts the rows whose value is a number. ``total`` and ``mean`` cover those rows.
     """
     text = f.col("value").cast("string")
+    # A text that is no number becomes null, which count, sum and avg skip.
     number = f.get_json_object(text, f"$.{job.value}").cast("double")
     table = (
         read_topic(session, options)
@@ -40,4 +42,5 @@ def aggregate(session: SparkSession, options: Mapping[str, str], job: Aggregate)
         .orderBy(job.by)
     )
     table.write.mode("overwrite").parquet(str(job.output))
+    # Parquet does not guarantee the order of rows across files.
     return session.read.parquet(str(job.output)).orderBy(job.by)

@@ -1,5 +1,8 @@
-"""Audit a topic on Spark: executors read the segments whole, so the time is that of reading the
-tier once, divided by the cores."""
+"""Audit a topic on Spark.
+
+Executors read whole segments, so the audit takes the time of reading the tier once, divided by the
+number of cores.
+"""
 
 from pyspark.sql import SparkSession
 
@@ -15,10 +18,11 @@ def audit(
     topic: TopicObject,
     task_bytes: int = TASK_BYTES,
 ) -> AuditReport:
-    """Every live segment of a topic, ``task_bytes`` and a segment at a time.
+    """Audit every live segment of a topic, in tasks of about ``task_bytes``.
 
-    Raises StoreUnavailable where the store fails, wrapped in Spark's error where it fails for an
-    executor: then nothing is known."""
+    Raises StoreUnavailable if the store fails, wrapped in Spark's error if it fails for an
+    executor. In both cases the audit has no result.
+    """
     planned = plan(open_tier(storage), topic, task_bytes)
     done: list[Checked] = []
     if planned.tasks:

@@ -1,9 +1,9 @@
-"""Export a topic into a table, exactly once: all that is there, or for as long as the job runs.
+"""Export a topic into a table exactly once, up to its current end or continuously.
 
-A structured stream from the tier and the brokers, whose micro-batches are commits of the table.
-Where it begins is the table's to say (:mod:`tidemark_pipeline.export.export_progress`): the
-stream's checkpoint is a folder that ends with the job, and is read for one thing only, up to where
-the batch goes that is to be written.
+A structured stream reads from the tier and the brokers, and each micro-batch is one commit of the
+table. The start position comes from the table (:mod:`tidemark_pipeline.export.export_progress`).
+The stream's checkpoint is a temporary folder that is deleted with the job. It is read only for the
+end offsets of the batch that is about to be written.
 """
 
 import json
@@ -44,10 +44,10 @@ from tidemark_pipeline.topic_survey import Part, Survey
 
 logger = logging.getLogger(__name__)
 
-#: What a look at the topic's end may meet, and the next one may not.
+#: Errors of a query of the topic's end that may be absent at the next attempt.
 _PASSING = (ManifestError, StoreError, TopicNotFound, BrokersUnavailable, BrokerRefused)
-#: Of one commit, where the options have no limit; Kafka's protocol tells no bytes before it tells
-#: records.
+#: Default limits of one commit. Kafka's protocol reports offsets but no sizes before the fetch, so
+#: its limit is a number of records.
 _OF_OURS = {"maxBytesPerTrigger": str(1024**3)}
 _OF_KAFKA = {"maxOffsetsPerTrigger": "1000000"}
 _LOOK_S = 1
@@ -60,9 +60,12 @@ _WORKER_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class ExportProgress:
-    """After a commit, or a look at the topic. ``lag``: offsets of the topic that the table has not;
-    ``current_ms``: see :class:`~tidemark_pipeline.export.freshness.Freshness`; ``deleted``: offsets
-    that the job has deleted from the topic."""
+    """Progress after a commit or a query of the topic's end.
+
+    ``lag``: offsets of the topic that the table does not contain. ``current_ms``: see
+    :class:`~tidemark_pipeline.export.freshness.Freshness`. ``deleted``: offsets that the job has
+    deleted from the topic.
+    """
 
     commits: int
     written: Written
@@ -84,18 +87,21 @@ def export(
     say: Callable[[ExportProgress], None] = lambda _: None,
     watch: Callable[[ExportProgress], None] = lambda _: None,
 ) -> ExportProgress:
-    """Export until the end that the topic has now, or with ``every_s`` a commit every so many
-    seconds; in both cases until ``stop`` is set. ``options`` are the source's, with one ``topic``;
-    those that say where to begin hold for a new table only. ``say`` is called after each commit;
-    ``watch`` then, too, and when the table was claimed, and every ``every_s`` seconds. ``deleter``:
-    deletes from the topic what is committed, at first what was before; the table's layout has to
-    say that it does.
+    """Export up to the topic's current end, or continuously with one commit every ``every_s``
+    seconds.
 
-    Raises :class:`ExportError`, or Spark's error where reading or writing failed: what was
-    committed stays, and the next run goes on from there."""
+    The export also ends when ``stop`` is set. ``options`` are those of the source, with one
+    ``topic``; its starting options apply only to a new table. ``say`` is called after each commit.
+    ``watch`` is called after each commit, after the claim of the table, and every ``every_s``
+    seconds. ``deleter`` deletes committed records from the topic, first those of earlier runs. The
+    table's layout must declare that the export deletes.
+
+    Raises :class:`ExportError`, or Spark's error if reading or writing failed. Committed data
+    stays, and the next run continues behind it.
+    """
     if not options.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
-    # Whatever is wrong with them is told before the table is taken from whoever exports to it.
+    # Options are validated before the claim, which takes the table from a running export.
     read = topic_options(options, streaming=True)
     if deleter is not None and not read.fail_on_data_loss:
         raise ExportError(
@@ -105,22 +111,29 @@ def export(
     with Survey(read) as survey:
         parts = survey.parts()
         topic_id = str(parts[0].topic_id or "") if parts else ""
+        # The claim fences an earlier writer of the table, so progress is read after it.
         claimed = table.claim(options["topic"], topic_id)
         try:
+            # A topic that was recreated or truncated must not extend rows of its earlier records.
             check_log_lineage(survey, parts, claimed)
             given = stream_options(options, claimed, once=every_s is None)
             beginning = Beginning(topic_options(given, streaming=True), claimed.topic)
+            # Spark's own source would start at a later offset without an error, so the gap is
+            # checked here.
             if is_kafkas(options):
                 beginning.check_kept(
                     claimed, {part.partition: at for part, at in survey.log_starts(parts).items()}
                 )
             batches = _Batches(table, claimed, survey, beginning, deleter, say, watch)
+            # Records that an earlier run committed but did not delete are deleted before the first
+            # batch.
             if deleter is not None:
                 beginning.check_deletes(claimed, [part.partition for part in parts])
                 batches.delete()
             watch(batches.progress)
 
             def run() -> None:
+                # Each attempt starts at the offsets that the previous one committed.
                 reached = stream_options(options, batches.progress.exported, once=every_s is None)
                 _run(session, reached, batches, every_s, stop)
 
@@ -132,19 +145,22 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where a run begins partitions of which the table has nothing, by its options."""
+    """Rules for the start of partitions that the table does not contain yet."""
 
     options: Options
     topic: str
 
     def is_log_start(self, partition: int) -> bool:
-        """So that nothing of it is left out that the topic has. What brokers hold locally begins
-        later than what there is."""
+        """Return whether the run starts at the log start of a new partition, so that no record is
+        skipped.
+
+        With tier=local the brokers' local log starts behind the first record of the tier.
+        """
         position = self.options.starting.of(self.topic, partition)
         return isinstance(position, Earliest) and self.options.tier != ONLY_LOCAL
 
     def check_kept(self, claimed: Exported, log_starts: Mapping[int, int]) -> None:
-        """Raises :class:`DataLoss` where the topic begins behind what the table has."""
+        """Raise :class:`DataLoss` if the topic starts behind the table's end."""
         for partition, offset in claimed.offsets.items():
             start = log_starts.get(partition, 0)
             if start > offset and self.options.fail_on_data_loss:
@@ -155,7 +171,9 @@ class Beginning:
                 )
 
     def check_deletes(self, claimed: Exported, partitions: Iterable[int]) -> None:
-        """Raises :class:`ExportError` where a run begins behind what it would delete."""
+        """Raise :class:`ExportError` if the run would delete records before its starting
+        offsets.
+        """
         if not claimed.deletes:
             raise ExportError("the table's layout does not say that the export deletes")
         new = [partition for partition in partitions if partition not in claimed.offsets]
@@ -173,8 +191,10 @@ class Beginning:
         log_starts: Mapping[int, int],
         leader_epochs: Mapping[int, int] | None = None,
     ) -> Exported:
-        """The table after a batch that reads up to ``ends``. ``log_starts``: of partitions that
-        are new to it. ``leader_epochs``: of ``ends``."""
+        """Return the table's position after a batch that reads up to ``ends``.
+
+        ``log_starts``: of partitions that are new to the table. ``leader_epochs``: of ``ends``.
+        """
         starts = {
             partition: at for partition, at in log_starts.items() if self.is_log_start(partition)
         }
@@ -183,7 +203,7 @@ class Beginning:
 
 
 class _Batches:
-    """What is done with each micro-batch, and what is told of it."""
+    """Commit of each micro-batch, and the progress that is reported after it."""
 
     def __init__(
         self,
@@ -200,15 +220,19 @@ class _Batches:
         self.checkpoint = Path()
         self.failure: BaseException | None = None
         self._freshness = Freshness()
-        #: Batches come in a thread of Spark's, looks in the job's own.
+        #: Batches run in a thread of Spark, queries of the topic's end in the job's own.
         self._lock = threading.Lock()
         self.progress = self._told(0, Written(), claimed)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         try:
+            # Read the batch's end offsets from the checkpoint, where Spark writes them before the
+            # batch.
             before = self.progress
             topic = before.exported.topic
             ends = planned_end(self.checkpoint, number, topic)
+            # Check that the topic is still the one that was exported, and read the leader epochs of
+            # the ends.
             with self._lock:
                 parts = self._parts(before.exported)
                 read = {part: ends[part.partition] for part in parts if part.partition in ends}
@@ -219,28 +243,32 @@ class _Batches:
                 for part, at in positions.items()
                 if at.leader_epoch is not None
             }
+            # Combine them into the position that the table records with this commit.
             reached = self._beginning.reached(
                 before.exported, ends, self._log_starts(before, ends), epochs
             )
-            # The first of a query is made of nothing, too.
+            # An empty batch, such as the first one of a query, needs no commit.
             if reached.offsets == before.exported.offsets:
                 return
             written = self._table.commit(frame, reached)
+            # Deletion follows the commit, so that a crash between them loses no record.
             self.delete()
             with self._lock:
                 self.progress = self._told(before.commits + 1, before.written + written, reached)
             self._say(self.progress)
             self._watch(self.progress)
         except BaseException as error:
-            self.failure = error  # Spark keeps its text only
+            self.failure = error  # Spark's error contains only the text of this one.
             raise
 
     def delete(self) -> None:
-        """From the topic what the table's newest commit has, where that is wanted."""
+        """Delete the records from the topic that the table's newest commit contains."""
         if self._deleter is None:
             return
         standing = self._table.standing()
         with self._lock:
+            # Offsets of a recreated or truncated topic may belong to records that the table does
+            # not have.
             parts = self._parts(standing)
             check_log_lineage(self._survey, parts, standing)
             starts = {part.partition: at for part, at in self._survey.log_starts(parts).items()}
@@ -252,8 +280,11 @@ class _Batches:
                 self.progress = replace(self.progress, deleted=self._deleted)
 
     def _log_starts(self, before: ExportProgress, ends: Mapping[int, int]) -> dict[int, int]:
-        """Of partitions that the table has nothing of. What expires until they are read is no more,
-        so that it does not matter when this is asked."""
+        """Return the log starts of partitions that the table does not contain.
+
+        Records that expire before they are read are lost in any case, so the time of the query does
+        not matter.
+        """
         numbers = ends.keys() - before.exported.offsets.keys()
         if not numbers:
             return {}
@@ -262,8 +293,11 @@ class _Batches:
             return {part.partition: e.log_start for part, e in self._survey.extents(new).items()}
 
     def _parts(self, exported: Exported) -> list[Part]:
-        """Looked at anew. A source that knows offsets alone (Spark's of Apache Kafka) would go on
-        with another topic of the same name. Raises :class:`ExportError`."""
+        """Query the partitions again and check the topic's id. Raises :class:`ExportError`.
+
+        Spark's own Kafka source knows only offsets, so it would continue with another topic of the
+        same name.
+        """
         self._survey.forget()
         parts = self._survey.parts()
         for part in parts[:1]:
@@ -271,8 +305,11 @@ class _Batches:
         return parts
 
     def look(self) -> None:
-        """Where the topic ends now. What cannot be asked is asked again; a batch that cannot be
-        planned ends the job."""
+        """Query the topic's end and report the lag.
+
+        A failed query is repeated at the next call. Only a batch that cannot be planned ends the
+        job.
+        """
         try:
             with self._lock:
                 now = self.progress
@@ -284,7 +321,7 @@ class _Batches:
     def _told(self, commits: int, written: Written, exported: Exported) -> ExportProgress:
         parts = self._parts(exported)
         ends = {part.partition: end for part, end in self._survey.ends_of(parts).items()}
-        # Of a partition of which the table has nothing yet there is no more than the topic has.
+        # For a new partition the lag is counted from its log start.
         new = [part for part in parts if part.partition not in exported.offsets]
         starts = {part.partition: e.log_start for part, e in self._survey.extents(new).items()}
         from_there = replace(exported, offsets={**starts, **exported.offsets})
@@ -312,13 +349,16 @@ def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported)
 
 
 def retry_late_workers(run: Callable[[], None]) -> None:
-    """Call ``run``; repeat it if Spark's Python process did not start in time. The process starts
-    before a query's first batch, so each call continues at the committed offsets. Raises
-    :class:`DependencyUnavailable` if it never starts."""
+    """Call ``run``, and repeat it if Spark's Python process did not start in time.
+
+    The process starts before a query's first batch, so each call continues at the committed
+    offsets. Raises :class:`DependencyUnavailable` if the process never starts.
+    """
     for attempt in range(1, _WORKER_ATTEMPTS + 1):
         try:
             return run()
         except Exception as error:
+            # Any other error belongs to the export and is not retried.
             if not _WORKER_LATE.search(str(error)):
                 raise
             if attempt == _WORKER_ATTEMPTS:
@@ -332,19 +372,27 @@ def retry_late_workers(run: Callable[[], None]) -> None:
 
 
 def planned_end(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
-    """Up to where a micro-batch reads, by partition: what Spark writes down before it begins it,
-    the offsets of the one source on the last line."""
+    """Return the end offset of each partition in a micro-batch.
+
+    Spark writes the offsets file before it starts the batch. The last line has the offsets of the
+    one source.
+    """
     text = (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8")
     offsets = json.loads(text.splitlines()[-1])
     return {int(partition): int(offset) for partition, offset in offsets[topic].items()}
 
 
 def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool) -> dict[str, str]:
+    """Return the options of the stream: a limit per batch, and the table's offsets as start and
+    end.
+    """
     given = {name: value for name, value in options.items() if name.lower() != "columns"}
     limits = {"maxoffsetspertrigger", "maxbytespertrigger"}
+    # Without a limit the first batch would contain the whole topic in one commit.
     if not limits & {name.lower() for name in given}:
         given |= _OF_KAFKA if is_kafkas(options) else _OF_OURS
     if claimed.offsets:
+        # The table's offsets take precedence over all starting options.
         given = {n: v for n, v in given.items() if not n.lower().startswith("starting")}
         offsets = {str(partition): offset for partition, offset in claimed.offsets.items()}
         given["startingOffsets"] = json.dumps({claimed.topic: offsets})
@@ -352,6 +400,7 @@ def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool)
         given["startingOffsets"] = "earliest"
     if is_kafkas(options):
         return given
+    # The end is fixed at the start, so that a busy topic cannot keep the job running.
     if once and not any(name.lower().startswith("ending") for name in given):
         given["endingOffsets"] = "latest"
     return {**given, "columns": ",".join(RAW)}
@@ -372,12 +421,13 @@ def _run(
             if every_s is not None:
                 query = writer.trigger(processingTime=f"{every_s} seconds").start()
                 _until(query, stop, batches.look, every_s)
-            elif is_kafkas(options):  # Spark's own source can be asked for all that there is now
+            elif is_kafkas(options):  # Spark's own source supports a query up to the current end.
                 query = writer.trigger(availableNow=True).start()
                 _until(query, stop, batches.look, _ONCE_LOOK_S)
             else:
                 run_available(writer, stop)
         except PySparkException as error:
+            # Spark wraps the batch's error in its own. Callers need the original class.
             if batches.failure is not None:
                 raise batches.failure from error
             raise
@@ -386,7 +436,10 @@ def _run(
 def _until(
     query: StreamingQuery, stop: threading.Event | None, look: Callable[[], None], every_s: float
 ) -> None:
-    """A batch that runs when it is to stop is given up: the next run reads it again."""
+    """Wait for the query's end and call ``look`` every ``every_s`` seconds.
+
+    A batch that is running when ``stop`` is set is abandoned. The next run reads it again.
+    """
     looked_s = time.monotonic()
     try:
         while not (stop is not None and stop.is_set()):

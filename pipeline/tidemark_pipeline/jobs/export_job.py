@@ -1,10 +1,9 @@
-"""The job of an ``Export``: ``python3 -m tidemark_pipeline.jobs.export_job``, in a pod or as a
-process beside a local operator.
+"""Run the job of an ``Export``: ``python3 -m tidemark_pipeline.jobs.export_job``.
 
-What to do stands in its environment (:mod:`tidemark.export_job`); how far it is it tells on a page,
-and at its end in a file. It ends by itself only where it is done or failed: whoever started it
-starts it again. SIGTERM ends it in order; so does, for a process that is not to outlive who made
-it, the end of its standard input.
+The job runs in a pod, or as a process next to a local operator. Its order is in the environment
+(:mod:`tidemark.export_job`). It reports progress on a page, and its result in a file. It exits only
+when it is done or has failed; the operator restarts it. SIGTERM stops it in order, and so does the
+end of standard input if the job must not outlive its parent process.
 """
 
 import argparse
@@ -34,16 +33,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: After its standard input has ended nobody waits for it.
+#: Time for an orderly stop after standard input has ended, as the parent process has exited.
 LAST_S = 20.0
 NO_SPARK = "Spark is not installed here: make spark, or give the Export's job an image that has it"
-#: What says itself what to do, and is the same when it is tried again.
+#: Errors whose message says what to do, and that a retry does not change.
 _REFUSED = (OrderError, OptionError, ExportError, JavaMissing, DataLoss)
 _HIDDEN = "***"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 where it is done, or was stopped."""
+    """Run the job and return its exit status: 0 if it is done or was stopped, else 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port of the page")
     parser.add_argument("--report", type=Path, help="file for the last report")
@@ -52,16 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each batch and each end
     stop = _stop_on_signals()
+    # The page starts before Spark, which takes several seconds, so that probes succeed meanwhile.
     told = Told()
     page = told.page()
     host, _, port = given.listen.rpartition(":")
     bound = page.start(host.strip("[]"), int(port))
+    # A local operator reads this line to find the port that was chosen.
     sys.stdout.write(json.dumps({"ready": True, "page": f"{host}:{bound}"}) + "\n")
     sys.stdout.flush()
     if given.until_stdin_ends:
         threading.Thread(target=_end_with, args=(stop,), name="stdin", daemon=True).start()
     phase, message = run(os.environ, told, stop)
     told.end(phase, message)
+    # The page stops with the process, so the operator reads the final state from this file.
     if given.report is not None:
         told.leave(given.report)
     page.stop()
@@ -72,9 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(
     environment: Mapping[str, str], told: Told, stop: threading.Event
 ) -> tuple[ExportJobPhase, str]:
-    """Export; how that ended, and what to do where it failed."""
+    """Export, and return the final phase and what to do if it failed."""
     secrets: list[str] = []
     try:
+        # Collect the secrets before they are put into the order, so that every message can hide
+        # them.
         order = Order.of_json(environment.get(ORDER_VARIABLE, ""))
         secrets += [environment.get(secret.variable, "") for secret in order.hidden]
         order = order.revealed(environment)
@@ -84,7 +88,7 @@ def run(
             raise
         return ExportJobPhase.REFUSED, NO_SPARK
     except Exception as error:
-        if stop.is_set():  # a query that is stopped in the middle tells of that as of a failure
+        if stop.is_set():  # A query that is stopped within a batch raises like one that failed.
             logger.info("given up: %s", error)
             return ExportJobPhase.STOPPED, ""
         logger.exception("the export failed")
@@ -94,13 +98,14 @@ def run(
 
 
 def judged(error: Exception) -> tuple[ExportJobPhase, str]:
-    """Whether trying again helps, and what to tell a person."""
+    """Return the phase, which says whether a retry helps, and the message for the user."""
     if isinstance(error, Superseded):
         return ExportJobPhase.SUPERSEDED, str(error)
     if isinstance(error, DependencyUnavailable):
         return ExportJobPhase.FAILED, str(error)
     if isinstance(error, (*_REFUSED, DataLoss)):
         return ExportJobPhase.REFUSED, str(error)
+    # An error of a Python worker reaches the driver as text, which starts with its class name.
     name, message = own_words(str(error))
     if name == DataLoss.__name__:
         return ExportJobPhase.REFUSED, message
@@ -109,6 +114,7 @@ def judged(error: Exception) -> tuple[ExportJobPhase, str]:
 
 def _export(order: Order, told: Told, stop: threading.Event) -> None:
     with tempfile.TemporaryDirectory(prefix="tidemark-schema-") as folder:
+        # Spark reads the definition from a path, so its text is written to a file.
         if order.definition:
             path = Path(folder) / Path(order.definition_name).name
             path.write_text(order.definition, encoding="utf-8")
@@ -118,6 +124,7 @@ def _export(order: Order, told: Told, stop: threading.Event) -> None:
 
 def _run(order: Order, told: Told, stop: threading.Event) -> None:
     wanted = TableOptions.of(order.table)
+    # Options and Java are checked before the import of Spark, which takes seconds.
     wanted.check()
     find_java()
     from tidemark_pipeline.jobs.export import export
@@ -138,7 +145,7 @@ def _run(order: Order, told: Told, stop: threading.Event) -> None:
 
 
 def _deleter(source: Mapping[str, str]) -> BrokerDeletions:
-    """A pod of a job has no token of the API server."""
+    """Return the deletions through the brokers: the job's pod has no token of the API server."""
     access = parse(source).access
     if access is None:
         raise ExportError("brokers delete records, and none is named")
@@ -158,9 +165,11 @@ def _say(progress: "ExportProgress") -> None:
 
 
 def _without(secrets: Iterable[str], text: str) -> str:
-    """Hide secrets in a text. Messages of catalogs and drivers may contain their address with its
-    password; some change the case or omit the line end. A secret that is part of another one is
-    hidden after it."""
+    """Replace secrets in a text.
+
+    Messages of catalogs and drivers may contain their address with its password. Some change the
+    case or omit the line end. A secret that is part of another one is replaced after it.
+    """
     found = {form for secret in secrets for form in (secret, secret.strip()) if form}
     for form in sorted(found, key=len, reverse=True):
         text = re.sub(re.escape(form), _HIDDEN, text, flags=re.IGNORECASE)
@@ -175,9 +184,11 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _end_with(stop: threading.Event) -> None:
+    # Reading to the end detects the parent's exit, whatever ended it.
     while os.read(sys.stdin.fileno(), 4096):
         pass
     stop.set()
+    # Spark may block an orderly stop, so the process exits after a limit.
     threading.Event().wait(LAST_S)
     os._exit(1)
 

@@ -1,7 +1,7 @@
-"""What the job of an ``Export`` tells of itself: its report and its metrics, on a page that the
-operator and Prometheus ask for, and at its end in a file.
+"""Report and metrics of an ``Export`` job.
 
-Written by the job's threads, read by those of the page.
+The operator and Prometheus read them from a page. The last report is written to a file. The job's
+threads write the state, and the page's threads read it.
 """
 
 import threading
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Told(Collector):
-    """The newest of it."""
+    """Newest report and progress of the job, and a collector of its metrics."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,15 +38,16 @@ class Told(Collector):
 
     @property
     def report(self) -> JobReport:
-        """As of now."""
+        """Report as of now."""
         with self._lock:
             return self._report
 
     def take(self, progress: "ExportProgress") -> None:
-        """The table was claimed, there was a commit, or the topic was looked at."""
+        """Take progress after the claim, a commit, or a query of the topic's end."""
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
             before = self._report
+            # A query of the topic's end must not count as a commit.
             committed = progress.commits > before.commits
             self._progress = progress
             self._report = JobReport(
@@ -60,12 +61,12 @@ class Told(Collector):
             )
 
     def end(self, phase: ExportJobPhase, message: str = "") -> None:
-        """The job is over."""
+        """Set the final phase and its message."""
         with self._lock:
             self._report = replace(self._report, phase=phase, message=message)
 
     def page(self) -> HttpPage:
-        """Not started yet."""
+        """Return the page, which the caller starts."""
         return HttpPage(
             metrics=lambda: bytes(generate_latest(self._registry)),
             health=lambda: (True, str(self.report.phase)),
@@ -76,11 +77,11 @@ class Told(Collector):
         return self.report.to_json()
 
     def leave(self, path: Path) -> None:
-        """Write the report down, for whoever comes when there is no page any more."""
+        """Write the report to a file, which is readable after the page has stopped."""
         path.write_bytes(self.report.to_json())
 
     def collect(self) -> Iterator[Metric]:
-        """Every row of the table of which something is known."""
+        """Yield the metrics whose value is known."""
         with self._lock:
             report, progress = self._report, self._progress
         figures: dict[Row, float | None] = {
@@ -91,6 +92,7 @@ class Told(Collector):
             export_table.TABLE_ROWS: report.rows,
             export_table.TABLE_LETTERS: report.letters,
         }
+        # Counters of this run exist only once the table is claimed.
         if progress is not None:
             figures[export_table.WRITTEN_ROWS] = progress.written.rows
             figures[export_table.WRITTEN_BYTES] = progress.written.bytes

@@ -9,8 +9,8 @@ from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.maintenance import Maintained, Say, TableMaintenance
 from tidemark_pipeline.export.upsert import configured
 
-#: Into how many tasks both formats cut a look at a table's folders. Spark's own figure is 10,000,
-#: whatever there is to look at: a minute of a core for a table of ten files.
+#: Number of tasks into which both formats divide a listing of a table's folders. Spark's default is
+#: 10,000 whatever the table's size, which takes a minute of one core for a table of ten files.
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _TASKS_A_CORE = 4
 
@@ -27,12 +27,12 @@ def maintain(
     upkeep: TableMaintenance,
     say: Say = lambda _: None,
 ) -> Maintained:
-    """What was done to the table ``name``, as Spark knows it."""
+    """Maintain the table ``name`` (as Spark knows it) and return what was done."""
     with few_listing_tasks(session):
         return _BY_FORMAT[kind](session, name, upkeep, say)
 
 
 def few_listing_tasks(session: SparkSession) -> AbstractContextManager[None]:
-    """The session, as whatever looks at a table's folders is to have it."""
+    """Return a context in which the session lists a table's folders with a few tasks per core."""
     tasks = _TASKS_A_CORE * session.sparkContext.defaultParallelism
     return configured(session, {_LISTING_TASKS: str(tasks)})

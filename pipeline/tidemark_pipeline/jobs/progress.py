@@ -1,7 +1,7 @@
-"""How far Spark is, said now and then while a job runs.
+"""Progress of Spark's running stages, reported periodically while a job runs.
 
-Spark's own bar writes over the terminal's last line and says nothing to a file; this calls whoever
-wants to tell it.
+Spark's own bar overwrites the terminal's last line and writes nothing to a file. This module calls
+back instead, so that the caller chooses the output.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ def told(
 
     def watch() -> None:
         tracker = context.statusTracker()
+        # The wait doubles as the interval, so that the thread ends at once when the job does.
         while not done.wait(every_s):
             stages = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
             running = [stage for stage in stages if stage is not None]

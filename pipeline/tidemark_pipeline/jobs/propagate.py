@@ -1,5 +1,7 @@
-"""What a topic does not have any more, taken out of a table that it was exported to: see
-:mod:`tidemark_pipeline.export.deletion_propagation`."""
+"""Propagation of a topic's deletions to the table that it was exported to.
+
+Implemented for each format in :mod:`tidemark_pipeline.export.deletion_propagation`.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -39,11 +41,15 @@ def propagate(
     history: bool = False,
     say: Say = lambda _: None,
 ) -> Propagated:
-    """Drop from the table ``name``, as Spark knows it, the rows below the log starts of the topic
-    that it was exported from, which ``source`` (options of the data source, without a topic) leads
-    to; with ``history`` every version of the table that may have them as well.
+    """Drop rows below the topic's log starts from the table ``name`` (as Spark knows it).
 
-    Raises :class:`ExportError`, and what looking at the topic raises: then nothing was dropped."""
+    ``source``: options of the data source without a topic; the table records which topic it
+    contains. ``history``: also remove the versions of the table that may contain such rows.
+
+    Raises :class:`ExportError`, and the errors of a query of the topic. In both cases nothing was
+    dropped.
+    """
+    # Find the exported position, which also names the topic and its id.
     prefix = prefix_of_record(name, session.table(name).schema)
     table = _BY_FORMAT[kind](session, name)
     exported = table.found()
@@ -54,15 +60,18 @@ def propagate(
         # Offsets below the log start may have belonged to other records than the table's.
         check_log_lineage(survey, parts, exported)
         starts = {part.partition: at for part, at in survey.log_starts(parts).items()}
+    # Select the partitions of which the table has rows below the log start.
     gone = below(exported, {str(part.topic_id or "") for part in parts}, starts)
     if not gone:
         return Propagated()
     where = condition(prefix, gone)
+    # A delete without matching rows would still commit a new version of the table.
     rows = session.table(name).where(where).count()
     if rows:
         say(f"{rows} rows of records that {exported.topic} has no more are dropped")
         table.drop(where)
     done = Propagated()
+    # Older versions contain the rows until they are removed.
     if history:
         with few_listing_tasks(session):
             done = table.drop_history(say)

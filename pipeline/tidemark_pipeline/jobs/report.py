@@ -1,7 +1,7 @@
-"""What is in a topic, counted for people: when, how large, by which keys, in which tier.
+"""Statistics of a topic's records: times, sizes, most frequent keys and tiers.
 
-Three reads of it, each of which leaves a few hundred rows whatever the topic's size: the first
-tells from when to when and up to where, and the others go no further than that.
+The topic is read three times, and each read returns a few hundred rows whatever the topic's size.
+The first read finds the time range and the end offsets, and the others stop at those offsets.
 """
 
 import json
@@ -15,13 +15,14 @@ from tidemark_pipeline.report import Held, ReportFigures, ReportPeriod, width_of
 from tidemark_pipeline.topic_source import read_topic
 
 KEYS_NAMED = 10
-#: How many keys are counted at once to find the most frequent of all.
+#: Keys that Spark tracks at once to find the most frequent ones.
 _TRACKED = 50_000
 
 
 def figures(session: SparkSession, options: Mapping[str, str]) -> ReportFigures:
-    """Count the one topic of these options. Raises what a read of it raises."""
+    """Return the statistics of the topic in ``options``. Raises the errors of reading it."""
     topic = options["topic"]
+    # The first read finds the share of each partition and tier, and the time range.
     held = _held(_with_tier(session, options))
     times = [(share.first_ms, share.last_ms) for share in held]
     first_ms = min((first for first, _ in times if first is not None), default=0)
@@ -29,11 +30,13 @@ def figures(session: SparkSession, options: Mapping[str, str]) -> ReportFigures:
     width_ms = width_of(last_ms - first_ms)
     if not held:
         return ReportFigures(topic, (), width_ms, (), (), (), 0)
+    # The further reads end where the first one did.
     ends: dict[str, int] = {}
     for share in held:
         ends[str(share.partition)] = max(ends.get(str(share.partition), 0), share.last_offset + 1)
-    # What expires while this runs is left out, and what comes is for the next report.
+    # Records that expire meanwhile are left out, and new records are not counted.
     pinned = {**options, "endingOffsets": json.dumps({topic: ends}), "failOnDataLoss": "false"}
+    # Count by time and size, and by key. Sizes are summed here, as the periods need the same rows.
     rows = _by_time_and_size(_read(session, pinned, "timestamp,key,value"), width_ms)
     keys, distinct = _keys(_read(session, pinned, "key"))
     sizes: dict[int, int] = {}
@@ -55,7 +58,10 @@ def _read(session: SparkSession, options: Mapping[str, str], columns: str) -> Da
 
 
 def _with_tier(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Apache Kafka does not tell from which tier its brokers have read."""
+    """Read with the tier of each record.
+
+    Apache Kafka's brokers do not report the tier, so all records have ``KAFKA``.
+    """
     named = "partition,offset,timestamp,key,value"
     if is_kafkas(options):
         return _read(session, options, named).withColumn("tier", f.lit(KAFKA))
@@ -85,12 +91,13 @@ def _held(table: DataFrame) -> tuple[Held, ...]:
 
 
 def _by_time_and_size(table: DataFrame, width_ms: int) -> list[Row]:
-    """(start, size, rows, bytes); ``start`` is null for records without a time."""
+    """Return (start, size, rows, bytes); ``start`` is null for records without a time."""
     since = f.floor(f.unix_millis("timestamp") / width_ms) * width_ms
     return (
         table.withColumn("bytes", f.expr(_SIZE))
         .groupBy(
             since.alias("start"),
+            # Sizes are grouped by the next power of two, so that the number of rows stays small.
             f.expr("cast(pow(2, ceil(log2(greatest(bytes, 1)))) as bigint)").alias("size"),
         )
         .agg(f.count(f.lit(1)).alias("rows"), f.sum("bytes").alias("bytes"))
@@ -99,7 +106,7 @@ def _by_time_and_size(table: DataFrame, width_ms: int) -> list[Row]:
 
 
 def _periods(rows: list[Row], width_ms: int) -> tuple[ReportPeriod, ...]:
-    """Without a hole: where nothing was written there is a period of zero rows."""
+    """Return all periods, with zero rows where no record was written."""
     found: dict[int, tuple[int, int]] = {}
     for row in rows:
         if row.start is not None:
@@ -114,8 +121,11 @@ def _periods(rows: list[Row], width_ms: int) -> tuple[ReportPeriod, ...]:
 
 
 def _keys(table: DataFrame) -> tuple[tuple[tuple[bytes, int], ...], int]:
-    """Spark keeps a sketch of them, so any number of keys will do; text in hexadecimal digits, as
-    the sketch takes no bytes."""
+    """Return the most frequent keys with their counts, and the number of distinct keys.
+
+    Both are Spark sketches, so the memory does not depend on the number of keys. The sketch accepts
+    no bytes, so keys are passed as hexadecimal text.
+    """
     row = (
         table.where("key is not null")
         .selectExpr(

@@ -1,9 +1,9 @@
-"""A statement of Spark's SQL over topics, each of which is a view, with an answer that has an end.
+"""Spark SQL statements over topics as views, with a limited number of rows.
 
-Somebody looks at a topic of any size: no more rows come to the driver than are asked for. Columns
-come as what can be written down: Python has no time behind the year 9999, which a record may well
-have, and knows it in the machine's time zone; so Spark makes text of whatever is no number, text,
-bytes or truth, in the session's time zone.
+The driver receives no more rows than the limit, whatever the topic's size. Columns are converted to
+values that can be printed. Python has no time after the year 9999, which a record may contain, and
+converts times to the machine's time zone. So Spark converts every value that is not a number, text,
+bytes or boolean to text, in the session's time zone.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,12 @@ from tidemark_pipeline.topic_source import read_topic
 
 @dataclass(frozen=True, slots=True)
 class StatementResult:
-    """``columns``: names as the statement has them, which may be the same; ``rows``: values are
-    None, bool, int, float, Decimal, str, bytes, and lists and dicts of these. ``cut``: there are
-    more rows than were asked for."""
+    """Result of a statement.
+
+    ``columns``: names as in the statement; two may be equal. ``rows``: values are None, bool, int,
+    float, Decimal, str, bytes, and lists and dicts of them. ``cut``: more rows exist than the
+    limit.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
@@ -38,25 +41,28 @@ class StatementResult:
 
 
 def make_view(session: SparkSession, topic: str, options: Mapping[str, str]) -> None:
-    """The topic by its own name, with the columns of :mod:`tidemark_pipeline.columns`; where the
-    name has a dot or a dash, a statement writes it in backticks."""
+    """Create a view with the topic's name and the columns of :mod:`tidemark_pipeline.columns`.
+
+    A statement quotes a name that contains a dot or a dash in backticks.
+    """
     name = "`" + topic.replace("`", "``") + "`"
     read_topic(session, {**options, "topic": topic}).createOrReplaceTempView(name)
 
 
 def ask(session: SparkSession, statement: str, limit: int) -> StatementResult:
-    """The first ``limit`` rows. Raises PySparkException."""
+    """Return the first ``limit`` rows of a statement. Raises PySparkException."""
     table = session.sql(statement)
     names = tuple(table.columns)
-    if not names:  # a command that has nothing to say
+    if not names:  # A command may have no columns.
         return StatementResult((), (), cut=False)
+    # One row more than the limit shows whether there are further rows.
     rows = _readable(table).limit(limit + 1).collect()
     plain = tuple(tuple(_plain(value) for value in row) for row in rows[:limit])
     return StatementResult(names, plain, cut=len(rows) > limit)
 
 
 def _readable(table: DataFrame) -> DataFrame:
-    """By number, for names may be the same."""
+    """Convert columns to readable types, by position because two names may be equal."""
     numbered = table.toDF(*(f"c{at}" for at in range(len(table.columns))))
     return numbered.select(
         *(f.col(column.name).cast(_readable_type(column.dataType)) for column in numbered.schema)
@@ -71,6 +77,8 @@ def _readable_type(kind: DataType) -> DataType:
             return ArrayType(_readable_type(kind.elementType), kind.containsNull)
         case MapType():
             value = _readable_type(kind.valueType)
+            # Text as key: a converted struct as key would become a dict, which cannot be a key in
+            # Python.
             return MapType(StringType(), value, kind.valueContainsNull)
         case StructType():
             return StructType(
