@@ -118,8 +118,7 @@ def export(
             check_log_lineage(survey, parts, claimed)
             given = stream_options(options, claimed, once=every_s is None)
             beginning = Beginning(topic_options(given, streaming=True), claimed.topic)
-            # Spark's own source would start at a later offset without an error, so the gap is
-            # checked here.
+            # For Apache Kafka the job itself checks that no record behind the table expired.
             if is_kafkas(options):
                 beginning.check_kept(
                     claimed, {part.partition: at for part, at in survey.log_starts(parts).items()}
@@ -383,9 +382,7 @@ def planned_end(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
 
 
 def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool) -> dict[str, str]:
-    """Return the options of the stream: a limit per batch, and the table's offsets as start and
-    end.
-    """
+    """Return the options of the stream: a limit per batch, the start and the end."""
     given = {name: value for name, value in options.items() if name.lower() != "columns"}
     limits = {"maxoffsetspertrigger", "maxbytespertrigger"}
     # Without a limit the first batch would contain the whole topic in one commit.

@@ -77,8 +77,7 @@ def _readable_type(kind: DataType) -> DataType:
             return ArrayType(_readable_type(kind.elementType), kind.containsNull)
         case MapType():
             value = _readable_type(kind.valueType)
-            # Text as key: a converted struct as key would become a dict, which cannot be a key in
-            # Python.
+            # Keys of any type become text, as only values are converted in Python.
             return MapType(StringType(), value, kind.valueContainsNull)
         case StructType():
             return StructType(

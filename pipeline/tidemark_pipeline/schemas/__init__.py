@@ -1,1 +1,1 @@
-"""Schemas of values, and what reads values by them, into Arrow."""
+"""Schemas of values, and their decoders into Arrow."""

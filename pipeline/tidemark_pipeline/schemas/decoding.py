@@ -1,8 +1,8 @@
-"""A batch of records on its way through Python's workers: each gets what its value comes to, or why
-it comes to nothing.
+"""Decoding of record batches in Spark's Python workers.
 
-All that is needed travels along: workers ask nobody, and a batch that is read twice (a worker died,
-memory was short) comes to the same.
+Each record gets its value's columns, or the reason why it has none. All input is sent along with
+the batch. Workers query no other service, so a batch that is read twice (a worker died, memory was
+short) has the same result.
 """
 
 import json
@@ -20,14 +20,14 @@ from tidemark_pipeline.schemas.values.decoder_results import Bytes, Decoder, Lon
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
 
-#: Beside what was read the id of its schema where that is not known yet.
+#: Column with the id of a record's schema if that schema is not known yet.
 UNKNOWN = "_unknown"
 _NO_FRAME = "no schema id: the value does not begin with a zero byte and four bytes of id"
 _NO_MESSAGE = "the value does not say which message of its schema it is"
 
 
 def output_schema(given: StructType, columns: StructType) -> StructType:
-    """Of the frame that comes out, for one of ``given``."""
+    """Return the schema of the decoded frame for a frame of ``given``."""
     return StructType(
         [
             *given.fields,
@@ -40,9 +40,12 @@ def output_schema(given: StructType, columns: StructType) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What to make of values, into ``columns`` (Spark's JSON). With a ``source`` all are of that
-    schema; else each says its id, and ``known`` has the schemas, or why there is none. ``reader``:
-    the schema that the table was made by."""
+    """Instructions to decode values into ``columns`` (a schema as Spark's JSON).
+
+    With a ``source`` all values have that schema. Otherwise each value starts with its schema's id,
+    and ``known`` contains the schemas, or the reason why there is none. ``reader``: the schema that
+    the table was created with.
+    """
 
     columns: str
     source: SchemaSource | None = None
@@ -63,17 +66,20 @@ class _DecodedBatch:
     kind: pa.DataType
 
     def read(self) -> Iterator[pa.RecordBatch]:
+        # Records without a value skip the decoders and have one reason in all formats.
         values = self.batch.column(self.batch.schema.get_field_index("value"))
         absent = values.is_null().to_numpy(zero_copy_only=False)
         data, starts, ends = _places(values)
         if absent.any():
             yield from self._failed(np.flatnonzero(absent), NO_VALUE)
         there = np.flatnonzero(~absent)
+        # One schema for all records: no ids to read.
         source = self.decoding.source
         if source is not None:
             decoder = decoder_of(source, self.decoding.columns, self.decoding.reader)
             yield from self._decoded(there, decoder, data, starts, ends)
             return
+        # Records are grouped by schema, as a decoder reads many records of one schema at a time.
         ids = wire.ids_of(data, starts, ends)
         for number in np.unique(ids[there]).tolist():
             rows = there[ids[there] == number]
@@ -95,6 +101,7 @@ class _DecodedBatch:
         starts = starts + wire.HEADER_BYTES
         paths: Sequence[tuple[int, ...] | None] = [()]
         which = np.zeros(len(rows), dtype=np.int64)
+        # A Protobuf record also says which message of its schema file it contains.
         if source.kind is SchemaType.PROTOBUF:
             paths, which, behind = wire.messages(data, starts[rows], ends[rows])
             starts[rows] = behind
@@ -103,6 +110,7 @@ class _DecodedBatch:
             if indexes is None:
                 yield from self._failed(of_message, _NO_MESSAGE)
                 continue
+            # A schema that does not fit the columns makes dead letters of its own records only.
             try:
                 decoder = decoder_of(source, self.decoding.columns, self.decoding.reader, indexes)
             except SchemaRefused as error:
@@ -143,9 +151,10 @@ class _DecodedBatch:
 
 
 def _places(values: pa.Array) -> tuple[Bytes, Longs, Longs]:
-    """The bytes of all values, and from where to where each lies in them."""
+    """Return the bytes of all values, and the start and the end of each value in them."""
     _, offsets, data = values.buffers()
     width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+    # A sliced array shares the buffers of the whole one, so its offset is added.
     ends = np.frombuffer(offsets, dtype=width)[values.offset : values.offset + len(values) + 1]
     places = ends.astype(np.int64)
     view = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, np.uint8)

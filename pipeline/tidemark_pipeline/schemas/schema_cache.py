@@ -1,7 +1,7 @@
-"""The schemas that a job has met, by their ids: asked for once, and kept within bounds.
+"""Cache of the schemas that a job has read, by id and with limits.
 
-Of the driver: what it knows travels to the workers with each batch, so that all of them read a
-batch by the same schemas, whatever the registry says meanwhile.
+The cache belongs to the driver, and its content is sent to the workers with each batch. So all
+workers read a batch by the same schemas, even if the registry changes meanwhile.
 """
 
 import base64
@@ -20,7 +20,7 @@ from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Regis
 from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
-#: So many are asked for in one batch; the rest of its ids, the rarer ones, are taken for unknown.
+#: Ids that one batch may query. The less frequent ids behind them count as unknown.
 ASKED_MAX = 1_000
 KEPT_MAX = 1_000
 KEPT_BYTES_MAX = 32 * 1024 * 1024
@@ -30,35 +30,44 @@ REFERENCES_MAX = 200
 
 @dataclass(slots=True)
 class Schemas:
-    """``known``: by id the schema, or why records of it cannot be read."""
+    """Schemas of a job.
+
+    ``known``: by id the schema, or the reason why its records cannot be read.
+    """
 
     registry: Registry
     known: "OrderedDict[int, SchemaSource | str]" = field(default_factory=OrderedDict)
 
     def learn(self, ids: Sequence[int]) -> Mapping[int, SchemaSource | str]:
-        """All that is known, with these: the most frequent first. Raises
-        :class:`~tidemark_pipeline.schemas.registry.client.RegistryDown`, RegistryRefused, and
-        :class:`ExportError` where an unknown id is to stop the job."""
+        """Query the schemas of ``ids``, the most frequent first, and return them with all known
+        ones.
+
+        Raises :class:`~tidemark_pipeline.schemas.registry.client.RegistryDown`, RegistryRefused,
+        and :class:`ExportError` if an unknown id must stop the job.
+        """
         found: dict[int, SchemaSource | str] = {}
         missing: dict[int, SchemaSource | str] = {}
         for number in ids[:ASKED_MAX]:
             try:
                 found[number] = self._asked(number)
-            except NotThere as error:  # it may be registered later
+            except NotThere as error:  # Not cached, as the schema may be registered later.
                 missing[number] = self._unknown(number, error)
         for number in ids[ASKED_MAX:]:
             missing[number] = (
                 f"it was not asked for: the batch has {len(ids)} ids that were not known, and "
                 f"{ASKED_MAX} are asked for"
             )
+        # The limit is checked before the cache takes the schemas, as they are all sent with one
+        # batch.
         self._check_size(found.values())
         self.known.update(found)
+        # The oldest entries are removed first. They are queried again when a record needs them.
         while len(self.known) > KEPT_MAX or self._size() > KEPT_BYTES_MAX:
             self.known.popitem(last=False)
         return {**self.known, **found, **missing}
 
     def latest(self, subject: str, message: str = "") -> SchemaSource:
-        """Of a subject. Raises :class:`ExportError`."""
+        """Return the latest schema of a subject. Raises :class:`ExportError`."""
         try:
             return self._source(self.registry.latest(subject), message)
         except NotThere as error:
@@ -99,12 +108,13 @@ class Schemas:
         )
 
     def _referred(self, references: tuple[Reference, ...]) -> dict[str, Registered]:
-        """By name what is referred to, each behind what it refers to itself."""
+        """Return the referenced schemas by name, each after those that it references itself."""
         found: dict[str, Registered] = {}
         begun: set[tuple[str, int]] = set()
 
         def visit(several: tuple[Reference, ...]) -> None:
             for reference in several:
+                # The check precedes the query, so that a cycle of references ends.
                 if (reference.subject, reference.version) in begun:
                     continue
                 begun.add((reference.subject, reference.version))
@@ -133,11 +143,15 @@ class Schemas:
 
 
 def _descriptors(text: str, used: Mapping[str, str]) -> Messages:
-    """A schema is registered as text, or as Google's serialized descriptor in base 64."""
+    """Return the descriptors of a schema that is registered as text or as base64.
+
+    Registries also store Google's serialized descriptor in base64, for which no compiler runs.
+    """
     own = _serialized(text)
     others = {name: _serialized(reference) for name, reference in used.items()}
     if own is None and not any(others.values()):
         return compiled(text, used)
+    # Texts and descriptors cannot be combined.
     if own is None or not all(others.values()):
         raise SchemaRefused("it is registered in one form, and what it refers to in another")
     found = descriptor_pb2.FileDescriptorSet()
@@ -145,6 +159,7 @@ def _descriptors(text: str, used: Mapping[str, str]) -> Messages:
         assert other is not None
         other.name = name
         found.file.append(other)
+    # The schema itself is the last file of the set, which the set's readers rely on.
     own.name = own.name or "schema.proto"
     found.file.append(own)
     return Messages(found.SerializeToString())

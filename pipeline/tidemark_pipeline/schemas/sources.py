@@ -1,7 +1,7 @@
-"""A schema as it was given or registered: what columns it comes to, and what reads its records.
+"""A schema as it was given or registered, with its columns and its decoder.
 
-It travels to the workers with a batch, and is as small as its text: what is made of it is made
-there, and kept for the next batch.
+The schema is sent to the workers with each batch, so it is as small as its text. Workers build the
+decoder and cache it for the next batch.
 """
 
 import functools
@@ -27,9 +27,12 @@ class SchemaType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaSource:
-    """``text``: of an Avro schema; ``named``: those that it refers to, each behind what it refers
-    to itself. ``descriptors``: a Protobuf set, the file that is meant last; ``message``: the full
-    name of the one that is meant, "" where records say it."""
+    """Source text or descriptors of one schema.
+
+    ``text``: an Avro schema. ``named``: the schemas that it references, each after those that it
+    references itself. ``descriptors``: a Protobuf descriptor set, with the schema's own file last.
+    ``message``: full name of the Protobuf message, "" if each record names it.
+    """
 
     kind: SchemaType
     text: str = ""
@@ -43,12 +46,12 @@ class SchemaSource:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes to keep it."""
+        """Approximate memory that a cache needs for the schema."""
         return len(self.text) + sum(map(len, self.named)) + len(self.descriptors)
 
 
 def columns_of(source: SchemaSource) -> StructType:
-    """The columns of its records. Raises :class:`SchemaRefused`."""
+    """Return the columns of the schema's records. Raises :class:`SchemaRefused`."""
     if source.kind is SchemaType.AVRO:
         from tidemark_pipeline.schemas.avro import types
 
@@ -66,14 +69,17 @@ def decoder_of(
     reader: SchemaSource | None = None,
     indexes: tuple[int, ...] = (),
 ) -> Decoder:
-    """Of records into columns (Spark's JSON of them). ``reader``: whose aliases and defaults hold,
-    or whose message it must be; ``indexes``: which message of a set. Raises
-    :class:`SchemaRefused`."""
+    """Return a decoder of records into columns (a schema as Spark's JSON).
+
+    ``reader``: the schema whose aliases and defaults apply, or whose message the records must have.
+    ``indexes``: path of the message in a Protobuf file. Raises :class:`SchemaRefused`.
+    """
     wanted = StructType.fromJson(json.loads(columns))
     if source.kind is SchemaType.AVRO:
         from tidemark_pipeline.schemas.avro.decode import AvroDecoder as OfAvro
 
         read_by = None
+        # Aliases and defaults exist in Avro only.
         if reader is not None and reader.kind is SchemaType.AVRO:
             read_by = _schema(reader)
         return OfAvro(_schema(source), wanted, read_by)
@@ -84,6 +90,7 @@ def decoder_of(
     if not indexes:
         return OfProtobuf(by_name(messages, source.message), wanted)
     found = by_indexes(messages, indexes)
+    # The table has the columns of one message. Records of another one would fill wrong columns.
     meant = reader.message if reader is not None else ""
     if meant and found.full_name != meant:
         raise SchemaRefused(f"it is a message {found.full_name}, and the table is of {meant}")
@@ -93,6 +100,7 @@ def decoder_of(
 @functools.lru_cache(_KEPT)
 def _schema(source: SchemaSource) -> Schema:
     named: dict[str, Schema] = {}
+    # A later schema may reference the names of earlier ones.
     for text in source.named:
         named.update(names_of(parse_schema(text, named)))
     return parse_schema(source.text, named)

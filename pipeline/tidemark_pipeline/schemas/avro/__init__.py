@@ -1,1 +1,1 @@
-"""Avro: schemas, what columns they come to, and records straight into Arrow."""
+"""Avro: schemas, their columns, and records into Arrow."""

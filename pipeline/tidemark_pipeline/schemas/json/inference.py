@@ -62,8 +62,10 @@ class PlaceBudget:
 
 @dataclass(slots=True)
 class RecordShape:
-    """Values seen at one place. ``count``: their number. ``digits``: of the largest whole number
-    beyond a bigint."""
+    """Values seen at one place.
+
+    ``count``: their number. ``digits``: digits of the largest whole number beyond a bigint.
+    """
 
     count: int = 0
     seen: ObservedValues = field(default_factory=lambda: ObservedValues(0))
@@ -92,7 +94,7 @@ class RecordShape:
             self.seen |= ObservedValues.OBJECT
             for name, item in value.items():
                 # No column can have a longer name. Records with such a name pass if its value is
-                # null or empty, and thousands of these names would fill the driver's memory.
+                # null or empty, and thousands of such names would fill the driver's memory.
                 inner = self._field(name, places) if len(name) <= NAME_LENGTH_MAX else None
                 if inner is not None:
                     inner.add(item, places)
@@ -138,6 +140,7 @@ class RecordShape:
     def type(self) -> DataType | None:
         """Return the column's type; None where no value has one."""
         seen = self.seen
+        # Lists and objects without typed content have no column, as it could contain only null.
         if not self.is_typed:
             return None
         if seen == ObservedValues.LIST and self.item is not None:
@@ -147,8 +150,10 @@ class RecordShape:
             return self.struct()
         if seen == ObservedValues.BOOLEAN:
             return BooleanType()
+        # Any mix with text, boolean, list or object becomes a string.
         if seen & ~(ObservedValues.LONG | ObservedValues.DECIMAL | ObservedValues.DOUBLE):
             return StringType()
+        # Decimals have scale 0 here and cannot contain fractions.
         if seen & ObservedValues.DOUBLE:
             return DoubleType()
         if seen & ObservedValues.DECIMAL:
@@ -156,15 +161,16 @@ class RecordShape:
         return LongType()
 
     def struct(self) -> StructType:
-        """Return the fields, ordered by name."""
+        """Return the fields that have types, ordered by name."""
+        # Sorted, so that the order of columns does not depend on the order of records.
         found = ((name, inner.type()) for name, inner in sorted(self.distinct().items()))
         return StructType([StructField(name, kind) for name, kind in found if kind is not None])
 
     def distinct(self) -> dict[str, "RecordShape"]:
-        """Return the fields that have types. Of names that differ by case only, the most frequent
-        one is chosen."""
+        """Return the typed fields, with the most frequent of names that differ by case only."""
         chosen: dict[str, str] = {}
         typed = [name for name, inner in self.fields.items() if inner.is_typed]
+        # Ties are broken by name, so that a retried batch makes the same choice.
         for name in sorted(typed, key=lambda name: (-self.fields[name].count, name)):
             chosen.setdefault(folded(name), name)
         return {name: self.fields[name] for name in chosen.values()}
@@ -177,7 +183,7 @@ class RecordShape:
 
     @classmethod
     def of_json(cls, given: list[Any]) -> "RecordShape":
-        """Read :meth:`to_json`."""
+        """Read a shape that :meth:`to_json` wrote."""
         count, seen, digits, fields, item = given
         return cls(
             count,
@@ -189,8 +195,10 @@ class RecordShape:
 
 
 def new_fields(value: Any, where: str, names: ColumnNames, depth: int) -> int:
-    """Count the columns that a value would need; 0 where it has no type. Raises
-    :class:`RecordRefused` where a table cannot have them."""
+    """Count the columns that a value would need, 0 if it has no type.
+
+    Raises :class:`RecordRefused` if a table cannot have these columns.
+    """
     if isinstance(value, dict):
         by_fold: dict[str, str] = {}
         size = 0
@@ -214,8 +222,11 @@ def new_fields(value: Any, where: str, names: ColumnNames, depth: int) -> int:
 def checked_name(
     name: str, where: str, names: ColumnNames, by_fold: dict[str, str], *, is_top_level: bool
 ) -> None:
-    """Add a name to ``by_fold``. Raises :class:`RecordRefused` if no column can have the name, or
-    if ``by_fold`` has it in another case."""
+    """Add a name to ``by_fold``.
+
+    Raises :class:`RecordRefused` if no column can have the name, or if ``by_fold`` has it in
+    another case.
+    """
     objection = names.objection(name, is_top_level=is_top_level)
     if objection:
         raise RecordRefused(f"{where!r}: {objection}")
@@ -238,11 +249,14 @@ class _Unit:
 
 
 def grown(table: StructType, shape: RecordShape, room: int) -> tuple[StructType, int]:
-    """Return the table's columns with up to ``room`` new ones, the most frequent first, and the
-    number of new columns. If types differ, the table's type stays. ``shape``: shape of the records'
-    :func:`~tidemark_pipeline.schemas.json.record_check.unknown_parts`."""
+    """Return the table's columns with up to ``room`` new ones, and the number of new columns.
+
+    The most frequent new columns come first. If a type differs, the table's type stays. ``shape``:
+    shape of the records' :func:`~tidemark_pipeline.schemas.json.record_check.unknown_parts`.
+    """
     added: dict[tuple[str, ...], list[StructField]] = {}
     count = 0
+    # A column that does not fit is skipped, so that a smaller one may take its room.
     for unit in sorted(_units(table, shape, ()), key=lambda unit: (-unit.count, unit.path)):
         if unit.size <= room - count:
             count += unit.size
@@ -275,6 +289,7 @@ def _with(
             StructField(column.name, _with(column.dataType, added, (*path, column.name)))
             for column in kind
         ]
+        # New columns are appended, as tables keep the positions of their columns.
         return StructType(fields + sorted(added.get(path, ()), key=lambda column: column.name))
     if isinstance(kind, ArrayType):
         return ArrayType(_with(kind.elementType, added, (*path, ELEMENT)))
@@ -292,5 +307,5 @@ def _size(kind: DataType) -> int:
 
 
 def size_of(fields: StructType) -> int:
-    """Count the columns, nested ones too."""
+    """Count the columns, including nested ones."""
     return sum(_size(column.dataType) for column in fields)

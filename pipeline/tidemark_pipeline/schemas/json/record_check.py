@@ -62,16 +62,21 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of a check. ``cause``: why the record cannot be a row, "" if no cause is known.
-    ``has_new_fields``: it could be a row if the table had more columns."""
+    """Result of a check.
+
+    ``cause``: reason why the record cannot be a row, "" if none is known. ``has_new_fields``: it
+    could be a row if the table had more columns.
+    """
 
     cause: str = ""
     has_new_fields: bool = False
 
 
 class RecordCheck:
-    """Check of records for a table with ``columns``. ``grows``: new fields are reported instead of
-    ignored; one record may have ``new_max`` of them."""
+    """Check of records for a table with ``columns``.
+
+    ``grows``: new fields are reported instead of ignored. One record may have at most ``new_max``.
+    """
 
     def __init__(
         self,
@@ -93,6 +98,7 @@ class RecordCheck:
             return Verdict(str(refused))
         if not found.new:
             return Verdict()
+        # A record with very many new fields usually has data as names.
         if found.new > self._new_max:
             return Verdict(
                 f"it has {found.new} fields that the table does not have, and {self._new_max} at "
@@ -105,7 +111,7 @@ class RecordCheck:
         )
 
     def _of(self, kind: DataType, where: str, depth: int) -> _Check | None:
-        """Build the check of a column, None if no part of its values can be lost silently."""
+        """Return the check of a column, None if no part of its values can be lost silently."""
         if isinstance(kind, StructType):
             return self._of_struct(kind, where, depth + 1)
         if isinstance(kind, ArrayType):
@@ -179,6 +185,7 @@ def _of_number(where: str, most: float | None) -> _Check:
         kind = type(value)
         if kind not in (int, float):
             return
+        # math.isinf raises for a whole number beyond a double, so whole numbers are compared.
         if math.isinf(value) if kind is float else abs(value) >= _DOUBLE_END:
             raise _beyond(where)
         if most is not None and abs(value) > most:
@@ -188,8 +195,10 @@ def _of_number(where: str, most: float | None) -> _Check:
 
 
 def _of_text(where: str) -> _Check:
-    """Build the check of a string column: Spark writes other values as JSON, and a number beyond a
-    double as a different text."""
+    """Return the check of a string column.
+
+    Spark writes other values as JSON, and a number beyond a double as a different text.
+    """
 
     def check_text(value: Any, found: _Found) -> None:
         kind = type(value)
@@ -206,8 +215,10 @@ def _of_text(where: str) -> _Check:
 
 
 def _of_time(where: str) -> _Check:
-    """Build the check of a time column: a whole number is seconds, and Spark multiplies it without
-    an overflow check."""
+    """Return the check of a time column.
+
+    A whole number counts as seconds, and Spark multiplies it without an overflow check.
+    """
 
     def check_time(value: Any, _: _Found) -> None:
         if type(value) is int and not FIRST_SECOND <= value < END_SECOND:
@@ -244,11 +255,11 @@ class Checking:
 
     @property
     def fields(self) -> StructType:
-        """The columns."""
+        """Columns of the table, parsed from ``columns``."""
         return StructType.fromJson(json.loads(self.columns))
 
     def check(self) -> RecordCheck:
-        """Build the check of single records."""
+        """Return the check of single records."""
         return RecordCheck(self.fields, self.names, grows=self.grows, new_max=self.new_max)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -271,8 +282,11 @@ class Checking:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Worker's summary of batches: one row per task with the shape of all values that ``checking``
-    would accept if the table had more columns."""
+    """Summary of batches in a worker.
+
+    Each task returns one row with the shape of all values that ``checking`` would accept if the
+    table had more columns.
+    """
 
     checking: Checking
 
@@ -288,8 +302,10 @@ class Summary:
 
 
 def unknown_parts(value: Any, kind: DataType) -> Any:
-    """Return the parts of a value that the columns do not have, with their parents; None for none.
-    The values of a map are returned as a list."""
+    """Return the parts of a value that the columns do not have, with their parents, or None.
+
+    The values of a map are returned as a list.
+    """
     if isinstance(kind, StructType) and isinstance(value, dict):
         columns = {column.name: column.dataType for column in kind}
         parts = {
@@ -302,6 +318,7 @@ def unknown_parts(value: Any, kind: DataType) -> Any:
         inner, items = kind.elementType, value
     elif isinstance(kind, MapType) and isinstance(value, dict):
         inner, items = kind.valueType, list(value.values())
+    # Items of plain types have no unknown parts.
     if not isinstance(inner, StructType | ArrayType | MapType):
         return None
     return [part for item in items if (part := unknown_parts(item, inner)) is not None] or None

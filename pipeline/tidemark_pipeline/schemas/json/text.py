@@ -29,10 +29,12 @@ class RecordRefused(ValueError):
 
 
 def parse_object(value: bytes) -> dict[str, Any]:
-    """Parse a value after the frame of a registry's serializer, if there is one.
+    """Parse a JSON value, without the frame of a registry's serializer if it has one.
 
     The last value of a repeated name counts. A number beyond a double is infinite. Raises
-    :class:`RecordRefused`."""
+    :class:`RecordRefused`.
+    """
+    # JSON never starts with a zero byte.
     if value.startswith(_FRAME):
         value = value[_FRAME_BYTES:]
     try:
@@ -45,6 +47,7 @@ def parse_object(value: bytes) -> dict[str, Any]:
     parsed = _parsed(text)
     if not isinstance(parsed, dict):
         raise RecordRefused(DOES_NOT_FIT)
+    # Only an escape can produce half of a surrogate pair, so most texts need no further check.
     if any(escape in text for escape in _SURROGATES):
         _check_text(parsed)
     return parsed
@@ -67,7 +70,8 @@ def _cause_of(value: bytes) -> str:
 
 
 def _depth(text: str) -> int:
-    """Return the depth; 0 or a lower bound suffices if it is within the limit."""
+    """Return the nesting depth. 0 or a lower bound suffices if it is within the limit."""
+    # Counting is much faster than matching, and most records have few brackets.
     if text.count("{") + text.count("[") <= DEPTH_MAX:
         return 0
     depth = deepest = 0

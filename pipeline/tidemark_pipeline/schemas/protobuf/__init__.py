@@ -1,1 +1,1 @@
-"""Protobuf: descriptors, what columns they come to, and messages into Arrow."""
+"""Protobuf: descriptors, their columns, and messages into Arrow."""

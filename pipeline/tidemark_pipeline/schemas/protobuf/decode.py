@@ -1,8 +1,8 @@
-"""Messages of Protobuf into Arrow, a column at a time.
+"""Decode Protobuf messages into Arrow, a column at a time.
 
-Google's library parses each message by itself, in C, and bounds its depth; what it takes is then
-read off column by column. Where that fails, or comes to too much, the messages are taken one by
-one, so that only those fail that are to blame.
+Google's library parses each message in C and limits its depth. The fields of all messages are then
+read column by column. If that fails, or yields too many values, the messages are read one by one,
+so that only the faulty ones fail.
 """
 
 import datetime as dt
@@ -37,7 +37,7 @@ from tidemark_pipeline.schemas.protobuf.types import JSON, SIMPLE, TIMESTAMP, WR
 from tidemark_pipeline.schemas.values.decoder_results import Bytes, Longs, Piece, reasons
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
-#: Values that messages are read off to, of several at once, and of one: for each byte, and besides.
+#: Limits of decoded values: of several messages, and of one, as a base and for each byte.
 ENTRIES_MAX = 4_000_000
 ENTRIES_LEAST, ENTRIES_PER_BYTE = 65_536, 16
 #: Messages that are parsed at once.
@@ -56,23 +56,28 @@ _UNREADABLE = (
 
 
 class _TooMany(ValueError):
-    """Values, for the bytes that they were made of."""
+    """The messages have more values than their bytes allow."""
 
 
 class ProtobufDecoder:
-    """Messages of one type, as rows with the columns of a table."""
+    """Decoder of one message type into the columns of a table."""
 
     def __init__(self, message: Descriptor, columns: StructType) -> None:
-        """Raises SchemaRefused where a field does not fit its column."""
+        """Build the readers of all columns.
+
+        Raises SchemaRefused if a field does not fit its column.
+        """
         self._parse: Callable[[bytes], Message] = GetMessageClass(message).FromString
         self._reader = _struct(message, columns, "", pa_type(columns))
 
     def decode(self, data: Bytes, starts: Longs, ends: Longs) -> Iterator[Piece]:
-        """Pieces of the messages ``data[starts[i]:ends[i]]``, which are all of them in the end."""
+        """Yield all messages ``data[starts[i]:ends[i]]`` in pieces."""
         view = data.tobytes()
         behind = np.cumsum(ends - starts)
         first = 0
         while first < len(starts):
+            # A group is limited in messages and bytes, as its parsed messages are in memory
+            # together.
             before = int(behind[first - 1]) if first else 0
             fits = int(np.searchsorted(behind, before + _BYTES_MAX, side="right"))
             last = max(first + 1, min(first + _MESSAGES_MAX, fits))
@@ -84,12 +89,13 @@ class ProtobufDecoder:
     def _parsed(
         self, view: bytes, places: list[tuple[int, int]]
     ) -> tuple[list[Message | None], dict[int, str]]:
-        """Messages, and by its place why one is none."""
+        """Return the messages, None for an unreadable one, and the errors by position."""
         parse = self._parse
         try:
             return [parse(view[start:end]) for start, end in places], {}
         except DecodeError:
             pass
+        # At least one message is invalid: parse again to find which ones.
         group: list[Message | None] = []
         errors: dict[int, str] = {}
         for start, end in places:
@@ -107,6 +113,7 @@ class ProtobufDecoder:
         try:
             yield Piece(self._reader(group, budget), reasons(len(group), errors))
         except _UNREADABLE:
+            # A column fails as a whole, so each message is decoded alone to find the faulty ones.
             for place, message in enumerate(group):
                 yield self._alone(message, errors.get(place, ""))
 
@@ -123,7 +130,7 @@ class ProtobufDecoder:
 
 
 def pa_type(columns: StructType) -> pa.DataType:
-    """As Spark's workers have it."""
+    """Return the Arrow type as Spark's workers have it."""
     return to_arrow_type(columns)
 
 
@@ -137,15 +144,17 @@ class _Budget:
             raise _TooMany
 
 
-#: From values, of which some are None, to an array as long.
+#: Reader of a column: values, some of them None, to an array of the same length.
 _Read = Callable[[Sequence[Any], _Budget], pa.Array]
 
 
 def _struct(message: Descriptor, columns: StructType, path: str, wanted: pa.DataType) -> _Read:
+    # Readers are built once for each column, as they run for each record.
     fields = {field.name: field for field in message.fields}
     readers: list[tuple[Callable[[Any], Any] | None, _Read | None]] = []
     for column in columns:
         where = f"{path}.{column.name}" if path else column.name
+        # A column that the message does not have is null in every row.
         each = fields.get(column.name)
         if each is None:
             readers.append((None, None))
@@ -155,6 +164,7 @@ def _struct(message: Descriptor, columns: StructType, path: str, wanted: pa.Data
     types = [wanted.field(n).type for n in range(wanted.num_fields)]
 
     def read(messages: Sequence[Any], budget: _Budget) -> pa.Array:
+        # Rows count even without fields, so that a list of empty messages is limited as well.
         budget.take(len(messages) * (len(readers) + 1))
         absent = [message is None for message in messages]
         some = any(absent)
@@ -163,6 +173,7 @@ def _struct(message: Descriptor, columns: StructType, path: str, wanted: pa.Data
             if get is None or into is None:
                 arrays.append(pa.nulls(len(messages), kind))
                 continue
+            # The check for None is left out if there is none, as this loop runs for each value.
             values = (
                 [None if message is None else get(message) for message in messages]
                 if some
@@ -178,6 +189,7 @@ def _struct(message: Descriptor, columns: StructType, path: str, wanted: pa.Data
 
 def _getter(each: FieldDescriptor) -> Callable[[Any], Any]:
     name = each.name
+    # Repeated fields and proto3 fields without presence are never unset.
     if each.is_repeated or not each.has_presence:
         return attrgetter(name)
 
@@ -206,6 +218,7 @@ def _single(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataTyp
     if message is None:
         return _scalar(each, wanted, path, kind)
     name = message.full_name
+    # Well-known types become single values, unless the table has a struct for them.
     if name == TIMESTAMP and isinstance(wanted, TimestampType):
         return _mapped(lambda value: _micros(value, path), kind)
     if name in JSON and isinstance(wanted, StringType):
@@ -222,6 +235,7 @@ def _single(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataTyp
 def _scalar(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataType) -> _Read:
     is_bytes = each.type == FieldDescriptor.TYPE_BYTES
     own: DataType = BinaryType() if is_bytes else SIMPLE[each.cpp_type]
+    # A column may be wider than the field, as after an evolution of the schema.
     wider = (IntegerType, LongType), (FloatType, DoubleType)
     if own != wanted and not any(
         isinstance(own, narrow) and isinstance(wanted, wide) for narrow, wide in wider
@@ -232,6 +246,7 @@ def _scalar(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataTyp
         )
     if each.enum_type is not None:
         names = _names(each.enum_type)
+        # An open enum (proto3) may have a number without a name, which is kept as text.
         return _mapped(lambda number: names.get(number, str(number)), kind)
     return lambda values, _: pa.array(values, kind)
 
@@ -265,6 +280,7 @@ def _map(keys: _Read, items: _Read, kind: pa.DataType) -> _Read:
     def read(values: Sequence[Any], budget: _Budget) -> pa.Array:
         offsets, flat = _flat([v if v is None else list(v.items()) for v in values], budget)
         pairs = [keys([k for k, _ in flat], budget), items([v for _, v in flat], budget)]
+        # No validity buffer: an entry itself is never null.
         entries = pa.Array.from_buffers(pair, len(flat), [None], children=pairs)
         return _with_offsets(values, offsets, [entries], kind)
 

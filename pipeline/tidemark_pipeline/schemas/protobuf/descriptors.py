@@ -1,7 +1,7 @@
-"""A Protobuf schema as descriptors: from a descriptor set, or from the text of ``.proto`` files.
+"""Descriptors of a Protobuf schema, from a descriptor set or the text of ``.proto`` files.
 
-Google's own library reads descriptors and its own compiler makes them of text, in a process of its
-own that ends after a time: text may be anybody's.
+Google's library reads descriptors. Its compiler creates them from text, which may come from any
+producer. So the compiler runs in a process of its own with a time limit.
 """
 
 import importlib
@@ -25,18 +25,21 @@ SET_BYTES_MAX = 4 * 1024 * 1024
 TEXT_BYTES_MAX = 1024 * 1024
 _COMPILE_S = 60.0
 _NAME = "schema.proto"
-#: Where every compiler has them; they need not be in a set.
+#: Folder of Google's well-known types. Every compiler has them, so a set may omit them.
 _WELL_KNOWN = "google/protobuf/"
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """``serialized``: a FileDescriptorSet, the file that is meant last."""
+    """A FileDescriptorSet in ``serialized``, with the schema's own file last."""
 
     serialized: bytes
 
     def pool(self) -> tuple[DescriptorPool, str]:
-        """Its files, and the name of the one that is meant. Raises :class:`SchemaRefused`."""
+        """Return a pool of the files and the name of the schema's own one.
+
+        Raises :class:`SchemaRefused`.
+        """
         if len(self.serialized) > SET_BYTES_MAX:
             raise SchemaRefused(f"the descriptors have more than {SET_BYTES_MAX} bytes")
         try:
@@ -45,6 +48,7 @@ class Messages:
             raise SchemaRefused(f"no set of descriptors: {error}") from error
         if not found.file:
             raise SchemaRefused("no set of descriptors: there is no file in it")
+        # A pool of its own, as two schemas may use one file name for different files.
         pool = DescriptorPool()
         known = {file.name: file for file in found.file}
         try:
@@ -61,21 +65,23 @@ def _add(
     known: Mapping[str, descriptor_pb2.FileDescriptorProto],
     done: set[str],
 ) -> None:
-    """A file behind those that it imports."""
+    """Add a file after those that it imports."""
     if name in done:
         return
+    # Marked before its imports are added, so that a cycle ends. The pool then rejects the cycle.
     done.add(name)
     file = known.get(name) or _well_known(name)
     for imported in file.dependency:
         _add(pool, imported, known, done)
-    pool.Add(file)  # the same once more changes nothing
+    pool.Add(file)  # A second addition of an identical file changes nothing.
 
 
 def _well_known(name: str) -> descriptor_pb2.FileDescriptorProto:
+    # The name becomes a module name, so it must not leave the folder of the well-known types.
     if not name.startswith(_WELL_KNOWN) or ".." in name:
         raise KeyError(f"{name} is imported and not there (protoc --include_imports)")
     module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
-    try:  # each puts itself into the pool that is asked
+    try:  # Generated modules add their file to the default pool on import.
         importlib.import_module(module)
     except ImportError as error:
         raise KeyError(f"{name} is imported and not there") from error
@@ -85,8 +91,10 @@ def _well_known(name: str) -> descriptor_pb2.FileDescriptorProto:
 
 
 def by_name(messages: Messages, name: str = "") -> Descriptor:
-    """A message by its full name, or by none: the one of the file. Raises
-    :class:`SchemaRefused`."""
+    """Return a message by its full name, without a name the only one of the file.
+
+    Raises :class:`SchemaRefused`.
+    """
     pool, file = messages.pool()
     if name:
         try:
@@ -101,9 +109,12 @@ def by_name(messages: Messages, name: str = "") -> Descriptor:
 
 
 def by_indexes(messages: Messages, indexes: Sequence[int]) -> Descriptor:
-    """A message by its place in the file, and within the one that it stands in. Raises
-    :class:`SchemaRefused`."""
+    """Return a message by its positions in the file and in its enclosing messages.
+
+    Raises :class:`SchemaRefused`.
+    """
     pool, file = messages.pool()
+    # The file's proto lists its messages by position.
     proto = descriptor_pb2.FileDescriptorProto()
     pool.FindFileByName(file).CopyToProto(proto)
     names = [proto.package] if proto.package else []
@@ -117,14 +128,17 @@ def by_indexes(messages: Messages, indexes: Sequence[int]) -> Descriptor:
 
 
 def compiled(text: str, imports: Mapping[str, str] | None = None) -> Messages:
-    """Of the text of a file and of those that it imports, by the names that it has for them. Raises
-    :class:`SchemaRefused`."""
+    """Compile the text of a file. ``imports``: texts of other files by the names of their imports.
+
+    Raises :class:`SchemaRefused`.
+    """
     sources = {**(imports or {}), _NAME: text}
     if sum(len(text.encode()) for text in sources.values()) > TEXT_BYTES_MAX:
         raise SchemaRefused(f"the schema has more than {TEXT_BYTES_MAX} bytes")
     with tempfile.TemporaryDirectory(prefix="tidemark-proto-") as name:
         folder = Path(name)
         for file_name, source in sources.items():
+            # Names come from the registry and must not lead out of the temporary folder.
             pure = PurePosixPath(file_name)
             if pure.is_absolute() or ".." in pure.parts:
                 raise SchemaRefused(f"the schema imports {file_name!r}")
@@ -135,11 +149,12 @@ def compiled(text: str, imports: Mapping[str, str] | None = None) -> Messages:
 
 
 def compiled_file(path: Path) -> Messages:
-    """Of a file, which may import those beside it and below. Raises :class:`SchemaRefused`."""
+    """Compile a file, which may import files of its folder. Raises :class:`SchemaRefused`."""
     return _protoc(path.resolve().parent, path.name)
 
 
 def _protoc(folder: Path, name: str) -> Messages:
+    # protoc writes to a file, and ``--include_imports`` makes the set complete.
     with tempfile.TemporaryDirectory(prefix="tidemark-protoc-") as scratch:
         output = Path(scratch) / "set"
         command = [
@@ -154,6 +169,7 @@ def _protoc(folder: Path, name: str) -> Messages:
         except subprocess.TimeoutExpired as error:
             raise SchemaRefused(f"protoc needs more than {_COMPILE_S:.0f} s for it") from error
         if done.returncode:
+            # The message becomes part of an error, so it is cut.
             why = " ".join(done.stderr.split())[:500]
             raise SchemaRefused(f"protoc refuses it: {why}")
         return Messages(output.read_bytes())

@@ -1,9 +1,9 @@
-"""What columns a Protobuf message comes to, in Spark's types.
+"""Spark columns of a Protobuf message.
 
-Unsigned numbers go to what holds them all. An enum is its name. What says whether it was set
-(``optional``, a message, a branch of a ``oneof``, all of proto2) is null where it was not; what
-does not has its default. Of Google's well-known types timestamps and wrappers are the values that
-they stand for, and ``Struct``, ``Value`` and ``ListValue``, which contain themselves, are JSON.
+Unsigned numbers become a type that contains all their values. An enum becomes its name. A field
+with presence (``optional``, a message, a branch of a ``oneof``, all of proto2) is null if it is not
+set; other fields have their default. Timestamps and wrappers of Google's well-known types become
+plain values. ``Struct``, ``Value`` and ``ListValue`` contain themselves, so they become JSON.
 """
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -59,12 +59,12 @@ SIMPLE: dict[int, DataType] = {
 
 
 def columns_of(message: Descriptor) -> StructType:
-    """Raises :class:`SchemaRefused`."""
+    """Return the columns of a message. Raises :class:`SchemaRefused`."""
     return _ProtobufTypeMaker().struct(message, "", ())
 
 
 def is_map(each: FieldDescriptor) -> bool:
-    """Of entries that Protobuf makes of ``map<K, V>``."""
+    """Return whether Protobuf generated the field's message from ``map<K, V>``."""
     message = each.message_type
     return message is not None and message.GetOptions().map_entry
 
@@ -74,6 +74,7 @@ class _ProtobufTypeMaker:
         self.columns = 0
 
     def struct(self, message: Descriptor, where: str, within: tuple[str, ...]) -> StructType:
+        # Checked by name: a message that contains itself would recurse without an end.
         if message.full_name in within:
             raise SchemaRefused(
                 f"{where}: the message {message.full_name} contains itself, and the columns of a "
@@ -88,6 +89,7 @@ class _ProtobufTypeMaker:
             if folded(field.name) in made:
                 raise SchemaRefused(f"{path}: two fields differ by case only")
             found = self._field(field, path, (*within, message.full_name))
+            # A message without fields has no column, as Parquet has no empty struct.
             if found is not None:
                 made[folded(field.name)] = StructField(field.name, found)
         if not made and not within:
@@ -109,12 +111,13 @@ class _ProtobufTypeMaker:
         return ArrayType(found)
 
     def _single(self, each: FieldDescriptor, path: str, within: tuple[str, ...]) -> DataType | None:
-        """None where there are no columns for it: a message without fields."""
+        """Return the type of a single value, None for a message without fields."""
         message = each.message_type
         if message is None:
             if each.type == FieldDescriptor.TYPE_BYTES:
                 return BinaryType()
             return SIMPLE[each.cpp_type]
+        # Well-known types become plain values instead of structs.
         if message.full_name == TIMESTAMP:
             return TimestampType()
         if message.full_name in JSON:

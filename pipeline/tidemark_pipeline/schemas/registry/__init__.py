@@ -1,1 +1,1 @@
-"""A Confluent-compatible schema registry: what is asked of it, and what its records look like."""
+"""Client and wire format of a Confluent-compatible schema registry."""

@@ -1,6 +1,6 @@
-"""Where a schema registry is, and who asks: as options say it.
+"""Address of a schema registry and credentials for it, as options give them.
 
-Pure. A password may stand in the environment instead.
+Pure. A password or a token may be in the environment instead.
 """
 
 import os
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from tidemark_pipeline.errors import ExportError
 
 PASSWORD_VARIABLE, TOKEN_VARIABLE = "TIDEMARK_REGISTRY_PASSWORD", "TIDEMARK_REGISTRY_TOKEN"
-#: What can be asked for, with what it means; for the command line and the pages.
+#: Options with their meaning, for the command line and the documentation.
 OPTIONS = {
     "subject": "of the topic's values; the topic's name with -value where it is not given",
     "key-subject": "of the topic's keys; the topic's name with -key where it is not given",
@@ -29,7 +29,7 @@ OPTIONS = {
 
 
 class Unknown(StrEnum):
-    """What a record with an id that the registry does not know comes to."""
+    """Treatment of a record whose schema id the registry does not know."""
 
     DEAD_LETTER = "dead-letter"
     STOP = "stop"
@@ -37,8 +37,11 @@ class Unknown(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryAccess:
-    """``urls``: of one registry, asked in turn. ``timeout_s``: of one request; ``patience_s``: of
-    one question, with all that is tried again."""
+    """Addresses and credentials of one registry.
+
+    ``urls``: tried in turn. ``timeout_s``: of one request. ``patience_s``: of one query with all
+    its retries.
+    """
 
     urls: tuple[str, ...]
     subject: str = ""
@@ -54,7 +57,7 @@ class RegistryAccess:
     patience_s: float = 60.0
 
     def subject_of(self, topic: str) -> str:
-        """That of the values of a topic, as serializers name it by themselves."""
+        """Return the subject of a topic's values, by default as serializers name it."""
         return self.subject or f"{topic}-value"
 
     def key_subject_of(self, topic: str) -> str:
@@ -68,7 +71,8 @@ class RegistryAccess:
         given: Mapping[str, str],
         environment: Mapping[str, str] = os.environ,
     ) -> "RegistryAccess":
-        """Of :data:`OPTIONS`. Raises :class:`ExportError`."""
+        """Build the access from :data:`OPTIONS`. Raises :class:`ExportError`."""
+        # An unknown option is an error, as it may be a misspelt credential.
         unknown = sorted(set(given) - set(OPTIONS))
         if unknown:
             raise ExportError(
@@ -81,8 +85,10 @@ class RegistryAccess:
             raise ExportError("name the registry's address, as http://registry:8081")
         if given.get("unknown", Unknown.STOP) not in set(Unknown):
             raise ExportError("the registry's option unknown is dead-letter or stop")
+        # TLS needs both the certificate and its key.
         if ("certificate" in given) != ("key" in given):
             raise ExportError("the registry's options certificate and key go together")
+        # The password's variable applies only with a user, and the token's only without one.
         user = given.get("user", "")
         return cls(
             urls=urls,
@@ -105,6 +111,7 @@ def _check(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise ExportError(f"{url!r} is no address of a registry: write http://registry:8081")
+    # Addresses appear in messages and logs.
     if parts.username or parts.password:
         raise ExportError(
             f"{parts.hostname}: give the registry's user and password as options, not in its "

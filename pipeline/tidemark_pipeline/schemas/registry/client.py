@@ -1,10 +1,9 @@
-"""Asks a schema registry, by the REST interface that Confluent's and those like it have.
+"""Client of a schema registry with Confluent's REST interface.
 
-Three questions: a schema by its id, the latest of a subject, a version that another schema refers
-to. What can heal is asked again, at the next address and after a pause: no connection, no answer
-in time, 429, 500 and what is above it. What cannot is said at once: a certificate that nobody
-trusts, a refused user, an answer that is none of a registry's. Answers are bounded, and
-redirections are not followed, for the password would go along.
+It reads schemas by id, by subject and by reference. Transient failures are retried at the next
+address and after a pause: no connection, no answer in time, 429, and 500 and above. Permanent ones
+are raised at once: an untrusted certificate, a refused user, an answer of another service. Answers
+have a size limit. Redirections are not followed, because they would receive the password.
 """
 
 import base64
@@ -32,16 +31,16 @@ _PAUSE_MOST_S = 30.0
 
 
 class RegistryDown(DependencyUnavailable):
-    """It does not answer: whatever is known may change, so nothing is decided."""
+    """The registry does not answer, so nothing is decided by a schema that may have changed."""
 
 
 class RegistryRefused(ExportError):
-    """It answers, and will not answer this; asking again changes nothing."""
+    """The registry refuses the query, and a retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """By which name a schema uses a version of another subject."""
+    """Version of another subject, and the name by which a schema uses it."""
 
     name: str
     subject: str
@@ -50,8 +49,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A schema as it is registered. ``kind``: AVRO, PROTOBUF or JSON. ``id``: 0 where the answer
-    did not name it."""
+    """A registered schema. ``kind``: AVRO, PROTOBUF or JSON. ``id``: 0 if the answer omits it."""
 
     text: str
     kind: str = "AVRO"
@@ -61,12 +59,12 @@ class Registered:
 
 
 class NotThere(LookupError):
-    """The registry says that it has no such thing."""
+    """The registry answers that it does not have the schema, subject or version."""
 
 
 @dataclass(slots=True)
 class _AttemptFailed(Exception):
-    """One attempt, which may be made again."""
+    """Failure of one attempt, which may be retried after ``after_s`` seconds."""
 
     why: str
     after_s: float = 0.0
@@ -74,7 +72,7 @@ class _AttemptFailed(Exception):
 
 @dataclass(slots=True)
 class Registry:
-    """One of several addresses is asked at a time. ``stop``: ends the waiting."""
+    """Client of a registry, which uses one address at a time. ``stop``: ends a pause."""
 
     access: RegistryAccess
     stop: threading.Event = field(default_factory=threading.Event)
@@ -82,17 +80,22 @@ class Registry:
     _turn: int = 0
 
     def schema(self, number: int) -> Registered:
-        """By its id. Raises :class:`NotThere`, :class:`RegistryDown`, :class:`RegistryRefused`."""
+        """Return a schema by id.
+
+        Raises :class:`NotThere`, :class:`RegistryDown`, :class:`RegistryRefused`.
+        """
         return _registered(self._ask(f"/schemas/ids/{number}?format=serialized"))
 
     def latest(self, subject: str) -> Registered:
-        """The newest version of a subject. Raises the same."""
+        """Return the newest version of a subject. Raises the errors of :meth:`schema`."""
         name = quote(subject, safe="")
         return _registered(self._ask(f"/subjects/{name}/versions/latest?format=serialized"))
 
     def versions(self, subject: str) -> tuple[int, ...]:
-        """Return a subject's versions, deleted ones included. Raises RegistryDown,
-        RegistryRefused and NotThere."""
+        """Return a subject's versions, including deleted ones.
+
+        Raises the errors of :meth:`schema`.
+        """
         path = f"/subjects/{quote(subject, safe='')}/versions?deleted=true"
         found = self._ask(path, list)
         if not all(type(version) is int for version in found):
@@ -100,8 +103,10 @@ class Registry:
         return tuple(found)
 
     def version(self, reference: Reference) -> Registered:
-        """One that a schema refers to, also where its subject was deleted since. Raises the
-        same."""
+        """Return a referenced version, even if its subject was deleted.
+
+        Raises the errors of :meth:`schema`.
+        """
         name = quote(reference.subject, safe="")
         return _registered(
             self._ask(
@@ -113,6 +118,7 @@ class Registry:
         until = self.now() + self.access.patience_s
         failures = 0
         while True:
+            # The address that worked last is used first.
             url = self.access.urls[self._turn % len(self.access.urls)]
             try:
                 return self._once(url, path, kind)
@@ -120,8 +126,10 @@ class Registry:
                 failures += 1
                 self._turn += 1
                 pause = failed.after_s
+                # The pause grows only after all addresses have failed once more.
                 if failures % len(self.access.urls) == 0:
                     pause = max(pause, _PAUSE.pause_s(failures // len(self.access.urls)))
+                # No attempt starts behind the deadline. A stop of the job ends the pause at once.
                 if self.now() + pause >= until or self.stop.wait(pause):
                     raise RegistryDown(
                         f"the schema registry does not answer ({url}: {failed.why}, "
@@ -135,8 +143,10 @@ class Registry:
         try:
             connection.request("GET", parts.path + path, headers=self._headers())
             answer = connection.getresponse()
+            # One byte more than the limit shows that the answer is too long.
             body = answer.read(ANSWER_BYTES_MAX + 1)
             after = answer.getheader("Retry-After") or ""
+        # A wrong certificate stays wrong, unlike other connection errors.
         except ssl.SSLCertVerificationError as error:
             raise RegistryRefused(
                 f"{url}: its certificate is not trusted ({error.verify_message}): name who signs "
@@ -147,8 +157,10 @@ class Registry:
         finally:
             connection.close()
         status = answer.status
+        # The size is checked before the status, as a body of any status may be too long.
         if len(body) > ANSWER_BYTES_MAX:
             raise RegistryRefused(f"{url}{path}: the answer has more than {ANSWER_BYTES_MAX} bytes")
+        # The registry may request a longer pause than the backoff, up to a limit.
         if status == _TOO_MANY or status >= 500:
             pause = min(float(after), _PAUSE_MOST_S) if after.isdecimal() else 0.0
             raise _AttemptFailed(f"HTTP {status}", pause)
@@ -187,9 +199,11 @@ def _understood(url: str, status: int, body: bytes, kind: type) -> Any:
         )
     try:
         parsed = json.loads(body)
+    # A proxy may answer with a page instead of JSON.
     except (ValueError, RecursionError):
         parsed = None
     code = parsed.get("error_code") if isinstance(parsed, dict) else None
+    # A plain 404 without the registry's own code comes from another service or a wrong path.
     if status == 404 and code in {_NO_SUBJECT, _NO_VERSION, _NO_SCHEMA}:
         raise NotThere(f"{url}: {parsed.get('message', '')}" if parsed else url)
     if status != 200 or not isinstance(parsed, kind):
@@ -208,6 +222,7 @@ def _registered(parsed: dict[str, Any]) -> Registered:
         )
         return Registered(
             _text(parsed["schema"]),
+            # The registry omits the type of Avro schemas.
             str(parsed.get("schemaType") or "AVRO"),
             references,
             int(parsed.get("id") or 0),

@@ -23,26 +23,29 @@ _UNFRAMED, _LATEST = 0, 1
 
 @dataclass(slots=True)
 class RegistryKeys:
-    """Keys of ``subject``. ``known``: the schema's id and signature by version."""
+    """Keys of ``subject``. ``known``: by version the schema's id and signature."""
 
     registry: Registry
     subject: str
     known: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def refresh(self) -> None:
-        """Read new versions. Raises
-        :class:`~tidemark_pipeline.schemas.registry.client.RegistryDown` and RegistryRefused."""
+        """Read new versions of the subject.
+
+        Raises :class:`~tidemark_pipeline.schemas.registry.client.RegistryDown` and RegistryRefused.
+        """
         try:
             versions = self.registry.versions(self.subject)
         except NotThere:
             return
+        # Versions do not change, so each is read once.
         for version in sorted(versions)[-VERSIONS_MAX:]:
             if version not in self.known:
                 found = self.registry.version(Reference("", self.subject, version))
                 self.known[version] = found.id, _signature_of(found)
 
     def sql(self, column: str) -> str:
-        """Return an expression over a column of key bytes that is equal for equal keys."""
+        """Return an SQL expression over a column of key bytes that is equal for equal keys."""
         if not self.known:
             return column
         # Each encoding has a marker that replaces the schema's id; ids that are not known, such as
@@ -57,6 +60,7 @@ class RegistryKeys:
         )
         behind = f"substring({column}, {HEADER_BYTES + 1})"
         number_of = f"substring({column}, 2, {HEADER_BYTES - 1})"
+        # Keys without a frame get a marker of their own, so that none equals a framed key.
         cases = [f"WHEN NOT ({framed}) THEN concat({_marker(_UNFRAMED)}, {column})"]
         for marker, (_, numbers) in enumerate(sorted(others.items()), _LATEST + 1):
             among = ", ".join(f"X'{number:08X}'" for number in sorted(set(numbers)))

@@ -1,7 +1,7 @@
-"""The frame that serializers put before a record: a zero, the schema's id in four bytes, and for
-Protobuf which message of the schema it is.
+"""Frame that serializers write before a record: a zero byte and the schema's id in four bytes.
 
-Pure, in arrays: ids of a whole batch at once.
+For Protobuf a path follows, which names the message within the schema. Pure functions over arrays
+read a whole batch at once.
 """
 
 import numba
@@ -13,14 +13,17 @@ Longs = npt.NDArray[np.int64]
 
 MAGIC = 0
 HEADER_BYTES = 5
-#: Instead of an id.
+#: Result for a record without a frame, instead of an id.
 UNFRAMED = -1
-#: A path of so many messages within one another is no sound one.
+#: Longest path. Real schemas nest far fewer messages.
 _INDEXES_MAX = 32
 
 
 def ids_of(data: Bytes, starts: Longs, ends: Longs) -> Longs:
-    """The schema ids of the records ``data[starts[i]:ends[i]]``; UNFRAMED where there is none."""
+    """Return the schema ids of the records ``data[starts[i]:ends[i]]``, UNFRAMED if there is
+    none.
+    """
+    # Records that are too short read position 0, so that no index is out of range.
     framed = ends - starts >= HEADER_BYTES
     at = np.where(framed, starts, 0)
     found = np.full(len(starts), UNFRAMED, dtype=np.int64)
@@ -38,13 +41,16 @@ def ids_of(data: Bytes, starts: Longs, ends: Longs) -> Longs:
 
 @numba.njit(cache=True, nogil=True)
 def _indexes(data: Bytes, starts: Longs, ends: Longs, found: Longs, behind: Longs) -> None:
-    """Of each record the number of indexes and these, in a row of ``found``; a number below zero
-    where there are none. ``behind``: where the message begins."""
+    """Write each record's number of indexes and the indexes to its row of ``found``.
+
+    A negative number stands for an invalid path. ``behind``: start of the message.
+    """
     for record in range(len(starts)):
         position, end = starts[record], ends[record]
         left = -1
         at = 0
         while True:
+            # Read one zigzag varint, of 35 bits at most.
             raw, shift, broken = 0, 0, True
             while position < end and shift < 35:
                 byte = int(data[position])
@@ -55,9 +61,11 @@ def _indexes(data: Bytes, starts: Longs, ends: Longs, found: Longs, behind: Long
                     broken = False
                     break
             value = (raw >> 1) ^ -(raw & 1)
+            # The first number is the length of the path. It must fit the row.
             if broken or value < 0 or (left < 0 and value > found.shape[1] - 1):
                 found[record, 0] = -1
                 break
+            # Further numbers are the indexes.
             if left < 0:
                 left = value
                 found[record, 0] = left
@@ -73,13 +81,19 @@ def _indexes(data: Bytes, starts: Longs, ends: Longs, found: Longs, behind: Long
 def messages(
     data: Bytes, starts: Longs, ends: Longs
 ) -> tuple[list[tuple[int, ...] | None], Longs, Longs]:
-    """Which messages of a schema there are, None for what does not say it; which of these each of
-    the records is; where they begin. The first of a schema is written as a single zero."""
+    """Return the distinct message paths, the path's position of each record, and the messages'
+    starts.
+
+    The path is None for a record without a valid one. A single zero stands for the schema's first
+    message.
+    """
     found = np.zeros((len(starts), _INDEXES_MAX + 1), dtype=np.int64)
     behind = np.empty(len(starts), dtype=np.int64)
     _indexes(data, starts, ends, found, behind)
+    # Invalid rows are cleared, so that they count as one path.
     found[found[:, 0] < 0, 1:] = 0
     most = int(found[:, 0].max(initial=0))
+    # A batch has few distinct paths, so callers can build one decoder for each.
     rows, which = np.unique(found[:, : most + 1], axis=0, return_inverse=True)
     paths = [None if row[0] < 0 else tuple(row[1 : row[0] + 1]) or (0,) for row in rows.tolist()]
     return paths, which.reshape(-1), behind

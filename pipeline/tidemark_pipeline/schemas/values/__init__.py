@@ -1,1 +1,1 @@
-"""What all formats of values have in common."""
+"""Types and rules that all value formats share."""

@@ -1,8 +1,8 @@
-"""What a schema may come to at most, whatever its format; and what it may say beside types."""
+"""Limits of a schema's columns in every format, and metadata of its fields."""
 
 COLUMNS_MAX = 2_000
 DEPTH_MAX = 30
-#: In the metadata of a field: what it was called before.
+#: Metadata of a field: its former names.
 ALIASES = "aliases"
 #: First second and end of the years 1 to 9999, in seconds since 1970. SQL and Python have no other
 #: dates and times.

@@ -1,4 +1,4 @@
-"""What decoders of single formats give: records some at a time, each a row or why it is none."""
+"""Results of the decoders of all formats: pieces of records, each a row or a reason."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,21 +10,23 @@ import pyarrow as pa
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
-#: Of a reason.
+#: Length of a reason in characters. A longer one is cut.
 LETTERS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of the records, in order: ``values`` is null where ``errors`` says why, and that is null
-    where nothing is wrong."""
+    """Consecutive records.
+
+    ``values`` is null where ``errors`` has a reason, and ``errors`` is null elsewhere.
+    """
 
     values: pa.Array
     errors: pa.Array
 
 
 def reasons(count: int, found: Mapping[int, str]) -> pa.Array:
-    """Of so many records, of which few have one, by their places."""
+    """Return the reasons of ``count`` records as an array, given by the records' positions."""
     if not found:
         return pa.nulls(count, pa.string())
     texts: list[str | None] = [None] * count
@@ -34,8 +36,10 @@ def reasons(count: int, found: Mapping[int, str]) -> pa.Array:
 
 
 class Decoder(Protocol):
-    """Of one schema, into the columns of a table."""
+    """Decoder of one schema into the columns of a table."""
 
     def decode(self, data: Bytes, starts: Longs, ends: Longs) -> Iterator[Piece]:
-        """Pieces of the records ``data[starts[i]:ends[i]]``, which are all of them in the end.
-        Never raises for what a record has."""
+        """Yield all records ``data[starts[i]:ends[i]]`` in pieces.
+
+        Never raises for a record's content.
+        """

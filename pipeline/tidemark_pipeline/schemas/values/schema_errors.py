@@ -1,5 +1,5 @@
-"""Why a schema cannot be had as columns, or a record not by a schema."""
+"""Errors of schemas that have no columns."""
 
 
 class SchemaRefused(ValueError):
-    """It is no schema, or there are no columns for it; the message names the field and why."""
+    """The text is no schema, or has no columns. The message names the field and the reason."""

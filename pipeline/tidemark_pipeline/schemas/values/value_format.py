@@ -1,8 +1,8 @@
-"""What an export needs of a format: the port that JSON, Avro and Protobuf implement.
+"""Port between an export and the formats JSON, Avro and Protobuf.
 
-A reading says which columns it wants, and makes of each record's value those that the table has, or
-the reason why there are none. What a batch shows it, a field or the id of a schema that it did not
-know, it may learn, and read the batch once more.
+A reader names the columns of its schema, and converts each record's value to the table's columns,
+or to a reason why that fails. A batch may contain a field or a schema id that the reader does not
+know. The reader can learn it, and then the batch is read again.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -11,22 +11,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-#: Columns of a frame that was read: the value's columns as a struct, and why there are none, null
-#: where there are.
+#: Columns of a decoded frame: the value's columns as a struct, and the reason if there are none,
+#: else null.
 PARSED, ERROR = "_parsed", "_error"
 NO_VALUE = "no value"
 
 
 class ValueReader(Protocol):
-    """Of one job."""
+    """Reader of values for one job."""
 
     @property
     def wanted(self) -> "StructType | None":
-        """The columns that the schema comes to now; None: those that the table has."""
+        """Columns of the current schema, or None for the columns of the table."""
 
     def read(self, frame: "DataFrame", columns: "StructType") -> "DataFrame":
-        """With :data:`PARSED`, of these columns, and :data:`ERROR`."""
+        """Return the frame with :data:`ERROR`, and with :data:`PARSED` of type ``columns``."""
 
     def learn(self, read: "DataFrame") -> bool:
-        """Look at a batch as it was read; true where it is to be read again. Raises
-        :class:`~tidemark_pipeline.export.export_progress.ExportError`."""
+        """Learn from a decoded batch, and return whether it must be read again.
+
+        Raises :class:`~tidemark_pipeline.export.export_progress.ExportError`.
+        """
