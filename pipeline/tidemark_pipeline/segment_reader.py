@@ -1,10 +1,12 @@
 """Read remote segments in bounded pieces, check and decode them.
 
-A segment is read some MiB at a time, the next of them while the last is decoded; a batch that a
-piece cuts is finished by the next. Where only a part of a segment is wanted, only the bytes that
-hold it are read. What comes is held against the manifest's digests and the plan before it becomes
-rows. Objects that are gone are judged by the head as it is now: below its log start they are
-expired data, otherwise the tier is corrupt.
+A segment is read 16 MiB at a time, and the next piece is fetched while the last is decoded. A batch
+that a piece cuts is completed by the next piece. If only a part of a segment is requested, only the
+bytes that contain it are read. Bytes are compared with the manifest's digests and the plan before
+they become rows.
+
+The current head decides about missing objects: below its log start they are expired data, otherwise
+the tier is corrupt.
 """
 
 import uuid
@@ -34,7 +36,9 @@ PIECE_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RecordSelection:
-    """What of the records: see :class:`~tidemark_pipeline.arrow.ByteSource`."""
+    """Columns and earliest time of the records to read, as in
+    :class:`~tidemark_pipeline.arrow.ByteSource`.
+    """
 
     columns: tuple[str, ...] = columns.NAMES
     since_ms: int | None = None
@@ -53,11 +57,13 @@ def read_task(
     wanted: RecordSelection = ALL,
     threads: DecodeThreads = ALONE,
 ) -> Iterator[pa.RecordBatch]:
-    """Every wanted record of the task's segments, in offset order.
+    """Yield every requested record of the task's segments, in offset order.
 
-    Raises :class:`CorruptData` where an object is not what was copied, or holds other rows than
-    were planned: before the first row of what is wrong, as far as the manifest has digests.
+    Raises :class:`CorruptData` if an object is not what was copied, or contains other rows than
+    were planned. If the manifest has digests, that is before the first wrong row. Raises
+    :class:`DataLoss` if segments have expired and ``fail_on_data_loss`` is set.
     """
+    # One source per range, as each segment has its own tiered epoch and offsets.
     for part in task.ranges:
         source = ByteSource(
             topic,
@@ -71,9 +77,11 @@ def read_task(
         )
         try:
             yield from _read_range(tier, part.entry, source, threads)
+        # The reader's errors name an object; the job's error also names the offsets.
         except (ObjectDamaged, CorruptBatch) as error:
             raise _corrupt(tier, part.entry, source, error) from error
         except ObjectNotFound as error:
+            # An object may be missing because it expired after the plan was made.
             loss = _judge_missing(tier, topic_id, part, source)
             if fail_on_data_loss or isinstance(loss, CorruptData):
                 raise loss from error
@@ -82,28 +90,35 @@ def read_task(
 def _read_range(
     tier: Tier, entry: SegmentEntry, source: ByteSource, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
-    """Where a segment has digests, the wanted part of it; else all, so that all is checked."""
+    """Yield the requested part of a segment, or all of it if it has no digests to check a part
+    with.
+    """
     aux, window = None, whole(entry)
+    # Digests allow to check single pieces, so the indexes may narrow what is read.
     if entry.digests is not None:
         aux = tier.segments.fetch_aux(entry)
         if source.since_ms is not None:
             first = first_offset_since(entry, aux, source.since_ms)
             source = replace(source, from_offset=max(source.from_offset, first))
         window = window_of(entry, aux, source.from_offset, source.to_offset_inclusive)
+    # Until the first offset is known, all aborted transactions count.
     aborted = _aborted(aux, None)
     line: BatchLine | None = None
     least = most = rows = reached = 0
     for position, data, headers in _batches(tier, entry, aux, window):
+        # The first header decides which aborted transactions can still have records ahead.
         if line is None and headers:
             base = headers[0][1].base_offset
             line = _line(tier, entry, source, window, base)
             aborted = _aborted(aux, base)
+        # Batches must follow each other without a gap, also those before the requested offsets.
         for at, header in headers:
             assert line is not None
             line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
             reached = header.last_offset
             if header.last_offset >= source.from_offset:
                 line.check_epoch(header)
+        # Each batch bounds the rows that it can give, for the comparison at the end.
         read = [batch for batch in committed(data, headers, aborted) if is_wanted(batch[1], source)]
         for _, header in read:
             fewest, all_wanted = _rows_planned(header, source)
@@ -111,6 +126,7 @@ def _read_range(
         for batch in decode_batches(data, read, source, threads):
             rows += batch.num_rows
             yield batch
+    # A segment that was read to its end must end where its entry says.
     if line is None or window.end == entry.size_bytes:
         (line or BatchLine(entry, tier.segments.describe(entry))).finish()
     elif reached < source.to_offset_inclusive:
@@ -121,6 +137,7 @@ def _read_range(
             f"what its index names for the offsets to {source.to_offset_inclusive} ends with "
             f"{reached}",
         )
+    # A decoder that drops or invents rows is an error, not a smaller result.
     if not least <= rows <= most:
         raise CorruptData(
             f"{source.topic}-{source.partition}: object {entry.log_key} gave {rows} rows "
@@ -132,11 +149,14 @@ def _read_range(
 def _line(
     tier: Tier, entry: SegmentEntry, source: ByteSource, window: Window, base_offset: int
 ) -> BatchLine:
-    """The batches that come; ``base_offset`` is the first one's, which a digest vouches for where
-    it is not the segment's first."""
+    """Return the check of the batches that follow; ``base_offset`` is the first one's.
+
+    If the window does not start with the segment, a digest has verified that batch.
+    """
     store = tier.segments.describe(entry)
     if window.position == 0:
         return BatchLine(entry, store)
+    # An index that leads behind the requested offset would hide records.
     if base_offset > source.from_offset:
         what = f"its index leads to offset {base_offset} for offset {source.from_offset}"
         raise damaged(entry, entry.log_key, store, what)
@@ -144,8 +164,10 @@ def _line(
 
 
 def _aborted(aux: Aux | None, first_offset: int | None) -> AbortedProducers:
-    """The aborted transactions of a stretch that begins at an offset: those that ended before it
-    are over, and their markers will not be met."""
+    """Return the aborted transactions of a range that starts at ``first_offset``.
+
+    Those that ended before it are left out, as the reader does not see their markers.
+    """
     transactions = () if aux is None else aux.aborted.transactions
     return AbortedProducers(
         (transaction.producer_id, transaction.first_offset)
@@ -155,9 +177,11 @@ def _aborted(aux: Aux | None, first_offset: int | None) -> AbortedProducers:
 
 
 def _rows_planned(header: BatchHeader, source: ByteSource) -> tuple[int, int]:
-    """How many rows the wanted offsets of a batch are, at least and at most. Each is one where
-    every offset has its record; of a batch that was compacted, before its topic was tiered, only
-    the header's count is known."""
+    """Return the minimum and maximum number of rows that the requested offsets of a batch give.
+
+    Both are equal if every offset has its record. A batch that was compacted before its topic was
+    tiered has only the header's count, so any of its offsets may lack a record.
+    """
     first = max(header.base_offset, source.from_offset)
     wanted = max(0, min(header.last_offset, source.to_offset_inclusive) - first + 1)
     unwanted = header.last_offset - header.base_offset + 1 - wanted
@@ -177,18 +201,21 @@ def _batches(tier: Tier, entry: SegmentEntry, aux: Aux | None, window: Window) -
 
 
 def _pieces(tier: Tier, entry: SegmentEntry, window: Window) -> Iterator[bytes]:
-    """The window's bytes, each piece fetched while the one before it is used."""
+    """Yield the window's bytes; each piece is fetched while the one before it is used."""
 
     def fetch(begin: int) -> bytes:
         return tier.segments.fetch(entry, begin, min(begin + PIECE_BYTES, window.end))
 
     begins = range(window.begin, window.end, PIECE_BYTES)
+    # A window of one piece needs no thread.
     if len(begins) < 2:
         yield from map(fetch, begins)
         return
     with ThreadPoolExecutor(1, "fetch") as ahead:
         coming = ahead.submit(fetch, begins[0])
         for begin in begins[1:]:
+            # The next request starts before this piece is decoded. At most two pieces are in
+            # memory.
             piece = coming.result()
             coming = ahead.submit(fetch, begin)
             yield piece
@@ -207,7 +234,7 @@ def _corrupt(tier: Tier, entry: SegmentEntry, source: ByteSource, error: Excepti
 def _judge_missing(
     tier: Tier, topic_id: uuid.UUID, part: SegmentRange, source: ByteSource
 ) -> CorruptData | DataLoss:
-    """What it means that an object is not there: the head as it is now tells."""
+    """Return the error that a missing object means, according to the current head."""
     head = tier.reader.snapshot(topic_id, source.partition).head
     where = (
         f"{source.topic}-{source.partition}, offsets {part.from_offset} to "
@@ -215,6 +242,7 @@ def _judge_missing(
     )
     if head.deleted_at_ms is not None:
         return DataLoss(f"{where}: the topic was deleted during the read")
+    # Retention or DeleteRecords moved the log start behind the range after it was planned.
     if part.to_offset_inclusive < head.log_start_offset:
         text = f"{where} expired during the read (log start is {head.log_start_offset})"
         return DataLoss(text)

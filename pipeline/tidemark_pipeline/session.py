@@ -1,9 +1,8 @@
 """A local Spark session that has the ``tidemark`` source and binds to the loopback only.
 
-Spark greets whoever starts it with half a dozen lines on standard error, before any log level that
-it is told can matter. So the JVM gets a file for its standard error; what fails is raised in
-Python. PySpark itself also writes each refused query there, a page of JSON with Java's stack: that
-is left out, for whoever asked is told by the exception.
+Spark prints several lines to standard error before any log level applies, so the JVM gets a file
+for its standard error. Failures are raised in Python. PySpark also prints each refused query there,
+as a page of JSON with Java's stack. These loggers are disabled, as the exception has the same text.
 """
 
 import os
@@ -24,11 +23,11 @@ from tidemark_pipeline.source import register
 LOOPBACK = "127.0.0.1"
 #: Half of the processor time of a short job is the JVM's optimising compiler and collector threads.
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: Arrow checks bounds at each look at a batch, for each column of each row: a fifth of what Spark's
-#: threads do with rows. What they look at was written by Arrow, too.
+#: Arrow checks bounds at each access to a batch, for each column of each row: a fifth of the work
+#: of Spark's threads with rows. The batches that they access were written by Arrow, too.
 UNCHECKED_ARROW = "-Darrow.enable_unsafe_memory_access=true"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-#: To which PySpark writes what it raises as well.
+#: Loggers to which PySpark also writes the exceptions that it raises.
 _TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -41,13 +40,15 @@ def local_session(
     short: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """A session on ``cores`` threads of this machine; stopped at the end.
+    """Yield a session on ``cores`` threads of this machine; it is stopped at the end.
 
-    ``log`` receives what the JVM and its Python workers say (default: this process's standard
+    ``log`` receives the output of the JVM and its Python workers (default: this process's standard
     error). ``short`` is for a job of seconds: the JVM compiles little and optimises nothing.
     ``settings``: more of Spark's configuration, such as a table format's packages and catalogs.
+
     Raises :class:`~tidemark_pipeline.java.JavaMissing`.
     """
+    # Without Java, Spark fails with a message that does not name the cause.
     find_java()
     for logger in _TWICE:
         PySparkLogger.getLogger(logger).disabled = True
@@ -57,6 +58,7 @@ def local_session(
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-spark-"))
         conf = _settings(name, cores, scratch)
+        # Settings of the caller override the defaults.
         for key, value in (settings or {}).items():
             conf.set(key, value)
         # Statements have names that records brought: Spark would put a variable of the environment,
@@ -65,7 +67,7 @@ def local_session(
         java = [UNCHECKED_ARROW, conf.get(_JAVA_OPTIONS, ""), SHORT_JOB if short else ""]
         conf.set(_JAVA_OPTIONS, " ".join(filter(None, java)))
         gateway = None
-        # A JVM of this process is used again, whatever it was started with.
+        # A JVM that this process has already is reused, whatever its standard error is.
         if log is not None and SparkContext._gateway is None:
             errors = stack.enter_context(log.open("ab"))
             gateway = launch_gateway(  # type: ignore[no-untyped-call]

@@ -1,10 +1,10 @@
-"""A topic of Apache Kafka as a table, through Spark's own Kafka source, with our options and
-columns.
+"""A topic of Apache Kafka as a table, through Spark's own Kafka source, with the same options and
+columns as the ``tidemark`` source.
 
-Only that source can read what Kafka has tiered: its brokers fetch it, by whatever plug-in they
-have. Options are checked as ours are and then said in Spark's words; what only our source can do is
-refused with a sentence. Its jars have to be in the session (``spark.jars``); ``tidemark spark``
-fetches them.
+Only that source can read what Kafka has tiered, as brokers fetch it with their own plug-in. Options
+are checked like those of the ``tidemark`` source and then translated to Spark's names. Options
+without an equivalent are refused. The source's jars must be in the session (``spark.jars``);
+``tidemark spark`` fetches them.
 """
 
 import json
@@ -41,9 +41,9 @@ from tidemark_pipeline.topic_survey import Part, Survey
 if TYPE_CHECKING:  # options are checked without Spark
     from pyspark.sql import DataFrame, SparkSession
 
-#: Of ours, those that Kafka's protocol tells.
+#: Those columns that Kafka's protocol provides.
 COLUMNS = tuple(n for n in columns.NAMES if n not in {"tier", "tieredEpoch", "leaderEpoch"})
-#: What only our own source can do.
+#: Options that only the ``tidemark`` source has.
 OURS_ALONE = (
     *("tier", *STORAGE_OPTIONS, "bytesPerTask", "decodeThreads", "maxBytesPerTrigger"),
     "timestampSkewMs",
@@ -57,16 +57,21 @@ _LOGIN_MODULE = "org.apache.kafka.common.security"
 
 
 def read(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
-    """The topics that the options name. Raises :class:`OptionError`, and what a look at brokers
-    raises."""
+    """Return the topics that the options name.
+
+    Raises :class:`OptionError`, and the errors of :class:`~tidemark_pipeline.topic_survey.Survey`.
+    """
     options = checked(raw)
     frame = session.read.format("kafka").options(**_said(options)).load()
     return frame.select(*options.columns)
 
 
 def stream(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
-    """The same as a stream, which goes on until its query is stopped, or to the end that there is
-    when it starts (``Trigger.AvailableNow``). Raises the same."""
+    """Return the same as a stream, which runs until its query is stopped.
+
+    With ``Trigger.AvailableNow`` it ends at the end that the topic has at the start. Raises the
+    same.
+    """
     options = checked(raw, streaming=True)
     frame = session.readStream.format("kafka").options(**_said(options)).load()
     return frame.select(*options.columns)
@@ -78,19 +83,25 @@ def _said(options: Options) -> dict[str, str]:
 
 
 def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
-    """As our source checks them; all that there is is the brokers', wherever they have it. Raises
-    :class:`OptionError`."""
+    """Check options as the ``tidemark`` source does; brokers serve all records, tiered or not.
+
+    Raises :class:`OptionError`.
+    """
     given = without_engine(raw)
+    # Options that only the tidemark source has are refused, as Spark would ignore them.
     ours = {name.lower(): name for name in OURS_ALONE}
     for name in given:
         if name.lower() in ours:
             own = ours[name.lower()]
             instead = _INSTEAD.get(own, "its brokers read it for us wherever it lies: leave it out")
             raise OptionError(f"{own} is no option of a topic of Apache Kafka: {instead}")
+    # Every read needs brokers, also one of tiered records alone.
     if not names_brokers(given):
         raise OptionError("engine is kafka, which needs 'bootstrap': name its brokers")
+    # Parsed as a read of brokers alone, so that no storage is required.
     all_there_is = {**given, "tier": ONLY_LOCAL}
     options = replace(parse(all_there_is, streaming=streaming, names=COLUMNS), tier=AUTO)
+    # Spark's source has ending offsets for batches only.
     if streaming and options.ending is not None:
         raise OptionError(
             "a stream of a topic of Apache Kafka goes to the end that the topic has when it "
@@ -100,30 +111,33 @@ def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
 
 
 class Look(Protocol):
-    """What is asked of brokers where single partitions are named: see
-    :class:`~tidemark_pipeline.topic_survey.Survey`."""
+    """Requests to brokers for single partitions.
+
+    :class:`~tidemark_pipeline.topic_survey.Survey` implements it.
+    """
 
     def parts(self) -> Sequence[Part]:
-        """All of them, as Spark wants each to be named."""
+        """Return all partitions, as Spark requires a position for each of them."""
 
     def find(self, part: Part, timestamp_ms: int) -> int | None:
-        """The first offset of a time or later."""
+        """Return the first offset of this time or later, None if there is none."""
 
 
 def kafka_options(options: Options, look: Look) -> dict[str, str]:
-    """In the words of Spark's source. Raises OptionError."""
+    """Return the options of Spark's Kafka source. Raises OptionError."""
     assert options.access is not None
     said = {
         "includeHeaders": "true",
         "failOnDataLoss": str(options.fail_on_data_loss).lower(),
         "startingOffsetsByTimestampStrategy": "error" if options.strict_times else "latest",
-        # As our source reads, and a consumer of what was committed.
+        # The tidemark source reads committed records only, so both give the same rows.
         "kafka.isolation.level": "read_committed",
         **_subscription(options.topics),
         **_security(options.access),
     }
     if options.limits.offsets is not None:
         said["maxOffsetsPerTrigger"] = str(options.limits.offsets)
+    # Spark looks up a time for all partitions itself; single positions are resolved here.
     for side, positions in (("starting", options.starting), ("ending", options.ending)):
         if positions is not None:
             name, value = _position(side, positions, look, strict=options.strict_times)
@@ -143,7 +157,8 @@ def _subscription(topics: Topics) -> dict[str, str]:
 
 
 def _position(side: str, positions: Positions, look: Look, *, strict: bool) -> tuple[str, str]:
-    """The option and its value."""
+    """Return the name and value of Spark's option for one side."""
+    # One position for all partitions has a short form that needs no request.
     if not positions.each:
         match positions.otherwise:
             case Since(timestamp_ms):
@@ -153,6 +168,7 @@ def _position(side: str, positions: Positions, look: Look, *, strict: bool) -> t
             case _:
                 return f"{side}Offsets", "earliest"
     numbers: dict[str, dict[int, int]] = {}
+    # Spark requires an offset for every partition, also for those that are not named.
     for part in look.parts():
         number = _number(side, positions.of(part.topic, part.partition), part, look, strict=strict)
         numbers.setdefault(part.topic, {})[part.partition] = number
@@ -160,8 +176,11 @@ def _position(side: str, positions: Positions, look: Look, *, strict: bool) -> t
 
 
 def _number(side: str, position: Position, part: Part, look: Look, *, strict: bool) -> int:
-    """As Spark's JSON of offsets has it. Times are looked up here: Spark wants one of each
-    partition then, and no time is the log start, for records need not have any."""
+    """Return a position as a number in Spark's JSON of offsets.
+
+    Times are looked up here. Spark's own option would need a time for each partition and has none
+    for the log start, since records need not have timestamps.
+    """
     match position:
         case At(offset):
             return offset
@@ -171,6 +190,8 @@ def _number(side: str, position: Position, part: Part, look: Look, *, strict: bo
             return EARLIEST
         case Since(timestamp_ms):
             found = look.find(part, timestamp_ms)
+            # As with the tidemark source, a missing time is an error unless the strategy is
+            # `latest`.
             if found is None and strict and side == "starting":
                 raise OptionError(
                     f"{part.topic}-{part.partition} has no record of {timestamp_ms} ms or later: "
@@ -195,14 +216,17 @@ def _security(access: KafkaAccess) -> dict[str, str]:
 
 
 def _tls(tls: Tls) -> dict[str, str]:
-    """PEM in the options themselves: Kafka's client wants a certificate and its key in one file,
-    and ours has them in two."""
+    """Return TLS options with PEM text instead of files.
+
+    Kafka's client requires a certificate and its key in one file, but the options name two files.
+    """
     said = {}
     if tls.ca:
         said["kafka.ssl.truststore.type"] = "PEM"
         said["kafka.ssl.truststore.certificates"] = _text(tls.ca)
     if tls.certificate:
         said["kafka.ssl.keystore.type"] = "PEM"
+        # Without a file for the key, the certificate's PEM file contains both.
         said["kafka.ssl.keystore.certificate.chain"] = _text(tls.certificate)
         said["kafka.ssl.keystore.key"] = _text(tls.key or tls.certificate)
     return said
@@ -222,5 +246,6 @@ def _jaas(login: Login) -> str:
 
 
 def _quoted(text: str) -> str:
+    # JAAS has its own quoting; an unescaped quote could add a field to the login.
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

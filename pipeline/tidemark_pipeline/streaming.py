@@ -8,13 +8,13 @@ A checkpoint may outlive the topic. So it also contains, under names that no top
 of topics and the leader epochs of offsets. Each batch compares them with the present topic
 (:mod:`tidemark.log_lineage`). Checkpoints of older versions have neither.
 
-Spark asks a Python source for the latest offset without saying where the query is (as of 4.1; and
-it knows nothing of ``ReadLimit``). But it has said so before: it plans a batch up to there, and
-after a restart an empty one. So the reader remembers the end of what was planned last, and begins a
-new query at its starting positions. That is what limits of a micro-batch are counted from.
+Spark requests the latest offset from a Python source without passing the query's position (as of
+4.1; it does not support ``ReadLimit`` either). But it has planned a batch up to that position
+before, and after a restart an empty one. So the reader remembers the end of the last planned batch,
+and a new query starts at its starting positions. Limits of a micro-batch are counted from there.
 
-With ``Trigger.AvailableNow`` Spark asks once and makes one micro-batch of all that is there then;
-with a limit that one batch is all that a run reads. :func:`run_available` keeps to the limit
+With ``Trigger.AvailableNow`` Spark requests the latest offset once and makes one micro-batch up to
+it. With a limit, that one batch is all that a run reads. :func:`run_available` applies the limit
 and reads everything.
 """
 
@@ -135,6 +135,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
             part: end for part, end in found.items() if part in lost or known.offset(part) != end
         }
         positions = {_key(part): at for part, at in survey.positions(moved).items()}
+        # A re-created topic has a new id. A strict query keeps the id that it started with and fails.
         # What is no longer there stays: planning says what that means.
         ids = _ids_of(parts)
         self._reached = StreamOffset(
@@ -147,6 +148,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         """Return the tasks of one micro-batch. Raises :class:`DataLoss`."""
         begin, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self._planned = until
+        # Spark plans an empty batch after a restart to report the query's position.
         if begin.positions == until.positions:
             return []
         survey = self._look()
@@ -158,6 +160,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         if until != self._reached:
             lost |= self._diverged(survey, wanted, until)
         reaches = {}
+        # Each partition is read from the query's offset, or from the first lost offset before it.
         for part, extent in survey.extents(wanted).items():
             begins_at = begin.offset(part)
             if part in lost and begins_at is not None:
@@ -184,10 +187,12 @@ class TidemarkStreamReader(DataSourceStreamReader):
         """Return a survey of the current state."""
         if self._survey is None:
             self._survey = Survey(self._options)
+        # Heads and log starts of the last micro-batch may be outdated.
         self._survey.forget()
         return self._survey
 
     def _begin(self, survey: Survey) -> StreamOffset:
+        # Computed once: `latest` and times would otherwise move while the query has no batch.
         if self._initial is None:
             extents = survey.extents(survey.parts())
             offsets = {
@@ -204,6 +209,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         """Return the current end of each partition, or the end of the query."""
         if self._options.ending is None:
             return survey.ends_of(parts)
+        # Fixed when the query starts, so that it ends although producers continue.
         if self._last is None:
             self._last = {
                 _key(part): asked(survey, self._options, part, extent).end
@@ -212,6 +218,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         return {part: self._last.get(_key(part), 0) for part in parts}
 
     def _waiting(self, survey: Survey, part: Part, start: int, end: int) -> PendingPartition:
+        # Bytes come from manifests, which are read only if a limit needs them.
         if self._options.limits.bytes is None or end <= start:
             return PendingPartition(start, end)
         _, _, ranges = survey.ranges(part, start, end)
@@ -230,6 +237,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         if not self._options.fail_on_data_loss:
             return
         nothing = ReadPosition(0)
+        # A partition may disappear if the query has already read all of it.
         for key, at in until.positions.items():
             if key not in parts and at.offset > begin.positions.get(key, nothing).offset:
                 raise DataLoss(f"{key[0]}-{key[1]} is gone, with offsets that were not read yet")
@@ -261,6 +269,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
 
     def _reach(self, part: Part, extent: Extent, begin: int | None, until: int) -> Reach:
         start = extent.log_start if begin is None else begin
+        # Records below the log start have expired; they are lost only if the batch includes them.
         lost = begin is not None and start < extent.log_start and start < until
         if (lost or until > extent.end or until < start) and self._options.fail_on_data_loss:
             raise DataLoss(
@@ -274,13 +283,16 @@ class TidemarkStreamReader(DataSourceStreamReader):
 
 
 def run_available(writer: DataStreamWriter, stop: threading.Event | None = None) -> StreamingQuery:
-    """Start a query, let it read all that its options' ``endingOffsets`` allow in as many
-    micro-batches as its limits need, or until ``stop`` is set, and stop it. Set ``endingOffsets``
-    to ``latest``: that is the end when the query starts, so it ends however much is written
-    meanwhile.
+    """Run a query until it has read everything up to ``endingOffsets``, then stop it.
 
-    Raises StreamingQueryException where it failed."""
+    It uses as many micro-batches as its limits require, and stops early if ``stop`` is set. Set
+    ``endingOffsets`` to ``latest``: that is the end when the query starts, so the query ends even
+    if producers continue.
+
+    Raises StreamingQueryException if the query failed.
+    """
     query = writer.trigger(processingTime="0 seconds").start()
+    # A thread watches the event, as the query blocks this one until it ends.
     over = threading.Event()
 
     def watch() -> None:
@@ -294,6 +306,7 @@ def run_available(writer: DataStreamWriter, stop: threading.Event | None = None)
     try:
         query.processAllAvailable()
     finally:
+        # The watcher ends first, so that it cannot stop a query that is already stopped.
         over.set()
         watcher.join()
         query.stop()

@@ -1,6 +1,6 @@
-"""The local tail of a partition: what is on brokers only, fetched as raw batches.
+"""The local tail of a partition: records that only brokers have, fetched as raw batches.
 
-What comes back goes through the same decoder as segments of the tier.
+The batches go through the same decoder as segments of the tier.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,15 +10,18 @@ from tidemark.records.batch import CorruptBatch, iter_headers
 from tidemark_pipeline.brokers import BrokerClient, BrokersUnavailable, Fetched
 from tidemark_pipeline.errors import CorruptData
 
-#: Of answers without a batch one behind the other, each after two seconds.
+#: Most consecutive responses without a batch; the broker delays each for two seconds.
 _EMPTY_MAX = 10
 
 
 def list_offsets(
     bootstrap: Sequence[str], topic: str, partitions: Sequence[int], timestamp: int
 ) -> dict[int, int]:
-    """ListOffsets for one timestamp (ms, or a special one) for each partition, of brokers that ask
-    for no user; -1: none. Raises :class:`BrokersUnavailable`, :class:`Refused`."""
+    """Return the offset of one timestamp (ms, or a special one) for each partition; -1: none.
+
+    It uses ListOffsets without authentication. Raises :class:`BrokersUnavailable` and
+    :class:`BrokerRefused`.
+    """
     with BrokerClient(KafkaAccess(tuple(bootstrap))) as brokers:
         return brokers.list_offsets(topic, dict.fromkeys(partitions, timestamp))
 
@@ -26,15 +29,18 @@ def list_offsets(
 def read(
     brokers: BrokerClient, topic: str, partition: int, start: int, end: int
 ) -> Iterator[Fetched]:
-    """Raw batches that cover the offsets from ``start`` to ``end`` (exclusive), which were the last
-    stable ones or below them. A new leader may not know for a moment that they are.
+    """Yield raw batches that cover the offsets from ``start`` to ``end`` (exclusive).
 
-    Raises :class:`OutOfRange` when ``start`` has left the log meanwhile, :class:`CorruptData` for
-    what is no batch, or leaves offsets out.
+    ``end`` is at most the last stable offset. A new leader may not have a high watermark that high
+    yet.
+
+    Raises :class:`OutOfRange` if ``start`` is no longer in the log, and :class:`CorruptData` if the
+    response is not record batches or leaves offsets out.
     """
     position, empty = start, 0
     while position < end:
         fetched = brokers.fetch(topic, partition, position)
+        # An empty response is retried: a new leader's high watermark lags until followers fetch.
         if not fetched.data and empty < _EMPTY_MAX:
             empty += 1
             continue
@@ -43,10 +49,14 @@ def read(
 
 
 def position_behind(data: bytes, name: str, position: int) -> int:
-    """The offset behind what a leader sent for ``position``, which must be a step forward."""
+    """Return the offset after the batches that a leader returned for ``position``.
+
+    Raises :class:`CorruptData` for a gap, :class:`BrokersUnavailable` if there is no progress.
+    """
     behind = position
     try:
         for _, header in iter_headers(data):
+            # The first batch may start before the requested offset, but not after it.
             if header.base_offset > max(behind, position):
                 raise CorruptBatch(f"offset {header.base_offset} follows {behind}")  # noqa: TRY301
             behind = header.next_offset

@@ -1,4 +1,4 @@
-"""What an executor does with one task, the same for a batch and for a stream."""
+"""Execution of one task on an executor, the same for a batch and for a stream."""
 
 from collections.abc import Iterator
 
@@ -19,10 +19,11 @@ from tidemark_pipeline.workers import settle
 def read_planned(
     options: Options, planned: Planned, since_ms: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of one task, in offset order.
+    """Yield the Arrow batches of one task, in offset order.
 
-    Raises :class:`~DataLoss`, :class:`CorruptData`, StoreUnavailable, BrokersUnavailable,
-    Refused."""
+    Raises :class:`~DataLoss`, :class:`CorruptData`, StoreUnavailable, BrokersUnavailable and
+    BrokerRefused.
+    """
     with DecodeThreads(options.threads) as threads:
         if isinstance(planned.task, TailTask):
             yield from _read_tail(options, planned.part, planned.task, since_ms, threads)
@@ -32,7 +33,9 @@ def read_planned(
 
 
 def load_decoder() -> None:
-    """Load the compiled code of every column, as the first record of a process does otherwise."""
+    """Load the compiled code of every column, which the first record of a process does
+    otherwise.
+    """
     record = Record(key=b"k", value=None, headers=(("h", b"v"),))
     data = build_batch([record], base_offset=0)
     for _ in decode(data, ByteSource("t", 0, columns.REMOTE, 0, 0)):
@@ -44,6 +47,7 @@ def _read_remote(
 ) -> Iterator[pa.RecordBatch]:
     assert options.storage is not None
     assert part.topic_id is not None
+    # The tier is opened in the executor: connections do not travel with a task.
     yield from segment_reader.read_task(
         open_tier(options.storage),
         part.topic,
@@ -58,7 +62,7 @@ def _read_remote(
 def _read_tail(
     options: Options, part: Part, task: TailTask, since_ms: int | None, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
-    # Kafka's protocol is imported by those who speak it: it takes a quarter of a second.
+    # Imported here, as loading Kafka's protocol takes a quarter of a second.
     from tidemark_pipeline import tail
     from tidemark_pipeline.brokers import BrokerClient, OutOfRange
 
@@ -78,6 +82,7 @@ def _read_tail(
                 brokers, part.topic, part.partition, task.start_offset, task.end_offset
             ):
                 yield from decode(data, source, aborted, threads)
+    # The records expired after the task was planned.
     except OutOfRange as error:
         if options.fail_on_data_loss:
             raise DataLoss(str(error)) from error

@@ -1,7 +1,7 @@
-"""What one Spark task reads: a run of remote segments, or a piece of the local tail.
+"""One Spark task: a run of remote segments, or a piece of the local tail.
 
-Pure: the plan of a read is made from what was pinned (the manifest's ranges and the end offset),
-so that every offset between start and end is read by exactly one task (invariants 5 and 26).
+This module does no I/O. A plan uses only pinned values (the manifest's ranges and the end offset),
+so that exactly one task reads each offset between start and end (invariants 5 and 26).
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,22 +47,27 @@ def cut(
     since_ms: int | None = None,
     over_ms: int | None = None,
 ) -> Iterator[Task]:
-    """Tasks for the offsets from ``start`` to ``end`` (exclusive), each in exactly one of them.
+    """Yield tasks for the offsets from ``start`` to ``end`` (exclusive), each in exactly one task.
 
-    ``ranges`` are what the tier answers for between the two, in order; what lies before and behind
-    them is read from ``brokers``, where there are any. Segments without a record of ``since_ms`` or
-    later are left out, and everything behind the first one with a record later than ``over_ms``:
-    what comes then is too late to be wanted. Raises :class:`HoleInPlan`."""
+    ``ranges`` are the tier's ranges between the two, in order. Offsets before and after them are
+    read from ``brokers`` if there are any. Segments without a record of ``since_ms`` or later are
+    left out, as is everything after the first segment with a record later than ``over_ms``. Raises
+    :class:`HoleInPlan`.
+    """
+    # Without ranges the whole read is a local one.
     first = ranges[0].from_offset if ranges else end
     behind = _end_of(ranges, first)
+    # Without brokers the tier must have every offset; a shorter result would be silent loss.
     if not brokers and (first > start or behind < end):
         missing = start if first > start else behind
         raise HoleInPlan(
             f"partition {partition}: the tier does not have offset {missing}, and no brokers are "
             "named: give 'bootstrap'"
         )
+    # Offsets below the tier's first one are on brokers only.
     if start < first:
         yield TailTask(partition, start, first)
+    # The segment that exceeds over_ms is still read: it may contain records within the limit.
     over = next((n for n, part in enumerate(ranges, 1) if _is_over(part, over_ms)), None)
     wanted = [
         part
@@ -70,6 +75,7 @@ def cut(
         if since_ms is None or part.entry.max_timestamp_ms >= since_ms
     ]
     yield from split_remote(partition, head_version, wanted, task_bytes)
+    # Brokers have only later records than a segment that already exceeds over_ms.
     if behind < end and over is None:
         yield TailTask(partition, behind, end)
 
@@ -91,9 +97,10 @@ def split_remote(
 
 
 def bytes_of(part: SegmentRange) -> int:
-    """About how much of its segment is read."""
+    """Return the approximate number of bytes that are read of the range's segment."""
     entry = part.entry
     offsets = part.to_offset_inclusive + 1 - part.from_offset
+    # Records are assumed to be of equal size, since the indexes are not read for a plan.
     return entry.size_bytes * offsets // (entry.end_offset_inclusive + 1 - entry.start_offset)
 
 
@@ -102,8 +109,10 @@ def _is_over(part: SegmentRange, over_ms: int | None) -> bool:
 
 
 def _end_of(ranges: Sequence[SegmentRange], first: int) -> int:
-    """The offset behind the last range. Raises :class:`HoleInPlan` unless the ranges follow each
-    other without gap or overlap."""
+    """Return the offset after the last range.
+
+    Raises :class:`HoleInPlan` unless the ranges follow each other without gap or overlap.
+    """
     expected = first
     for part in ranges:
         if part.from_offset != expected:

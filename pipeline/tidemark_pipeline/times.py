@@ -1,7 +1,7 @@
 """The first offset of a time or later, from the tier alone.
 
-As ListOffsets answers it: the manifest names the segment, its time index a stretch of it, and the
-batches there the record.
+It is the offset that ListOffsets returns. The manifest names the segment, its time index a range of
+it, and the batches in that range the record.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,10 @@ _READ_BYTES = 1024 * 1024
 
 
 def find(tier: Tier, snapshot: Snapshot, timestamp_ms: int) -> int | None:
-    """The offset, not below what the tier answers for; None where no record there is as late.
+    """Return the offset, not below the tier's first one; None if no record is as late.
 
-    Raises ``ObjectDamaged``, ``ObjectNotFound`` and ``CorruptBatch``."""
+    Raises ``ObjectDamaged``, ``ObjectNotFound`` and ``CorruptBatch``.
+    """
     first = snapshot.head.remote_log_start_offset
     if first is None:
         return None
@@ -30,6 +31,7 @@ def find(tier: Tier, snapshot: Snapshot, timestamp_ms: int) -> int | None:
         found = _find_in(tier, entry, max(first, entry.from_offset), timestamp_ms)
         if found is not None:
             return found
+        # The entry's latest record may be below the log start, so the next segment is searched.
         first = entry.end_offset_inclusive + 1
         entry = snapshot.find(first) if first <= end else None
     return None
@@ -39,6 +41,7 @@ def _find_in(tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int) -> 
     if entry.max_timestamp_ms < timestamp_ms:
         return None
     for data, position, header in _batches_from(tier, entry, first, timestamp_ms):
+        # A marker of a transaction is no record that a read could start at.
         if header.last_offset < first or header.max_timestamp < timestamp_ms or header.is_control:
             continue
         for record in decode_records(data[position : position + header.size_bytes]):
@@ -50,12 +53,14 @@ def _find_in(tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int) -> 
 def _batches_from(
     tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int
 ) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    # Without digests the whole segment is read, as a part could not be verified.
     window = whole(entry)
     pieces: tuple[bytes, ...] = ()
     if entry.digests is not None:
         aux = tier.segments.fetch_aux(entry)
         begin = max(first, first_offset_since(entry, aux, timestamp_ms))
         window, pieces = window_of(entry, aux, begin, entry.end_offset_inclusive), aux.pieces
+    # The pieces are small: usually the first of them contains the record.
     parts = (
         tier.segments.fetch(entry, begin, begin + _READ_BYTES)
         for begin in range(window.begin, window.end, _READ_BYTES)
@@ -69,6 +74,7 @@ def _batches_from(
         position=window.position,
         end=window.end,
     )
+    # Header by header, so that the caller stops the download at its record.
     for _, data, headers in batches:
         for position, header in headers:
             yield data, position, header

@@ -1,5 +1,8 @@
-"""One way to read a topic, whatever keeps it: our own data source, or with the option ``engine``
-"kafka" Spark's own Kafka source (:mod:`tidemark_pipeline.spark_kafka`)."""
+"""One way to read a topic of Tidemark or of Apache Kafka.
+
+The source is ``tidemark``, or with the option ``engine`` "kafka" Spark's own Kafka source
+(:mod:`tidemark_pipeline.spark_kafka`).
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,22 +16,24 @@ if TYPE_CHECKING:  # options are checked without Spark
 
 
 def topic_options(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
-    """As whoever reads them checks them. Raises OptionError."""
+    """Return the options as the topic's source checks them. Raises OptionError."""
     if is_kafkas(raw):
         return spark_kafka.checked(raw, streaming=streaming)
     return parse(without_engine(raw), streaming=streaming)
 
 
 def read_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
-    """The topic as a table. Raises OptionError, and of Apache Kafka what a look at brokers
-    raises."""
+    """Return the topic as a table.
+
+    Raises OptionError, and for Apache Kafka the errors of a request to brokers.
+    """
     if is_kafkas(raw):
         return spark_kafka.read(session, raw)
     return session.read.format("tidemark").options(**without_engine(raw)).load()
 
 
 def stream_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
-    """The topic as a stream. Raises the same."""
+    """Return the topic as a stream. Raises the same."""
     if is_kafkas(raw):
         return spark_kafka.stream(session, raw)
     return session.readStream.format("tidemark").options(**without_engine(raw)).load()

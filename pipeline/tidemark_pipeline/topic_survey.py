@@ -1,7 +1,7 @@
-"""What there is to read: topics, their partitions, and from where to where each of them goes.
+"""The readable topics and partitions, with the start and end of each.
 
-The tier tells it alone, or brokers do and the tier is asked for what it answers for. All of it is
-read once; heads are kept, so that a plan is made from what was looked at.
+Either the tier alone provides them, or brokers do and the tier adds its ranges. Everything is read
+once and heads are kept, so that a plan uses a consistent state.
 """
 
 import re
@@ -41,7 +41,10 @@ class Part(NamedTuple):
 
 
 class Survey:
-    """Looks at the tier and asks brokers, for one plan, or for one after the other. Close it."""
+    """Reader of the tier and client of the brokers for one plan, or for several in turn.
+
+    Close it after use.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -61,19 +64,20 @@ class Survey:
             self._brokers.close()
 
     def forget(self) -> None:
-        """What comes next is looked at anew."""
+        """Discard heads, so that later calls read them again."""
         self._snapshots.clear()
 
     @property
     def reads_brokers(self) -> bool:
-        """Are rows read from brokers?"""
+        """Return whether rows are read from brokers."""
         return self._brokers is not None and self._options.tier != names.ONLY_REMOTE
 
     def parts(self) -> list[Part]:
-        """All partitions that are to be read, in order.
+        """Return all partitions to read, in order.
 
-        Raises TopicNotFound, TopicAmbiguous, StoreUnavailable, BrokersUnavailable, Refused,
-        OptionError."""
+        Raises TopicNotFound, TopicAmbiguous, StoreUnavailable, BrokersUnavailable, BrokerRefused
+        and OptionError.
+        """
         topics = self._options.topics
         found = self._named() if topics.names else self._matching()
         return [
@@ -83,7 +87,8 @@ class Survey:
         ]
 
     def extents(self, parts: Sequence[Part]) -> dict[Part, Extent]:
-        """From where to where each can be read now."""
+        """Return the first and the last readable offset of each partition."""
+        # Ends first: records that are written from now on are not part of the read.
         latest = self.ends(parts)
         brokers_starts = self._brokers_offsets(
             parts, EARLIEST_LOCAL if self._options.tier == names.ONLY_LOCAL else EARLIEST
@@ -91,34 +96,43 @@ class Survey:
         found: dict[Part, Extent] = {}
         for part in parts:
             snapshot = self._snapshot(part)
+            # The later of two log starts: DeleteRecords may have reached only one side.
             start = max(brokers_starts.get(part, 0), 0)
             if snapshot is not None:
                 start = max(start, snapshot.head.log_start_offset)
                 if not self.reads_brokers:
+                    # Without brokers, offsets below the tier's first one cannot be read.
                     start = max(start, snapshot.head.remote_log_start_offset or 0)
             found[part] = Extent(start, max(start, latest[part]))
         return found
 
     def ends(self, parts: Sequence[Part]) -> dict[Part, int]:
-        """The end of each alone: the last stable offset, or without brokers the tier's end."""
+        """Return the end of each partition: the last stable offset, or without brokers the
+        tier's end.
+        """
         if self.reads_brokers:
             ends = self._brokers_offsets(parts, LATEST)
             if self._options.tier == names.AUTO:
-                self._load(parts)  # after the ends: what expired until then is in the heads
+                self._load(
+                    parts
+                )  # after the ends, so that heads include the expirations until then
             return ends
         self._load(parts)
         return {part: _tier_end(self._snapshot(part)) for part in parts}
 
     def ends_of(self, parts: Sequence[Part]) -> dict[Part, int]:
-        """:meth:`ends`, without more than that needs."""
+        """Return the same as :meth:`ends`, without reading heads if brokers are known."""
         if self.reads_brokers:
             return self._brokers_offsets(parts, LATEST)
         return self.ends(parts)
 
     def log_starts(self, parts: Sequence[Part]) -> dict[Part, int]:
-        """The log start of each, as the tier or brokers have it, whichever is further: what was
-        deleted may not have reached the other yet (invariant 27). One that neither tells is left
-        out. Unlike in :meth:`extents` it matters not what can be read."""
+        """Return the log start of each partition, the later one of the tier's and the brokers'.
+
+        A deletion may not have reached the other side yet (invariant 27). Partitions without a
+        known log start are left out. Unlike :meth:`extents` it ignores which offsets are readable.
+        """
+        # Brokers answer -1 for a partition without the requested offset.
         found = {part: at for part, at in self._brokers_offsets(parts, EARLIEST).items() if at >= 0}
         self._load(parts)
         for part in parts:
@@ -128,12 +142,14 @@ class Survey:
         return found
 
     def positions(self, offsets: Mapping[Part, int]) -> dict[Part, ReadPosition]:
-        """Return each offset with a leader epoch under which the log reaches it, to be recorded.
+        """Return each offset with a leader epoch under which the log reaches it, to be stored.
 
         Call it before :meth:`divergences` of the start positions. A log that loses records between
         the two calls is then noticed by that call, or by the next check of these positions.
 
-        Raises :class:`DataLoss` if a log ends below its offset."""
+        Raises :class:`DataLoss` if a log ends below its offset.
+        """
+        # Without brokers the epoch of the last copied record is the only one known.
         if self._brokers is None:
             self._load(list(offsets))
             return {
@@ -141,6 +157,7 @@ class Survey:
                 for part, offset in offsets.items()
             }
         found: dict[Part, ReadPosition] = {}
+        # The leader's epoch is newer than any record below its end.
         for part, end in self._log_ends(offsets).items():
             if end.offset < offsets[part]:
                 raise DataLoss(
@@ -193,6 +210,7 @@ class Survey:
     def _log_ends(self, parts: Iterable[Part]) -> "dict[Part, StableLogEnd]":
         assert self._brokers is not None
         found: dict[Part, StableLogEnd] = {}
+        # Each topic needs one request per leader, not one per partition.
         for topic, members in _by_topic(parts).items():
             ends = self._brokers.log_ends(topic, [part.partition for part in members])
             found.update({part: ends[part.partition] for part in members})
@@ -208,8 +226,10 @@ class Survey:
             return ()
 
     def _epoch_in_tier(self, part: Part, offset: int) -> int | None:
-        """Return the epoch of the last record below an offset, or of the last leader if that record
-        has expired."""
+        """Return the epoch of the last record below an offset.
+
+        If that record has expired, it is the epoch of the last leader.
+        """
         snapshot = self._snapshot(part)
         if snapshot is None:
             return None
@@ -217,8 +237,10 @@ class Survey:
         return snapshot.head.leader_epoch if entry is None else entry.epoch_at(offset - 1)
 
     def _later_epoch_in_tier(self, part: Part, position: ReadPosition) -> int | None:
-        """Return the first offset of a later epoch than the position's, if the tier has one below
-        the position; otherwise it is not needed."""
+        """Return the first offset of a later epoch than the position's.
+
+        None if the tier has no such epoch below the position: then it is not needed.
+        """
         epoch = position.leader_epoch
         entry = self._with_pages(part, lambda found: found.find(position.offset - 1))
         if epoch is None or entry is None or entry.epoch_at(position.offset - 1) <= epoch:
@@ -226,7 +248,8 @@ class Survey:
         return self._with_pages(part, lambda found: _first_later(found, epoch))
 
     def find(self, part: Part, timestamp_ms: int) -> int | None:
-        """The first offset of this time or later; None where no record is as late."""
+        """Return the first offset of this time or later; None if no record is as late."""
+        # Brokers search their tier as well, so one request covers the whole log.
         if self.reads_brokers:
             assert self._brokers is not None
             asked = {part.partition: timestamp_ms}
@@ -240,8 +263,10 @@ class Survey:
     def ranges(
         self, part: Part, start: int, until: int
     ) -> tuple[int, int, tuple[SegmentRange, ...]]:
-        """The head's version, the start (later than asked where that has expired meanwhile), and
-        what the tier answers for between it and ``until``."""
+        """Return the head's version, the start, and the tier's ranges from there to ``until``.
+
+        The start is later than requested if the requested one has expired meanwhile.
+        """
         found = self._with_pages(
             part, lambda snapshot: (snapshot.head.version, *answered(snapshot, start, until))
         )
@@ -249,6 +274,8 @@ class Survey:
 
     def _with_pages(self, part: Part, look: Callable[[Snapshot], R | None]) -> R | None:
         """Return what ``look`` finds in the partition's manifest, None without a manifest."""
+        # Compaction of the manifest replaces pages, so a head that names a deleted page is read
+        # again.
         for attempt in range(1, _ATTEMPTS + 1):
             snapshot = self._snapshot(part)
             if snapshot is None:
@@ -258,7 +285,7 @@ class Survey:
             except PageNotFound:
                 if attempt == _ATTEMPTS:
                     raise
-                del self._snapshots[part]  # the head has dropped it since
+                del self._snapshots[part]  # a newer head no longer names the page
         raise AssertionError("not reached")
 
     def _named(self) -> dict[str, tuple[int, uuid.UUID | None]]:
@@ -269,6 +296,7 @@ class Survey:
             return {topic.name: (topic.partitions, topic.topic_id) for topic in found}
         known = self._brokers.topics(wanted)
         missing = [name for name in wanted if name not in known]
+        # Brokers leave unknown topics out of their metadata, so the names are compared.
         if missing:
             asked = self._options.access
             where = f" at {','.join(asked.bootstrap)}" if asked else ""
@@ -276,7 +304,7 @@ class Survey:
         return {name: (topic.partitions, topic.topic_id) for name, topic in known.items()}
 
     def _matching(self) -> dict[str, tuple[int, uuid.UUID | None]]:
-        """Internal topics match no pattern."""
+        """Return the topics that match the pattern, without internal topics."""
         pattern = re.compile(self._options.topics.pattern)
         if self._brokers is not None:
             known: Iterable[BrokersTopic] = self._brokers.topics().values()
@@ -301,6 +329,7 @@ class Survey:
         return found
 
     def _load(self, parts: Sequence[Part]) -> None:
+        # A single head is read by the caller's thread when it is needed.
         missing = [part for part in parts if part not in self._snapshots]
         if self._tier is None or len(missing) < 2:
             return
@@ -313,7 +342,10 @@ class Survey:
         return self._snapshots[part]
 
     def _read(self, part: Part) -> Snapshot | None:
-        """None where nothing of it was tiered yet. Raises TopicDeleted."""
+        """Return the snapshot, None if nothing of the partition was tiered yet.
+
+        Raises TopicDeleted.
+        """
         if self._tier is None or part.topic_id is None:
             return None
         try:
@@ -326,8 +358,10 @@ class Survey:
 
 
 def answered(snapshot: Snapshot, start: int, until: int) -> tuple[int, tuple[SegmentRange, ...]]:
-    """Where a read begins that was to begin at ``start``, later where that has expired, and what
-    the tier answers for between there and ``until``. Raises PageNotFound."""
+    """Return the start of a read and the tier's ranges from there to ``until``.
+
+    The start is later than ``start`` if that has expired. Raises PageNotFound.
+    """
     head = snapshot.head
     start = max(start, head.log_start_offset)
     first = head.remote_log_start_offset
@@ -337,6 +371,7 @@ def answered(snapshot: Snapshot, start: int, until: int) -> tuple[int, tuple[Seg
 
 
 def _first_later(snapshot: Snapshot, epoch: int) -> int | None:
+    # An entry's epochs may start in the part that the segment before it answers for.
     """Return the first offset in the tier of a later epoch. Raises PageNotFound."""
     for entry in snapshot.live_segments():
         for found, start in entry.leader_epochs:
@@ -346,7 +381,9 @@ def _first_later(snapshot: Snapshot, epoch: int) -> int | None:
 
 
 def _brokers(access: KafkaAccess) -> "BrokerClient":
-    """Kafka's protocol is imported by those who speak it: it takes a third of a second."""
+    """Return a client; Kafka's protocol is imported only here, as that takes a third of a
+    second.
+    """
     from tidemark_pipeline.brokers import BrokerClient
 
     return BrokerClient(access)

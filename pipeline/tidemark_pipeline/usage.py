@@ -1,12 +1,13 @@
-"""What a topic takes in the tier, by partition, bucket and day, and what another policy would free.
+"""Bytes of a topic in the tier, by partition, bucket and day, and the bytes that another policy
+would free.
 
-Two sources are held against each other. Manifests say what was copied where: the custom metadata of
-each segment has its bucket and the bytes that were stored, indexes included (KIP-917's motive),
-which the log's size does not tell. LIST says what lies there, also what nothing names.
+Two sources are compared. Manifests contain what was copied to which bucket: the custom metadata of
+each segment has the stored bytes, indexes included (the motive of KIP-917), which the log's size
+does not show. LIST shows the objects, also those that no manifest names.
 
-Only manifests are read, no segment. A million segments are some 4,000 pages, read one after the
-other: a few minutes of plain Python, which are not worth a Spark session. Memory is the cache of
-pages, a page of LIST, and the rows that were asked for, which have a limit.
+Only manifests are read, no segments. A million segments are some 4,000 pages, which are read one
+after the other in a few minutes of plain Python, without a Spark session. Memory is bounded by the
+cache of pages, a page of LIST, and the requested rows, which have a limit.
 """
 
 import datetime as dt
@@ -39,11 +40,11 @@ from tidemark_pipeline.usage_figures import (
 )
 
 KEYS_AT_ONCE = 1000
-#: The bucket of custom metadata that another storage manager wrote, and the day of no calendar.
+#: The bucket in custom metadata of another storage manager, and the day outside the calendar.
 UNKNOWN = "unknown"
 _HEAD_READS = 3
 _DAY_MS = 86_400_000
-#: More than a store can have been given under one key.
+#: Upper bound of plausible stored bytes: no store accepts an object of this size.
 _BYTES_MAX = 1 << 48
 
 
@@ -56,16 +57,22 @@ def measure(
     policies: Sequence[Policy] = (DISABLE_DELETE, DISABLE_RETAIN),
     now_ms: int,
 ) -> Usage:
-    """Of these topics; ``whole``: they are all that there are, and what is nobody's is told, too.
-    ``by``: some of DIMENSIONS. Raises StoreUnavailable."""
+    """Return the usage of ``topics``. Raises StoreUnavailable.
+
+    ``whole``: these are all topics, so objects that belong to none of them are counted as well.
+    ``by``: some of DIMENSIONS.
+    """
+    # Objects outside the topics' folders are only known if every topic is listed.
     usage = Usage(
         [TopicUsage(topic.name, topic.topic_id) for topic in topics],
         TopicUsage("", NOBODY) if whole else None,
         tuple(name for name in DIMENSIONS if name in by),
         tuple(policies),
     )
+    # Every bucket has a row, so that an empty one is shown as 0.
     for owner in (*usage.topics, *filter(None, [usage.elsewhere])):
         owner.listed = {bucket: ListedObjects() for bucket in tier.segments.stores}
+    # LIST comes before the manifests: an object that is copied meanwhile is then not unnamed.
     _list(tier, usage)
     for topic, own in zip(topics, usage.topics, strict=True):
         own.freed = {policy.name: 0 for policy in policies}
@@ -78,11 +85,13 @@ def measure(
 
 
 def _list(tier: Tier, usage: Usage) -> None:
+    # With all topics, one LIST of the data folder replaces one per topic.
     naming = Naming(tier)
     owners = {_folder(topic): topic for topic in usage.topics}
     for bucket, store in tier.segments.stores.items():
         for folder, of in _folders(usage):
             for infos in _chunks(store.list(folder)):
+                # Judged in chunks, so that memory does not grow with the number of objects.
                 judged = naming.of_data(infos)
                 for trouble in judged.troubles:
                     usage.trouble(trouble)
@@ -95,7 +104,7 @@ def _list(tier: Tier, usage: Usage) -> None:
 
 
 def _folders(usage: Usage) -> Iterator[tuple[str, TopicUsage]]:
-    """With whose it is what nobody else's is there."""
+    """Yield each folder to list, with the owner of objects that no other topic owns."""
     if usage.elsewhere is not None:
         yield DATA_PREFIX, usage.elsewhere
     else:
@@ -109,7 +118,8 @@ def _folder(topic: TopicUsage) -> str:
 def _listed(
     info: ObjectInfo, owners: Mapping[str, TopicUsage], otherwise: TopicUsage, bucket: str
 ) -> ListedObjects:
-    """By the folder alone: whose it is; whether it is named has been asked."""
+    """Return the count that an object belongs to, by its folder alone."""
+    # The folder ends at the second slash: data/<topic>-<id>/.
     folder = info.key[: info.key.find("/", len(DATA_PREFIX)) + 1]
     return owners.get(folder, otherwise).listed[bucket]
 
@@ -133,11 +143,12 @@ def _partition(
             pages = tier.manifests.pages(topic.topic_id, partition)
             rows, freed = _measured(head, pages, usage, topic, now_ms)
         except PageNotFound as error:
-            trouble = str(error)  # dropped since the head was read: another head says more
+            trouble = str(error)  # a newer head no longer names the page: read it again
             continue
         except ManifestError as error:
             trouble = str(error)
             break
+        # Figures are added only after the last page, so that a retry counts nothing twice.
         for (bucket, day), figures in rows.items():
             _add(usage, own, partition, bucket, day, figures)
         for name, size_bytes in freed.items():
@@ -149,9 +160,10 @@ def _partition(
 def _measured(
     head: Head, pages: PageCache, usage: Usage, topic: TopicObject, now_ms: int
 ) -> tuple[dict[tuple[str, str], UsageFigures], dict[str, int]]:
-    """Figures by bucket and day, and what each policy frees; of one head."""
+    """Return the figures by bucket and day, and the bytes that each policy frees, of one head."""
     rows: dict[tuple[str, str], UsageFigures] = {}
     freed = {policy.name: 0 for policy in usage.policies}
+    # Retention counts from the oldest segment, so each policy has a state of its own.
     expiring = {
         policy.name: Expiring(limits, all_bytes=totals(head, pages).live_bytes, now_ms=now_ms)
         for policy in usage.policies
@@ -161,13 +173,16 @@ def _measured(
     for entry, state in present_entries(head, pages):
         bucket, stored_bytes = _stored(entry)
         key = usage.bucket(bucket), _day(entry) if by_day else ""
+        # Beyond the limit of rows, further rows are summed in one.
         if key not in rows and len(rows) >= usage_figures.ROWS_MAX:
             usage.rows_left_out = True
             key = OTHER, OTHER
         figures = rows.setdefault(key, UsageFigures())
+        # A copy that has not finished has no size yet.
         if state is SegmentState.COPY_STARTED:
             figures.copying += 1
             continue
+        # Without custom metadata of this project, the log's size is the best estimate.
         known_bytes = entry.size_bytes if stored_bytes is None else stored_bytes
         if state is SegmentState.DELETE_STARTED:
             figures.pending_segments += 1
@@ -177,6 +192,7 @@ def _measured(
         figures.log_bytes += entry.size_bytes
         figures.stored_bytes += known_bytes
         figures.unmeasured += stored_bytes is None
+        # Every live segment is offered to each policy, in offset order.
         for policy in usage.policies:
             rule = expiring.get(policy.name)
             if policy.deletes_all or (rule is not None and rule.takes(entry)):
@@ -194,7 +210,7 @@ def _add(
 
 
 def _stored(entry: SegmentEntry) -> tuple[str, int | None]:
-    """(bucket, stored bytes); None where the custom metadata does not tell."""
+    """Return bucket and stored bytes; None if the custom metadata does not contain them."""
     if entry.custom_metadata is None:
         return UNKNOWN, None
     try:
@@ -205,7 +221,10 @@ def _stored(entry: SegmentEntry) -> tuple[str, int | None]:
 
 
 def _day(entry: SegmentEntry) -> str:
-    """Of its newest record, in UTC, as retention sees it. Producers write any time."""
+    """Return the UTC day of the newest record, which retention uses as well.
+
+    Producers may write any timestamp, so the day may be outside the calendar.
+    """
     try:
         date = dt.date(1970, 1, 1) + dt.timedelta(days=newest_ms(entry) // _DAY_MS)
     except OverflowError:

@@ -1,5 +1,7 @@
-"""Figures of what topics take in the tier, and the policies that they are asked about: values that
-grow while they are counted, none of them without a limit."""
+"""Figures of the topics' bytes in the tier, and the policies to compare them with.
+
+The values grow while they are counted, and all of them have limits.
+"""
 
 import uuid
 from dataclasses import dataclass, field
@@ -8,25 +10,27 @@ from tidemark.tier.objects import ObjectInfo
 from tidemark.tier.retention import RetentionLimits
 from tidemark.tier.topics import TopicObject
 
-#: What rows may be told apart by, beside the topic.
+#: Dimensions of rows, in addition to the topic.
 DIMENSIONS = ("partition", "bucket", "day")
-#: Of all topics together; what is left then goes into one row of its topic.
+#: For all topics together. Rows beyond it are summed in one row of their topic.
 ROWS_MAX = 100_000
-#: Buckets that are told apart.
+#: Most buckets with rows of their own.
 BUCKETS_MAX = 100
-#: Troubles that are told one by one.
+#: Most troubles that are reported one by one.
 TROUBLES_MAX = 100
-#: The id of what belongs to no topic.
+#: The id of objects that belong to no topic.
 NOBODY = uuid.UUID(int=0)
-#: The value of each dimension in the row of what has none of its own.
+#: The value of each dimension in the row that sums the rows beyond the limit.
 OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What might be changed. ``name``: of a closed set, for metrics. ``retention_ms``,
-    ``retention_bytes``: None where they stay as the topic has them; ``deletes_all``: a disablement
-    with Delete; none of these: one with Retain."""
+    """Possible change of a topic's retention or tiering.
+
+    ``name``: of a closed set, for metrics. ``retention_ms``, ``retention_bytes``: None keeps the
+    topic's value. ``deletes_all``: a disablement with Delete. Without any of them: one with Retain.
+    """
 
     name: str
     retention_ms: int | None = None
@@ -34,7 +38,10 @@ class Policy:
     deletes_all: bool = False
 
     def limits_for(self, topic: TopicObject) -> RetentionLimits | None:
-        """None where it is no retention. What the topic object does not say counts as no limit."""
+        """Return the limits, None if the policy is no retention.
+
+        A setting that the topic object does not contain counts as no limit.
+        """
         if self.retention_ms is None and self.retention_bytes is None:
             return None
         time, size = self.retention_ms, self.retention_bytes
@@ -51,10 +58,14 @@ DISABLE_RETAIN = Policy("disable-retain")
 
 @dataclass(slots=True)
 class UsageFigures:
-    """``log_bytes``: of the segments alone; ``stored_bytes``: what custom metadata says, indexes
-    included. ``pending_*``: marked, their objects stay for ``remote.delete.delay.ms`` or until they
-    could be deleted. ``copying``: copies under way, or that were never ended. ``unmeasured``: of
-    the segments those whose custom metadata does not tell, counted as large as their logs."""
+    """Sums over segments.
+
+    - ``log_bytes``: bytes of the logs alone.
+    - ``stored_bytes``: bytes according to custom metadata, indexes included.
+    - ``pending_*``: marked for deletion; ``remote.delete.delay.ms`` delays that of their objects.
+    - ``copying``: copies in progress, or copies that never finished.
+    - ``unmeasured``: segments without known stored bytes, counted with the size of their logs.
+    """
 
     segments: int = 0
     log_bytes: int = 0
@@ -65,15 +76,18 @@ class UsageFigures:
     unmeasured: int = 0
 
     def add(self, other: "UsageFigures") -> None:
-        """These, too."""
+        """Add the figures of another row."""
         for name in UsageFigures.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)
 class ListedObjects:
-    """Objects under ``data/``. ``unnamed``: nothing names them; ``unknown``: in folders without a
-    manifest. Both are among ``objects``."""
+    """Objects under ``data/``.
+
+    ``unnamed``: no manifest names them. ``unknown``: in folders without a manifest. Both are
+    included in ``objects``.
+    """
 
     objects: int = 0
     size_bytes: int = 0
@@ -83,29 +97,32 @@ class ListedObjects:
     unknown_bytes: int = 0
 
     def add(self, info: ObjectInfo) -> None:
-        """One more object."""
+        """Count an object."""
         self.objects += 1
         self.size_bytes += info.size_bytes
 
     def add_unnamed(self, info: ObjectInfo) -> None:
-        """It is one that nothing names."""
+        """Count an object that no manifest names, after :meth:`add`."""
         self.unnamed += 1
         self.unnamed_bytes += info.size_bytes
 
     def add_unknown(self, info: ObjectInfo) -> None:
-        """It is one in a folder without a manifest."""
+        """Count an object in a folder without a manifest, after :meth:`add`."""
         self.unknown += 1
         self.unknown_bytes += info.size_bytes
 
 
-#: Values of the dimensions that were asked for, in their order.
+#: Values of the requested dimensions, in their order.
 Row = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class TopicUsage:
-    """``rows`` by the dimensions that were asked for, ``buckets`` always; ``listed`` by bucket;
-    ``freed``: stored bytes by the policy's name."""
+    """Usage of one topic.
+
+    ``rows`` by the requested dimensions, ``buckets`` always. ``listed`` by bucket. ``freed``:
+    stored bytes by the policy's name.
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -117,9 +134,12 @@ class TopicUsage:
 
 @dataclass(slots=True)
 class Usage:
-    """``elsewhere``: what lies under ``data/`` and is of none of the topics, where all was listed.
-    ``troubles``: manifests that could not be read, ``passed_over`` times; what they name is counted
-    nowhere."""
+    """Usage of all requested topics.
+
+    ``elsewhere``: objects under ``data/`` that belong to no topic, if all topics were listed.
+    ``troubles``: manifests that could not be read, ``passed_over`` in total. Their segments are not
+    counted.
+    """
 
     topics: list[TopicUsage]
     elsewhere: TopicUsage | None
@@ -132,7 +152,7 @@ class Usage:
     _buckets: set[str] = field(default_factory=set)
 
     def bucket(self, name: str) -> str:
-        """The name, of as many as are told apart: manifests may name any."""
+        """Return the bucket's name, or OTHER beyond the limit, as manifests may name any bucket."""
         if name not in self._buckets:
             if len(self._buckets) >= BUCKETS_MAX:
                 return OTHER
@@ -140,7 +160,9 @@ class Usage:
         return name
 
     def row(self, topic: TopicUsage, row: Row) -> UsageFigures:
-        """The figures of a row of a topic: a new one while there is room."""
+        """Return the figures of a topic's row: a new one below the limit, else the row of the
+        rest.
+        """
         if row not in topic.rows and self.row_count >= ROWS_MAX:
             self.rows_left_out = True
             row = (OTHER,) * len(self.by)
@@ -148,7 +170,7 @@ class Usage:
         return topic.rows.setdefault(row, UsageFigures())
 
     def trouble(self, text: str) -> None:
-        """A partition was passed over."""
+        """Count a partition that was passed over."""
         self.passed_over += 1
         if len(self.troubles) < TROUBLES_MAX:
             self.troubles.append(text)
@@ -156,6 +178,7 @@ class Usage:
 
 def _whole(text: str | None) -> int:
     try:
+        # Topic settings come from users, so an invalid number counts as no limit.
         return -1 if text is None else int(text)
     except ValueError:
         return -1

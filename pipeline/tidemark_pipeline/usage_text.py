@@ -31,7 +31,7 @@ _FIGURES = {
 
 
 def json_text(usage: Usage, *, now_ms: int) -> bytes:
-    """One object: docs/how-to/usage.md."""
+    """Return one JSON object; docs/how-to/usage.md describes its fields."""
     fields = {
         "timeMs": now_ms,
         "by": list(usage.by),
@@ -67,11 +67,12 @@ def _named(values: UsageFigures | ListedObjects, names: Mapping[str, str]) -> di
 
 
 def prometheus_text(usage: Usage, *, now_ms: int) -> bytes:
-    """Sums over topics of one name, whatever rows were asked for."""
+    """Return sums over topics of one name, independent of the requested rows."""
     registry = CollectorRegistry()
     made: dict[str, Gauge] = {row.name: gauge(row, registry) for row in usage_table.ALL}
     made[usage_table.TIMESTAMP.name].set(now_ms / 1000)
     for row, labels, value in _samples(usage):
+        # Two topics may have one name (a deleted one and its successor), so values are added.
         made[row.name].labels(*labels).inc(value)
     return generate_latest(registry)
 
@@ -88,6 +89,7 @@ def _samples(usage: Usage) -> Iterator[tuple[Metric, tuple[str, str], int]]:
         for bucket, listed in topic.listed.items():
             where = topic.name, bucket
             yield usage_table.LISTED_BYTES, where, listed.size_bytes
+            # Both kinds are bytes that no manifest accounts for.
             lost = listed.unnamed_bytes + listed.unknown_bytes
             yield usage_table.UNNAMED_BYTES, where, lost
         for policy, size_bytes in topic.freed.items():

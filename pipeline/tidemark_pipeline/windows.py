@@ -1,7 +1,7 @@
-"""Which bytes of a segment have to be read for the offsets and times that are wanted.
+"""The bytes of a segment that are read for the requested offsets and times.
 
-Pure. The offset index and the time index that were copied with a segment tell; whole pieces are
-read, since digests are of pieces.
+This module does no I/O. The offset index and the time index that were copied with a segment give
+the positions. Whole pieces are read, since digests cover pieces.
 """
 
 from dataclasses import dataclass
@@ -15,26 +15,30 @@ from tidemark.tier.segment import SegmentEntry
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Bytes ``begin`` to ``end`` of a log are read; the first batch that matters stands at
-    ``position``."""
+    """Bytes ``begin`` to ``end`` of a log are read; the first relevant batch starts at
+    ``position``.
+    """
 
     begin: int
     position: int
     end: int
 
     def is_whole(self, entry: SegmentEntry) -> bool:
-        """Is that all of the segment?"""
+        """Return whether the window covers the whole segment."""
         return self.position == 0 and self.end == entry.size_bytes
 
 
 def whole(entry: SegmentEntry) -> Window:
-    """All of a segment."""
+    """Return the window of a whole segment."""
     return Window(0, 0, entry.size_bytes)
 
 
 def window_of(entry: SegmentEntry, aux: Aux, from_offset: int, to_offset_inclusive: int) -> Window:
-    """What to read for these offsets, no less than their batches. All of it where the index is of
-    no use, which costs only time: what is read is checked all the same."""
+    """Return the bytes to read for these offsets, at least all of their batches.
+
+    If the index is unusable, that is the whole segment. This costs only time, as everything that is
+    read is checked.
+    """
     if from_offset <= entry.start_offset and to_offset_inclusive >= entry.end_offset_inclusive:
         return whole(entry)
     try:
@@ -42,20 +46,23 @@ def window_of(entry: SegmentEntry, aux: Aux, from_offset: int, to_offset_inclusi
     except IndexFormatError:
         return whole(entry)
     position = index.position_for(from_offset)
+    # Positions beyond the file mean a damaged index, which must not shorten the read.
     behind = index.position_behind(to_offset_inclusive)
     if behind is None or not 0 <= position < behind <= entry.size_bytes:
         behind = entry.size_bytes
     if not 0 <= position < behind:
         return whole(entry)
+    # Digests cover whole pieces, so both ends are rounded to pieces.
     begin = position - position % PIECE_BYTES
     end = min(entry.size_bytes, -(-behind // PIECE_BYTES) * PIECE_BYTES)
     return Window(begin, position, end)
 
 
 def first_offset_since(entry: SegmentEntry, aux: Aux, timestamp_ms: int) -> int:
-    """An offset below which no record of the segment is of this time or later."""
+    """Return an offset below which no record of the segment has this time or a later one."""
     try:
         index = TimeIndex.from_bytes(entry.start_offset, aux.time_index)
     except IndexFormatError:
         return entry.start_offset
+    # The entry before the time is the last one whose records are all too early.
     return index.lookup(timestamp_ms - 1).offset

@@ -1,11 +1,11 @@
-"""What Spark does in a Python process around each piece of work, spared where it does nothing.
+"""Reduce the work that Spark does in a Python process around each piece of work.
 
-Spark keeps its Python processes, those that plan and those that run tasks, and around each piece
-of work it tells the import system to forget what it knows and collects garbage. Both cost by what
-was imported: the directories of Spark's own archives are read again once for each package in
-them (the jar of its core, which Spark puts on the path of each worker, has ten thousand entries),
-and every object of numpy, pyarrow and numba is looked at. Together that was more than what a task
-of 64 MiB cost otherwise.
+Spark reuses its Python processes, those that plan and those that run tasks. Around each piece of
+work it clears the caches of the import system and collects garbage. Both costs grow with the
+imported modules. The directories of Spark's own archives are read again for each package in them
+(the jar of its core, which is on the path of each worker, has ten thousand entries), and every
+object of numpy, pyarrow and numba is visited. Together that took longer than the rest of a task of
+64 MiB.
 """
 
 import gc
@@ -17,28 +17,33 @@ _frozen = False
 
 
 def settle() -> None:
-    """Call it when a piece of work is done: what is loaded by then stays, and nobody looks at it
-    again."""
+    """Exempt all loaded objects from later garbage collections. Call it after a piece of work."""
     global _frozen  # noqa: PLW0603 - of this process, as what it is about
     forget_archives()
     if not _frozen:
-        # Once: what is garbage by then is never freed, and of each time that would be a leak.
+        # Only once: garbage at that time is never freed, so repeated calls would leak memory.
         gc.collect()
         gc.freeze()
         _frozen = True
 
 
 def forget_archives() -> None:
-    """The importers of Spark's own archives, which do not change while it runs, are dropped from
-    the import system's cache; it makes one again when it needs one."""
+    """Drop the importers of Spark's own archives from the import system's cache.
+
+    The archives do not change while Spark runs. The import system creates an importer again when it
+    needs one.
+    """
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter) and _is_sparks(finder.archive):
             sys.path_importer_cache.pop(path, None)
 
 
 def _is_sparks(archive: str) -> bool:
-    """``…/python/lib/pyspark.zip``, ``py4j-…-src.zip`` or ``…/jars/spark-core_….jar``, as the path
-    of a worker has them; an archive that a job brings may be replaced while it runs."""
+    """Return whether an archive is one of Spark's own on the path of a worker.
+
+    These are ``…/python/lib/pyspark.zip``, ``py4j-…-src.zip`` and ``…/jars/spark-core_….jar``. An
+    archive of the job may be replaced while it runs.
+    """
     path = Path(archive)
     if path.parts[-3:-1] == ("python", "lib"):
         return path.name == "pyspark.zip" or path.name.startswith("py4j-")
