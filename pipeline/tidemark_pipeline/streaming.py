@@ -135,8 +135,8 @@ class TidemarkStreamReader(DataSourceStreamReader):
             part: end for part, end in found.items() if part in lost or known.offset(part) != end
         }
         positions = {_key(part): at for part, at in survey.positions(moved).items()}
-        # A re-created topic has a new id. A strict query keeps the id that it started with and fails.
-        # What is no longer there stays: planning says what that means.
+        # Deleted partitions stay in the offset, and a strict query keeps the first id of a topic:
+        # planning then raises DataLoss for a deleted or re-created topic.
         ids = _ids_of(parts)
         self._reached = StreamOffset(
             {**known.positions, **positions},

@@ -274,8 +274,7 @@ class Survey:
 
     def _with_pages(self, part: Part, look: Callable[[Snapshot], R | None]) -> R | None:
         """Return what ``look`` finds in the partition's manifest, None without a manifest."""
-        # Compaction of the manifest replaces pages, so a head that names a deleted page is read
-        # again.
+        # Pages that no head names are deleted, so an outdated head is replaced by the current one.
         for attempt in range(1, _ATTEMPTS + 1):
             snapshot = self._snapshot(part)
             if snapshot is None:
