@@ -20,6 +20,7 @@ class SameNames(ValueError):
 
 def json_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return a JSON array with one object per row, each on its own line. Raises SameNames."""
+    # A dictionary would silently drop one of two equal names.
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
         raise SameNames(
@@ -37,6 +38,7 @@ def csv_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow(columns)
+    # An empty cell is null, as CSV cannot tell null from the text "null".
     writer.writerows(["" if value is None else cell(value) for value in row] for row in rows)
     return written.getvalue()
 
@@ -60,6 +62,7 @@ def _for_json(value: object) -> object:
     match value:
         case bytes():
             return _text(value)
+        # Lists and structs may contain bytes at any depth.
         case list():
             return [_for_json(item) for item in value]
         case dict():
@@ -74,6 +77,7 @@ def _for_json(value: object) -> object:
 
 def _number(value: Decimal) -> int | float | str:
     """Return a number if it represents the decimal exactly, else text."""
+    # JSON readers compute with floats, so a decimal that a float would round stays text.
     if value == value.to_integral_value():
         return int(value)
     return float(value) if Decimal(repr(float(value))) == value else str(value)

@@ -94,6 +94,7 @@ def to_arrow(rows: Rows, source: ByteSource) -> pa.RecordBatch:
 
 
 def _repeat(name: str, value: object, rows: Rows) -> pa.Array:
+    # A slice shares the memory of the cached array, so the column costs nothing per row.
     return _repeated(name, value).slice(0, len(rows.offsets))
 
 
@@ -107,6 +108,7 @@ def _plain(
     name: str, values: scan.Longs | scan.Ints, validity: pa.Buffer | None = None
 ) -> pa.Array:
     """Return an array that shares the memory of the values."""
+    # The arrays of numpy have Arrow's layout already.
     return pa.Array.from_buffers(_TYPES[name], len(values), [validity, pa.py_buffer(values)])
 
 
@@ -134,16 +136,19 @@ def _binary(buffer: scan.Bytes, table: scan.Longs, column: int) -> pa.Array:
     """Return a binary array of pieces: starts in one column, lengths in the next; a negative
     one is null.
     """
+    # Offsets of Arrow's binary type are 32 bits, hence the limit on bytes of a batch.
     ends = np.empty(len(table) + 1, dtype=np.int32)
     size, nulls = scan.measure(table, column, ends)
     out = np.empty(size, dtype=np.uint8)
     scan.gather(buffer, table, column, ends, out)
+    # Without a null, Arrow needs no bitmap.
     validity = _validity(table[:, column + 1] < 0) if nulls else None
     buffers = [validity, pa.py_buffer(ends), pa.py_buffer(out)]
     return pa.Array.from_buffers(pa.binary(), len(table), buffers)
 
 
 def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer:
+    # Arrow's bit is 1 for a valid value, in little-endian bit order.
     return pa.py_buffer(np.packbits(~nulls, bitorder="little"))
 
 
@@ -151,6 +156,7 @@ def _headers(buffer: scan.Bytes, table: scan.Longs) -> pa.Array:
     counts = table[:, scan.HEADERS_COUNT]
     total = int(counts.sum())
     kind = _TYPES["headers"]
+    # Most records have no headers, and an array of nulls needs no memory for them.
     if total == 0:
         return pa.nulls(len(counts), type=kind)
     spans = np.empty((total, 4), dtype=np.int64)
@@ -158,8 +164,10 @@ def _headers(buffer: scan.Bytes, table: scan.Longs) -> pa.Array:
     keys = _text(_binary(buffer, spans, 0))
     values = _binary(buffer, spans, 2)
     structs = pa.StructArray.from_arrays([keys, values], fields=list(kind.value_type))
+    # Each row's list starts where the one before it ends.
     offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])
+    # No headers are null rather than an empty list, as in Spark's Kafka source.
     nulls = counts == 0
     validity = _validity(nulls) if nulls.any() else None
     return pa.Array.from_buffers(

@@ -33,8 +33,10 @@ FINDINGS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class AuditTask:
-    """Segments of one partition that are read together, each with its objects' listed sizes (None
-    where a listing has not both)."""
+    """Segments of one partition that one task reads.
+
+    Each has the listed sizes of its log and of its indexes, or None if the listing lacks one.
+    """
 
     topic_id: uuid.UUID
     partition: int
@@ -43,8 +45,7 @@ class AuditTask:
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """The tasks of a topic, what its manifests tell against themselves, and which versions the
-    heads have that could be read."""
+    """Tasks of a topic, findings within its manifests, and the versions of the readable heads."""
 
     tasks: tuple[AuditTask, ...]
     findings: tuple[Finding, ...]
@@ -62,8 +63,11 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """Of one topic. ``versions``: as the plan's. ``segments`` and ``size_bytes`` were read;
-    ``findings`` are ordered by partition and offset."""
+    """Report about one topic.
+
+    ``versions``: as in the plan. ``segments`` and ``size_bytes``: what was read. ``findings`` are
+    ordered by partition and offset.
+    """
 
     topic: TopicObject
     versions: tuple[int, ...]
@@ -84,9 +88,13 @@ class AuditReport:
         )
 
     def outcome(self, *, at_ms: int, by: str) -> TopicAudit:
-        """What stands in the store of it. ``at_ms``: when it began; ``by``: which program."""
+        """Return the record of the audit that the store keeps.
+
+        ``at_ms``: start of the audit. ``by``: name of the program.
+        """
         kinds = list(FindingKind)
         counts = Counter(finding.kind for finding in self.findings)
+        # The record is bounded, so it contains the most severe findings only.
         worst = sorted(self.findings, key=lambda item: kinds.index(item.kind))[:WORST_MAX]
         return TopicAudit(
             topic_id=self.topic.topic_id,
@@ -104,6 +112,7 @@ class AuditReport:
 
 def plan(tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES) -> AuditPlan:
     """Divide the audit of a topic into tasks. Raises StoreUnavailable."""
+    # Objects first: one that is listed but deleted before its manifest is read is no finding.
     sizes = _listed(tier, topic)
     tasks: list[AuditTask] = []
     findings: list[Finding] = []
@@ -112,6 +121,7 @@ def plan(tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES) -> AuditP
         try:
             check_against_objects(tier, topic.topic_id, partition)
             head, live = _live(tier, topic.topic_id, partition)
+        # A corrupt manifest is a finding of its partition; the others are still audited.
         except ManifestError as error:
             findings.append(_of_manifest(topic, partition, str(error)))
             continue
@@ -131,9 +141,11 @@ def run_task(storage: RemoteStorage, task: AuditTask) -> Checked:
         try:
             verify_segment(tier.segments, entry, listed_bytes)
         except ObjectNotFound as error:
+            # Retention may have deleted the segment after the plan was made.
             findings += _if_live(tier, task, entry, FindingKind.MISSING, str(error))
         except ObjectDamaged as error:
             findings += _if_live(tier, task, entry, FindingKind.DAMAGED, str(error))
+    # A damaged store could produce a finding per segment; the driver's memory is bounded.
     return Checked(len(task.segments), size_bytes, tuple(findings[:FINDINGS_MAX]))
 
 
@@ -149,9 +161,11 @@ def _if_live(
 
 
 def _live(tier: Tier, topic_id: uuid.UUID, partition: int) -> tuple[Head, list[SegmentEntry]]:
-    """The head as it is, and its live segments; read again where a page was dropped in between.
+    """Return the current head and its live segments, from one consistent state.
 
-    Raises ManifestError, StoreUnavailable."""
+    Raises ManifestError, StoreUnavailable.
+    """
+    # A page that the head names may be replaced meanwhile, so the head is read up to three times.
     for last in (False, False, True):
         head = tier.manifests.load(topic_id, partition).head
         try:
@@ -181,6 +195,7 @@ def _split(
     group: list[tuple[SegmentEntry, tuple[int, int] | None]] = []
     size_bytes = 0
     for entry in live:
+        # Only both sizes together are comparable with the entry.
         both = sizes.get(entry.log_key), sizes.get(entry.aux_key)
         group.append((entry, None if None in both else both))  # type: ignore[arg-type]
         size_bytes += entry.size_bytes

@@ -14,8 +14,10 @@ from tidemark_pipeline.audit import AuditReport
 def prometheus_text(
     reports: Sequence[AuditReport], leftovers: Mapping[FindingKind, int] | None, *, now_ms: int
 ) -> bytes:
-    """Every finding counted, those of which there are none as 0, so that an alert resolves.
-    ``leftovers``: None where nobody looked for them, and then nothing is said of them."""
+    """Return a count of each kind of finding, 0 included, so that an alert resolves.
+
+    ``leftovers`` is None if they were not searched for. Then there are no samples of them.
+    """
     registry = CollectorRegistry()
     made: dict[str, Gauge] = {row.name: gauge(row, registry) for row in audit_table.ALL}
     made[audit_table.TIMESTAMP.name].set(now_ms / 1000)
@@ -25,6 +27,7 @@ def prometheus_text(
         made[audit_table.BYTES.name].labels(name).set(report.size_bytes)
         counts = Counter(finding.kind for finding in report.findings)
         for kind in FindingKind:
+            # Leftovers are not damage, and have a metric of their own.
             if kind.is_damage:
                 made[audit_table.FINDINGS.name].labels(name, kind.value).set(counts[kind])
     for kind, count in (leftovers or {}).items():

@@ -22,10 +22,14 @@ class BrokerDeletions:
         self._access = access
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
-        """Implement :class:`~tidemark_pipeline.export.record_deletion.Deleter`."""
+        """Delete the records below these positions and wait for all live replicas.
+
+        Raises DependencyUnavailable if a later attempt may succeed, otherwise ExportError.
+        """
         try:
             with BrokerClient(self._access) as brokers:
                 there = brokers.topics([topic]).get(topic)
+                # A re-created topic has the same name and offsets, but other records.
                 if there is None or str(there.topic_id or "") != topic_id:
                     raise ExportError(
                         f"the topic {topic} is no longer the one that was exported: nothing is "

@@ -113,6 +113,7 @@ class BrokerClient:
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
         self._open: dict[BrokerAddress, BlockingConnection] = {}
+        # Leaders are cached until a request fails; their epochs fence outdated entries.
         self._leaders: dict[tuple[str, int], PartitionLeader] = {}
 
     def __enter__(self) -> Self:
@@ -122,7 +123,7 @@ class BrokerClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; the client opens new ones when it is used again."""
         while self._open:
             self._open.popitem()[1].close()
 
@@ -132,9 +133,10 @@ class BrokerClient:
         return len(self._open)
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, BrokersTopic]:
-        """Those of the topics that there are; of all where none is named.
+        """Return the topics of these names that exist; all topics without names.
 
-        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
+        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
+        """
         answer = self._retry(lambda: self._metadata(names))
         return {
             str(topic.name): BrokersTopic(
@@ -147,17 +149,21 @@ class BrokerClient:
     def list_offsets(
         self, topic: str, timestamps: Mapping[int, int], *, committed: bool = True
     ) -> dict[int, int]:
-        """ListOffsets for a timestamp (ms, or a special one above) of each partition; -1: none.
-        The latest offset is the last stable one.
+        """Return the offset of a timestamp (ms, or a special one) by partition; -1: none.
 
-        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
+        It uses ListOffsets. The latest offset is the last stable one if ``committed`` is set.
+
+        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
+        """
         found = self._listed(topic, timestamps, committed=committed)
         return {partition: end.offset for partition, end in found.items()}
 
     def log_ends(self, topic: str, partitions: Iterable[int]) -> dict[int, StableLogEnd]:
-        """The last stable offset of each partition, with the epoch of the leader that reported it.
+        """Return the last stable offset of each partition, with the epoch of the leader that
+        reported it.
 
-        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
+        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
+        """
         return self._listed(topic, dict.fromkeys(partitions, LATEST), committed=True)
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, EpochEndAnswer]:
@@ -166,6 +172,7 @@ class BrokerClient:
         Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
         found: dict[int, EpochEndAnswer] = {}
 
+        # A retry only requests the partitions that have no answer yet.
         def ask_rest() -> None:
             rest = [partition for partition in epochs if partition not in found]
             for address, partitions in self._by_leader(topic, rest).items():
@@ -193,19 +200,25 @@ class BrokerClient:
         return found
 
     def fetch(self, topic: str, partition: int, offset: int) -> Fetched:
-        """Committed batches from the one that holds ``offset`` on; nothing where nobody has
-        written there in two seconds.
+        """Return committed batches from the one that contains ``offset``.
 
-        Raises :class:`OutOfRange`, :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
+        Empty if no record was written there within two seconds.
+
+        Raises :class:`OutOfRange`, :class:`BrokersUnavailable`, :class:`BrokerRefused`.
+        """
         return self._retry(lambda: self._fetch(topic, partition, offset))
 
     def delete_records(self, topic: str, below: Mapping[int, int]) -> dict[int, int]:
-        """DeleteRecords: all below these offsets; the low watermark of each partition, the smallest
-        log start of its live replicas. What was done before a failure is done.
+        """Delete all records below these offsets (DeleteRecords).
 
-        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
+        Returns the low watermark of each partition, the smallest log start of its live replicas.
+        After a failure, some partitions may have been deleted.
+
+        Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
+        """
         found: dict[int, int] = {}
 
+        # Repeating a deletion does no harm; partitions with an answer are left out all the same.
         def ask_rest() -> None:
             rest = [partition for partition in below if partition not in found]
             for address, partitions in self._by_leader(topic, rest).items():
@@ -220,6 +233,7 @@ class BrokerClient:
         for failures in range(1, _TRIES_MAX + 1):
             try:
                 return call()
+            # A wrong certificate or password stays wrong, so these errors end the retries.
             except ssl.SSLCertVerificationError as error:
                 raise BrokerRefused(f"a broker's certificate is not trusted: {error}") from error
             except LoginFailed as error:
@@ -229,6 +243,7 @@ class BrokerClient:
                     f"what answers does not speak Kafka as we do: {error}"
                 ) from error
             except (OSError, BrokersUnavailable) as error:
+                # Everything is reset: the next try reads new metadata over new connections.
                 reason = str(error)
                 self.close()
                 self._leaders.clear()
@@ -250,13 +265,17 @@ class BrokerClient:
         answer = self._ask_any(request, MetadataResponse)
         addresses = {int(b.node_id): BrokerAddress(b.host, int(b.port)) for b in answer.brokers}
         for topic in answer.topics:
+            # A topic that does not exist is left out; topics() callers compare the names.
             if topic.error_code != ErrorCode.unknown_topic_or_partition:
                 _check(topic.error_code, str(topic.name))
             self._leaders.update(_leaders_of(topic, addresses))
         return answer
 
     def _ask_any(self, request: object, answer: type[R]) -> R:
-        """Of a broker that there is a connection to, or of the first that takes one."""
+        """Send a request over any open connection, or to the first bootstrap address that
+        accepts one.
+        """
+        # An open connection saves a handshake, and its broker was reachable before.
         for address in tuple(self._open):
             with self._dropped_on_error(address):
                 return self._open[address].request(request, answer, _TIMEOUT_S)
@@ -264,6 +283,7 @@ class BrokerClient:
         for text in self._access.bootstrap:
             try:
                 return self._ask(parse_address(text), request, answer)
+            # A subclass of OSError, but another broker does not make the certificate valid.
             except ssl.SSLCertVerificationError:
                 raise
             except OSError as error:
@@ -288,6 +308,7 @@ class BrokerClient:
         try:
             if self._access.login is not None:
                 log_in(connection, self._access.login, _TIMEOUT_S)
+        # The socket must not leak if the login fails.
         except BaseException:
             connection.close()
             raise
@@ -298,6 +319,8 @@ class BrokerClient:
         try:
             yield
         except BaseException:
+            # After an error, unread bytes of the old response may follow; the connection is
+            # unusable.
             connection = self._open.pop(address, None)
             if connection is not None:
                 connection.close()
@@ -320,8 +343,11 @@ class BrokerClient:
     def _list_offsets(
         self, address: BrokerAddress, topic: str, timestamps: Mapping[int, int], *, committed: bool
     ) -> dict[int, int]:
+        # The leader's epoch is in the request, so that a former leader refuses it (KIP-320).
         request = offsets_request.ListOffsetsRequest(
             replica_id=BrokerId(-1),
+            # Replica -1 marks a consumer; read_committed makes the latest offset the last stable
+            # one.
             isolation_level=_READ_COMMITTED if committed else i8(0),
             topics=(
                 offsets_request.ListOffsetsTopic(
@@ -338,6 +364,7 @@ class BrokerClient:
             ),
         )
         answer = self._ask(address, request, ListOffsetsResponse)
+        # One error fails the whole request: the retry reads metadata again.
         found: dict[int, int] = {}
         for listed in answer.topics:
             for result in listed.partitions:
@@ -382,6 +409,7 @@ class BrokerClient:
     def _delete_records(
         self, address: BrokerAddress, topic: str, below: Mapping[int, int]
     ) -> dict[int, int]:
+        # A broker answers when all live replicas have deleted the records, or after the timeout.
         request = delete_request.DeleteRecordsRequest(
             topics=(
                 delete_request.DeleteRecordsTopic(
@@ -397,6 +425,7 @@ class BrokerClient:
             timeout=_DELETE_TIMEOUT,
         )
         answer = self._ask(address, request, DeleteRecordsResponse)
+        # The first error ends it; partitions before it have been deleted.
         found: dict[int, int] = {}
         for listed in answer.topics:
             for result in listed.partitions:
@@ -408,6 +437,7 @@ class BrokerClient:
 
     def _fetch(self, topic: str, partition: int, offset: int) -> Fetched:
         leader = self._leader(topic, partition)
+        # Waits two seconds for a byte. Both size limits are equal, as there is one partition.
         request = fetch_request.FetchRequest(
             max_wait=i32Timedelta.parse(datetime.timedelta(seconds=2)),
             min_bytes=i32(1),
@@ -430,11 +460,14 @@ class BrokerClient:
         )
         answer = self._ask(leader.address, request, FetchResponse)
         name = f"{topic}-{partition}"
+        # An error of the whole session comes before those of the partition.
         _check(answer.error_code, name)
         result = only_partition(answer.responses, name)
+        # An own exception: the caller decides whether expired records are an error.
         if result.error_code == ErrorCode.offset_out_of_range:
             raise OutOfRange(f"{name}: offset {offset} is no longer in the log")
         _check(result.error_code, name)
+        # Batches of aborted transactions are included; the decoder skips them.
         aborted = tuple(
             (int(transaction.producer_id), int(transaction.first_offset))
             for transaction in result.aborted_transactions or ()

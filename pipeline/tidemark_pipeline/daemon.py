@@ -1,10 +1,10 @@
-"""The process that Spark's Python workers are forked from, with what they need loaded already.
+"""The process that Spark's Python workers are forked from, with their modules already loaded.
 
-Spark starts one for each kind of worker, keeps it as long as the session lasts, and forks workers
-from it, again after each minute without a task. By itself it has loaded nothing of ours: each
-worker then imports numpy, pyarrow and numba and loads the compiled decoder, which is more than a
-second of a core, as much as two million records cost. Set ``spark.python.daemon.module`` to this
-module and it is done once, before the fork.
+Spark starts one daemon for each kind of worker and runs it as long as the session. Workers are
+forked from it, again after each minute without a task. Spark's own daemon loads nothing of this
+package. Each worker then imports numpy, pyarrow and numba and loads the compiled decoder. That
+takes more than a second of a core, as much as two million records. With
+``spark.python.daemon.module`` set to this module it is done once, before the fork.
 """
 
 import gc
@@ -14,20 +14,21 @@ from pyspark import daemon
 
 from tidemark_pipeline.workers import forget_archives
 
-#: What runs tasks; the other kinds of worker plan them.
+#: The kind of worker that runs tasks; the other kinds plan them.
 _TASKS = "pyspark.worker"
 
 
 def main() -> None:
     """Serve until Spark closes standard input, as Spark's own daemon does."""
     if sys.argv[1:] == [_TASKS]:
+        # A planning worker loads no decoder: it needs the source alone.
         from tidemark_pipeline.task_execution import load_decoder
 
         load_decoder()
     else:
         import tidemark_pipeline.source  # noqa: F401 - for those who are forked
     forget_archives()
-    # Nobody's garbage collection looks at it, and no page of it is copied by that.
+    # Objects in the permanent generation are not visited, so their pages stay shared after a fork.
     gc.collect()
     gc.freeze()
     daemon.manager()  # type: ignore[no-untyped-call]

@@ -1,12 +1,12 @@
-"""Record batches to Arrow, checked and in bulk.
+"""Decode record batches to Arrow, verified and in bulk.
 
-One row per data record: control batches and records outside the wanted offsets give none, and no
-batch is passed on unless its CRC holds. The bytes of a segment, of a fetched tail and of a test
-all go through :func:`decode`: one decoder for every tier.
+Each data record gives one row. Control batches and records outside the requested offsets give none,
+and no batch is passed on unless its CRC is correct. The bytes of a segment and of a fetched tail go
+through :func:`decode`: one decoder for every tier.
 
-Producers' batches are small, so many of them become one Arrow batch, up to ``ROWS_MAX`` rows.
-Those that are not compressed stay where they are; the others are unpacked side by side in a few
-threads (``DecodeThreads``), which the codecs allow, and laid one behind the other.
+Producers' batches are small, so several become one Arrow batch, up to ``ROWS_MAX`` rows.
+Uncompressed batches are not copied. The others are decompressed in parallel by a few threads
+(``DecodeThreads``), as the codecs release the interpreter's lock, and then concatenated.
 """
 
 import functools
@@ -38,14 +38,14 @@ __all__ = ["ByteSource", "DecodeThreads", "decode", "decode_batches"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-#: What batches unpack to, beyond which an Arrow batch ends.
+#: An Arrow batch ends when its record batches exceed these decompressed bytes.
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
-#: So many batches for each thread are on their way: each may unpack to 256 MiB.
+#: Batches in progress for each thread. The number is small, as each may decompress to 256 MiB.
 _AHEAD = 2
 
 
 class DecodeThreads:
-    """Does things side by side and gives the results in order."""
+    """Thread pool that returns results in the order of the inputs."""
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, "decode") if count > 1 else None
@@ -61,15 +61,20 @@ class DecodeThreads:
     def map(
         self, do: Callable[[T], R], values: Iterable[T], worth: Callable[[T], bool]
     ) -> Iterator[R]:
-        """``do(value)`` for each; a bounded number is held that nobody has taken yet. What is not
-        ``worth`` a thread is done by the caller's, when its turn comes."""
+        """Yield ``do(value)`` for each value, with a bounded number of results that wait for the
+        caller.
+
+        Values that are not ``worth`` a thread are processed by the caller's thread in their turn.
+        """
         if self._pool is None:
             yield from map(do, values)
             return
         waiting: deque[Callable[[], R]] = deque()
         for value in values:
             here = functools.partial(do, value)
+            # An uncompressed batch costs less than handing it to a thread.
             waiting.append(self._pool.submit(here).result if worth(value) else here)
+            # Popping the oldest result bounds memory and preserves the order.
             if len(waiting) > self._ahead:
                 yield waiting.popleft()()
         while waiting:
@@ -95,17 +100,18 @@ def decode(
     aborted: Iterable[tuple[int, int]] = (),
     threads: DecodeThreads = ALONE,
 ) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of the record batches in ``data`` that hold wanted records, in order, without
-    those of ``aborted`` transactions (producer id, first offset).
+    """Yield Arrow batches of the requested records in ``data``, in order.
 
-    ``data`` begins at a batch; what is left of a partial batch at its end is not looked at.
-    Raises :class:`CorruptData` where a checksum or a record's structure does not hold.
+    Records of ``aborted`` transactions (producer id, first offset) are left out. ``data`` starts at
+    a batch; a partial batch at its end is ignored.
+
+    Raises :class:`CorruptData` if a checksum or a record's structure is wrong.
     """
     yield from decode_batches(data, _headers_of(data, source, aborted), source, threads)
 
 
 def is_wanted(header: BatchHeader, source: ByteSource) -> bool:
-    """May it hold a record that is wanted?"""
+    """Return whether the batch may contain a requested record."""
     return (
         header.last_offset >= source.from_offset
         and header.base_offset <= source.to_offset_inclusive
@@ -119,13 +125,14 @@ def decode_batches(
     source: ByteSource,
     threads: DecodeThreads = ALONE,
 ) -> Iterator[pa.RecordBatch]:
-    """:func:`decode` where the batches in ``data`` are known already, by position."""
+    """Do the same as :func:`decode` for batches in ``data`` whose positions are known."""
 
     def unpack(place: tuple[int, BatchHeader]) -> _Unpacked | None:
         return _unpack(data, *place, source)
 
     wanted = (place for place in batches if is_wanted(place[1], source))
     for group in _groups(threads.map(unpack, wanted, _is_packed)):
+        # A few KiB may decompress to millions of records, so a large batch is split.
         if group[0].header.count > ROWS_MAX:
             yield from _decode_large(group[0], source)
         else:
@@ -147,10 +154,11 @@ def _headers_of(
 def _unpack(
     data: bytes, position: int, header: BatchHeader, source: ByteSource
 ) -> _Unpacked | None:
-    """None where a batch has no records."""
+    """Return the decompressed records, None if the batch has no data records."""
     start, end = position + HEADER_BYTES, position + header.size_bytes
     unpacked = _Unpacked(header, data, start, end)
     try:
+        # The CRC covers compressed bytes, so it is checked before they are decompressed.
         check_crc(data, position, header)
         if header.is_control or header.count == 0:
             return None
@@ -160,6 +168,7 @@ def _unpack(
     except ValueError as error:
         raise _corrupt(source, header, str(error)) from error
     size = unpacked.end - unpacked.start
+    # The header's count is not trusted: it decides how much memory the table gets.
     if not 0 < header.count * RECORD_BYTES_MIN <= size:
         raise _corrupt(source, header, f"{header.count} records in {size} bytes")
     return unpacked
@@ -170,7 +179,7 @@ def _is_packed(place: tuple[int, BatchHeader]) -> bool:
 
 
 def _groups(batches: Iterable[_Unpacked | None]) -> Iterator[list[_Unpacked]]:
-    """Those that become one Arrow batch; one that has too many records is alone."""
+    """Yield the batches that become one Arrow batch; one with too many records is alone."""
     group: list[_Unpacked] = []
     rows = size = 0
     for batch in batches:
@@ -189,6 +198,7 @@ def _groups(batches: Iterable[_Unpacked | None]) -> Iterator[list[_Unpacked]]:
 def _decode_group(
     data: bytes, group: list[_Unpacked], source: ByteSource
 ) -> Iterator[pa.RecordBatch]:
+    # Uncompressed batches stay in the fetched bytes, and only positions are computed.
     if all(batch.data is data for batch in group):
         buffer, starts = data, np.array([batch.start for batch in group], dtype=np.int64)
         ends = np.array([batch.end for batch in group], dtype=np.int64)
@@ -198,25 +208,29 @@ def _decode_group(
         starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
     headers = [batch.header for batch in group]
     counts = np.array([header.count for header in headers], dtype=np.int64)
+    # One table for the group, so that a single call into compiled code scans it.
     table = np.empty((int(counts.sum()), scan.COLUMNS), dtype=np.int64)
     view = np.frombuffer(buffer, dtype=np.uint8)
     wrong = scan.scan_batches(view, starts, ends, counts, table)
+    # Half the value is the batch's index; its last bit tells the two errors apart.
     if wrong >= 0:
         raise _corrupt(source, headers[wrong // 2], _WRONG[wrong % 2])
     yield from _chosen(view, table, headers, counts, source)
 
 
 def _decode_large(batch: _Unpacked, source: ByteSource) -> Iterator[pa.RecordBatch]:
-    """A batch of more records than an Arrow batch has: so many at a time."""
+    """Yield a batch with more than ROWS_MAX records in pieces of at most ROWS_MAX."""
     header = batch.header
     view = np.frombuffer(batch.data, dtype=np.uint8)[batch.start : batch.end]
     position = 0
     for first in range(0, header.count, ROWS_MAX):
         rows = min(ROWS_MAX, header.count - first)
         table = np.empty((rows, scan.COLUMNS), dtype=np.int64)
+        # Each call continues at the position where the previous one ended.
         position = scan.scan_records(view, position, rows, table)
         if position == scan.BROKEN:
             raise _corrupt(source, header, _WRONG[0])
+        # Bytes after the last record mean that the header's count is wrong.
         if first + rows == header.count and position != len(view):
             raise _corrupt(source, header, _WRONG[1])
         yield from _chosen(view, table, [header], np.array([rows]), source)
@@ -232,8 +246,9 @@ def _chosen(
     counts: scan.Longs,
     source: ByteSource,
 ) -> Iterator[pa.RecordBatch]:
-    """Those of the rows that are wanted. ``counts``: how many are of each batch."""
+    """Yield the requested rows as an Arrow batch. ``counts``: records of each batch."""
     size = len(table)
+    # Compiled code fills these arrays, so they are not initialised.
     rows = Rows(
         buffer,
         table,
@@ -252,6 +267,7 @@ def _chosen(
         rows.timestamp_types,
         rows.leader_epochs,
     )
+    # Filtering copies every array, so it is done only for batches at the edges of a read.
     if found < size:
         offsets = rows.offsets
         rows = rows.only((offsets >= source.from_offset) & (offsets <= source.to_offset_inclusive))
@@ -260,7 +276,7 @@ def _chosen(
 
 
 def _said(header: BatchHeader) -> tuple[int, ...]:
-    """For :func:`scan.spread`."""
+    """Return the values of a batch in the order that :func:`scan.spread` expects."""
     return (
         header.base_offset,
         header.base_timestamp,
