@@ -14,7 +14,7 @@ ALL    := $(VENV)/.all
 # newer release than the pinned one, and then refuse it because its hash is unknown.
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: kafka-kills demo up spark plots test test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up cli spark plots test test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories full-disk export-kills pipeline-proof release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -45,6 +45,9 @@ demo: $(RUN)
 
 up: $(RUN)
 	@$(BIN)/tidemark up --tier $(TIER) --engine $(ENGINE)
+
+# The command line and the kubectl plugin, in $(BIN).
+cli: $(RUN)
 
 # Packages of `tidemark spark`; the demo installs them itself, in the background.
 spark: $(SPARK)

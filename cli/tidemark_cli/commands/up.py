@@ -25,7 +25,7 @@ def up(
         Literal["tidemark", "kafka"] | None,
         typer.Option(
             help="Brokers: Tidemark's own, or Apache Kafka from its published jars "
-            "(kafka, needs Java 17 and Maven)."
+            "(kafka, needs Java 17 or newer and Maven)."
         ),
     ] = None,
     tier: Annotated[
