@@ -148,7 +148,7 @@ async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_ch
         epoch = (await world.get(CLUSTER, "demo"))["status"]["controller"]["epoch"]
         assert "refuses the client certificate, which expired at 20" in told["message"]
         assert "its key, into Secret us (tls.crt, tls.key)" in told["message"]
-        await _says(world, "which has expired", of=(TOPIC, "mended"))
+        await _says(world, "which expired", of=(TOPIC, "mended"))
         await put_secret(world, "us", strange)
         await _says(world, "refuses the client certificate (", "its authorities have issued")
         await put_secret(world, "us", good)
@@ -156,7 +156,7 @@ async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_ch
         await world.ready("mended")
         # Of what serves already, too: it is read again within half a minute.
         await put_secret(world, "user", {"username": "ann", "password": "former"})
-        await _says(world, "refuses user 'ann'", "it is read from Secret user: mend that")
+        await _says(world, "refuses user 'ann'", "its credentials are read from Secret user: fix them")
         await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRejected")
         await asyncio.sleep(10)
         dialed = operator.log.count("dialing ")

@@ -173,7 +173,7 @@ async def test_refusing_storage_is_reported_also_if_no_leader_moves(
     peer.failed = (control.TopicPartitions(topic_id=topic_id, partitions=(0,)),)
     await peer.report(log_bytes=1, records=1)
     shown = await world.condition(TOPIC, "t", "Ready", "False", "StorageFailed")
-    assert "repair the log directory of broker 1" in shown["message"]
+    assert "Repair the log directory of broker 1" in shown["message"]
     await world.event("StorageFailed")
     peer.failed = ()
     await peer.report(log_bytes=1, records=1)
