@@ -156,7 +156,7 @@ async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_ch
         await world.ready("mended")
         # Of what serves already, too: it is read again within half a minute.
         await put_secret(world, "user", {"username": "ann", "password": "former"})
-        await _says(world, "refuses user 'ann'", "its credentials are read from Secret user: fix them")
+        await _says(world, "refuses user 'ann'", "credentials are read from Secret user: fix them")
         await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRejected")
         await asyncio.sleep(10)
         dialed = operator.log.count("dialing ")
