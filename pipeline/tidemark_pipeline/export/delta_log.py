@@ -58,9 +58,7 @@ class DeltaCommit:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Return the properties that an export or its maintenance recorded; empty if there are
-        none.
-        """
+        """Return the properties that an export or its maintenance recorded, if any."""
         try:
             found = json.loads(self.said or "")
         except ValueError:

@@ -32,6 +32,7 @@ def is_among(package: str, home: Path) -> bool:
 
 def packages(kind: Format, catalog: Mapping[str, str]) -> list[str]:
     """Return the packages for a format, and for an Iceberg catalog with the given properties."""
+    # Iceberg's runtime has no AWS SDK.
     more = [S3_PACKAGE] if catalog.get("io-impl", "").endswith(".S3FileIO") else []
     return [PACKAGES[kind], *more]
 

@@ -163,6 +163,7 @@ class Branch:
         """Return the rows of ``main``; None if its newest commit does not tell."""
         summary = self._table.currentSnapshot().summary()
         total, gone, equal = (summary.get(f"total-{name}") for name in _TOTALS)
+        # Equality deletes do not tell how many rows they remove.
         if total is None or int(equal or 0):
             return None
         return int(total) - int(gone or 0)
@@ -174,6 +175,7 @@ class Branch:
         """
         base: int = self._table.currentSnapshot().snapshotId()
         head = self._table.snapshot(self.name)
+        # The branch is at ``main`` already, so no commit is needed.
         if head is not None and head.snapshotId() == base:
             return base
         changes = self._table.manageSnapshots()
@@ -189,11 +191,10 @@ class Branch:
         return base
 
     def rebase(self) -> int | None:
-        """Move the branch's one commit, an append, behind the current ``main``; return that
-        snapshot's ID.
+        """Move the branch's one commit, an append, behind the current ``main``.
 
-        Return None if the branch is missing or the table changed at the same time. No file is
-        written again.
+        Return the ID of that snapshot, or None if the branch is missing or the table changed at the
+        same time. No file is written again.
         """
         base: int = self._table.currentSnapshot().snapshotId()
         head = self._table.snapshot(self.name)
@@ -250,8 +251,7 @@ class Branch:
     def publish(
         self, base: int, exported: Exported, left: tuple[str, ...] = (), commits: int = 1
     ) -> bool:
-        """Fast-forward ``main`` to the commits since :meth:`begin`; return False if ``main`` has
-        moved.
+        """Fast-forward ``main`` to the branch; return False if ``main`` has moved.
 
         ``commits``: the most commits that the branch may have. ``left``: branches to remove.
         """

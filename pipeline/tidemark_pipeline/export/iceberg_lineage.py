@@ -79,6 +79,7 @@ def standing(
         is_replaced |= current.operation in _REMOVING and _has_only_new_rows(current.summary)
         if current.parent_id is None:
             break
+        # Not the first snapshot: an unknown parent may have been a commit of an export.
         parent = find(current.parent_id)
         if parent is None:
             raise _lost(name, current, tagged)
@@ -91,6 +92,7 @@ def _has_exports_rows(source_id: str, find: Callable[[int], Ancestor | None]) ->
     picked one may have been picked from another. Every writer of the table can write any id."""
     seen: set[str] = set()
     while source_id not in seen and _ID.fullmatch(source_id):
+        # Each snapshot is read once: forged ids could form a cycle.
         seen.add(source_id)
         source = find(int(source_id))
         if source is None:

@@ -17,33 +17,36 @@ from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.iceberg_branch import Branch
 from tidemark_pipeline.export.maintenance import Maintained, Say, TableMaintenance, text_of
 
-#: Groups of files are committed by themselves: of one that others change meanwhile the rest is not
-#: lost.
+#: File groups are committed separately, so a conflict in one group does not lose the others.
 COMPACTION = {
     "partial-progress.enabled": "true",
     "partial-progress.max-commits": "10",
     "partial-progress.max-failed-commits": "10",
     "remove-dangling-deletes": "true",
-    # Of a file that is large enough: once so many deletes, or a third of its rows, are to be read
-    # with it.
+    # Rewrite a file of sufficient size only if it has three delete files, or a third of its rows
+    # are deleted.
     "delete-file-threshold": "3",
 }
 
 
 def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Say) -> Maintained:
-    """``name`` with its catalog, such as ``lake.db.orders``."""
+    """Maintain the table ``name`` with its catalog, such as ``lake.db.orders``."""
     procedures = Procedures(session, name)
+    # Compact first: the replaced files stay until their snapshots expire.
     compacted, into, failed = _compact(procedures, say) if upkeep.compact else (0, 0, 0)
     expired = removed = orphans = 0
     if upkeep.keep is not None:
         say(f"snapshots older than {text_of(upkeep.keep)} expire")
+        # The snapshot with the export's progress may be among those that expire.
         _keep_offsets(session, name)
         before = snapshots(session, name)
         done = procedures.call(
             "expire_snapshots", older_than=upkeep.keep, retain_last=upkeep.keep_last
         )
+        # The procedure returns one count for each kind of file, null for none.
         removed = sum(count or 0 for row in done for count in row)
         expired = before - snapshots(session, name)
+    # After the expiry, which deletes the files of its own snapshots.
     if upkeep.orphans is not None:
         say(f"files that no snapshot names, and older than {text_of(upkeep.orphans)}, are removed")
         orphans = len(procedures.call("remove_orphan_files", older_than=upkeep.orphans))
@@ -79,6 +82,7 @@ def _compact(procedures: "Procedures", say: Say) -> tuple[int, int, int]:
     say("small files are compacted")
     (data,) = procedures.call("rewrite_data_files", options=COMPACTION)
     (deletes,) = procedures.call("rewrite_position_delete_files")
+    # Many small commits leave many manifests, which slow down the planning of queries.
     procedures.call("rewrite_manifests")
     return (
         data["rewritten_data_files_count"] + deletes["rewritten_delete_files_count"],
@@ -88,14 +92,14 @@ def _compact(procedures: "Procedures", say: Say) -> tuple[int, int, int]:
 
 
 class Procedures:
-    """Of the catalog, called for one table."""
+    """Procedures of the catalog, called for one table."""
 
     def __init__(self, session: SparkSession, name: str) -> None:
         self._session = session
         self._catalog, _, self._table = name.partition(".")
 
     def call(self, procedure: str, **arguments: object) -> list[Row]:
-        """A ``timedelta`` is the moment that long ago."""
+        """Call a procedure; a ``timedelta`` argument becomes the time that long ago."""
         said = [f"{name} => {_literal(value)}" for name, value in arguments.items()]
         given = ", ".join([f"table => {quoting.literal(self._table)}", *said])
         return self._session.sql(f"CALL {self._catalog}.system.{procedure}({given})").collect()
@@ -110,5 +114,5 @@ def _literal(value: object) -> str:
 
 
 def snapshots(session: SparkSession, name: str) -> int:
-    """How many there are."""
+    """Return the number of the table's snapshots."""
     return session.table(f"{name}.snapshots").count()

@@ -1,12 +1,13 @@
-"""Rows of records that are gone, dropped from an Apache Iceberg table, and from its history.
+"""Deletion of rows of deleted records from an Apache Iceberg table and from its history.
 
-A job counts on the newest snapshot that says how far the table is, and a tag keeps that one, rows
-and all. So the deletion says it again, on a branch of its own that ``main`` is fast-forwarded to
-where nobody has committed meanwhile, as a job's batch does
-(:mod:`tidemark_pipeline.export.iceberg_branch`); the tag goes along.
+A job relies on the newest snapshot that has the table's progress, and a tag keeps that snapshot
+with all its rows. So the deletion repeats the progress. It commits to a branch of its own, and
+``main`` is fast-forwarded to it unless another commit was made, as for a job's batch
+(:mod:`tidemark_pipeline.export.iceberg_branch`). The tag moves along.
 
-Files are written anew without the rows. A position delete, which readers apply, would leave them in
-the file; upserts have left such files, which are written anew as well once history is to go.
+Files are rewritten without the rows. A position delete would only hide the rows from readers and
+leave them in the file. Upserts have left such files, which are rewritten before the history is
+deleted.
 """
 
 import uuid
@@ -26,7 +27,7 @@ _COPY = "copy-on-write"
 
 
 class IcebergPropagation:
-    """In the table ``name`` with its catalog, such as ``lake.db.orders``."""
+    """Deletion from the table ``name`` with its catalog, such as ``lake.db.orders``."""
 
     def __init__(self, session: SparkSession, name: str) -> None:
         self._session, self._name = session, name
@@ -36,13 +37,12 @@ class IcebergPropagation:
         self._branch = Branch(session, name, self._table, uuid.uuid4().hex)
 
     def found(self) -> Exported | None:
-        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
         self._branch.refresh()
         return None if self._table.currentSnapshot() is None else self._branch.found()
 
     def drop(self, where: str) -> None:
-        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
         self._branch.refresh()
+        # Merge-on-read would leave the rows in the files and only mark them.
         if self._table.properties().get(_MODE) != _COPY:
             self._session.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{_MODE}'='{_COPY}')")
         target = f"{self._name}.branch_{self._branch.name}"
@@ -52,20 +52,22 @@ class IcebergPropagation:
         self._session.sql(f"DELETE FROM {target} WHERE {where}")
 
     def drop_history(self, say: Say) -> Propagated:
-        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
         procedures = Procedures(self._session, self._name)
         before = snapshots(self._session, self._name)
         failed = 0
+        # Rows that upserts marked as deleted are still in their files.
         if int(self._table.currentSnapshot().summary().get("total-delete-files") or 0):
             say("files with rows that are marked as deleted are written anew")
             options = {**COMPACTION, "delete-file-threshold": "1"}
             (done,) = procedures.call("rewrite_data_files", options=options)
             failed = done["failed_data_files_count"]
             procedures.call("rewrite_position_delete_files", options={"rewrite-all": "true"})
+        # The tag moves to the newest snapshot, so that it keeps no older one.
         self._branch.repeat_progress()
         say("all older snapshots expire")
         expired = procedures.call("expire_snapshots", older_than=timedelta(), retain_last=1)
         return Propagated(
+            # The commit of the progress added a snapshot after ``before`` was counted.
             expired=before + 1 - snapshots(self._session, self._name),
             removed=sum(count or 0 for row in expired for count in row),
             held=(*self._others(), *((f"{failed} files that others changed",) if failed else ())),

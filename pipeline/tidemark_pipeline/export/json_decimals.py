@@ -36,7 +36,7 @@ LAST_WINS = "spark.sql.mapKeyDedupPolicy", "LAST_WIN"
 
 
 def loosened(kind: DataType) -> DataType:
-    """The type with text where it has decimals."""
+    """Return the type with text in place of decimals."""
     if isinstance(kind, DecimalType):
         return StringType()
     if isinstance(kind, StructType):
@@ -61,8 +61,9 @@ def tightened(column: Column, kind: DataType) -> Column:
     """Convert values of the loosened type: text to decimals, null if it is none, and one value for
     each key of a map."""
     if isinstance(kind, DecimalType):
+        # The bounds keep the conversion of one value short, whatever its exponent.
         short = (f.length(column) <= _TEXT_MAX) & ~column.rlike(_LARGE)
-        if kind.scale == 0:  # as for a bigint: a fraction is refused, not rounded
+        if kind.scale == 0:  # as for a bigint: refuse a fraction instead of rounding it
             short = short & column.rlike(_WHOLE)
         return f.when(short, column.try_cast(kind))
     if is_exact(kind):
@@ -86,6 +87,7 @@ def misfits(column: Column, kind: DataType) -> Column:
     if isinstance(kind, DecimalType):
         return column.isNotNull() & tightened(column, kind).isNull()
     if isinstance(kind, _TIMES):
+        # Tables have the years 1 to 9999, and the parser accepts others.
         first, last = (f.lit(moment).cast(kind) for moment in (_FIRST, _LAST))
         return f.coalesce(~column.between(first, last), f.lit(False))
     if isinstance(kind, StructType):

@@ -29,8 +29,11 @@ _WRITE = "write fields with their types, as in id BIGINT, name STRING"
 
 
 class Json:
-    """``wanted``: the fields; None: those that the table has. ``grows``: fields that appear later
-    are wanted, too, if ``names`` allows them."""
+    """Reader of JSON values.
+
+    ``wanted``: the fields; None for those of the table. ``grows``: fields that appear later are
+    also wanted, if ``names`` allows them.
+    """
 
     def __init__(
         self,
@@ -49,18 +52,19 @@ class Json:
 
     @property
     def wanted(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
         return self._wanted
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
         self._columns, self._frame = columns, frame
+        # Spark fails on a repeated key of a map by default.
         frame.sparkSession.conf.set(*LAST_WINS)
         checking = Checking(columns.json(), self._names, self._grows)
         checked = map_in_workers(frame, checking, checked_schema(frame.schema))
+        # The parser's own column must not replace a field of the values.
         corrupt = _CORRUPT
         while corrupt in {column.name.lower() for column in columns}:
             corrupt += "_"
+        # Decimals stay text until they are checked, because the parser converts any number.
         loose = loosened(columns)
         assert isinstance(loose, StructType)
         schema = StructType([*loose.fields]).add(corrupt, "string")
@@ -94,8 +98,8 @@ class Json:
 
 
 def fields_of(text: str, session: SparkSession) -> StructType:
-    """Of a schema as Spark's DDL has it. Raises :class:`ExportError`."""
-    del session  # types are parsed by the JVM that it has
+    """Return the fields of a schema in Spark's DDL. Raises :class:`ExportError`."""
+    del session  # the types are parsed by its JVM, which must be running
     try:
         schema = StructType.fromDDL(text)
     except PySparkException as error:

@@ -8,7 +8,6 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 
 def identifier(name: str) -> str:
-    """Quote one name."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -19,6 +18,7 @@ def path_of(*names: str) -> str:
 
 def literal(text: str) -> str:
     """Quote a text. Spark reads escape sequences in it."""
+    # The backslash first, or it would escape the escapes of quotes.
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

@@ -1,13 +1,14 @@
-"""What a topic need not keep any more, since a table's own commit has it (KIP-107's motive).
+"""Records of a topic that are no longer needed, because a table's commit contains them (KIP-107).
 
-An export that deletes does so from the table's word alone: what its newest commit says is read
-again, by a job that still owns the table, and nothing above that is named. Deletion is idempotent
-and cumulative, so that whatever a job that ended had not deleted the next one does, at its start.
+An export that deletes relies on the table alone. A job that still owns the table reads the table's
+newest commit again, and deletes nothing above its offsets. Deletion is idempotent and cumulative,
+so the next job deletes at its start what a killed job has not deleted.
 
-A table says of itself only from where on it has *all*. What lies between the topic's log start and
-there may be in no table, and deleting up to an offset would take it along: that is refused.
+A table records the offset from which it has *all* records. Records between the topic's log start
+and that offset may be in no table. Deletion up to a higher offset would delete them as well, so it
+is refused.
 
-Pure, but for the protocol of whoever deletes.
+Pure, except for the protocol that deletes the records.
 """
 
 from collections.abc import Mapping
@@ -18,27 +19,33 @@ from tidemark_pipeline.export.export_progress import Exported, ExportError
 
 
 class Deleter(Protocol):
-    """Deletes records of a topic, wherever it is asked for that."""
+    """Client that deletes records of a topic."""
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
         """Delete all records below an offset of each partition; return once they are deleted.
+
         Records of a later leader epoch are other records and are kept. Raises
-        :class:`~tidemark_pipeline.errors.ExportError`
-        (:class:`~tidemark_pipeline.errors.DependencyUnavailable` where it may be tried again) where
-        they are not, or the topic has another id."""
+        :class:`~tidemark_pipeline.errors.ExportError` if they are not deleted, or the topic has
+        another ID. It is a :class:`~tidemark_pipeline.errors.DependencyUnavailable` if the deletion
+        may be retried.
+        """
 
 
 def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, ReadPosition]:
-    """Up to where records go, by partition; those of which nothing is to go are left out.
-    ``log_starts``: of the topic now; a partition whose start is not known is left alone.
+    """Return the position of each partition below which records may be deleted.
 
-    Raises :class:`ExportError` where records would go that may not be in the table."""
+    ``log_starts``: current log start of each partition. A partition without one, or with nothing to
+    delete, is left out. Raises :class:`ExportError` if records would be deleted that may not be in
+    the table.
+    """
     found = {}
     for partition, offset in sorted(exported.offsets.items()):
         log_start = log_starts.get(partition)
+        # Nothing to delete, or nothing known of the partition.
         if log_start is None or offset <= log_start:
             continue
         since = exported.since(partition)
+        # Deletion cannot leave the gap out: it always starts at the log start.
         if since > log_start:
             raise ExportError(
                 f"nothing says that the table has the records of {exported.topic}-{partition} from "
@@ -47,5 +54,6 @@ def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, ReadP
                 "Export into a new table from the log start on, or delete these records by a "
                 "RecordDeletion of your own, if they need not be in the table"
             )
+        # The leader epoch protects records that were written after a loss of the exported ones.
         found[partition] = exported.position(partition)
     return found

@@ -1,7 +1,7 @@
-"""What a record looks like in a table: as it is, or as the fields of its value.
+"""Columns of a record in a table: the record as it is, or the fields of its value.
 
-The record's own columns stand in one column ``kafka`` beside the fields of the value, so that no
-field's name can meet one of theirs.
+With fields, the record's own columns are in one column ``kafka``, so that no field name conflicts
+with them.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -17,7 +17,7 @@ from tidemark_pipeline.schemas.values.bounds import END_SECOND, FIRST_SECOND
 from tidemark_pipeline.schemas.values.names import ColumnNames, folded
 from tidemark_pipeline.schemas.values.value_format import ERROR, PARSED
 
-#: In the order of the table; which tier a row was read from is not the record's.
+#: In the order of the table. Which tier a row was read from does not belong to the record.
 RAW = (
     "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers",
     "leaderEpoch", "tieredEpoch",
@@ -56,8 +56,10 @@ def bounded(frame: DataFrame, kafka: str) -> DataFrame:
     Producers may send any timestamp. Iceberg's hours have 32 bits, so a query does not find a row
     in a partition beyond them. Delta fails to write the statistics of the largest timestamps."""
     first, last = (f.expr(f"timestamp_seconds({second})") for second in (FIRST_SECOND, END_SECOND))
+    # The last microsecond of the year 9999.
     last = last - f.expr("INTERVAL '0.000001' SECOND")
     if kafka:
+        # ``withField`` replaces one field of the struct and keeps the others.
         time = f.col(kafka)["timestamp"]
         return frame.withColumn(
             kafka, f.col(kafka).withField("timestamp", _between(time, first, last))
@@ -70,7 +72,7 @@ def _between(time: Column, first: Column, last: Column) -> Column:
 
 
 def raw(frame: DataFrame) -> DataFrame:
-    """Records as a table has them; null what the topic's engine does not tell."""
+    """Return records as a table has them; a column that their engine lacks is null."""
     nothing = f.lit(None)
     return frame.select(
         *(
@@ -81,7 +83,7 @@ def raw(frame: DataFrame) -> DataFrame:
 
 
 def check_fields(fields: StructType, names: ColumnNames = ANY_FORMAT) -> None:
-    """Raises :class:`ExportError` where a table cannot have them beside the record's own."""
+    """Raise :class:`ExportError` if the fields conflict with other columns or each other."""
     if not len(fields):
         raise ExportError("the schema has no fields")
     _check_names(fields, "", names)
@@ -94,6 +96,7 @@ def _check_names(kind: DataType, path: str, names: ColumnNames) -> None:
             where = f"{path}.{field.name}" if path else field.name
             if not path and folded(field.name) in names.reserved:
                 raise ExportError(f"a field of the schema is called {field.name}, which is taken")
+            # Spark compares column names without case.
             other = seen.setdefault(folded(field.name), field.name)
             if other is not field.name:
                 raise ExportError(f"{where}: {other} differs from it by case only, if at all")
@@ -108,7 +111,7 @@ def _check_names(kind: DataType, path: str, names: ColumnNames) -> None:
 
 
 def check_table(name: str, table: StructType | None) -> None:
-    """Raises :class:`ExportError` where the record's own have no place in it."""
+    """Raise :class:`ExportError` if the table has no column for the record's own fields."""
     if table is None or KAFKA not in table.fieldNames():
         raise ExportError(
             f"{name} has no column {KAFKA}, in which the record's own are: "
@@ -117,8 +120,10 @@ def check_table(name: str, table: StructType | None) -> None:
 
 
 def prefix_of_record(name: str, table: StructType) -> str:
-    """Of the columns that say which record a row is of. Raises :class:`ExportError` where a table
-    has none."""
+    """Return the prefix of the columns that identify a row's record.
+
+    Raises :class:`ExportError` if the table has no such columns.
+    """
     kafka = table[KAFKA].dataType if KAFKA in table.fieldNames() else None
     if isinstance(kafka, StructType) and set(kafka.fieldNames()) >= _PLACE:
         return f"{KAFKA}."
@@ -135,18 +140,21 @@ def _kafka_ddl() -> str:
 
 
 def columns_ddl(fields: StructType) -> str:
-    """The columns of a table with these fields of the value."""
+    """Return the columns of a table with the fields of the value, as Spark's DDL."""
     return f"{_kafka_ddl()}, {quoting.columns_of(fields)}"
 
 
 def value_fields(table: StructType) -> StructType:
-    """Of a table's columns those that are not the record's own."""
+    """Return the columns of a table that are fields of the value."""
     return StructType([column for column in table if column.name != KAFKA])
 
 
 def rows(read: DataFrame, fields: StructType, mode: WriteMode) -> DataFrame:
-    """Of records that were read (:mod:`~tidemark_pipeline.schemas.values.value_format`) those of
-    the table. For an upsert a null value is a row that goes."""
+    """Return the table's rows for records that were read.
+
+    ``read``: frame of a :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`. In an
+    upsert a null value deletes the row of its key.
+    """
     kafka = f.struct(*_OF_KAFKA).alias(KAFKA)
     made = [f.col(PARSED)[field.name].alias(field.name) for field in fields]
     if mode is WriteMode.UPSERT:
@@ -155,7 +163,11 @@ def rows(read: DataFrame, fields: StructType, mode: WriteMode) -> DataFrame:
 
 
 def letters(read: DataFrame, mode: WriteMode) -> DataFrame:
-    """Those that do not parse, as they are, with why; for an upsert those without a key, too."""
+    """Return the records that do not parse, unchanged, with the reason.
+
+    In an upsert records without a key are included.
+    """
+    # A missing key is reported first: the value may be valid.
     error = f.when(_keyless(mode), "no key").otherwise(f.col(ERROR))
     return read.where(~_fits(mode)).select(*_LETTER, error.alias("error"))
 
@@ -163,6 +175,7 @@ def letters(read: DataFrame, mode: WriteMode) -> DataFrame:
 def _fits(mode: WriteMode) -> Column:
     fits = f.col(ERROR).isNull()
     if mode is WriteMode.UPSERT:
+        # A null value is a deletion in an upsert, although it does not parse.
         return ~_keyless(mode) & (f.col("value").isNull() | fits)
     return fits
 

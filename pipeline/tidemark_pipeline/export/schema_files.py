@@ -1,4 +1,4 @@
-"""A file with a schema: its name says what it is."""
+"""Schema files, whose format follows from the name's suffix."""
 
 from pathlib import Path
 
@@ -9,7 +9,10 @@ _BYTES_MAX = 4 * 1024 * 1024
 
 
 def check_file(name: str) -> Path:
-    """The file. Raises :class:`ExportError`."""
+    """Return the file's path.
+
+    Raises :class:`ExportError` if the suffix is unknown, the file is missing, or it exceeds 4 MiB.
+    """
     path = Path(name)
     if path.suffix not in AVRO + PROTO + DESCRIPTORS:
         raise ExportError(
@@ -18,6 +21,7 @@ def check_file(name: str) -> Path:
         )
     if not path.is_file():
         raise ExportError(f"{name}: there is no such file")
+    # The parsed schema is sent to every worker, so its size is bounded.
     if path.stat().st_size > _BYTES_MAX:
         raise ExportError(f"{name}: a schema has {_BYTES_MAX:,} bytes at most")
     return path

@@ -1,7 +1,7 @@
 """Inference of JSON fields from a bounded sample.
 
-The sample is of both ends of each partition, for what is written today may differ from what was
-written first. How types are found is in :mod:`tidemark_pipeline.schemas.json.inference`.
+The sample has both ends of each partition, because recent values may differ from the first ones.
+:mod:`tidemark_pipeline.schemas.json.inference` determines the types.
 """
 
 import json
@@ -20,22 +20,25 @@ from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.topic_source import read_topic, topic_options
 from tidemark_pipeline.topic_survey import Survey
 
-#: Of all partitions together.
+#: Offsets in the sample, in all partitions together.
 SAMPLE_OFFSETS = 10_000
-#: A value that is longer says nothing.
+#: Longer values are not part of the sample.
 _VALUE_BYTES_MAX = 1024 * 1024
 
 
 def sample(
     session: SparkSession, options: Mapping[str, str], offsets: int = SAMPLE_OFFSETS
 ) -> DataFrame:
-    """Values of about so many records of a topic, from both ends of each partition. ``options`` are
-    the source's."""
+    """Return the values of about ``offsets`` records of a topic, from both ends of each partition.
+
+    ``options``: options of the data source.
+    """
     with Survey(topic_options(options)) as survey:
         extents = survey.extents(survey.parts())
     each = max(1, offsets // (2 * max(1, len(extents))))
     spans: list[dict[int, tuple[int, int]]] = [{}, {}]
     for part, extent in extents.items():
+        # The two spans do not overlap, so a short partition is not read twice.
         middle = min(extent.log_start + each, extent.end)
         spans[0][part.partition] = extent.log_start, middle
         spans[1][part.partition] = max(middle, extent.end - each), extent.end
@@ -47,6 +50,7 @@ def _between(
     session: SparkSession, options: Mapping[str, str], span: Mapping[int, tuple[int, int]]
 ) -> DataFrame:
     topic = options["topic"]
+    # The caller's own positions and limits do not apply to the sample.
     given = {
         name: value
         for name, value in options.items()
@@ -56,13 +60,16 @@ def _between(
         json.dumps({topic: {str(part): ends[place] for part, ends in span.items()}})
         for place in (0, 1)
     )
+    # Retention may delete records of the sample before they are read.
     positions = {"startingOffsets": starts, "endingOffsets": ends, "failOnDataLoss": "false"}
     return read_topic(session, {**given, **positions, "columns": "value"})
 
 
 def text_of_value() -> Column:
-    """A value's JSON, without the frame that a registry's serializer puts before it: a zero byte,
-    with which no JSON begins, and four of an id."""
+    """Return a value's JSON without the frame of a registry's serializer.
+
+    The frame is a zero byte, with which no JSON begins, and the four bytes of a schema ID.
+    """
     return f.expr("if(startswith(value, X'00'), substring(value, 6), value)").cast("string")
 
 

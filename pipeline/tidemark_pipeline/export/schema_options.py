@@ -1,6 +1,6 @@
-"""Which schema a topic's values are said to have, as the command line and an ``Export`` say it.
+"""Schema options of an export, from the command line or an ``Export``.
 
-Without Spark, so that what is wrong is said before it starts.
+Usable without Spark, so that invalid options are reported before it starts.
 """
 
 from collections.abc import Mapping
@@ -11,16 +11,19 @@ from tidemark_pipeline.export.schema_files import check_file
 from tidemark_pipeline.export.table import Evolution
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 
-#: Instead of a schema of JSON: that which the values have.
+#: Value of ``schema`` that infers the fields of JSON values.
 INFER = "infer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaOptions:
-    """One of these, or none: ``schema``: of values that are JSON, as Spark's DDL has it, or
-    :data:`INFER`; ``schema_file``: of values that are Avro or Protobuf; ``registry``: the address
-    of a registry that has their schemas, with ``registry_options``. ``message``: which one of a
-    Protobuf schema. ``evolution``: what is done where the schema has more than the table."""
+    """Source of the schema of a topic's values.
+
+    At most one of ``schema``, ``schema_file`` and ``registry`` is set. ``schema``: fields of JSON
+    values in Spark's DDL, or :data:`INFER`. ``schema_file``: file with an Avro or Protobuf schema.
+    ``registry``: address of a schema registry, with ``registry_options``. ``message``: name of the
+    Protobuf message. ``evolution``: reaction to fields that the table lacks.
+    """
 
     schema: str = ""
     schema_file: str = ""
@@ -31,22 +34,23 @@ class SchemaOptions:
 
     @property
     def any(self) -> bool:
-        """Is there one?"""
+        """Return whether values have a schema at all."""
         return bool(self.schema or self.schema_file or self.registry)
 
     @property
     def infers(self) -> bool:
-        """Is it that which the values have?"""
+        """Return whether fields are inferred from the values."""
         return self.schema.strip().lower() == INFER
 
     def access(self) -> RegistryAccess | None:
-        """To the registry. Raises :class:`ExportError`."""
+        """Return the access to the registry; None without one. Raises :class:`ExportError`."""
         if not self.registry:
             return None
         return RegistryAccess.of(self.registry, self.registry_options)
 
     def check(self) -> None:
-        """Raises :class:`ExportError` where it cannot be."""
+        """Raise :class:`ExportError` if the options are invalid or contradict each other."""
+        # Two sources could give the same value different columns.
         if sum(map(bool, (self.schema, self.schema_file, self.registry))) > 1:
             raise ExportError("give a schema, a file with one, or a registry: one of them")
         if not self.any and (self.message or self.evolution is not Evolution.REFUSE):
@@ -55,4 +59,5 @@ class SchemaOptions:
             raise ExportError("the registry's options need its address")
         if self.schema_file:
             check_file(self.schema_file)
+        # Opening the access validates the registry's options.
         self.access()

@@ -1,4 +1,4 @@
-"""Values of Avro and Protobuf, by a schema that was given or by those of a registry."""
+"""Readers of Avro and Protobuf values, with one given schema or those of a registry."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,15 @@ from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 logger = logging.getLogger(__name__)
 
-#: Ids of one batch that are looked at; see ASKED_MAX of the registry's schemas.
+#: Unknown IDs of one batch that are examined; see ASKED_MAX of the registry's schemas.
 _IDS_MAX = 100_000
 
 
 class Given:
-    """All values are of one schema. ``wanted``: its columns; None: those that the table has."""
+    """Reader of values that all have one schema.
+
+    ``wanted``: columns of the schema; None for those of the table.
+    """
 
     def __init__(self, source: SchemaSource, wanted: StructType | None) -> None:
         self._source = source
@@ -32,12 +35,10 @@ class Given:
 
     @property
     def wanted(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
         return self._wanted
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
-        try:  # it is said here rather than by a worker
+        try:  # report it here instead of from a worker
             decoder_of(self._source, columns.json(), self._source)
         except SchemaRefused as error:
             raise ExportError(f"the schema does not fit the table: {error}") from error
@@ -45,15 +46,18 @@ class Given:
         return _decoded(frame, columns, decoding)
 
     def learn(self, read: DataFrame) -> bool:
-        """There is nothing more to know."""
+        """Return False: the schema never changes."""
         return False
 
 
 class OfRegistry:
-    """Each value says the id of its schema. ``reads_latest``: the columns are those of the
-    subject's latest schema, and else the table's. ``message``: full name of the Protobuf message.
-    ``keys``: the registry's keys, if keys are compared by it. ``has_table``: the table exists, so
-    its columns may be used. ``names``: names that columns may have."""
+    """Reader of values that carry the ID of their schema.
+
+    ``reads_latest``: the columns are those of the subject's latest schema, otherwise the table's.
+    ``message``: full name of the Protobuf message. ``keys``: the registry's keys, if it compares
+    them. ``has_table``: the table exists, so its columns may be used. ``names``: names that columns
+    may have.
+    """
 
     def __init__(
         self,
@@ -68,30 +72,33 @@ class OfRegistry:
     ) -> None:
         self._schemas, self._subject, self._message = schemas, subject, message
         self._has_table, self._names = has_table, names
+        # A latest schema whose columns no table can have, and the reason.
         self._refused: SchemaSource | None = None
         self._refusal = ""
         self._reads_latest = reads_latest
         self.keys = keys
         self._reader: SchemaSource | None = None
         self._columns: StructType | None = None
+        # Read the latest schema first: it decides which of the known schemas are refused.
         self._look()
         self._known = self._learned(())
 
     @property
     def wanted(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
         return self._columns
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """See :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`."""
+        # Producers may register key schemas at any time.
         if self.keys is not None:
             self.keys.refresh()
         decoding = Decoding(columns.json(), known=self._known, reader=self._reader)
         return _decoded(frame, columns, decoding)
 
     def learn(self, read: DataFrame) -> bool:
-        """Ask for the ids that were not known, the most frequent first; and for the latest schema,
-        for where an id is new its columns may be."""
+        """Query the registry for unknown IDs, the most frequent first, and for the latest schema.
+
+        A new ID may belong to a new latest schema, whose columns the table then needs.
+        """
         counts = (
             read.where(f.col(UNKNOWN).isNotNull())
             .groupBy(UNKNOWN)
@@ -101,11 +108,12 @@ class OfRegistry:
             .collect()
         )
         if not counts:
-            # Strings of ids that were not there are of one batch; they are asked for again.
+            # IDs that were not registered are remembered for one batch, then queried again.
             self._known = self._learned(())
             return False
         self._look()
         self._known = self._learned([row[UNKNOWN] for row in counts])
+        # Read again even if the registry has none of the IDs, because their reason is new.
         return True
 
     def _learned(self, ids: Sequence[int]) -> Mapping[int, SchemaSource | str]:

@@ -1,14 +1,14 @@
-"""What an export needs of a table, whatever its format: the port that Iceberg and Delta implement.
+"""Port between an export and its table, implemented for Iceberg and Delta Lake.
 
-A table is claimed once, by a job that starts, and then given one frame of rows after the other,
-each with how far the table is when they are in. Rows and offsets are one commit, and a commit is
-made by nobody but the job that claimed the table last.
+A job that starts claims the table once. Then it commits one frame of rows after another, each with
+the progress of the table after the commit. Rows and offsets are one commit, and only the job that
+claimed the table last can commit.
 
-How rows get in is the table's mode. One that is appended to keeps every record. An upsert keeps of
-each key the last record (:mod:`tidemark_pipeline.export.upsert`); its frames may have a column
-:data:`DELETED` beside the table's own, which is true where the key's row is to go.
+The table's mode decides how rows are written. Append keeps every record. Upsert keeps the last
+record of each key (:mod:`tidemark_pipeline.export.upsert`). Its frames may have a column
+:data:`DELETED` beside the table's own, which is true to delete the row of the key.
 
-No Spark is needed to say what is wanted.
+Usable without Spark, so that layouts can be described before it starts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,28 +23,30 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 
-#: Others (a compaction) may commit meanwhile; then it is tried again.
+#: Attempts of a commit; another writer, such as a compaction, may commit at the same time.
 ATTEMPTS = 5
-#: Of a frame for an upsert: the row of this key goes. Where a frame has no such column, its rows
-#: have Kafka's own columns, and one whose ``value`` is null goes.
+#: Column of a frame for an upsert: delete the row of this key. A frame without it has Kafka's own
+#: columns, and a null ``value`` deletes the row.
 DELETED = "_deleted"
 
 
 class PartitionPeriod(StrEnum):
-    """Of the record's timestamp."""
+    """Period of the record's timestamp by which a table is partitioned."""
 
     NONE = "none"
     HOUR = "hour"
     DAY = "day"
 
 
-#: Where a format has no partitions by a function of a column: columns of their own.
+#: Columns for formats that cannot partition by a function of a column.
 PERIOD_COLUMNS = {PartitionPeriod.HOUR: "kafka_hour", PartitionPeriod.DAY: "kafka_day"}
 
 
 class Evolution(StrEnum):
-    """What is done where the schema of values has more than the table. ``IGNORE``: what the table
-    has no column for is left out."""
+    """Reaction to fields of the schema that the table lacks.
+
+    ``IGNORE`` leaves out fields for which the table has no column.
+    """
 
     REFUSE = "refuse"
     GROW = "grow"
@@ -53,8 +55,11 @@ class Evolution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A column that a table is to have; ``path`` as Spark's DDL names it, within lists by
-    ``element``, within maps by ``value``."""
+    """Column to add.
+
+    ``path``: as in Spark's DDL, with ``element`` for items of lists and ``value`` for those of
+    maps.
+    """
 
     path: tuple[str, ...]
     type: "DataType"
@@ -62,7 +67,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Widened:
-    """A column of ``before`` that is to be ``type``."""
+    """Column to widen from ``before`` to ``type``."""
 
     path: tuple[str, ...]
     before: "DataType"
@@ -71,7 +76,10 @@ class Widened:
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """Of a table that is not there yet. ``buckets``: so many of the record's key, 0 is none."""
+    """Partitioning of a table that is created.
+
+    ``buckets``: number of buckets of the record's key; 0 for none.
+    """
 
     period: PartitionPeriod = PartitionPeriod.NONE
     buckets: int = 0
@@ -86,11 +94,14 @@ class KeyComparison(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """``columns``: of a table that is not there yet, as Spark's DDL has them. ``kafka``: the column
-    that has the record's own (``key``, ``partition``, ``offset``, ``timestamp``); "": they are
-    columns themselves. ``properties``: of a table that is not there yet, in its format's words.
-    ``deletes``: the job deletes from the topic what it has committed. ``keys``: rule for
-    equal keys, None to compare their bytes."""
+    """Layout of a table.
+
+    ``columns``: columns of a new table, in Spark's DDL. ``kafka``: column that contains the
+    record's own fields (``key``, ``partition``, ``offset``, ``timestamp``); "" if they are columns.
+    ``properties``: properties of a new table, as its format names them. ``deletes``: the job
+    deletes committed records from the topic. ``keys``: rule for equal keys; None compares their
+    bytes.
+    """
 
     columns: str
     kafka: str = ""
@@ -102,18 +113,21 @@ class TableLayout:
 
     def same_key(self, column: str) -> str:
         """Return the SQL expression over a column of key bytes that is equal for equal keys."""
+        # Kafka's compaction also compares the bytes of keys.
         return column if self.keys is None else self.keys.sql(column)
 
     def of_record(self, name: str) -> str:
-        """Where the table has what Kafka calls ``name``."""
+        """Return the table's column for a field ``name`` of the record."""
         return f"{self.kafka}.{name}" if self.kafka else name
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Of one commit, or of several. ``rows``: appended, or put in place of what their key had;
-    ``deleted``: of keys that went; ``letters``: records that did not parse; ``bytes`` and
-    ``files``: added."""
+    """Result of one commit or several.
+
+    ``rows``: appended rows, or upserted ones. ``deleted``: rows of deleted keys. ``letters``:
+    records that did not parse. ``bytes`` and ``files``: added to the table.
+    """
 
     rows: int = 0
     bytes: int = 0
@@ -133,51 +147,64 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """Rows of a table, and of that of dead letters; None: there is none, or it does not say."""
+    """Rows of a table and of its dead letters; None if unknown or if there is no such table."""
 
     rows: int | None = None
     letters: int | None = None
 
 
 class TargetTable(Protocol):
-    """One table, or several that are kept in step
-    (:class:`~tidemark_pipeline.export.dead_letters.LetteredTables`)."""
+    """One table, or several that are kept in step.
+
+    See :class:`~tidemark_pipeline.export.dead_letters.LetteredTables` for the latter.
+    """
 
     def claim(self, topic: str, topic_id: str) -> Exported:
-        """Make it where it is not there, take it over, and say how far it is; an older job commits
-        nothing any more. Raises :class:`~tidemark_pipeline.export.export_progress.ExportError`."""
+        """Create the table if it is missing, take it over, and return its progress.
+
+        An older job cannot commit any more. Raises
+        :class:`~tidemark_pipeline.export.export_progress.ExportError`.
+        """
 
     def commit(self, frame: "DataFrame", exported: Exported) -> Written:
-        """Rows and how far the table is with them, in one commit. Raises
-        :class:`~tidemark_pipeline.export.export_progress.Superseded`."""
+        """Write rows and the progress after them in one commit.
+
+        Raises :class:`~tidemark_pipeline.export.export_progress.Superseded`.
+        """
 
     def standing(self) -> Exported:
-        """How far the table is, looked at anew. Raises
-        :class:`~tidemark_pipeline.export.export_progress.Superseded`."""
+        """Return the table's progress, read again from the table.
+
+        Raises :class:`~tidemark_pipeline.export.export_progress.Superseded`.
+        """
 
     def counts(self) -> RowCounts:
-        """How many rows there are, as the newest commit says it."""
+        """Return the number of rows, as the newest commit has it."""
 
     def close(self) -> None:
-        """The job has ended: leave nothing but the table. Never raises; where it fails the next
-        claim does it."""
+        """Remove everything of the ended job but the table.
+
+        Never raises. If it fails, the next claim cleans up.
+        """
 
 
 class NamedTable(TargetTable, Protocol):
-    """One table, that can be asked for what it has."""
+    """Single table with a name and columns."""
 
     name: str
 
     def columns(self) -> "StructType | None":
-        """Those that it has now, but for :data:`PERIOD_COLUMNS`; None where it is not there."""
+        """Return the columns without :data:`PERIOD_COLUMNS`; None if the table is missing."""
 
     def grow(self, needed: Sequence[Added | Widened]) -> bool:
-        """Add and widen columns of a claimed table; false where others have changed the table
-        meanwhile. Raises :class:`~tidemark_pipeline.export.export_progress.Superseded`."""
+        """Add and widen columns of a claimed table; return False if it changed at the same time.
+
+        Raises :class:`~tidemark_pipeline.export.export_progress.Superseded`.
+        """
 
 
 def contended(name: str) -> ExportError:
-    """Of a table that others do not leave alone."""
+    """Return the error for a table that changed during each attempt to commit."""
     return ExportError(
         f"{name} was changed by others during each of {ATTEMPTS} attempts to commit; "
         "start again when they are done"

@@ -1,7 +1,7 @@
-"""Which table an export is to write, as its command line and an ``Export`` of Kubernetes say it.
+"""Table options of an export, from the command line or a Kubernetes ``Export``.
 
-Strings in, what the job works with out: Spark's configuration before there is a session, tables
-once there is one. Without Spark until then, so that what is wrong is said before it starts.
+Strings are converted to Spark's configuration before a session exists, and to tables afterwards.
+Spark is not needed until then, so that invalid options are reported before it starts.
 """
 
 import dataclasses
@@ -32,21 +32,26 @@ from tidemark_pipeline.export.table import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: By which the session knows the catalog.
+#: Name of the catalog in the session.
 CATALOG = "lake"
 LETTERS_SUFFIX = "_dead_letters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """``table``: with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's catalog
-    (:func:`catalog_of`), or for Delta Lake the ``warehouse`` alone. ``schema`` to ``evolution``: as
-    :class:`~tidemark_pipeline.export.schema_options.SchemaOptions` has them. ``dead_letters``: with
-    a schema, the table of records that do not parse; "": the table's name with ``_dead_letters``.
-    ``mode``: of a table's rows, see :mod:`~tidemark_pipeline.export.table`. Of a table that is not
-    there yet ``partition``: the period of its partitions, ``key_buckets``: into how many they are
-    divided by key, 0 is none, ``properties``: in its format's words. ``deletes``: what is committed
-    is deleted from the topic (:mod:`~tidemark_pipeline.export.record_deletion`)."""
+    """Table of an export.
+
+    ``table``: name with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's
+    catalog (:func:`catalog_of`), or for Delta Lake the ``warehouse`` alone. ``schema`` to
+    ``evolution``: as in :class:`~tidemark_pipeline.export.schema_options.SchemaOptions`.
+    ``dead_letters``: with a schema, the table of records that do not parse; by default the table's
+    name with ``_dead_letters``. ``mode``: see :mod:`~tidemark_pipeline.export.table`. ``deletes``:
+    committed records are deleted from the topic (:mod:`~tidemark_pipeline.export.record_deletion`).
+
+    These apply to a table that is created. ``partition``: period of its partitions.
+    ``key_buckets``: number of key buckets in each, 0 for none. ``properties``: as its format names
+    them.
+    """
 
     table: str
     format: Format = Format.ICEBERG
@@ -66,10 +71,13 @@ class TableOptions:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "TableOptions":
-        """Of the same fields as JSON has them, with the catalog's ``warehouse`` beside it. Raises
-        :class:`ExportError`."""
+        """Return the options in a job's JSON, which also has the catalog's ``warehouse``.
+
+        Raises :class:`ExportError` if a field is unknown or has an unknown value.
+        """
         given = dict(fields)
         warehouse = str(given.pop("warehouse", ""))
+        # A newer operator may set fields that this image does not have.
         unknown = sorted(set(given) - {option.name for option in dataclasses.fields(cls)})
         if unknown or not given.get("table"):
             raise ExportError(
@@ -78,6 +86,7 @@ class TableOptions:
                 if unknown
                 else "name the table"
             )
+        # JSON has the enums' values as text.
         try:
             given["format"] = kind = Format(given.get("format", Format.ICEBERG))
             given["mode"] = WriteMode(given.get("mode", WriteMode.APPEND))
@@ -89,11 +98,11 @@ class TableOptions:
 
     @property
     def letters(self) -> str:
-        """The table of records that do not parse."""
+        """Return the name of the table of records that do not parse."""
         return self.dead_letters or self.table + LETTERS_SUFFIX
 
     def name_of(self, table: str) -> str:
-        """As Spark knows a table of the catalog."""
+        """Return a table's name as Spark's SQL writes it."""
         if self.format is Format.DELTA:
             return delta_name(self.catalog["warehouse"], table)
         return f"{CATALOG}.{table}"
@@ -101,8 +110,11 @@ class TableOptions:
     def settings(
         self, jars: Sequence[str] = (), conf: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Spark's configuration, with ``conf``. ``jars``: the format's and others; where none is
-        named Spark fetches what it has not among its own, as in an image."""
+        """Return Spark's configuration, with ``conf``.
+
+        ``jars``: the format's jars and others. If none are given, Spark downloads packages that are
+        missing from its own jars; an image contains them.
+        """
         import pyspark
 
         home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -112,11 +124,12 @@ class TableOptions:
             found = {"spark.jars.packages": ",".join(missing)}
         if self.format is Format.DELTA:
             return {**found, **DELTA_SETTINGS, **(conf or {})}
+        # The catalog's settings come last, so that ``conf`` cannot enable its cache.
         return {**found, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
     @property
     def asked(self) -> SchemaOptions:
-        """The schema of values."""
+        """Return the schema options among the fields."""
         return SchemaOptions(
             schema=self.schema,
             schema_file=self.schema_file,
@@ -127,7 +140,7 @@ class TableOptions:
         )
 
     def check(self) -> None:
-        """What can be said before Spark starts. Raises :class:`ExportError`."""
+        """Raise :class:`ExportError` for errors that can be found before Spark starts."""
         self.asked.check()
 
     def tables(
@@ -136,9 +149,12 @@ class TableOptions:
         source: Mapping[str, str],
         say: Callable[[str], None] = lambda _: None,
     ) -> "TargetTable":
-        """What rows are written to. ``source``: options of the data source, whose topic may be
-        looked at; ``say`` is told what was inferred, and how the table grows. Raises
-        :class:`ExportError`."""
+        """Open the target table, and its dead letters if values have a schema.
+
+        ``source``: options of the data source, whose topic may be sampled. ``say``: receives the
+        inferred fields and each change of columns. Raises :class:`ExportError`.
+        """
+        # These modules import PySpark, which is needed only from here on.
         from tidemark_pipeline.export.dead_letters import LetteredTables
         from tidemark_pipeline.export.row_shapes import (
             KAFKA,
@@ -151,15 +167,19 @@ class TableOptions:
         from tidemark_pipeline.export.value_reader_selection import choose
 
         self.check()
+        # Without a schema rows are the records as they are, and all of them parse.
         if not self.asked.any:
             return self._open(session, self.table, self._layout(RAW_DDL))
+        # An existing table's columns decide if no schema names others.
         there = self._open(session, self.table, self._layout("")).columns()
         names = column_names(self.format)
         reading, fields = choose(self.asked, session, source, there, say, names)
         layout = self._layout(columns_ddl(fields), KAFKA)
+        # Keys with the frame of a registry are equal whatever the ID of their schema is.
         if isinstance(reading, OfRegistry) and self.mode is WriteMode.UPSERT:
             layout = dataclasses.replace(layout, keys=reading.keys)
         rows = self._open(session, self.table, layout)
+        # Dead letters are not upserted, so they have no key buckets.
         by = Partitioning(self.partition)
         of_letters = TableLayout(
             columns=LETTERS_DDL,
@@ -200,14 +220,18 @@ class TableOptions:
 def catalog_of(
     warehouse: str, given: Mapping[str, str], kind: Format = Format.ICEBERG
 ) -> dict[str, str]:
-    """Properties of Iceberg's catalog; of tables of Delta Lake, which need none, the ``warehouse``.
-    Raises :class:`ExportError` where they say of no warehouse."""
+    """Return the properties of Iceberg's catalog, or Delta Lake's ``warehouse`` alone.
+
+    Raises :class:`ExportError` if the warehouse is missing.
+    """
     if kind is Format.DELTA:
+        # Delta's tables are addressed by path, so there is no catalog to configure.
         if given or not warehouse:
             raise ExportError(
                 "tables of Delta Lake are known by their path: --warehouse FOLDER, and no --catalog"
             )
         return {"warehouse": warehouse}
+    # ``catalog-impl`` and ``type`` exclude each other in Iceberg.
     properties = {} if "catalog-impl" in given else {"type": "hadoop"}
     if warehouse:
         properties["warehouse"] = warehouse
@@ -218,6 +242,6 @@ def catalog_of(
 
 
 def delta_name(warehouse: str, table: str) -> str:
-    """A table of Delta Lake by its place in the warehouse, as Spark's SQL writes it."""
+    """Return the name of a Delta Lake table, by its path in the warehouse, in Spark's SQL."""
     path = "/".join((warehouse.rstrip("/"), *table.split(".")))
     return "delta.`" + path.replace("`", "``") + "`"

@@ -1,17 +1,16 @@
-"""Upsert by key: of each key the table has the last record, and no row once that has no value.
+"""Upsert by key: the table has the last record of each key, and no row if that has no value.
 
 Keys are compared byte for byte, as in Kafka's compaction. If a schema registry has a subject for
-keys, the id of the key's schema is not compared (:mod:`~tidemark_pipeline.schemas.registry.keys`).
+keys, the ID of the key's schema is not compared (:mod:`~tidemark_pipeline.schemas.registry.keys`).
 
-The last record is the one
-with the highest offset. That is said of one partition, and a producer keeps a key in one; only when
-a topic is given more partitions do keys move. Of records in two partitions the one with the newer
-timestamp counts as the last, then the one of the higher partition. A table does not remember a key
-that went: a record of another partition that is older than the deletion, and comes in a later
-commit, brings the key back.
+The last record is the one with the highest offset in its partition. A producer keeps a key in one
+partition. Keys move only if partitions are added to the topic. Of records in two partitions the one
+with the newer timestamp is the last, then the one in the higher partition. A table does not
+remember deleted keys. A record of another partition that is older than the deletion, and is
+committed later, restores the key.
 
-Rows are told from each other within a batch here, and from the table's by the ``MERGE`` that both
-formats have.
+This module selects the last row of each key within a batch. The ``MERGE`` of both formats compares
+it with the table's row.
 """
 
 import re
@@ -30,8 +29,10 @@ _KEYLESS = re.compile(rf"the record at offset \d+ of partition \d+ {_NO_KEY}")
 
 
 def latest(frame: DataFrame, layout: TableLayout) -> DataFrame:
-    """One row for each key, with :data:`DELETED`. A row without a key fails the job that reads the
-    frame, with the record's place."""
+    """Return the last row of each key, with :data:`DELETED`.
+
+    A row without a key fails the job that reads the frame, with the record's offset and partition.
+    """
     if DELETED not in frame.columns:
         frame = frame.withColumn(DELETED, f.col("value").isNull())
     names = ("partition", "offset", "timestamp")
@@ -42,22 +43,25 @@ def latest(frame: DataFrame, layout: TableLayout) -> DataFrame:
     of_partition = Window.partitionBy(by, partition).orderBy(offset.desc())
     of_key = Window.partitionBy(by).orderBy(timestamp.desc_nulls_last(), partition.desc())
     number = "_number"
-    while number in {name.lower() for name in frame.columns}:  # a field of values
+    while number in {name.lower() for name in frame.columns}:  # avoid a field of the values
         number += "_"
+    # First within each partition, where offsets decide, then between partitions.
     for window in (of_partition, of_key):
         frame = frame.withColumn(number, f.row_number().over(window)).where(f.col(number) == 1)
     return frame.drop(number)
 
 
 def refused(error: Exception) -> ExportError | None:
-    """What :func:`latest` says by Spark's mouth; None where an error is another."""
+    """Return the error of :func:`latest` in an exception of Spark; None for other exceptions."""
     said = _KEYLESS.search(str(error))
     return ExportError(said[0]) if said else None
 
 
 def merge(target: str, source: str, layout: TableLayout, columns: Sequence[str]) -> str:
-    """The statement that puts the rows of a view ``source``, of :func:`latest` and with these
-    columns beside :data:`DELETED`, into ``target``."""
+    """Return the statement that merges the rows of a view into ``target``.
+
+    ``source``: view of :func:`latest` with ``columns`` and :data:`DELETED`.
+    """
     newer = _newer(layout)
     ours, theirs = (layout.same_key(f"{alias}.{layout.of_record('key')}") for alias in "ts")
     names = [quoting.identifier(name) for name in columns]
@@ -73,7 +77,7 @@ def merge(target: str, source: str, layout: TableLayout, columns: Sequence[str])
 
 
 def merge_into(target: str, frame: DataFrame, layout: TableLayout, view: str) -> None:
-    """Upsert the rows of a batch. ``view``: a name that nobody else has for one."""
+    """Upsert the rows of a batch. ``view``: name of a temporary view that no other job uses."""
     last = latest(frame, layout)
     last.createOrReplaceTempView(view)
     try:
@@ -85,7 +89,10 @@ def merge_into(target: str, frame: DataFrame, layout: TableLayout, view: str) ->
 
 @contextmanager
 def configured(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session with these settings, which nothing else may depend on."""
+    """Apply settings to the session in this context, and unset them afterwards.
+
+    No other code may rely on these settings.
+    """
     for name, value in settings.items():
         session.conf.set(name, value)
     try:
@@ -99,6 +106,7 @@ def _newer(layout: TableLayout) -> str:
     partition, offset, timestamp = (
         layout.of_record(name) for name in ("partition", "offset", "timestamp")
     )
+    # Kafka's timestamp -1 stands for a record without one.
     age = "struct(coalesce({0}.{1}, timestamp_millis(-1)), {0}.{2})"
     return (
         f"if(s.{partition} = t.{partition}, s.{offset} > t.{offset}, "

@@ -1,4 +1,4 @@
-"""Which reading an export needs, and with which fields its table is made."""
+"""Selection of an export's value reader, and of the fields with which its table is created."""
 
 from collections.abc import Callable, Mapping
 
@@ -37,13 +37,17 @@ def choose(
     say: Callable[[str], None],
     names: ColumnNames,
 ) -> tuple[ValueReader, StructType]:
-    """Return the reading, and the fields for a table that is not ``there``. ``names``: names that
-    columns of its format may have. Raises :class:`ExportError`."""
+    """Return the value reader, and the fields for a table that is not ``there``.
+
+    ``names``: names that columns of the format may have. Raises :class:`ExportError`.
+    """
     if not source.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
+    # Only an existing table or a written schema has columns to restrict the values to.
     if there is None and asked.evolution is Evolution.IGNORE and not asked.schema:
         raise ExportError(_NEEDS_TABLE)
     reading = _reading(asked, session, source, there, say, names)
+    # Check the schema's names before any table is created with them.
     fields = reading.wanted
     if fields is not None:
         check_fields(fields, names)
@@ -64,6 +68,7 @@ def _reading(
 ) -> ValueReader:
     access = asked.access()
     ignores = asked.evolution is Evolution.IGNORE
+    # Values of a registry carry the ID of their schema.
     if access is not None:
         registry = Registry(access)
         return OfRegistry(
@@ -84,7 +89,7 @@ def _reading(
     if not asked.infers:
         return Json(fields_of(asked.schema, session), names=names)
     grows = asked.evolution is Evolution.GROW
-    if there is not None:  # what was inferred first stands in the table
+    if there is not None:  # the fields inferred first are the table's columns
         return Json(None, grows=grows, names=names)
     fields = inferred(sample(session, source), names)
     if not len(fields):
@@ -97,7 +102,7 @@ def _reading(
 
 
 def of_file(name: str, message: str) -> SchemaSource:
-    """A schema in a file. Raises :class:`ExportError`."""
+    """Read a schema from a file. Raises :class:`ExportError`."""
     path = check_file(name)
     try:
         if path.suffix in AVRO:

@@ -17,5 +17,6 @@ def map_in_workers(
     schema: StructType,
 ) -> DataFrame:
     """Return the frame that ``work`` makes of the batches of ``frame``, with ``schema``."""
+    # One record may have megabytes, so a bound on rows would not limit memory.
     frame.sparkSession.conf.set(_CONF, str(_BATCH_BYTES))
     return frame.mapInArrow(work, schema)
