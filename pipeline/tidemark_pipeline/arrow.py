@@ -156,7 +156,7 @@ def _headers(buffer: scan.Bytes, table: scan.Longs) -> pa.Array:
     counts = table[:, scan.HEADERS_COUNT]
     total = int(counts.sum())
     kind = _TYPES["headers"]
-    # Most records have no headers, and an array of nulls needs no memory for them.
+    # Most records have no headers, so nothing has to be scanned for them.
     if total == 0:
         return pa.nulls(len(counts), type=kind)
     spans = np.empty((total, 4), dtype=np.int64)

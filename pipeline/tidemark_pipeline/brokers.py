@@ -133,7 +133,7 @@ class BrokerClient:
         return len(self._open)
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, BrokersTopic]:
-        """Return the topics of these names that exist; all topics without names.
+        """Return the existing topics among ``names``; all topics without names.
 
         Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
         """
@@ -463,7 +463,7 @@ class BrokerClient:
         # An error of the whole session comes before those of the partition.
         _check(answer.error_code, name)
         result = only_partition(answer.responses, name)
-        # An own exception: the caller decides whether expired records are an error.
+        # A separate exception: the caller decides whether expired records are an error.
         if result.error_code == ErrorCode.offset_out_of_range:
             raise OutOfRange(f"{name}: offset {offset} is no longer in the log")
         _check(result.error_code, name)

@@ -41,7 +41,7 @@ NAMES = tuple(column.name for column in COLUMNS)
 
 
 def ddl(names: tuple[str, ...]) -> str:
-    """Return the Spark schema of these columns."""
+    """Return the Spark schema of the named columns."""
     # In the order of `names`, which is the order of the produced batches.
     types = {column.name: column.type for column in COLUMNS}
     return ", ".join(f"{name} {types[name]}" for name in names)

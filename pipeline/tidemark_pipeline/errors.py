@@ -5,7 +5,7 @@ The module is separate for programs that run without Spark's libraries.
 
 import re
 
-#: What py4j says of whatever a call into the JVM has thrown; what that was comes below.
+#: First line of py4j's message for any exception in the JVM; the exception's own text is below it.
 _OF_A_CALL = "An error occurred while calling"
 _THROWN = r"^(?:Caused by: |: )?[\w.$]+(?:Exception|Error): (.+)$"
 
@@ -31,10 +31,12 @@ def own_words(text: str) -> tuple[str, str]:
 
     Otherwise the name is "", and the text is the innermost cause or the first line.
     """
+    # The innermost exception of this project is the last one in the message.
     own = re.findall(r"^tidemark[\w.]*\.(\w+): (.+)$", text, re.MULTILINE)
     if own:
         name, said = own[-1]
         return str(name), str(said)
+    # Only a message of py4j has a stack trace to search.
     first = text.strip().partition("\n")[0]
     if not first.startswith(_OF_A_CALL):
         return "", first

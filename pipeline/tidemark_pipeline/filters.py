@@ -1,9 +1,9 @@
-"""What a query's WHERE says of partitions, offsets and times, so that less has to be read.
+"""Conditions of a query's WHERE on partitions, offsets and times, which reduce what is read.
 
-Pure. A filter here only narrows what is planned: Spark is given every filter back and applies it to
-the rows again, so none has to be understood wholly, and one that is not understood costs only time.
-An upper bound of the timestamp narrows only where the options say how far records are out of order:
-a segment's manifest entry has its largest time and not its smallest.
+This module does no I/O. A filter only narrows the plan: Spark receives every filter back and
+applies it to the rows again. So a filter may be understood partly or not at all, which costs only
+time. An upper bound of the timestamp narrows only if the options state how far records are out of
+order, as a segment's manifest entry has its largest timestamp but not its smallest.
 """
 
 import datetime
@@ -16,8 +16,11 @@ _MS = datetime.timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What rows that pass must be; None: anything. ``first_offset`` and ``last_offset`` are
-    inclusive; ``since_ms``: of this time or later; ``until_ms``: of this time or earlier."""
+    """Bounds of the rows that pass; None: no bound.
+
+    ``first_offset`` and ``last_offset`` are inclusive. ``since_ms``: this time or later.
+    ``until_ms``: this time or earlier.
+    """
 
     topics: frozenset[object] | None = None
     partitions: frozenset[object] | None = None
@@ -44,18 +47,21 @@ def narrow(filters: Iterable[object]) -> Narrowing:
     found = EVERYTHING
     for given in filters:
         column: tuple[str, ...] = getattr(given, "attribute", ())
+        # Filters on nested fields and those without a value do not narrow anything.
         if len(column) == 1 and hasattr(given, "value"):
             found = _narrow(found, column[0].lower(), type(given).__name__, given.value)
     return found
 
 
 def _narrow(found: Narrowing, column: str, kind: str, value: object) -> Narrowing:
+    # Spark's columns are case-insensitive. Each condition only reduces what is already found.
     match column:
         case "topic":
             return replace(found, topics=_among(found.topics, kind, value))
         case "partition":
             return replace(found, partitions=_among(found.partitions, kind, value))
         case "offset":
+            # A missing bound leaves the one that is already found.
             least, most = _bounds(kind, value)
             return replace(
                 found,
@@ -63,6 +69,8 @@ def _narrow(found: Narrowing, column: str, kind: str, value: object) -> Narrowin
                 last_offset=found.last_offset if most is None else min(found.last_offset, most),
             )
         case "timestamp":
+            # Both bounds are inclusive, also for strict comparisons: Spark removes the rows in
+            # excess.
             since, until = _times(kind, value)
             return replace(
                 found,
@@ -87,6 +95,7 @@ def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:
     """Return the lowest and the highest value that pass."""
     if kind == "In" and isinstance(value, (list, tuple)):
         numbers = [number for number in value if isinstance(number, int)]
+        # Other types than a whole number never equal an offset.
         return (min(numbers), max(numbers)) if numbers else (None, None)
     if not isinstance(value, int):
         return None, None
@@ -113,6 +122,7 @@ def _times(kind: str, value: object) -> tuple[int | None, int | None]:
         return None, None
     match kind:
         case "EqualTo" | "EqualNullSafe":
+            # Not one millisecond later: Spark compares microseconds.
             return _ms(value), _ms(value)
         case "GreaterThan" | "GreaterThanOrEqual":
             return _ms(value), None

@@ -14,10 +14,11 @@ class JavaMissing(RuntimeError):
 
 
 def find_java() -> Path:
-    """The ``java`` that will run: that of JAVA_HOME, else the first on the PATH.
+    """Return the ``java`` that Spark will run: that of JAVA_HOME, else the first on the PATH.
 
     Raises :class:`JavaMissing`.
     """
+    # The same order as in Spark's own scripts.
     home = os.environ.get("JAVA_HOME")
     name = str(Path(home) / "bin" / "java") if home else "java"
     found = shutil.which(name)
@@ -30,19 +31,22 @@ def find_java() -> Path:
             f"JAVA_HOME is {home}, where there is no bin/java" if home else "no java on the PATH"
         )
         raise JavaMissing(f"{where}; {hint}")
+    # Java prints its version to standard error.
     text = subprocess.run(
         [found, "-version"], capture_output=True, text=True, check=False, timeout=30
     ).stderr
     version = major_version(text)
+    # An old Java would fail later, with a class version in a stack trace.
     if version is None or version < JAVA_VERSION_MIN:
         raise JavaMissing(f"{found} is Java {version or 'of an unknown version'}; {hint}")
     return Path(found)
 
 
 def major_version(text: str) -> int | None:
-    """The major version in the output of ``java -version``; None when it has none."""
+    """Return the major version in the output of ``java -version``; None if it has none."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if match is None:
         return None
     first, second = int(match[1]), int(match[2] or 0)
+    # Java 8 and older print 1.8.
     return second if first == 1 else first

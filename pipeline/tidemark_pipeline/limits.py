@@ -1,8 +1,9 @@
-"""How far one micro-batch goes, where it is limited.
+"""End of one micro-batch when it is limited.
 
-Pure. As in Spark's Kafka source each partition gets a share of the limit in proportion to what it
-has waiting, and at least one offset, so that none starves. Bytes are told by the manifest's
-segments; offsets that only brokers have count as many bytes as the last segment's do on average.
+This module does no I/O. As in Spark's Kafka source, each partition gets a share of the limit in
+proportion to its backlog, and at least one offset, so that no partition starves. Bytes come from
+the manifest's segments. Offsets that only brokers have count with the average bytes of the last
+segment.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,14 +13,16 @@ from typing import TypeVar
 from tidemark_pipeline.options import BatchLimits
 
 P = TypeVar("P", bound=Hashable)
-#: Of a record, where the tier knows none of the partition.
+#: Bytes of a record in a partition of which the tier has no segment.
 _BYTES_ASSUMED = 1024.0
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """Offsets up to ``end`` (exclusive, from the end of the one before it) have so many bytes
-    each, about."""
+    """Approximate bytes of each offset up to ``end``.
+
+    ``end`` is exclusive. The range starts at the end of the previous weight.
+    """
 
     end: int
     bytes_each: float
@@ -47,35 +50,41 @@ class PendingPartition:
         """Return the offset up to which the bytes are within the limit."""
         position = self.start
         for end, size in self._steps():
+            # Bytes are assumed to be spread evenly over the offsets of one step.
             if size > limit:
                 return position + int((end - position) * limit / size)
             position, limit = end, limit - size
         return self.end
 
     def _steps(self) -> list[tuple[int, float]]:
-        """(end, bytes from the end before it)."""
+        """Return each step as (end, bytes since the end before it)."""
         position, each = self.start, _BYTES_ASSUMED
         steps: list[tuple[int, float]] = []
         for weight in self.weights:
             each = weight.bytes_each
             end = min(weight.end, self.end)
+            # A segment may end below the start of the batch.
             if end > position:
                 steps.append((end, (end - position) * each))
                 position = end
+        # The rest is on brokers only, with the last segment's average.
         if position < self.end:
             steps.append((self.end, (self.end - position) * each))
         return steps
 
 
 def limited(waiting: Mapping[P, PendingPartition], limits: BatchLimits) -> dict[P, int]:
-    """The end of the next micro-batch for each partition: never before its start."""
+    """Return the end of the next micro-batch for each partition, never below its start."""
     ends = {part: max(backlog.start, backlog.end) for part, backlog in waiting.items()}
     offsets = sum(backlog.offsets for backlog in waiting.values())
+    # Below the limit, every partition is read to its end.
     if limits.offsets is not None and offsets > limits.offsets:
         for part, backlog in waiting.items():
             share = limits.offsets * backlog.offsets // offsets
+            # At least one offset, or a small backlog would never be read.
             ends[part] = min(ends[part], backlog.start + max(share, 1))
     size = sum(backlog.bytes for backlog in waiting.values()) if limits.bytes is not None else 0
+    # With both limits, each partition ends at the smaller of the two ends.
     if limits.bytes is not None and size > limits.bytes:
         for part, backlog in waiting.items():
             share_end = backlog.end_of_bytes(limits.bytes * backlog.bytes / size)

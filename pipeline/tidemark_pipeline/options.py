@@ -118,7 +118,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What to read: names, a pattern (other than empty), or single partitions by topic."""
+    """Selection of what to read: names, a pattern if it is not empty, or partitions by topic."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""
@@ -137,6 +137,7 @@ class Topics:
         if assigned is None:
             return tuple(range(there))
         for partition in assigned:
+            # Partitions are never removed, so a number beyond the last one is a mistake.
             if partition >= there:
                 raise OptionError(f"assign names {topic}-{partition}, {topic} has {there}")
         return assigned
@@ -152,8 +153,11 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Parsed options. ``storage`` is None where only brokers are read, ``access`` where none are.
-    ``ending`` is None for a stream that does not end."""
+    """Parsed options.
+
+    ``storage`` is None if only brokers are read, ``access`` if no brokers are read. ``ending`` is
+    None for a stream without an end.
+    """
 
     topics: Topics
     storage: RemoteStorage | None
@@ -178,12 +182,16 @@ class Options:
 def parse(
     raw: Mapping[str, str], *, streaming: bool = False, names: tuple[str, ...] = columns.NAMES
 ) -> Options:
-    """Read the options as Spark hands them over (names in any case). ``names``: the columns that
-    there are."""
+    """Parse the options that Spark passes, with names in any case.
+
+    ``names``: the columns of the source. Raises OptionError.
+    """
+    # An unknown option is refused: a misspelt one would be ignored otherwise.
     given = _known(raw)
     tier = given.get("tier", AUTO).lower()
     if tier not in {AUTO, ONLY_REMOTE, ONLY_LOCAL}:
         raise OptionError(f"tier is {tier!r}; write auto, remote or local")
+    # Brokers are optional, except for a read of their records alone.
     access = _access(given)
     if tier == ONLY_LOCAL and access is None:
         raise OptionError("tier is local, which needs 'bootstrap': name the brokers")
@@ -193,6 +201,8 @@ def parse(
         storage=None if tier == ONLY_LOCAL else _storage(given),
         access=access,
         tier=tier,
+        # As in Spark's Kafka source, a batch starts at the earliest offset and a stream at the
+        # latest.
         starting=_positions(given, "starting", "latest" if streaming else "earliest", Earliest()),
         strict_times=_word(given, "startingOffsetsByTimestampStrategy", "error", "latest"),
         ending=_positions(given, "ending", "latest", Latest()),
@@ -205,6 +215,7 @@ def parse(
         ),
         timestamp_skew_ms=_number(given, "timestampSkewMs"),
     )
+    # A batch always ends. A stream ends only if an ending option is given.
     _check_topics(options)
     if not streaming:
         return options
@@ -218,7 +229,7 @@ def names_brokers(raw: Mapping[str, str]) -> bool:
 
 
 def table() -> str:
-    """The options as a Markdown table."""
+    """Return the options as a Markdown table."""
     rows = (f"| `{option.name}` | {option.default} | {option.meaning} |" for option in OPTIONS)
     return "\n".join(("| option | default | meaning |", "|---|---|---|", *rows))
 
@@ -226,6 +237,7 @@ def table() -> str:
 def _known(raw: Mapping[str, str]) -> dict[str, str]:
     given: dict[str, str] = {}
     for key, value in raw.items():
+        # Spark's options are case-insensitive, and it may pass them in lower case.
         name = _KNOWN.get(key.lower())
         if name is None:
             names = ", ".join(sorted(_KNOWN.values()))
@@ -235,6 +247,7 @@ def _known(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def _topics(given: Mapping[str, str]) -> Topics:
+    # Two selections would contradict each other, so exactly one is required.
     named = [n for n in ("topic", "subscribe", "subscribePattern", "assign") if given.get(n)]
     if len(named) != 1:
         found = "the option 'topic' is missing" if not named else f"{' and '.join(named)} are given"
@@ -249,6 +262,7 @@ def _topics(given: Mapping[str, str]) -> Topics:
             return Topics(tuple(dict.fromkeys(n.strip() for n in value.split(",") if n.strip())))
         case "subscribePattern":
             try:
+                # Compiled now, so that a bad pattern fails before any request.
                 re.compile(value)
             except re.error as error:
                 raise OptionError(f"subscribePattern is {value!r}: {error}") from error
@@ -260,6 +274,7 @@ def _topics(given: Mapping[str, str]) -> Topics:
 def _assigned(value: str) -> Topics:
     try:
         assigned = tuple(
+            # Duplicates are removed: each offset is read by exactly one task.
             (str(topic), tuple(sorted({int(number) for number in numbers})))
             for topic, numbers in json.loads(value).items()
         )
@@ -297,12 +312,13 @@ def _access(given: Mapping[str, str]) -> KafkaAccess | None:
 def _positions(
     given: Mapping[str, str], side: str, word: str, otherwise: positions.Position
 ) -> Positions:
-    """Of the ``starting`` or the ``ending`` side: the most particular option counts."""
+    """Return the positions of one side; the most specific option takes precedence."""
     readers: dict[str, Callable[[str], Positions]] = {
         f"{side}Timestamp": positions.parse_timestamp,
         f"{side}OffsetsByTimestamp": lambda text: positions.parse_timestamps(text, otherwise),
         f"{side}Offsets": lambda text: positions.parse_offsets(text, otherwise),
     }
+    # In this order: one timestamp, timestamps by partition, offsets.
     name = next((name for name in readers if given.get(name)), f"{side}Offsets")
     value = given.get(name) or word
     try:
@@ -310,6 +326,7 @@ def _positions(
     except PositionError as error:
         hint = f"write {word} or offsets: " if name.endswith("Offsets") else ""
         raise OptionError(f"{name} is {value!r}; {hint}{error}") from error
+    # The short form cannot name a topic, so it needs a read of exactly one.
     if found.is_short and not given.get("topic"):
         raise OptionError(f"{name} names partitions without a topic, which only 'topic' allows")
     return found
@@ -321,6 +338,7 @@ def _columns(given: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, ...
         return names
     by_lower = {name.lower(): name for name in names}
     chosen = [by_lower.get(name.strip().lower()) for name in value.split(",") if name.strip()]
+    # In the order of the source, whatever the order in the option.
     known = tuple(name for name in names if name in chosen)
     if not chosen or None in chosen:
         raise OptionError(f"columns is {value!r}; choose of {', '.join(names)}")

@@ -38,7 +38,10 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """``ends_with_tier``: no brokers are read, so what is not in the tier yet is not seen."""
+    """Offsets and tasks of one read.
+
+    ``ends_with_tier``: no brokers are read, so records that are not in the tier yet are missing.
+    """
 
     reaches: Mapping[Part, Reach]
     tasks: Sequence[Planned]
@@ -63,15 +66,21 @@ class ReadPlan:
 
 
 def explain(options: Options) -> str:
-    """The plan of a batch read as it would be now. Raises what :func:`plan_batch` does."""
+    """Return the plan of a batch read at this moment, as text.
+
+    Raises the same as :func:`plan_batch`.
+    """
     with Survey(options) as survey:
         return "\n".join(plan_batch(survey, options).lines())
 
 
 def plan_batch(survey: Survey, options: Options, narrowing: Narrowing = EVERYTHING) -> ReadPlan:
-    """Everything between the starting and the ending positions.
+    """Return the plan for everything between the starting and the ending positions.
 
-    Raises TopicNotFound, StoreUnavailable, BrokersUnavailable, Refused, OptionError, HoleInPlan."""
+    Raises TopicNotFound, StoreUnavailable, BrokersUnavailable, BrokerRefused, OptionError,
+    HoleInPlan.
+    """
+    # Partitions that no row of the query can be in are not even looked up.
     parts = [p for p in survey.parts() if narrowing.has(p.topic, p.partition)]
     extents = survey.extents(parts)
     reaches = {
@@ -101,7 +110,10 @@ def plan_reaches(
 
 
 def asked(survey: Survey, options: Options, part: Part, extent: Extent) -> Reach:
-    """What the options ask of one partition, held against what it has."""
+    """Return the offsets that the options request of one partition, bounded by its extent.
+
+    Raises OptionError if an offset is beyond the end and data loss is not accepted.
+    """
     start = starting(survey, options, part, extent)
     position = None if options.ending is None else options.ending.of(part.topic, part.partition)
 
@@ -109,23 +121,29 @@ def asked(survey: Survey, options: Options, part: Part, extent: Extent) -> Reach
         return survey.find(part, timestamp_ms)
 
     end = extent.end if position is None else end_of(position, extent, find)
+    # A time beyond the end is no error: the read then ends at the end.
     if isinstance(position, At) and options.fail_on_data_loss and end > extent.end:
         where = "log" if survey.reads_brokers else "tier, and no brokers are read,"
         raise OptionError(
             f"endingOffsets ends {part.topic}-{part.partition} at {end}, but its {where} ends at "
             f"{extent.end}: end there, or set failOnDataLoss=false"
         )
+    # An end below the start gives an empty read.
     end = min(end, extent.end)
     return Reach(min(start, end), end)
 
 
 def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> int:
-    """Where the options begin a partition, held against what it has."""
+    """Return the offset at which the options start a partition, bounded by its extent.
+
+    Raises OptionError.
+    """
 
     def find(timestamp_ms: int) -> int | None:
         return survey.find(part, timestamp_ms)
 
     position = options.starting.of(part.topic, part.partition)
+    # Times are looked up only if the position is one, as that needs a request.
     try:
         start = start_of(position, extent, find, strict=options.strict_times)
     except NoSuchTime as error:
@@ -133,11 +151,13 @@ def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> in
             f"{part.topic}-{part.partition}: {error}; set startingOffsetsByTimestampStrategy=latest"
             " to begin at the end"
         ) from error
+    # An explicit offset that has expired is data loss, unless it is accepted.
     if start < extent.log_start and options.fail_on_data_loss:
         raise OptionError(
             f"startingOffsets begins partition {part.partition} of {part.topic} at {start}, but "
             f"its log starts at {extent.log_start}: start there, or set failOnDataLoss=false"
         )
+    # An offset beyond the end usually belongs to another topic, or to a log that lost records.
     if start > extent.end and options.fail_on_data_loss:
         raise OptionError(
             f"startingOffsets begins partition {part.partition} of {part.topic} at {start}, but "
@@ -147,6 +167,7 @@ def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> in
 
 
 def _narrowed(reach: Reach, narrowing: Narrowing) -> Reach:
+    # Filters move both ends inwards only, and never past each other.
     start = max(reach.start, narrowing.first_offset)
     end = min(reach.end, narrowing.last_offset + 1)
     return Reach(min(start, reach.end), max(end, min(start, reach.end)))
@@ -155,14 +176,17 @@ def _narrowed(reach: Reach, narrowing: Narrowing) -> Reach:
 def _tasks(
     survey: Survey, options: Options, part: Part, reach: Reach, narrowing: Narrowing
 ) -> Iterator[Task]:
+    # The head may have a later log start than the extent, which was read before it.
     version, start, ranges = survey.ranges(part, reach.start, reach.end)
     if start > reach.start and options.fail_on_data_loss:
         raise DataLoss(
             f"{part.topic}-{part.partition}: the offsets from {reach.start} to {start - 1} expired "
             "while the read was planned"
         )
+    # Retention may have removed everything that was requested.
     if start >= reach.end:
         return
+    # An upper bound of the time needs the promise about out-of-order records.
     until_ms, skew_ms = narrowing.until_ms, options.timestamp_skew_ms
     yield from cut(
         part.partition,

@@ -27,7 +27,7 @@ class NoSuchTime(PositionError):
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """The log start."""
+    """Start at the log start of the partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """An offset."""
+    """Start or end at a given offset, which may be outside the log."""
 
     offset: int
 
@@ -66,7 +66,7 @@ class Positions:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that are named."""
+        """Return the topics that positions name."""
         return frozenset(topic for topic, _ in self.each if topic != ANY_TOPIC)
 
     @property
@@ -77,14 +77,14 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What of a partition can be read: from ``log_start`` up to, not including, ``end``."""
+    """Readable offsets of a partition: from ``log_start`` up to, not including, ``end``."""
 
     log_start: int
     end: int
 
 
 def parse_offsets(text: str, otherwise: Position) -> Positions:
-    """``earliest``, ``latest`` or JSON by partition. Raises :class:`PositionError`."""
+    """Parse ``earliest``, ``latest`` or JSON by partition. Raises :class:`PositionError`."""
     words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
     word = words.get(text.strip().lower())
     if word is not None:
@@ -93,12 +93,12 @@ def parse_offsets(text: str, otherwise: Position) -> Positions:
 
 
 def parse_timestamps(text: str, otherwise: Position) -> Positions:
-    """JSON of milliseconds by partition. Raises :class:`PositionError`."""
+    """Parse JSON of milliseconds by partition. Raises :class:`PositionError`."""
     return Positions(otherwise, _each(text, _since))
 
 
 def parse_timestamp(text: str) -> Positions:
-    """One time (milliseconds) for every partition. Raises :class:`PositionError`."""
+    """Parse one time (milliseconds) for every partition. Raises :class:`PositionError`."""
     if not text.strip().isdecimal():
         raise PositionError("write milliseconds since 1970, a whole number")
     return Positions(Since(int(text)))
@@ -107,10 +107,12 @@ def parse_timestamp(text: str) -> Positions:
 def start_of(
     position: Position, extent: Extent, find: Callable[[int], int | None], *, strict: bool
 ) -> int:
-    """The first offset to read. ``find`` tells the first offset of a time or later, None where
-    there is none: then it raises :class:`NoSuchTime` if ``strict``, and is the end otherwise.
+    """Return the first offset to read, which may be below the log start.
 
-    May be below the log start: whoever reads says what that means."""
+    ``find`` returns the first offset of a time or later, or None. For None it raises
+    :class:`NoSuchTime` if ``strict``, otherwise the result is the end. The caller decides about
+    offsets outside the extent.
+    """
     match position:
         case Earliest():
             return extent.log_start
@@ -122,12 +124,16 @@ def start_of(
             found = find(timestamp_ms)
             if found is None and strict:
                 raise NoSuchTime(f"no record is of {timestamp_ms} ms or later")
+            # A tier may still have records below the log start.
             return extent.end if found is None else max(found, extent.log_start)
 
 
 def end_of(position: Position, extent: Extent, find: Callable[[int], int | None]) -> int:
-    """The first offset not to read any more; the end where no record is as late as asked. May be
-    beyond the end: whoever reads says what that means."""
+    """Return the first offset that is no longer read, which may be beyond the end.
+
+    If no record is as late as the requested time, it is the end. The caller decides about offsets
+    outside the extent.
+    """
     match position:
         case Earliest():
             return extent.log_start
@@ -137,6 +143,7 @@ def end_of(position: Position, extent: Extent, find: Callable[[int], int | None]
             return offset
         case Since(timestamp_ms):
             found = find(timestamp_ms)
+            # The record may have been written after the end was pinned.
             return extent.end if found is None else min(found, extent.end)
 
 
@@ -147,16 +154,19 @@ def _each(text: str, read: Callable[[int], Position]) -> dict[tuple[str, int], P
             for topic, rows in _by_topic(json.loads(text))
             for partition, number in rows.items()
         }
+    # RecursionError: JSON may be nested arbitrarily deep.
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise PositionError('write JSON by topic and partition, e.g. {"t": {"0": 17}}') from error
 
 
 def _by_topic(parsed: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for name, value in parsed.items():
+        # A number instead of an object is the short form without a topic.
         yield (name, value) if isinstance(value, dict) else (ANY_TOPIC, {name: value})
 
 
 def _whole(number: object) -> int:
+    # A bool is an int in Python, but not in JSON.
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{number!r} is no whole number")
     return number

@@ -10,8 +10,10 @@ _WIDTHS_MS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What one tier has of a partition; offsets are inclusive. ``first_ms`` and ``last_ms``: the
-    least and the greatest time, None where no record has one."""
+    """Share of a partition that is in one tier; offsets are inclusive.
+
+    ``first_ms`` and ``last_ms``: the least and the greatest time, None if no record has one.
+    """
 
     partition: int
     tier: str
@@ -36,8 +38,11 @@ class ReportPeriod:
 
 @dataclass(frozen=True, slots=True)
 class ReportFigures:
-    """All of a report. ``sizes``: rows by the next power of two of bytes of key and value;
-    ``keys``: the most frequent ones with about how many rows; ``distinct_keys``: about."""
+    """All figures of a report.
+
+    ``sizes``: rows by the next power of two of bytes of key and value. ``keys``: the most frequent
+    keys with approximate rows. ``distinct_keys``: an approximate number.
+    """
 
     topic: str
     held: tuple[Held, ...]
@@ -63,6 +68,7 @@ class ReportFigures:
         """
         found: dict[int, int] = {}
         for partition in sorted({share.partition for share in self.held}):
+            # Both tiers together, as the local share continues where the remote one ends.
             mine = [share for share in self.held if share.partition == partition]
             span = max(h.last_offset for h in mine) + 1 - min(h.first_offset for h in mine)
             found[partition] = span - sum(share.rows for share in mine)
@@ -71,6 +77,7 @@ class ReportFigures:
 
 def width_of(span_ms: int) -> int:
     """Return a conventional period length that gives at most PERIODS_MAX periods."""
+    # Beyond the longest width, the span is divided evenly.
     return next(
         (w for w in _WIDTHS_MS if span_ms // w < PERIODS_MAX), -(-span_ms // PERIODS_MAX) or 1
     )

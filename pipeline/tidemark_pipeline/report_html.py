@@ -1,4 +1,4 @@
-"""The figures of a topic as one file of HTML: no script, no address, nothing to fetch."""
+"""The figures of a topic as one HTML file, without scripts and external resources."""
 
 import datetime
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ Bars = Sequence[tuple[str, int]]
 
 
 def page(found: ReportFigures, when: str) -> str:
-    """``when``: the time at which it was counted, as text."""
+    """Return the page. ``when``: the time of the figures, as text."""
     title = f"Topic {found.topic}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -67,7 +67,8 @@ def _charts(found: ReportFigures) -> str:
 
 
 def _chart(title: str, bars: Bars, note: str) -> str:
-    """Bars from zero to the largest, each with its figure to be read."""
+    """Return bars from zero to the largest value, each with its figure as a tooltip."""
+    # All values may be 0.
     most = max(value for _, value in bars) or 1
     drawn = "".join(
         f'<rect x="{number}" y="{100 - 100 * value / most:.2f}" width="0.9" '
@@ -83,6 +84,7 @@ def _chart(title: str, bars: Bars, note: str) -> str:
 
 
 def _tables(found: ReportFigures) -> str:
+    # Keys, topics and tiers are data of users; the tables escape every cell.
     missing = found.missing()
     held = [
         (
@@ -96,6 +98,7 @@ def _tables(found: ReportFigures) -> str:
         )
         for share in found.held
     ]
+    # A table without rows is left out.
     return (
         _table(
             "What each tier has",
@@ -129,7 +132,7 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def shown(key: bytes) -> str:
-    """As text where it is some, else in hexadecimal digits; not all of a long one."""
+    """Return a key as text if it is printable, else in hexadecimal; long keys are truncated."""
     try:
         text = key.decode()
     except UnicodeDecodeError:
@@ -140,7 +143,7 @@ def shown(key: bytes) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the largest unit of which there is one."""
+    """Return a number of bytes in the largest unit that fits."""
     number, units = float(count), ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
     for unit in units[:-1]:
         if number < 1024:
@@ -150,7 +153,7 @@ def size(count: int) -> str:
 
 
 def duration(width_ms: int) -> str:
-    """Of a period."""
+    """Return the length of a period in words."""
     for unit, length_ms in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000)):
         if width_ms % length_ms == 0:
             count = width_ms // length_ms
@@ -159,6 +162,6 @@ def duration(width_ms: int) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """For people."""
+    """Return a time as text in UTC."""
     moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,13 +1,12 @@
 """Find every record of a batch in one pass of compiled code.
 
-A record of Kafka's format v2 is a chain of varints, so where one ends is known only after it was
-read: this cannot be vectorised with array expressions, and plain Python manages a tenth of a
-million records a second. numba compiles the loop to machine code; the rest of the decoder works
-on whole arrays.
+A record of Kafka's format v2 is a chain of varints, so its end is known only after it was read.
+Array expressions cannot vectorise this, and plain Python reads a tenth of a million records per
+second. numba compiles the loop to machine code; the rest of the decoder uses whole arrays.
 
 ``scan_records`` fills, for each record, positions relative to ``data``; a negative length is
-Kafka's null. It goes on where an earlier call ended, so that a table need not be as large as a
-batch. What is a record is what :mod:`tidemark.records.decode` takes for one.
+Kafka's null. It continues where an earlier call ended, so a table may be smaller than a batch. It
+accepts the same records as :mod:`tidemark.records.decode`.
 """
 
 from typing import Any
@@ -24,13 +23,13 @@ Longs = npt.NDArray[np.int64]
 
 #: Columns of the table that :func:`scan_records` fills.
 OFFSET_DELTA, TIMESTAMP_DELTA = 0, 1
-#: The length of each stands in the column behind.
+#: Starts of key and value; the column after each has the length.
 KEY_START, VALUE_START = 2, 4
 HEADERS_START, HEADERS_COUNT = 6, 7
 COLUMNS = 8
 
-#: Columns of what :func:`spread` is told of batches; APPEND_TIME is 1 where the batch's greatest
-#: timestamp is that of all its records.
+#: Columns of the batches that :func:`spread` receives. APPEND_TIME is 1 if all records have the
+#: batch's greatest timestamp.
 BASE_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME, LEADER_EPOCH = 0, 1, 2, 3, 4
 
 #: Beyond it a timestamp in microseconds exceeds 64 bits. Producers may send such a timestamp if the
@@ -38,7 +37,7 @@ BASE_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME, LEADER_EPOCH = 0, 1, 2,
 LATEST_MS = (2**63 - 1) // 1000
 
 
-#: Where ``scan_records`` ends that has met something else than a record.
+#: Result of ``scan_records`` for bytes that are no record.
 BROKEN = -1
 
 
@@ -50,6 +49,7 @@ def _copy(context: Any, out: Any, to: Any, data: Any, begin: Any, size: Any) -> 
     """
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        # The arguments are bare pointers here; the callers have checked the bounds.
         into = context.make_array(signature.args[0])(context, builder, given[0]).data
         source = context.make_array(signature.args[2])(context, builder, given[2]).data
         to_here, from_here = builder.gep(into, [given[1]]), builder.gep(source, [given[3]])
@@ -69,8 +69,10 @@ def _varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
     while position < end and shift < np.uint64(70):
         byte = np.uint64(data[position])
         position += 1
+        # Seven bits per byte, least significant first; a byte below 0x80 is the last one.
         raw |= (byte & np.uint64(0x7F)) << shift
         if byte < np.uint64(0x80):
+            # The lowest bit is the sign (zigzag).
             return int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))), position
         shift += np.uint64(7)
     return 0, -1
@@ -88,6 +90,7 @@ def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
         position += 1
         raw |= (byte & np.uint64(0x7F)) << shift
         if byte < np.uint64(0x80):
+            # Kafka drops the excess bits of a fifth byte, too.
             raw &= np.uint64(0xFFFFFFFF)
             return int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))), position
         shift += np.uint64(7)
@@ -101,6 +104,7 @@ def _sized(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
     The next position is -1 if the bytes do not end before ``end``.
     """
     size, start = _varint(data, position, end)
+    # A negative length is null and has no bytes.
     behind = start + max(size, 0)
     if start < 0 or behind > end:
         return 0, 0, -1
@@ -112,6 +116,7 @@ def _behind_headers(data: Bytes, position: int, end: int, count: int) -> int:
     """Return the position after ``count`` headers, or -1."""
     for _ in range(count):
         _, size, position = _sized(data, position, end)
+        # A header's key must not be null, but its value may be.
         if position < 0 or size < 0:
             return -1
         _, _, position = _sized(data, position, end)
@@ -127,6 +132,7 @@ def scan_records(data: Bytes, position: int, count: int, table: Longs) -> int:
     Returns the position of the next record, or BROKEN.
     """
     for row in range(count):
+        # A length is checked before it is used: data may come from a faulty client.
         length, position = _varint(data, position, len(data))
         if position < 0 or length < 1 or position + length > len(data):
             return BROKEN
@@ -138,6 +144,7 @@ def scan_records(data: Bytes, position: int, count: int, table: Longs) -> int:
         table[row, OFFSET_DELTA], position = _varint(data, position, end)
         if position < 0:
             return BROKEN
+        # Key and value have the same form: a length, then the bytes.
         for column in (KEY_START, VALUE_START):
             table[row, column], table[row, column + 1], position = _sized(data, position, end)
             if position < 0:
@@ -145,8 +152,10 @@ def scan_records(data: Bytes, position: int, count: int, table: Longs) -> int:
         headers, position = _varint(data, position, end)
         if position < 0 or headers < 0:
             return BROKEN
+        # Headers are only skipped here; scan_headers reads them if the query needs the column.
         table[row, HEADERS_START] = position
         table[row, HEADERS_COUNT] = headers
+        # A record must end exactly where its length says.
         if _behind_headers(data, position, end, headers) != end:
             return BROKEN
         position = end
@@ -163,14 +172,17 @@ def scan_batches(data: Bytes, starts: Longs, ends: Longs, counts: Longs, table: 
     """
     first = 0
     for batch in range(len(starts)):
+        # Each batch is scanned as a slice, so that no record can extend into the next batch.
         start = starts[batch]
         size = ends[batch] - start
         rows = table[first : first + counts[batch]]
         behind = scan_records(data[start : ends[batch]], 0, counts[batch], rows)
+        # Two results per batch: bytes that are no record, or bytes after the last record.
         if behind == BROKEN:
             return 2 * batch
         if behind != size:
             return 2 * batch + 1
+        # Positions become relative to the whole buffer.
         for row in range(counts[batch]):
             rows[row, KEY_START] += start
             rows[row, VALUE_START] += start
@@ -200,6 +212,7 @@ def spread(
     for batch in range(len(counts)):
         for _ in range(counts[batch]):
             offset = batches[batch, BASE_OFFSET] + table[row, OFFSET_DELTA]
+            # With LogAppendTime all records have the batch's greatest timestamp.
             stamp = batches[batch, MAX_TIMESTAMP]
             if batches[batch, APPEND_TIME] == 0:
                 base, delta = batches[batch, BASE_TIMESTAMP], table[row, TIMESTAMP_DELTA]
@@ -232,6 +245,7 @@ def measure(table: Longs, column: int, ends: Ints) -> tuple[int, int]:
     ends[0] = 0
     for row in range(len(table)):
         size = table[row, column + 1]
+        # A null takes no bytes; its start equals its end.
         if size < 0:
             nulls += 1
         else:
@@ -245,6 +259,7 @@ def gather(data: Bytes, table: Longs, column: int, ends: Ints, out: Bytes) -> No
     """Concatenate the measured pieces; ``column`` has the start of each."""
     for row in range(len(table)):
         size = ends[row + 1] - ends[row]
+        # The copy takes 64-bit numbers, but the array of ends has 32 bits.
         if size > 0:
             to = np.int64(ends[row])
             _copy(out, to, data, table[row, column], np.int64(size))  # type: ignore[call-arg]
@@ -259,6 +274,7 @@ def scan_headers(data: Bytes, table: Longs, spans: Longs) -> None:
     for row in range(len(table)):
         position = table[row, HEADERS_START]
         for _ in range(table[row, HEADERS_COUNT]):
+            # Key first, then value, each with its length in the next column.
             for column in (0, 2):
                 spans[found, column], spans[found, column + 1], position = _sized(
                     data, position, len(data)

@@ -1,8 +1,8 @@
-"""A job's options that say how it proves who it is to brokers, and who they are to it.
+"""Options about a job's identity towards brokers, and about trust in brokers.
 
 Names and values are Kafka's (``security.protocol`` and so on). Certificates are files, which must
-be there on every executor. What comes of it is a plain value that travels with a task; sockets are
-opened from it in :mod:`tidemark_pipeline.brokers`.
+exist on every executor. The result is a plain value that travels with a task;
+:mod:`tidemark_pipeline.brokers` opens sockets with it.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from tidemark.kafka_client.access import (
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
-#: Where a password is looked for that stands in no option.
+#: Environment variable with the password, if no option contains one.
 PASSWORD_VARIABLE = "TIDEMARK_SASL_PASSWORD"
 
 
@@ -27,15 +27,18 @@ class SecurityError(ValueError):
 
 
 def parse_access(given: Mapping[str, str], environment: Mapping[str, str]) -> KafkaAccess | None:
-    """From options without their prefix ``kafka.``; None where no broker is named. Raises
-    :class:`SecurityError`."""
+    """Parse options without their prefix ``kafka.``; None if no broker is named.
+
+    Raises :class:`SecurityError`.
+    """
     addresses = parse_bootstrap(given.get("bootstrap.servers", ""))
+    # Without brokers no login is needed, so its password may be missing.
     tls, login = parse_security(given, environment if addresses else None, "kafka.")
     return KafkaAccess(addresses, tls, login) if addresses else None
 
 
 def parse_bootstrap(text: str) -> tuple[str, ...]:
-    """Addresses, comma-separated. Raises :class:`SecurityError`."""
+    """Parse comma-separated addresses. Raises :class:`SecurityError`."""
     addresses = tuple(address.strip() for address in text.split(",") if address.strip())
     for address in addresses:
         try:
@@ -48,12 +51,16 @@ def parse_bootstrap(text: str) -> tuple[str, ...]:
 def parse_security(
     given: Mapping[str, str], environment: Mapping[str, str] | None, prefix: str
 ) -> tuple[Tls | None, Login | None]:
-    """``prefix``: of the options' names, for messages. ``environment`` None: nobody logs in. Raises
-    :class:`SecurityError`."""
+    """Return the TLS options and the login of a security protocol.
+
+    ``prefix``: of the options' names, for messages. ``environment`` None: no login is needed.
+    Raises :class:`SecurityError`.
+    """
     protocol = given.get("security.protocol", PLAINTEXT).upper()
     if protocol not in PROTOCOLS:
         raise SecurityError(f"{prefix}security.protocol is {protocol!r}: {', '.join(PROTOCOLS)}")
     tls = login = None
+    # Without a CA, the system's certificates are trusted.
     if protocol in {SSL, SASL_SSL}:
         ca, certificate, key = (
             given.get(f"ssl.{name}.location", "") for name in ("ca", "certificate", "key")
@@ -71,6 +78,7 @@ def _login(given: Mapping[str, str], environment: Mapping[str, str], prefix: str
             f"{prefix}sasl.mechanism is {mechanism!r}: {', '.join(PASSWORD_MECHANISMS)}"
         )
     name = given.get("sasl.username", "")
+    # An option is visible in Spark's plans, so the environment is the safer place.
     password = given.get("sasl.password") or environment.get(PASSWORD_VARIABLE, "")
     if not name or not password:
         raise SecurityError(

@@ -97,7 +97,7 @@ class ListedObjects:
     unknown_bytes: int = 0
 
     def add(self, info: ObjectInfo) -> None:
-        """Count an object."""
+        """Count an object that LIST returned."""
         self.objects += 1
         self.size_bytes += info.size_bytes
 
