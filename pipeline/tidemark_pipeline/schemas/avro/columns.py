@@ -1,4 +1,4 @@
-"""Slots into Arrow's arrays, a column at a time."""
+"""Conversion of slots into Arrow arrays, a column at a time."""
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +20,20 @@ from tidemark_pipeline.schemas.avro.layout import Layout, Leaf, ListOf, MapOf, S
 
 
 def arrow_type(columns: StructType) -> pa.DataType:
-    """As Spark's workers have it."""
+    """Return the Arrow type as Spark's workers have it."""
     return to_arrow_type(columns)
 
 
 def to_arrow(
     store: kernel.Store, data: kernel.Bytes, layout: Layout, wanted: pa.DataType
 ) -> pa.Array:
-    """The values of a layout. ``data``: what texts and bytes lie in."""
+    """Return the values of a layout as an array. ``data``: buffer of all texts and bytes."""
     first = store.base[layout.slot]
     entries = slice(first, first + store.size[layout.slot])
     there = store.there[entries]
     if isinstance(layout, Leaf):
         return _leaf(store, data, layout, entries, wanted)
+    # Structs, lists and maps share the validity buffer, and differ in their children.
     validity = _bits(there)
     if isinstance(layout, StructOf):
         children = [
@@ -43,6 +44,7 @@ def to_arrow(
     if isinstance(layout, ListOf):
         children = [to_arrow(store, data, layout.item, wanted.value_type)]
     else:
+        # A map is an Arrow list of key-value pairs.
         assert isinstance(layout, MapOf)
         pair = pa.struct([wanted.key_field, wanted.item_field])
         pairs = [
@@ -51,6 +53,7 @@ def to_arrow(
         ]
         pairs, lengths = _last_of_each_key(pairs, lengths)
         children = [pa.Array.from_buffers(pair, len(pairs[0]), [None], children=pairs)]
+    # Arrow stores the offsets of lists instead of their lengths.
     buffers = [validity, pa.py_buffer(_offsets(lengths))]
     return pa.Array.from_buffers(wanted, len(there), buffers, children=children)
 
@@ -58,9 +61,10 @@ def to_arrow(
 def _last_of_each_key(
     pairs: list[pa.Array], lengths: kernel.Longs
 ) -> tuple[list[pa.Array], kernel.Longs]:
-    """Keep only the last entry of each repeated key; ``lengths``: entries of each map.
+    """Keep only the last entry of each repeated key. ``lengths``: entries of each map.
 
-    Avro allows repeated keys. Arrow and Spark do not, but do not check them either."""
+    Avro allows repeated keys. Arrow and Spark do not, and they do not check either.
+    """
     keys, values = pairs
     if not len(keys):
         return pairs, lengths
@@ -71,6 +75,7 @@ def _last_of_each_key(
     _, behind_last = np.unique(of_map[::-1], return_index=True)
     if len(behind_last) == len(keys):
         return pairs, lengths
+    # Sorted into the original order, in which the entries of each map are consecutive.
     kept = np.sort(len(keys) - 1 - behind_last)
     counts = np.bincount(rows[kept], minlength=len(lengths)).astype(np.int64)
     return [keys.take(pa.array(kept)), values.take(pa.array(kept))], counts
@@ -80,14 +85,18 @@ def _leaf(
     store: kernel.Store, data: kernel.Bytes, layout: Leaf, entries: slice, wanted: pa.DataType
 ) -> pa.Array:
     low, high = store.low[entries], store.high[entries]
+    # Two words per entry: a position and a length for bytes, both halves for decimals, else a
+    # value.
     validity = _bits(store.there[entries])
     match layout.type:
         case StringType() | BinaryType():
+            # Texts are copied from the records into one buffer, as Arrow stores them without gaps.
             offsets = _offsets(high)
             out = np.empty(int(offsets[-1]), dtype=np.uint8)
             kernel.gather(data, low, offsets, out)
             buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
         case DecimalType():
+            # Arrow stores a decimal in 16 bytes, the low word first.
             words = np.empty((len(low), 2), dtype=np.int64)
             words[:, 0], words[:, 1] = low, high
             buffers = [validity, pa.py_buffer(words)]
@@ -96,12 +105,14 @@ def _leaf(
         case DoubleType():
             buffers = [validity, pa.py_buffer(low.copy())]
         case FloatType():
+            # A double beyond a float becomes infinity, without numpy's warning.
             with np.errstate(over="ignore"):
                 singles = low.view(np.float64).astype(np.float32)
             buffers = [validity, pa.py_buffer(singles)]
         case IntegerType() | DateType():
             buffers = [validity, pa.py_buffer(low.astype(np.int32))]
         case _:
+            # Copied, as the slice belongs to the store of all slots.
             buffers = [validity, pa.py_buffer(low.copy())]
     return pa.Array.from_buffers(wanted, len(low), buffers)
 
@@ -112,6 +123,7 @@ def _bits(there: kernel.Bytes) -> pa.Buffer:
 
 def _offsets(lengths: kernel.Longs) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
     ends = np.cumsum(lengths, dtype=np.int64)
+    # Arrow's offsets have 32 bits.
     if len(ends) and ends[-1] > np.iinfo(np.int32).max:
         raise OverflowError("one Arrow batch would have more than 2 GiB in a column")
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)

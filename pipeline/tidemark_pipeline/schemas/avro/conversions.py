@@ -1,5 +1,7 @@
-"""Which columns a value of Avro's fits, and what becomes of it on the way: as Avro's schema
-resolution widens it, and as its logical type says."""
+"""Conversions of Avro values to columns.
+
+They follow Avro's schema resolution, which widens numbers, and the logical types.
+"""
 
 from pyspark.sql.types import (
     BinaryType,
@@ -24,14 +26,17 @@ _WIDTHS: dict[type[DataType], int] = {IntegerType: 0, LongType: 1, FloatType: 2,
 
 
 def conversion(writer: Schema, wanted: DataType) -> int | None:
-    """How a value goes into a column of a type; None where it does not."""
+    """Return the conversion of a writer's value to a column's type, None if they do not fit."""
     if writer.logical == "decimal":
         if isinstance(wanted, DecimalType):
+            # Another scale would need rounding, or digits that the value does not have.
             if wanted.scale != writer.scale:
                 return None
             return kernel.TO_DECIMAL + wanted.precision
         return kernel.AS_IS if isinstance(wanted, BinaryType) else None
     if writer.kind == "long" and writer.logical:
+        # A local timestamp has no time zone, so only TIMESTAMP_NTZ fits. A plain long takes the raw
+        # number.
         local = writer.logical.startswith("local-")
         if isinstance(wanted, TimestampNTZType if local else TimestampType):
             return kernel.MILLIS if writer.logical.endswith("millis") else kernel.MICROS
@@ -41,11 +46,13 @@ def conversion(writer: Schema, wanted: DataType) -> int | None:
             return kernel.DAYS
         return kernel.AS_IS if isinstance(wanted, IntegerType) else None
     if writer.kind in _NUMBERS:
+        # A number only goes to a column that is at least as wide.
         width = _WIDTHS.get(type(wanted))
         if width is None or width < _NUMBERS[writer.kind]:
             return None
         whole = _NUMBERS[writer.kind] < 2
         return kernel.TO_DOUBLE if whole and width >= 2 else kernel.AS_IS
+    # Text is checked for UTF-8. Strings also fit binary columns, where no check is needed.
     if writer.kind in {"string", "bytes"} and isinstance(wanted, StringType):
         return kernel.TEXT
     fits = {

@@ -1,4 +1,4 @@
-"""Records of Avro into Arrow: so many at a time that what they unpack to is bounded."""
+"""Decode Avro records into Arrow, in pieces of limited size."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tidemark_pipeline.schemas.avro.program import Compiled, compile_program
 from tidemark_pipeline.schemas.avro.schema import Schema
 from tidemark_pipeline.schemas.values.decoder_results import Piece, reasons
 
-#: In the slots (17 bytes each) when a piece ends.
+#: Entries in all slots (17 bytes each) at which a piece ends.
 ENTRIES_MAX = 4_000_000
 _ROOM_LEAST = 64
 _WHY = {
@@ -31,20 +31,25 @@ _WHY = {
 
 
 class AvroDecoder:
-    """Records of one writer's schema, as rows with the columns of a table."""
+    """Decoder of records of one writer's schema into the columns of a table."""
 
     def __init__(self, writer: Schema, columns: StructType, reader: Schema | None = None) -> None:
-        """Raises SchemaRefused where the schema does not fit the columns."""
+        """Compile the schemas.
+
+        Raises SchemaRefused if the writer's schema does not fit the columns.
+        """
         self._compiled: Compiled = compile_program(writer, columns, reader)
         self._wanted = arrow_type(columns)
-        #: Of a slot within a list, by record; as it was needed so far.
+        #: Entries per record of each slot within a list, as the records so far needed.
         self._each = np.full(len(self._compiled.in_list), 2.0)
 
     def decode(
         self, data: kernel.Bytes, starts: kernel.Longs, ends: kernel.Longs
     ) -> Iterator[Piece]:
-        """Pieces of the records ``data[starts[i]:ends[i]]``, which are all of them in the end."""
+        """Yield all records ``data[starts[i]:ends[i]]`` in pieces."""
         compiled = self._compiled
+        # Defaults and symbols follow the records, so that the kernel reads them from the same
+        # buffer.
         if compiled.behind:
             behind = np.frombuffer(compiled.behind, dtype=np.uint8)
             data, place = np.concatenate((data, behind)), len(data)
@@ -54,6 +59,7 @@ class AvroDecoder:
         failures = np.zeros((len(starts), 2), dtype=np.int64)
         first = 0
         while first < len(starts):
+            # One piece: the kernel stops at the limit of entries, or when a slot is full.
             store = self._store(len(starts) - first)
             done = first
             while True:
@@ -62,9 +68,11 @@ class AvroDecoder:
                 )
                 if full < 0:
                     break
+                # Enlarge the full slot and continue. Later stores start with the larger size.
                 store = _larger(store, full)
                 self._each = np.maximum(self._each, store.room / (len(starts) - first))
             values = to_arrow(store, data, compiled.layout, self._wanted)
+            # Records that failed are null. Their codes become messages with the field's path.
             codes = failures[first:done]
             failed = np.flatnonzero(codes[:, 0]).tolist()
             why = {place: self._why(*codes[place].tolist()) for place in failed}
@@ -73,6 +81,7 @@ class AvroDecoder:
 
     def _store(self, records: int) -> kernel.Store:
         within = np.array(self._compiled.in_list)
+        # A slot outside lists has one entry per record at most.
         room = np.where(within, records * self._each + _ROOM_LEAST, records)
         return _with_room(room.astype(np.int64))
 
@@ -98,8 +107,9 @@ def _with_room(room: kernel.Longs) -> kernel.Store:
 
 
 def _larger(store: kernel.Store, slot: int) -> kernel.Store:
-    """With more room in this slot, and in others that are half full."""
+    """Return a copy of the store with more room in this slot, and in all that are half full."""
     room = np.where(store.reached * 2 > store.room, store.room * 2, store.room)
+    # Doubling limits the number of copies to the logarithm of the size.
     room[slot] = store.room[slot] * 2
     made = _with_room(room)
     for stack in range(len(room)):

@@ -1,4 +1,7 @@
-"""A field's default, which a schema has as JSON, as Avro's bytes: so it is read as any value is."""
+"""Encoding of a field's default, which the schema has as JSON, as Avro's bytes.
+
+The kernel then reads defaults in the same way as values of records.
+"""
 
 import struct
 from typing import Any
@@ -10,8 +13,11 @@ _MASK = (1 << 64) - 1
 
 
 def encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
-    """Append it to ``out``. Raises TypeError, ValueError, KeyError, AttributeError or OverflowError
-    where it does not fit the schema."""
+    """Append a default to ``out``.
+
+    Raises TypeError, ValueError, KeyError, AttributeError or OverflowError if it does not fit the
+    schema.
+    """
     kind = schema.kind
     if kind == "null":
         if value is not None:
@@ -21,6 +27,7 @@ def encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
             raise TypeError
         out.append(value)
     elif kind in {"int", "long"}:
+        # True and false are numbers in Python, so they are excluded.
         if isinstance(value, bool) or value != int(value):
             raise TypeError
         _encode_long(int(value), out)
@@ -29,6 +36,7 @@ def encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
             raise TypeError
         out += struct.pack("<f" if kind == "float" else "<d", float(value))
     elif kind in {"bytes", "fixed", "string"}:
+        # Avro writes bytes in JSON as characters U+0000 to U+00FF.
         data = value.encode("utf-8" if kind == "string" else "iso-8859-1")
         if kind == "fixed":
             if len(data) != schema.size:
@@ -39,16 +47,19 @@ def encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
     elif kind == "enum":
         _encode_long(schema.symbols.index(value), out)
     elif kind == "union":
+        # The default of a union belongs to its first branch.
         _encode_long(0, out)
         encode(value, schema.branches[0], out)
     elif kind == "record":
         for field in schema.fields:
+            # A field that the record's default omits has its own default.
             if field.name not in value and not field.has_default:
                 raise KeyError(field.name)
             encode(value.get(field.name, field.default), field.schema, out)
     else:
         assert schema.items is not None
         items = value.items() if kind == "map" else ((None, item) for item in value)
+        # Items are one block, preceded by their number and followed by a block of zero items.
         if len(value):
             _encode_long(len(value), out)
         for key, item in items:
@@ -61,6 +72,7 @@ def encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
 def _encode_long(value: int, out: bytearray) -> None:
     if not -_SIGN <= value < _SIGN:
         raise OverflowError
+    # Zigzag: numbers close to zero take few bytes, whatever their sign.
     raw = (value << 1) ^ (value >> 63)
     raw &= _MASK
     while raw >= 0x80:

@@ -24,6 +24,7 @@ def signature(schema: Schema) -> str:
 def _signature(schema: Schema, within: list[Schema], counter: Iterator[int]) -> str:
     if next(counter) > UNFOLDED_MAX:
         raise SchemaRefused(f"the schema comes to more than {UNFOLDED_MAX} types")
+    # A reference to an outer type is written as its distance, so that names do not matter.
     for distance, outer in enumerate(reversed(within)):
         if outer is schema:  # a type that contains itself
             return f"^{distance}"

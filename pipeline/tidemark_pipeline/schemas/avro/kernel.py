@@ -1,13 +1,13 @@
-"""Avro's bytes into slots, in one pass of compiled code.
+"""Read Avro's bytes into slots, in one pass of compiled code.
 
-The format is a chain of varints without any marks, so it can only be read value by value; plain
-Python reads a hundred thousand small records a second, and the libraries there are crash on a
-record that is nested deep enough. This walks a program (:mod:`~.program`) over each record: a node
-says how a value of the writer's schema is read and which slot it goes to, if any.
+The format is a chain of varints without markers, so values must be read one by one. Plain Python
+reads about a hundred thousand small records a second, and available libraries crash on deeply
+nested records. The kernel runs a program (:mod:`~.program`) on each record. Each node defines how a
+value of the writer's schema is read, and its slot, if any.
 
-Nothing in a record is believed. Lengths and counts are held against the bytes that are left,
-numbers against their types, text against UTF-8, depth against a limit, and entries against the
-bytes that they were made of. A record that does not hold leaves nothing in the slots but a null.
+No part of a record is trusted. Lengths and counts are checked against the remaining bytes, numbers
+against their types, text against UTF-8, depth against a limit, and the number of entries against
+the record's size. An invalid record leaves only a null in the slots.
 """
 
 from typing import NamedTuple
@@ -19,32 +19,35 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
 
-#: What a node reads: first what begins with a varint; then nothing, for the record has no such
-#: field; then what has parts, of which a default stands behind the records.
+#: Operation of a node. In this order: values that start with a varint; nulls and missing fields,
+#: which take no bytes; values with parts, and defaults, which follow the records; then the others.
 (LONG, INT, ENUM, STRING, BYTES, UNION, NULL, MISSING, ARRAY, MAP, RECORD, DEFAULT, REFUSED,
  BOOLEAN, FIXED, FLOAT, DOUBLE) = range(17)  # fmt: skip
-#: Columns of a node. ``KIDS``, ``COUNT``: a stretch of ``KernelProgram.kids``; ``NULLS``,
-#: ``NULLS_COUNT`` of ``KernelProgram.nulls``, the slots that a null goes to. ``SIZE``: of a fixed;
-#: a default's place.
+#: Columns of a node. ``KIDS``, ``COUNT``: a range of ``KernelProgram.kids``. ``NULLS``,
+#: ``NULLS_COUNT``: a range of ``KernelProgram.nulls``, the slots that a null goes to. ``SIZE``:
+#: size of a fixed, or position of a default.
 OP, SLOT, KIDS, COUNT, NULLS, NULLS_COUNT, SIZE, CONVERT = range(8)
 NODE = 8
-#: What a value becomes on its way into the slot; of a decimal its digits are added.
+#: Conversion of a value for its slot. A decimal's number of digits is added to ``TO_DECIMAL``.
 AS_IS, TO_DOUBLE, DAYS, MICROS, MILLIS, TEXT, TO_DECIMAL = range(7)
-#: The root is the first node.
+#: Position of the root node.
 ROOT = 0
 
-#: Why a record ends: negative, where else the next position would be.
+#: Reasons for the end of a record: negative, in place of the next position.
 FULL = -1
 (ENDS, OVERLONG, RANGE, NO_BOOLEAN, NO_TEXT, NO_BRANCH, NO_SYMBOL, NO_COUNT, DEEP, UNFIT, LARGE,
  DIGITS, LEFT) = range(-2, -15, -1)  # fmt: skip
 DEPTH_MAX = 100
-#: Of a record: so many entries, and so many for each byte.
+#: Limit of a record's entries: a base, and a number for each byte.
 ENTRIES_LEAST, ENTRIES_PER_BYTE = 65_536, 16
 
 
 class KernelProgram(NamedTuple):
-    """``limits``: by digits the two words (high, low) of a decimal's bound. ``behind``: where, in
-    the bytes, defaults and symbols begin."""
+    """Program in the form that the kernel runs.
+
+    ``limits``: by number of digits the two words (high, low) of a decimal's bound. ``behind``:
+    position of the defaults and symbols in the buffer.
+    """
 
     nodes: Longs
     kids: Longs
@@ -54,8 +57,11 @@ class KernelProgram(NamedTuple):
 
 
 class Store(NamedTuple):
-    """The slots, one behind the other: where each begins, how many entries there is room for, how
-    many it has, and had when one was full. ``frames``: the stack."""
+    """All slots in consecutive ranges.
+
+    ``base``: start of each slot. ``room``: its capacity. ``size``: its number of entries.
+    ``reached``: the sizes when a slot was full. ``frames``: the stack.
+    """
 
     low: Longs
     high: Longs
@@ -70,14 +76,14 @@ class Store(NamedTuple):
 #: Columns of a frame.
 NODE_OF, NEXT, LEFT_OF, ITEMS = range(4)
 FRAME = 4
-#: From the year 1 to the year 9999, in days since 1970: Spark's dates and times are no others.
+#: Years 1 to 9999 in days since 1970, the range of Spark's dates and times.
 _DAYS_LEAST, _DAYS_END = -719_162, 2_932_897
 _DAY_MS = 86_400_000
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _long(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """(value, next position): a zigzag varint of 64 bits."""
+    """Read a zigzag varint of 64 bits and return (value, next position)."""
     raw = np.uint64(0)
     shift = np.uint64(0)
     while True:
@@ -85,6 +91,7 @@ def _long(data: Bytes, position: int, end: int) -> tuple[int, int]:
             return 0, ENDS
         byte = np.uint64(data[position])
         position += 1
+        # The tenth byte has one bit left of the 64.
         if shift == np.uint64(63) and byte > np.uint64(1):
             return 0, OVERLONG
         raw |= (byte & np.uint64(0x7F)) << shift
@@ -95,12 +102,14 @@ def _long(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @numba.njit(cache=True, nogil=True)
 def _is_text(data: Bytes, position: int, end: int) -> bool:
-    """Is it UTF-8 (RFC 3629)?"""
+    """Return whether the bytes are UTF-8 (RFC 3629)."""
     while position < end:
         first = data[position]
         position += 1
         if first < 0x80:
             continue
+        # The first byte gives the length and the range of the second one. The ranges exclude
+        # overlong forms, surrogates and code points above U+10FFFF.
         if 0xC2 <= first <= 0xDF:
             more, low, high = 1, 0x80, 0xBF
         elif 0xE0 <= first <= 0xEF:
@@ -115,6 +124,7 @@ def _is_text(data: Bytes, position: int, end: int) -> bool:
             return False
         if position + more > end or not low <= data[position] <= high:
             return False
+        # All further bytes are continuation bytes.
         for at in range(position + 1, position + more):
             if data[at] & 0xC0 != 0x80:
                 return False
@@ -126,10 +136,13 @@ def _is_text(data: Bytes, position: int, end: int) -> bool:
 def _decimal(
     data: Bytes, start: int, end: int, bound: npt.NDArray[np.uint64]
 ) -> tuple[int, int, bool]:
-    """(low, high, fits) of a number in two's complement, high byte first; whether its absolute
-    value is below the bound (high, low)."""
+    """Return (low, high, fits) of a big-endian number in two's complement.
+
+    ``fits``: its absolute value is below the bound (high, low).
+    """
     negative = end > start and data[start] >= 0x80
     fill = np.uint8(0xFF) if negative else np.uint8(0)
+    # Remove sign bytes, until 16 bytes are left. A number that needs more does not fit.
     while end - start > 16:
         if data[start] != fill:
             return 0, 0, False
@@ -138,9 +151,11 @@ def _decimal(
             return 0, 0, False
     high = np.uint64(0xFFFFFFFFFFFFFFFF) if negative else np.uint64(0)
     low = high
+    # Shift the bytes into two words of 64 bits.
     for at in range(start, end):
         high = (high << np.uint64(8)) | (low >> np.uint64(56))
         low = (low << np.uint64(8)) | np.uint64(data[at])
+    # Negate into an absolute value, with the carry from the low to the high word.
     upper, lower = high, low
     if negative:
         lower = ~lower + np.uint64(1)
@@ -153,9 +168,12 @@ def _decimal(
 def _read(  # noqa: PLR0912, PLR0915
     program: KernelProgram, store: Store, data: Bytes, position: int, end: int, most: int
 ) -> tuple[int, int]:
-    """Read one value at the root; the next position, or why there is none, and the node. A frame of
-    the stack is a node of which there is more to read: its next kid, and of items how many are left
-    and how many there were; of a default where the record goes on."""
+    """Read one record, and return the next position or a reason, and the node.
+
+    A frame of the stack is a node with parts that are still to read: its next kid, and for items
+    the number left and the total. The frame of a default contains the position at which the record
+    continues.
+    """
     nodes, kids, nulls = program.nodes, program.kids, program.nulls
     low, high, there = store.low, store.high, store.there
     base, room, sizes = store.base, store.room, store.size
@@ -165,7 +183,7 @@ def _read(  # noqa: PLR0912, PLR0915
     node = ROOT
     first_end = end
     while True:
-        # One instruction.
+        # Read one value. The varint is inlined, as it is the most frequent operation.
         op, slot = nodes[node, OP], nodes[node, SLOT]
         one, two, is_there = 0, 0, 1
         if op <= UNION:  # what begins with a varint: LONG, INT, UNION, ENUM, STRING, BYTES
@@ -182,12 +200,14 @@ def _read(  # noqa: PLR0912, PLR0915
                     break
                 shift += np.uint64(7)
             one = int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)))
+            # A union is replaced by its branch. It has no entry of its own.
             if op == UNION:
                 if one < 0 or one >= nodes[node, COUNT]:
                     return NO_BRANCH, node
                 node = kids[nodes[node, KIDS] + one]
                 continue
             convert = nodes[node, CONVERT]
+            # Whole numbers are checked against the ranges of the writer's type and of the column.
             if op <= INT:
                 if op == INT and (one < -(2**31) or one >= 2**31):
                     return RANGE, node
@@ -204,6 +224,7 @@ def _read(  # noqa: PLR0912, PLR0915
                     one < _DAYS_LEAST * _DAY_MS * 1000 or one >= _DAYS_END * _DAY_MS * 1000
                 ):
                     return RANGE, node
+            # An enum's text is among the symbols behind the records.
             elif op == ENUM:
                 if one < 0 or one >= nodes[node, COUNT]:
                     return NO_SYMBOL, node
@@ -211,6 +232,8 @@ def _read(  # noqa: PLR0912, PLR0915
                 if slot >= 0:
                     one, two = program.behind + kids[at], kids[at + 1]
             else:
+                # Bytes and strings keep their position. The text is copied when the column is
+                # built.
                 if one < 0 or one > end - position:
                     return ENDS, node
                 two, one = one, position
@@ -223,7 +246,7 @@ def _read(  # noqa: PLR0912, PLR0915
                     )
                     if not fits:
                         return DIGITS, node
-        elif op <= MISSING:  # NULL, MISSING
+        elif op <= MISSING:  # NULL, MISSING: an entry without a value in all slots of the column.
             for at in range(nodes[node, NULLS], nodes[node, NULLS] + nodes[node, NULLS_COUNT]):
                 into = nulls[at]
                 if sizes[into] >= room[into]:
@@ -233,7 +256,7 @@ def _read(  # noqa: PLR0912, PLR0915
                 sizes[into] += 1
                 entries += 1
             slot = -1
-        elif op <= DEFAULT:  # ARRAY, MAP, RECORD, DEFAULT: there is more
+        elif op <= DEFAULT:  # ARRAY, MAP, RECORD, DEFAULT: push a frame for the parts.
             if depth + 1 >= DEPTH_MAX:
                 return DEEP, node
             depth += 1
@@ -241,11 +264,14 @@ def _read(  # noqa: PLR0912, PLR0915
             frames[depth, NEXT] = nodes[node, KIDS]
             frames[depth, LEFT_OF] = 0
             frames[depth, ITEMS] = 0
+            # A default is read from its position behind the records, and then the record continues.
             if op == DEFAULT:
                 frames[depth, LEFT_OF] = position
                 position, end = program.behind + nodes[node, SIZE], len(data)
+            # A record's own entry is written now, that of a list after its items are counted.
             if op != RECORD:
                 slot = -1
+        # The writer's branch fits no column.
         elif op == REFUSED:
             return UNFIT, node
         elif op == BOOLEAN:
@@ -270,6 +296,7 @@ def _read(  # noqa: PLR0912, PLR0915
             size = 8 if op == DOUBLE else 4
             if size > end - position:
                 return ENDS, node
+            # Avro encodes floating-point numbers in little-endian order.
             raw = np.uint64(0)
             for at in range(size):
                 raw |= np.uint64(data[position + at]) << np.uint64(8 * at)
@@ -277,6 +304,7 @@ def _read(  # noqa: PLR0912, PLR0915
             if op == FLOAT:
                 raw = np.float64(np.uint32(raw).view(np.float32)).view(np.uint64)
             one = int(np.int64(raw))
+        # Append the value to its slot.
         if slot >= 0:
             if sizes[slot] >= room[slot]:
                 return FULL, slot
@@ -284,8 +312,9 @@ def _read(  # noqa: PLR0912, PLR0915
             low[place], high[place], there[place] = one, two, is_there
             sizes[slot] += 1
             entries += 1
-        # The next node.
+        # Find the next node: a further part of the innermost frame, or of those around it.
         while True:
+            # The record is complete. Bytes behind it mean that the schema does not match.
             if depth < 0:
                 return (position, node) if position == first_end else (LEFT, ROOT)
             node = frames[depth, NODE_OF]
@@ -297,16 +326,18 @@ def _read(  # noqa: PLR0912, PLR0915
                 frames[depth, NEXT] = at + 1
                 node = kids[at]
                 break
+            # Return from a default to the record, or repeat the parts for the next item.
             if op == DEFAULT:
                 position, end = frames[depth, LEFT_OF], first_end
             elif op != RECORD:
                 frames[depth, NEXT] = nodes[node, KIDS]
+                # Items with entries but few bytes are limited by the record's budget.
                 if entries > most:
                     return LARGE, node
                 if frames[depth, LEFT_OF] > 1:
                     frames[depth, LEFT_OF] -= 1
                     continue
-                # A block of items, or the end of them.
+                # Next block of items. A negative count is followed by the block's size in bytes.
                 block, position = _long(data, position, end)
                 if position >= 0 and block < 0:
                     size, position = _long(data, position, end)
@@ -315,13 +346,14 @@ def _read(  # noqa: PLR0912, PLR0915
                     block = -block
                 if position < 0:
                     return position, node
-                # Of each item at least one byte is left.
+                # Each item has at least one byte, which the schema's check guarantees.
                 if block > end - position:
                     return NO_COUNT, node
                 if block > 0:
                     frames[depth, LEFT_OF] = block
                     frames[depth, ITEMS] += block
                     continue
+                # A block of size zero ends the items: append their number to the list's slot.
                 into = nodes[node, SLOT]
                 if into >= 0:
                     if sizes[into] >= room[into]:
@@ -344,15 +376,18 @@ def read_records(
     entries_max: int,
     failures: Longs,
 ) -> tuple[int, int]:
-    """Read the records ``data[starts[i]:ends[i]]`` from ``first`` on, until the slots have more
-    than ``entries_max`` entries. ``failures`` gets why each failed and at which node; zeros where
-    it did not. Returns the next record, and the slot that has no room for it, -1 where that is not
-    why."""
+    """Read the records ``data[starts[i]:ends[i]]``, beginning with ``first``.
+
+    The function ends when the slots have more than ``entries_max`` entries, or a slot is full. It
+    writes each record's reason and node to ``failures``, zeros for a valid record. Returns the next
+    record, and the full slot or -1.
+    """
     sizes = store.size
     before = np.empty_like(sizes)
     first_null = program.nodes[ROOT, NULLS]
     root_nulls = program.nulls[first_null : first_null + program.nodes[ROOT, NULLS_COUNT]]
     for record in range(first, len(starts)):
+        # A single record is read even if it exceeds the limit of a piece.
         if record > first and sizes.sum() > entries_max:
             return record, -1
         before[:] = sizes
@@ -360,11 +395,13 @@ def read_records(
         code, node = _read(program, store, data, starts[record], ends[record], most)
         if code >= 0:
             continue
+        # A full slot ends the call. The caller enlarges the store and repeats the record.
         if code == FULL:
             store.reached[:] = sizes
         sizes[:] = before
         if code == FULL:
             return record, node
+        # An invalid record is rolled back, and all columns get a null in its place.
         for slot in root_nulls:
             if sizes[slot] >= store.room[slot]:
                 store.reached[:] = sizes
@@ -379,7 +416,7 @@ def read_records(
 
 @numba.njit(cache=True, nogil=True)
 def gather(data: Bytes, starts: Longs, offsets: npt.NDArray[np.int32], out: Bytes) -> None:
-    """Copy the pieces of ``data`` from ``starts`` on to between ``offsets`` of ``out``."""
+    """Copy the pieces of ``data`` at ``starts`` to the ranges of ``out`` between ``offsets``."""
     for row in range(len(starts)):
         begin, target = starts[row], offsets[row]
         size = offsets[row + 1] - target

@@ -1,8 +1,8 @@
-"""Where the parts of a value go: a slot for each column, and what becomes of it in Arrow.
+"""Layout of a value: one slot for each column, and the Arrow type that is built from it.
 
-A slot takes one entry after the other: two words and whether it is there. What they mean is the
-column's affair: a number, where bytes lie, how many items a list has. Lists have their items behind
-one another in a slot of the items' own, as Arrow has them.
+A slot contains entries in order: two words, and whether the value is present. The column's type
+defines the words: a number, the position of bytes, or the number of a list's items. The items of
+all lists are consecutive in a slot of their own, as in Arrow.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """The slot has how many items there are."""
+    """List: the slot contains the number of items."""
 
     slot: int
     item: "Layout"
@@ -29,7 +29,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """Likewise."""
+    """Map: the slot contains the number of entries."""
 
     slot: int
     key: Leaf
@@ -38,7 +38,7 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class StructOf:
-    """The slot has only whether it is there."""
+    """Struct: the slot contains only whether the value is present."""
 
     slot: int
     fields: "tuple[tuple[str, Layout], ...]"
@@ -48,13 +48,16 @@ Layout = Leaf | ListOf | MapOf | StructOf
 
 
 class Slots:
-    """Gives them out. ``in_list``: of each, whether a value may have several entries in it."""
+    """Allocator of slots.
+
+    ``in_list``: for each slot, whether one record may have several entries.
+    """
 
     def __init__(self) -> None:
         self.in_list: list[bool] = []
 
     def layout(self, wanted: DataType, *, in_list: bool = False) -> Layout:
-        """For values of a type."""
+        """Return the layout of a type's values."""
         slot = self._next(in_list)
         if isinstance(wanted, StructType):
             fields = ((f.name, self.layout(f.dataType, in_list=in_list)) for f in wanted)
@@ -62,6 +65,7 @@ class Slots:
         if isinstance(wanted, ArrayType):
             return ListOf(slot, self.layout(wanted.elementType, in_list=True))
         if isinstance(wanted, MapType):
+            # A map's keys and values repeat, even outside a list.
             key = Leaf(self._next(True), wanted.keyType)
             return MapOf(slot, key, self.layout(wanted.valueType, in_list=True))
         return Leaf(slot, wanted)
@@ -72,7 +76,7 @@ class Slots:
 
 
 def null_slots(layout: Layout) -> Iterator[int]:
-    """Those that get an entry where the value is null: of a list only its own."""
+    """Yield the slots that get an entry if the value is null: of a list only its own."""
     yield layout.slot
     if isinstance(layout, StructOf):
         for _, field in layout.fields:

@@ -1,10 +1,9 @@
-"""How records of a writer's schema become rows with given columns: what the kernel runs.
+"""Compile a writer's schema and a table's columns into a program for the kernel.
 
-The columns are the table's. A field of the record goes to the column of its name, or of a name that
-the reader's schema has it as an alias of; numbers are widened as Avro's schema resolution has it. A
-column that the record has no field for gets the reader's default, else null. What has no column is
-read over. A type that fits no column refuses the schema; where it is one branch of several only
-records that have it.
+A field goes to the column of its name, or of a name that the reader's schema gives as its alias.
+Numbers are widened as in Avro's schema resolution. A column without a field gets the reader's
+default, else null. A field without a column is skipped. A type that fits no column refuses the
+schema; in a union of several types it refuses only the records with that branch.
 """
 
 from collections.abc import Sequence
@@ -51,8 +50,11 @@ _OPS = {
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """``behind``: bytes that are to stand behind the records. ``paths``: of each node, for
-    messages; ``unfit``: why one refuses its records."""
+    """A compiled program.
+
+    ``behind``: bytes that follow the records. ``paths``: path of each node for messages. ``unfit``:
+    for each node that refuses its records, the reason.
+    """
 
     nodes: kernel.Longs
     kids: kernel.Longs
@@ -64,7 +66,7 @@ class Compiled:
     unfit: dict[int, str]
 
     def at(self, behind: int) -> kernel.KernelProgram:
-        """To run where the defaults stand at ``behind``."""
+        """Return the program for a buffer in which ``behind`` starts at this position."""
         return kernel.KernelProgram(self.nodes, self.kids, self.nulls, _LIMITS, behind)
 
 
@@ -77,10 +79,10 @@ _LIMITS = _limits()
 
 
 def compile_program(writer: Schema, columns: StructType, reader: Schema | None) -> Compiled:
-    """Raises :class:`SchemaRefused` where the writer's schema does not fit the columns."""
+    """Compile a program. Raises :class:`SchemaRefused` if the writer's schema does not fit."""
     try:
         return _Compiler().program(writer, columns, reader)
-    except RecursionError as error:  # of names, one within the other by the thousand
+    except RecursionError as error:  # Named types may be nested thousands deep.
         raise SchemaRefused("the record's schema is nested too deep") from error
 
 
@@ -112,8 +114,9 @@ class _Compiler:
         )
 
     def _root(self, writer: Schema, layout: StructOf, reader: Schema | None) -> int:
-        """A record, or one value in a column of its own."""
+        """Compile the root: a record, or another value in a column of its own."""
         is_record = writer.kind == "record" or (
+            # A nullable record counts as a record, as in the schema's columns.
             writer.kind == "union" and [b.kind for b in _present(writer)] == ["record"]
         )
         if is_record:
@@ -125,12 +128,14 @@ class _Compiler:
             else self._missing(child, name)
             for name, child in layout.fields
         ]
+        # Without this column all records would become rows of nulls.
         if VALUE not in dict(layout.fields):
             raise SchemaRefused(f"the record's schema is {writer.name}, and no record")
         self._kids(node, kids)
         return node
 
     def _node(self, op: int, layout: Layout | None, path: str) -> int:
+        # A recursive schema expands with the columns, so the number of nodes is limited.
         if len(self.nodes) >= _NODES_MAX:
             raise SchemaRefused("the schema is too large")
         row = [0] * kernel.NODE
@@ -152,11 +157,14 @@ class _Compiler:
         return self._node(kernel.MISSING, layout, path)
 
     def _read(self, writer: Schema, layout: Layout, reader: Schema | None, path: str) -> int:
+        # Null and union come first, as any column may have them.
         if writer.kind == "null":
             return self._node(kernel.NULL, layout, path)
         if writer.kind == "union":
             return self._union(writer, layout, reader, path)
+        # From here on both schemas have a single type.
         reader = _counterpart(reader, writer)
+        # Types with parts compile their parts with the parts of the column.
         if writer.kind == "record" and isinstance(layout, StructOf):
             return self._record(writer, layout, reader, path)
         if writer.kind == "array" and isinstance(layout, ListOf) and writer.items is not None:
@@ -168,12 +176,15 @@ class _Compiler:
             node = self._node(kernel.MAP, layout, path)
             inner = reader.items if reader is not None else None
             key = self._node(kernel.STRING, layout.key, f"{path}.key")
+            # A map's keys are always strings, and Arrow requires UTF-8.
             self.nodes[key][kernel.CONVERT] = kernel.TEXT
             kids = [key, self._read(writer.items, layout.value, inner, f"{path}.value")]
             self._kids(node, kids)
             return node
+        # A single value in a single column.
         if isinstance(layout, Leaf):
             return self._leaf(writer, layout, path)
+        # A union in the table, of which the writer's schema has only this branch.
         if isinstance(layout, StructOf) and writer.short_name in dict(layout.fields):
             return self._member(writer, writer.short_name, layout, reader, path)
         raise SchemaRefused(_misfit(path, writer, layout))
@@ -194,11 +205,14 @@ class _Compiler:
         self.nodes[node][kernel.COUNT] = len(writer.symbols)
         for symbol in writer.symbols:
             text = symbol.encode("utf-8", "replace")
+            # Symbols are part of the bytes behind the records, so an enum's text is copied like a
+            # string.
             self.kids += [len(self.behind), len(text)]
             self.behind += text
 
     def _union(self, writer: Schema, layout: Layout, reader: Schema | None, path: str) -> int:
         node = self._node(kernel.UNION, layout, path)
+        # Null is a branch too, so only the other branches are counted.
         several = len(_present(writer)) > 1
         names = member_names(writer)
         kids = []
@@ -206,11 +220,14 @@ class _Compiler:
             counterpart = _counterpart(reader, branch)
             fields = dict(layout.fields) if isinstance(layout, StructOf) else {}
             try:
+                # A branch of several has its own column. The branches of a nullable type or of
+                # numbers share one.
                 if several and names.get(place) in fields:
                     kid = self._member(branch, names[place], layout, counterpart, path)
                 else:
                     kid = self._read(branch, layout, counterpart, path)
             except SchemaRefused as error:
+                # A type that does not fit refuses the schema, unless other branches may fit.
                 if not several:
                     raise
                 kid = self._node(kernel.REFUSED, layout, path)
@@ -222,7 +239,7 @@ class _Compiler:
     def _member(
         self, writer: Schema, name: str, layout: Layout, reader: Schema | None, path: str
     ) -> int:
-        """A branch that has a column of its own among those of the others."""
+        """Compile a branch that has its own column; the columns of the other branches are null."""
         assert isinstance(layout, StructOf)
         node = self._node(kernel.RECORD, layout, path)
         kids = [
@@ -236,9 +253,11 @@ class _Compiler:
 
     def _record(self, writer: Schema, layout: StructOf, reader: Schema | None, path: str) -> int:
         node = self._node(kernel.RECORD, layout, path)
+        # The reader's fields give aliases and defaults.
         known = {read.name: read for read in reader.fields} if reader is not None else {}
         goes_to = _matched(writer, layout, known)
         kids = []
+        # Nodes follow the order in which the writer encodes the fields.
         for written in writer.fields:
             where = f"{path}.{written.name}" if path else written.name
             column = goes_to.get(written.name)
@@ -248,6 +267,7 @@ class _Compiler:
                 name, place = column
                 inner = known[name].schema if name in known else None
                 kids.append(self._read(written.schema, place, inner, where))
+        # Columns without a field are filled with their defaults after the record's last field.
         filled = {name for name, _ in goes_to.values()}
         for name, place in layout.fields:
             if name not in filled:
@@ -257,11 +277,13 @@ class _Compiler:
         return node
 
     def _default(self, wanted: Field | None, layout: Layout, path: str) -> int:
+        # A null default needs no bytes.
         if wanted is None or not wanted.has_default or wanted.default is None:
             return self._missing(layout, path)
         schema = wanted.schema
-        if schema.kind == "union":  # a default is of its first branch
+        if schema.kind == "union":  # Avro: a default has the type of the first branch.
             schema = schema.branches[0]
+        # Producers write the schema, so a default may have any JSON value.
         encoded = bytearray()
         try:
             encode(wanted.default, schema, encoded)
@@ -279,22 +301,28 @@ class _Compiler:
         node = self._node(kernel.DEFAULT, None, path)
         self.nodes[node][kernel.SIZE] = len(self.behind)
         self.behind += encoded
+        # The default is read with its own schema as writer's schema.
         self._kids(node, [self._read(schema, layout, schema, path)])
         return node
 
     def _pass_over(self, writer: Schema, path: str) -> int:
-        """Of a type that contains itself once, with itself as its kid."""
+        """Compile a node that skips a value.
+
+        A type that contains itself has one node, which is its own descendant.
+        """
         known = self.passed_over.get(id(writer))
         if known is not None:
             return known
         ops = {"array": kernel.ARRAY, "map": kernel.MAP, "record": kernel.RECORD}
         op = {**_OPS, **ops, "union": kernel.UNION}[writer.kind]
+        # Registered before its parts, which may contain the type again.
         node = self.passed_over[id(writer)] = self._node(op, None, path)
         self.nodes[node][kernel.SIZE] = writer.size
         if writer.kind == "enum":
             self.nodes[node][kernel.COUNT] = len(writer.symbols)
         else:
             kids = [self._pass_over(part, path) for part in writer.parts()]
+            # The parts of a map omit its key, which is encoded before each value.
             if writer.kind == "map":
                 kids.insert(0, self._node(kernel.STRING, None, path))
             self._kids(node, kids)
@@ -308,13 +336,17 @@ def _present(union: Schema) -> list[Schema]:
 def _matched(
     writer: Schema, layout: StructOf, known: dict[str, Field]
 ) -> dict[str, tuple[str, Layout]]:
-    """By the record's field the column that it goes to: of its own name, else of one that it is an
-    alias of."""
+    """Return by field the name and the layout of its column.
+
+    A column takes the field of its own name, else the first field that is one of its aliases.
+    """
+    # A field of type null never has a value, so an alias may take its column.
     there = {written.name for written in writer.fields if written.schema.kind != "null"}
     found: dict[str, tuple[str, Layout]] = {}
     for name, place in layout.fields:
         if name in there:
             found[name] = (name, place)
+    # An alias applies only if no other column has taken the field.
     for name, place in layout.fields:
         aliases = known[name].aliases if name in known and name not in there else ()
         for alias in aliases:
@@ -325,11 +357,12 @@ def _matched(
 
 
 def _counterpart(reader: Schema | None, writer: Schema) -> Schema | None:
-    """What the reader's schema has for a type of the writer's: of a union the branch."""
+    """Return the reader's type for a writer's type: of a union the matching branch."""
     if reader is None or reader.kind != "union" or writer.kind == "union":
         same = reader is not None and reader.kind == writer.kind
         return reader if same else None
     like = [branch for branch in reader.branches if branch.kind == writer.kind]
+    # Of several branches of a kind the one of the same name is preferred.
     named = [branch for branch in like if branch.short_name == writer.short_name]
     return next(iter(named or like), None)
 

@@ -1,8 +1,8 @@
-"""An Avro schema (https://avro.apache.org/docs/1.12.0/specification), parsed and bounded.
+"""Parsed and bounded Avro schema (https://avro.apache.org/docs/1.12.0/specification).
 
-Whoever may write to a topic or a registry may send any schema: types that contain themselves, a few
-names that unfold to millions of columns, an array whose items take no bytes, so that twelve bytes
-promise 2^62 of them. What is parsed here is finite, and says of itself what may be unfolded.
+Anyone with access to a topic or a registry may write any schema: types that contain themselves, a
+few names that expand to millions of columns, or an array whose items take no bytes, so that twelve
+bytes announce 2^62 items. Parsed schemas are finite, and their recursive types are marked.
 """
 
 import json
@@ -17,15 +17,17 @@ TYPES_MAX = 20_000
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAMED = ("record", "enum", "fixed")
 _FIXED_BYTES_MAX = 1024 * 1024
-#: Of the JSON, not of the types: Python's own parser stops at about so many.
+#: Depth of the JSON, not of the types. Python's own parser has a similar limit.
 _TEXT_DEPTH_MAX = 200
 
 
 @dataclass(slots=True, eq=False)
 class Schema:
-    """One type. ``name``: the full one of a named type, else ``kind``. ``logical``: "" where there
-    is none, or none that is known. ``items``: of an array, or a map's values. ``recursive``: it
-    contains itself."""
+    """One type.
+
+    ``name``: full name of a named type, else ``kind``. ``logical``: "" for none or an unknown one.
+    ``items``: items of an array or values of a map. ``recursive``: the type contains itself.
+    """
 
     kind: str
     name: str
@@ -42,11 +44,11 @@ class Schema:
 
     @property
     def short_name(self) -> str:
-        """Without its namespace."""
+        """Name without its namespace."""
         return self.name.rpartition(".")[2]
 
     def parts(self) -> "Iterator[Schema]":
-        """The types that it is made of directly."""
+        """Yield the direct parts of the type."""
         if self.items is not None:
             yield self.items
         yield from self.branches
@@ -56,7 +58,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """Of a record. ``default`` is as JSON has it, and means nothing without ``has_default``."""
+    """Field of a record. ``default`` is JSON, and is valid only with ``has_default``."""
 
     name: str
     schema: Schema
@@ -66,9 +68,12 @@ class Field:
 
 
 def parse_schema(text: str | bytes, named: Mapping[str, Schema] | None = None) -> Schema:
-    """A schema's JSON. ``named``: types of other schemas that it refers to. Raises
-    :class:`SchemaRefused`."""
+    """Parse a schema's JSON. ``named``: types of other schemas that it references.
+
+    Raises :class:`SchemaRefused`.
+    """
     size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    # The size is checked first, as parsed JSON takes many times the memory of its text.
     if size > TEXT_BYTES_MAX:
         raise SchemaRefused(f"the schema has {size} bytes; {TEXT_BYTES_MAX} are the most")
     try:
@@ -78,18 +83,19 @@ def parse_schema(text: str | bytes, named: Mapping[str, Schema] | None = None) -
         raise SchemaRefused("the schema is nested too deep") from error
     except json.JSONDecodeError as error:
         raise SchemaRefused(f"the schema is no JSON: {error}") from error
+    # Both checks need the complete schema.
     _check_items(schema)
     _mark_recursive(schema)
     return schema
 
 
 def names_of(schema: Schema) -> dict[str, Schema]:
-    """The named types in it, by their full names."""
+    """Return the named types of a schema by their full names."""
     return {named.name: named for named in walk(schema) if named.kind in _NAMED}
 
 
 def walk(schema: Schema) -> Iterator[Schema]:
-    """It and all in it, each once."""
+    """Yield the type and all types within it, each once."""
     seen, left = {id(schema)}, [schema]
     while left:
         each = left.pop()
@@ -106,11 +112,13 @@ class _SchemaReader:
     count: int = 0
 
     def read(self, given: Any, namespace: str, where: str, depth: int) -> Schema:
+        # Count and depth are checked for each type, as the schema comes from any producer.
         self.count += 1
         if self.count > TYPES_MAX:
             raise SchemaRefused(f"the schema has more than {TYPES_MAX} types")
         if depth > _TEXT_DEPTH_MAX:
             raise SchemaRefused(f"{where}: the schema is nested too deep")
+        # A name, a union, or an object.
         if isinstance(given, str):
             return self._by_name(given, namespace, where)
         if isinstance(given, list):
@@ -118,10 +126,12 @@ class _SchemaReader:
         if not isinstance(given, dict):
             raise SchemaRefused(f"{where}: {_short(given)} is no type of Avro's")
         kind = given.get("type")
+        # ``{"type": {...}}`` is allowed and means the inner type.
         if isinstance(kind, dict | list):
             return self.read(kind, namespace, where, depth + 1)
         if kind in _NAMED:
             return self._named(given, str(kind), namespace, where, depth)
+        # Arrays and maps have no names.
         if kind == "array":
             items = self.read(given.get("items"), namespace, f"{where}.element", depth + 1)
             return Schema("array", "array", items=items)
@@ -131,11 +141,13 @@ class _SchemaReader:
         if not isinstance(kind, str):
             raise SchemaRefused(f"{where}: {_short(given)} has no type")
         found = self._by_name(kind, namespace, where)
+        # An object may add a logical type to a primitive type.
         return _with_logical(found, given) if found.kind in PRIMITIVES else found
 
     def _by_name(self, name: str, namespace: str, where: str) -> Schema:
         if name in PRIMITIVES:
             return Schema(name, name)
+        # A name without a namespace has the enclosing one.
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         found = self.named.get(full) or self.named.get(name)
         if found is None:
@@ -145,6 +157,7 @@ class _SchemaReader:
     def _union(self, given: list[Any], namespace: str, where: str, depth: int) -> Schema:
         branches = tuple(self.read(branch, namespace, where, depth + 1) for branch in given)
         names = [branch.name for branch in branches]
+        # Avro forbids nested unions and two branches of one name.
         if not branches or len(set(names)) < len(names) or "union" in names:
             raise SchemaRefused(f"{where}: {_short(given)} is no union of Avro's")
         return Schema("union", "union", branches=branches)
@@ -153,8 +166,10 @@ class _SchemaReader:
         self, given: dict[str, Any], kind: str, namespace: str, where: str, depth: int
     ) -> Schema:
         full = _full_name(given, namespace, where)
+        # A second definition would change the meaning of earlier references.
         if full in self.named or full in PRIMITIVES:
             raise SchemaRefused(f"{where}: the name {full} is taken")
+        # Registered before its fields are read, which may refer to it.
         made = self.named[full] = Schema(kind, full)
         if kind == "fixed":
             made.size = _whole(given.get("size"), where)
@@ -166,9 +181,11 @@ class _SchemaReader:
             if not isinstance(symbols, list) or not all(isinstance(s, str) for s in symbols):
                 raise SchemaRefused(f"{where}: the enum {full} has no list of symbols")
             made.symbols = tuple(symbols)
+            # An unknown default counts as none, and does not refuse the schema.
             default = given.get("default")
             made.default = default if default in made.symbols else None
         else:
+            # Fields are resolved in the namespace of their record.
             inner = full.rpartition(".")[0]
             made.fields = self._fields(given.get("fields"), inner, where, depth)
         return made
@@ -207,7 +224,7 @@ def _with_logical(found: Schema, given: dict[str, Any]) -> Schema:
     return Schema(found.kind, found.name, logical, precision, scale)
 
 
-#: Those that have columns of their own; by the type that they are of.
+#: Logical types that have columns of their own, by the type that they annotate.
 _LOGICAL = {
     "int": ("date",),
     "long": (
@@ -221,7 +238,10 @@ DECIMAL_DIGITS_MAX = 38
 
 
 def _logical(given: dict[str, Any], kind: str, size: int) -> tuple[str, int, int]:
-    """What is not known, or is not as it should be, is as if it was not there: so it is in Avro."""
+    """Return logical type, precision and scale.
+
+    Avro requires readers to ignore a logical type that is unknown or invalid.
+    """
     logical = given.get("logicalType")
     if logical not in _LOGICAL.get(kind, ()):
         return "", 0, 0
@@ -231,6 +251,7 @@ def _logical(given: dict[str, Any], kind: str, size: int) -> tuple[str, int, int
     if type(precision) is not int or type(scale) is not int:
         return "", 0, 0
     fits = 0 < precision <= DECIMAL_DIGITS_MAX and 0 <= scale <= precision
+    # A fixed of ``size`` bytes limits the digits of its decimal.
     if size and precision > len(str(2 ** (8 * size - 1) - 1)):
         fits = False
     return ("decimal", precision, scale) if fits else ("", 0, 0)
@@ -245,10 +266,12 @@ def _whole(given: Any, where: str) -> int:
 def _check_items(root: Schema) -> None:
     """Refuse an array whose items may take no bytes."""
     types = list(walk(root))
+    # Map each type to the records that have a field of it.
     within: dict[int, list[Schema]] = {}
     for schema in types:
         for part in schema.fields:
             within.setdefault(id(part.schema), []).append(schema)
+    # These types take a byte in any case. A record does if one of its fields does.
     left = [t for t in types if t.kind not in {"null", "record"} and (t.kind != "fixed" or t.size)]
     takes = {id(schema) for schema in left}
     while left:
@@ -256,6 +279,7 @@ def _check_items(root: Schema) -> None:
             if id(record) not in takes:
                 takes.add(id(record))
                 left.append(record)
+    # An item without bytes would allow any number of items in a short record.
     for schema in types:
         if schema.kind == "array" and id(schema.items) not in takes:
             raise SchemaRefused(
@@ -265,11 +289,15 @@ def _check_items(root: Schema) -> None:
 
 
 def _mark_recursive(schema: Schema) -> None:
-    """Those that lie on a circle: Tarjan's components, without recursion."""
+    """Mark the types that contain themselves, with Tarjan's strongly connected components.
+
+    Iterative, as a deep schema would exceed Python's stack.
+    """
     number: dict[int, int] = {}
     low: dict[int, int] = {}
     open_: list[Schema] = []
     on: set[int] = set()
+    # The stack replaces recursion: each type with its parts that are still to visit.
     stack: list[tuple[Schema, Iterator[Schema]]] = [(schema, schema.parts())]
     number[id(schema)] = low[id(schema)] = 0
     open_.append(schema)
@@ -278,17 +306,21 @@ def _mark_recursive(schema: Schema) -> None:
         each, parts = stack[-1]
         part = next(parts, None)
         if part is None:
+            # All parts are visited: pass the lowest number to the parent, and close a component at
+            # its root.
             stack.pop()
             if stack:
                 parent = id(stack[-1][0])
                 low[parent] = min(low[parent], low[id(each)])
             if low[id(each)] == number[id(each)]:
                 _close(each, open_, on)
+        # A part that is seen for the first time is visited next.
         elif id(part) not in number:
             number[id(part)] = low[id(part)] = len(number)
             open_.append(part)
             on.add(id(part))
             stack.append((part, part.parts()))
+        # A part in the open component closes a cycle.
         elif id(part) in on:
             low[id(each)] = min(low[id(each)], number[id(part)])
 
@@ -301,6 +333,7 @@ def _close(root: Schema, open_: list[Schema], on: set[int]) -> None:
         component.append(each)
         if each is root:
             break
+    # A component of one type is recursive only if the type contains itself directly.
     circle = len(component) > 1 or any(part is root for part in root.parts())
     for member in component:
         member.recursive = member.recursive or circle

@@ -1,8 +1,8 @@
-"""What columns an Avro schema comes to, in Spark's types.
+"""Spark columns of an Avro schema.
 
-As Spark's own reader of Avro has them, with two exceptions: the branches of a union that has
-several are named by their types and not by their place, so that a branch that is added moves none;
-and a value that is no record stands in a column ``value``.
+They equal those of Spark's own Avro reader, with two exceptions. The branches of a union of several
+types are named by type instead of position, so that an added branch moves none. A value that is not
+a record is in a column ``value``.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ from tidemark_pipeline.schemas.values.bounds import ALIASES, COLUMNS_MAX, DEPTH_
 from tidemark_pipeline.schemas.values.names import folded
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
-#: The column of a value that is no record.
+#: Column of a value that is not a record.
 VALUE = "value"
 _SIMPLE: dict[str, DataType] = {
     "boolean": BooleanType(),
@@ -55,12 +55,13 @@ _WIDER = ({"int", "long"}, "long"), ({"float", "double"}, "double")
 
 
 def columns_of(schema: Schema) -> StructType:
-    """The columns of a value. Raises :class:`SchemaRefused`."""
+    """Return the columns of a value. Raises :class:`SchemaRefused`."""
     maker = _AvroTypeMaker()
     if schema.kind == "record":
         made = maker.type_of(schema, "", 0)
         assert isinstance(made, StructType)
         return made
+    # A value of another type becomes the only column. A nullable record has the record's columns.
     made = maker.type_of(schema, VALUE, 1)
     if isinstance(made, StructType) and schema.kind == "union" and len(_present(schema)) == 1:
         return made
@@ -68,11 +69,12 @@ def columns_of(schema: Schema) -> StructType:
 
 
 def member_names(union: Schema) -> dict[int, str]:
-    """By the place of a branch that is not null what its column is called."""
+    """Return the column names of a union's branches by position, without null."""
     present = [
         (place, branch) for place, branch in enumerate(union.branches) if branch.kind != "null"
     ]
     short = [branch.short_name for _, branch in present]
+    # The short name is used unless two branches share it.
     return {
         place: branch.short_name
         if short.count(branch.short_name) == 1
@@ -87,8 +89,10 @@ class _AvroTypeMaker:
 
     def type_of(self, schema: Schema, where: str, depth: int) -> DataType:
         self.columns += 1
+        # A small schema may expand to a huge number of columns.
         if self.columns > COLUMNS_MAX:
             raise SchemaRefused(f"the schema comes to more than {COLUMNS_MAX} columns")
+        # Spark's types cannot refer to themselves.
         if schema.recursive:
             raise SchemaRefused(
                 f"{where or 'the schema'}: the type {schema.name} contains itself, and the columns "
@@ -116,8 +120,10 @@ class _AvroTypeMaker:
 
     def _union(self, schema: Schema, where: str, depth: int) -> DataType:
         present = _present(schema)
+        # A union of null and one type is a nullable column.
         if len(present) == 1:
             return self.type_of(present[0], where, depth)
+        # Numbers of one kind share the wider column, as in Spark's own reader.
         kinds = {branch.kind if not branch.logical else "" for branch in present}
         for among, wider in _WIDER:
             if present and kinds <= among:
@@ -133,7 +139,8 @@ class _AvroTypeMaker:
         for name, schema, aliases in fields:
             path = f"{where}.{name}" if where else name
             if schema.kind == "null" or (schema.kind == "union" and not _present(schema)):
-                continue  # a column that could have nothing
+                continue  # A column that could only contain null.
+            # Tables compare names without regard to case.
             if folded(name) in made:
                 raise SchemaRefused(f"{path}: two fields differ by case only")
             found = self.type_of(schema, path, depth + 1)
