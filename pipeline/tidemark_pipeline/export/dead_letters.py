@@ -159,6 +159,7 @@ def in_both(rows: Exported, letters: Exported) -> Exported:
         at = [
             own.position(partition) for own in (rows, letters) if own.offsets[partition] == offset
         ]
+        # An unknown epoch could be lower than the known one, so none is recorded.
         known = [one.leader_epoch for one in at if one.leader_epoch is not None]
         if len(known) == len(at):
             epochs[partition] = min(known)

@@ -78,6 +78,7 @@ class History:
                         metrics=row["operationMetrics"] or {},
                         said=row["userMetadata"],
                     )
+            # Fewer rows than the limit: the log is read to its start.
             if len(rows) < count:
                 return
             count *= _MORE

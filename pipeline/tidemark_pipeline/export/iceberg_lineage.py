@@ -36,8 +36,11 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """Progress of a table, as of the snapshot ``snapshot_id``. ``is_rewritten``: other tools have
-    removed rows since then; ``is_replaced``: all rows."""
+    """Progress of a table, as of the snapshot ``snapshot_id``.
+
+    ``is_rewritten``: other tools have removed rows since then. ``is_replaced``: they have removed
+    all rows.
+    """
 
     exported: Exported
     snapshot_id: int
@@ -46,7 +49,7 @@ class TableProgress:
 
 
 class LineageLost(ExportError):
-    """An ancestor of the current snapshot has expired and is not known any more."""
+    """Raised when an ancestor of the current snapshot has expired and is no longer known."""
 
 
 def standing(
@@ -88,8 +91,11 @@ def standing(
 
 
 def _has_exports_rows(source_id: str, find: Callable[[int], Ancestor | None]) -> bool:
-    """Return whether a picked snapshot may have rows of an export. An unknown snapshot may, and a
-    picked one may have been picked from another. Every writer of the table can write any id."""
+    """Return whether a picked snapshot may have rows of an export.
+
+    An unknown snapshot may, and a picked one may have been picked from another. Every writer of the
+    table can write any ID.
+    """
     seen: set[str] = set()
     while source_id not in seen and _ID.fullmatch(source_id):
         # Each snapshot is read once: forged ids could form a cycle.

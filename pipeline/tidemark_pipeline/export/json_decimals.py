@@ -58,8 +58,10 @@ def is_exact(kind: DataType) -> bool:
 
 
 def tightened(column: Column, kind: DataType) -> Column:
-    """Convert values of the loosened type: text to decimals, null if it is none, and one value for
-    each key of a map."""
+    """Convert values of the loosened type to ``kind``.
+
+    Text becomes a decimal, or null if it is none. Each key of a map keeps one value.
+    """
     if isinstance(kind, DecimalType):
         # The bounds keep the conversion of one value short, whatever its exponent.
         short = (f.length(column) <= _TEXT_MAX) & ~column.rlike(_LARGE)
@@ -82,8 +84,10 @@ def tightened(column: Column, kind: DataType) -> Column:
 
 
 def misfits(column: Column, kind: DataType) -> Column:
-    """Return whether the loosened value has text that is no such decimal, or a time that no table
-    can have."""
+    """Return whether a loosened value contains text or a time that no table can have.
+
+    Such text is no decimal of the type.
+    """
     if isinstance(kind, DecimalType):
         return column.isNotNull() & tightened(column, kind).isNull()
     if isinstance(kind, _TIMES):

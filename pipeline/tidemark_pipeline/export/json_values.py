@@ -1,5 +1,7 @@
-"""Values that are JSON objects: Python workers check them against the columns, and Spark's parser
-reads those that pass."""
+"""Reader of values that are JSON objects.
+
+Python workers check the values against the columns, and Spark's parser reads those that pass.
+"""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -84,8 +86,11 @@ class Json:
         return read if is_exact(columns) else read.withColumn(PARSED, tightened(parsed, columns))
 
     def learn(self, read: DataFrame) -> bool:
-        """Return the wanted fields that the table lacks, once for each batch. Records whose fields
-        exceed the limit become dead letters."""
+        """Add new fields of a batch to the wanted ones; return whether there were any.
+
+        Fields are added once for each batch. Records whose fields exceed the limit become dead
+        letters.
+        """
         room = min(NEW_MAX, COLUMNS_MAX - size_of(self._columns))
         if not self._grows or room <= 0 or self._learned is self._frame:
             return False

@@ -28,6 +28,7 @@ def without_last_rows(
     place = (f.col(f"{prefix}partition"), f.col(f"{prefix}offset"))
     newest_first = Window.partitionBy("partition").orderBy(f.desc("offset"))
     found: list[int] = []
+    # A condition over all partitions of a large topic would be too long for one query.
     for some in _divided(offsets):
         # Only the last offsets of each partition are read.
         near = " OR ".join(

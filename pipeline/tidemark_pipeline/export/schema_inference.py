@@ -35,6 +35,7 @@ def sample(
     """
     with Survey(topic_options(options)) as survey:
         extents = survey.extents(survey.parts())
+    # Offsets for each end of a partition, at least one.
     each = max(1, offsets // (2 * max(1, len(extents))))
     spans: list[dict[int, tuple[int, int]]] = [{}, {}]
     for part, extent in extents.items():

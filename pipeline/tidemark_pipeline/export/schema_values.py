@@ -130,8 +130,12 @@ class OfRegistry:
         }
 
     def _look(self) -> None:
-        """Read the latest schema. If no table can have its columns, an existing table keeps its own
-        and records of that schema are dead letters, because any producer may register one."""
+        """Read the latest schema of the subject.
+
+        If no table can have its columns, an existing table keeps its own, and records of that
+        schema are dead letters. Any producer may register such a schema, so it does not stop the
+        export.
+        """
         if not self._reads_latest:
             return
         latest = self._schemas.latest(self._subject, self._message)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemark_pipeline.export.export_progress import Exported, ExportError, WriteMode
 
+# Command lines validate their options before PySpark is imported.
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
@@ -118,6 +119,7 @@ class TableLayout:
 
     def of_record(self, name: str) -> str:
         """Return the table's column for a field ``name`` of the record."""
+        # Beside fields of values the record's own fields are in a struct.
         return f"{self.kafka}.{name}" if self.kafka else name
 
 
