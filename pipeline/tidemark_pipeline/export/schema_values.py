@@ -144,6 +144,7 @@ class OfRegistry:
             check_fields(columns, self._names)
         except (SchemaRefused, ExportError) as error:
             why = f"the latest schema of {self._subject}: {error}"
+            # A new table has no columns to fall back on.
             if not self._has_table and self._columns is None:
                 raise ExportError(why) from error
             logger.warning("%s: its records are dead letters", why)

@@ -138,6 +138,7 @@ class Written:
     deleted: int = 0
 
     def __add__(self, other: "Written") -> "Written":
+        # Sums serve the job's metrics, which cover both tables of an export.
         return Written(
             self.rows + other.rows,
             self.bytes + other.bytes,
