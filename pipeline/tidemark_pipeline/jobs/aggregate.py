@@ -12,9 +12,7 @@ from tidemark_pipeline.topic_source import read_topic
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """Fields of the JSON value to group by and to aggregate, and the Parquet folder to
-    overwrite.
-    """
+    """JSON fields to group by and to aggregate, and the Parquet folder to overwrite."""
 
     by: str
     value: str

@@ -25,6 +25,8 @@ def audit(
     """
     planned = plan(open_tier(storage), topic, task_bytes)
     done: list[Checked] = []
+    # A topic without segments needs no Spark job. Otherwise each task is a partition of its own,
+    # so that executors share the work evenly.
     if planned.tasks:
         shares = session.sparkContext.parallelize(planned.tasks, len(planned.tasks))
         done = shares.map(lambda task: run_task(storage, task)).collect()

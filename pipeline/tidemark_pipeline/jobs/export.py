@@ -87,10 +87,10 @@ def export(
     say: Callable[[ExportProgress], None] = lambda _: None,
     watch: Callable[[ExportProgress], None] = lambda _: None,
 ) -> ExportProgress:
-    """Export up to the topic's current end, or continuously with one commit every ``every_s``
-    seconds.
+    """Export a topic up to its current end, or continuously.
 
-    The export also ends when ``stop`` is set. ``options`` are those of the source, with one
+    With ``every_s`` the export commits at this interval (seconds) until ``stop`` is set.
+    Without it the export ends at the topic's current end, or when ``stop`` is set. ``options`` are those of the source, with one
     ``topic``; its starting options apply only to a new table. ``say`` is called after each commit.
     ``watch`` is called after each commit, after the claim of the table, and every ``every_s``
     seconds. ``deleter`` deletes committed records from the topic, first those of earlier runs. The
@@ -118,7 +118,7 @@ def export(
             check_log_lineage(survey, parts, claimed)
             given = stream_options(options, claimed, once=every_s is None)
             beginning = Beginning(topic_options(given, streaming=True), claimed.topic)
-            # For Apache Kafka the job itself checks that no record behind the table expired.
+            # For Apache Kafka the job itself detects records that expired before they were read.
             if is_kafkas(options):
                 beginning.check_kept(
                     claimed, {part.partition: at for part, at in survey.log_starts(parts).items()}
@@ -150,8 +150,7 @@ class Beginning:
     topic: str
 
     def is_log_start(self, partition: int) -> bool:
-        """Return whether the run starts at the log start of a new partition, so that no record is
-        skipped.
+        """Return whether the run starts a new partition at its log start and skips no record.
 
         With tier=local the brokers' local log starts behind the first record of the tier.
         """
@@ -170,9 +169,7 @@ class Beginning:
                 )
 
     def check_deletes(self, claimed: Exported, partitions: Iterable[int]) -> None:
-        """Raise :class:`ExportError` if the run would delete records before its starting
-        offsets.
-        """
+        """Raise :class:`ExportError` if deletion would reach records that no table has."""
         if not claimed.deletes:
             raise ExportError("the table's layout does not say that the export deletes")
         new = [partition for partition in partitions if partition not in claimed.offsets]

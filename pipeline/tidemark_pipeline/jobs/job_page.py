@@ -82,6 +82,7 @@ class Told(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics whose value is known."""
+        # Read together, so that the metrics of one scrape belong to one state.
         with self._lock:
             report, progress = self._report, self._progress
         figures: dict[Row, float | None] = {

@@ -1,6 +1,6 @@
 """Propagation of a topic's deletions to the table that it was exported to.
 
-Implemented for each format in :mod:`tidemark_pipeline.export.deletion_propagation`.
+See :mod:`tidemark_pipeline.export.deletion_propagation`.
 """
 
 from collections.abc import Callable, Mapping

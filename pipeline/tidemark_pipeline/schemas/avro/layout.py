@@ -77,6 +77,7 @@ class Slots:
 
 def null_slots(layout: Layout) -> Iterator[int]:
     """Yield the slots that get an entry if the value is null: of a list only its own."""
+    # A null list has no items, so the slots of its items get no entry.
     yield layout.slot
     if isinstance(layout, StructOf):
         for _, field in layout.fields:

@@ -31,7 +31,7 @@ _PAUSE_MOST_S = 30.0
 
 
 class RegistryDown(DependencyUnavailable):
-    """The registry does not answer, so nothing is decided by a schema that may have changed."""
+    """The registry does not answer, so no decision is made about any record."""
 
 
 class RegistryRefused(ExportError):

@@ -27,6 +27,7 @@ class Piece:
 
 def reasons(count: int, found: Mapping[int, str]) -> pa.Array:
     """Return the reasons of ``count`` records as an array, given by the records' positions."""
+    # Most pieces have no failure, so the list of texts is not built for them.
     if not found:
         return pa.nulls(count, pa.string())
     texts: list[str | None] = [None] * count
