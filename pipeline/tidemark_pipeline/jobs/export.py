@@ -89,12 +89,14 @@ def export(
 ) -> ExportProgress:
     """Export a topic up to its current end, or continuously.
 
-    With ``every_s`` the export commits at this interval (seconds) until ``stop`` is set.
-    Without it the export ends at the topic's current end, or when ``stop`` is set. ``options`` are those of the source, with one
-    ``topic``; its starting options apply only to a new table. ``say`` is called after each commit.
-    ``watch`` is called after each commit, after the claim of the table, and every ``every_s``
-    seconds. ``deleter`` deletes committed records from the topic, first those of earlier runs. The
-    table's layout must declare that the export deletes.
+    With ``every_s`` the export commits at this interval (seconds) until ``stop`` is set. Without it
+    the export ends at the topic's current end, or when ``stop`` is set.
+
+    ``options`` are those of the source, with one ``topic``. Its starting options apply only to a
+    new table. ``say`` is called after each commit. ``watch`` is called after each commit, after the
+    claim of the table, and after each query of the topic's end. ``deleter`` deletes committed
+    records from the topic, first those of earlier runs. The table's layout must declare that the
+    export deletes.
 
     Raises :class:`ExportError`, or Spark's error if reading or writing failed. Committed data
     stays, and the next run continues behind it.
