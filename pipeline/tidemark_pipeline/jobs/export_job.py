@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each batch and each end
     stop = _stop_on_signals()
-    # The page starts before Spark, which takes several seconds, so that probes succeed meanwhile.
+    # The page starts before Spark, so that the operator can read the report while Spark starts.
     told = Told()
     page = told.page()
     host, _, port = given.listen.rpartition(":")
