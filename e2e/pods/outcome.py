@@ -49,6 +49,7 @@ def ended(progress: Progress, outcomes: Mapping[str, Outcome]) -> int:
         progress.passed += outcome.passed
         progress.failed += outcome.failed
         progress.figures += outcome.figures
+    # A side that the machine refuses is no failure, unless every side is refused.
     missing = {side: item.not_here for side, item in outcomes.items() if item.not_here}
     if len(missing) == len(outcomes):
         raise NotHere("; ".join(dict.fromkeys(missing.values())))

@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> int:
     except (Missing, ToolchainError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    # The suite runs again in a network namespace of its own, so that fixed ports are free.
     unshare = shutil.which(_NEW[0])
     if unshare is None:
         sys.stderr.write("Argo CD is tried in a network of its own: install unshare (util-linux)\n")

@@ -91,6 +91,7 @@ class Bench:
         began = time.monotonic()
         found: dict[str, float] = {}
         with ThreadPoolExecutor(1) as thread:
+            # The work blocks, so it runs beside the polls.
             doing = thread.submit(work, self)
             while len(found) < 3:
                 topics = self.kube.objects("Topic")

@@ -71,6 +71,7 @@ class ProducerSnapshots:
 
         Damaged ones are removed.
         """
+        # The newest first: a later snapshot leaves less of the log to replay.
         for offset in sorted({*self._unsaved, *self._saved()}, reverse=True):
             if offset > at_most or offset in passed:
                 continue

@@ -25,7 +25,7 @@ def test_named_programs_are_used(tmp_path: Path) -> None:
 
 def test_a_missing_program_is_named(tmp_path: Path) -> None:
     executable(tmp_path / "etcd")
-    with pytest.raises(ToolchainError, match="has no kube-apiserver, kubectl"):
+    with pytest.raises(ToolchainError, match="lacks kube-apiserver, kubectl"):
         find_programs({"KUBEBUILDER_ASSETS": str(tmp_path)})
 
 

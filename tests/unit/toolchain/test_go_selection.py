@@ -95,9 +95,9 @@ def test_the_packaged_go_keeps_its_caches_with_ours_by_default(tmp_path: Path) -
 def test_a_named_minio_is_used_as_it_is(tmp_path: Path) -> None:
     named = make_go(tmp_path / "minio", "go1.26.2")
     assert ensure_minio(environ={"TIDEMARK_MINIO": str(named)}) == named
-    with pytest.raises(ToolchainError, match="no executable file"):
+    with pytest.raises(ToolchainError, match="not an executable file"):
         ensure_minio(environ={"TIDEMARK_MINIO": str(tmp_path)})
-    with pytest.raises(ToolchainError, match="no executable file"):
+    with pytest.raises(ToolchainError, match="not an executable file"):
         ensure_minio(environ={"TIDEMARK_MINIO": str(tmp_path / "absent")})
 
 

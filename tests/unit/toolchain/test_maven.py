@@ -66,7 +66,7 @@ def test_without_java_the_error_names_the_installation(path: Path, tmp_path: Pat
 
 def test_without_maven_the_error_names_the_installation(path: Path, tmp_path: Path) -> None:
     program(path, "java", JAVA)
-    with pytest.raises(maven.MavenMissing, match=r"no Maven .*apt install maven"):
+    with pytest.raises(maven.MavenMissing, match=r"Maven .*apt install maven"):
         ensure(tmp_path)
 
 

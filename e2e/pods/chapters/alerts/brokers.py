@@ -119,6 +119,7 @@ def _stands_still(stage: Stage) -> Iterator[None]:
         except Exception as error:  # noqa: BLE001 the waiting thread reports it
             failed.append(error)
 
+    # The caller observes the alert while the debugger holds the process.
     thread = threading.Thread(target=hold)
     thread.start()
     try:
