@@ -22,7 +22,8 @@ class Backoff:
     def pause_s(self, failures: int, *, jitter: float = 0.0) -> float:
         """Return the pause after this number of failures in a row (from 1).
 
-        ``jitter`` in [0, 1) takes up to a quarter off, so that many callers do not return at once.
+        ``jitter`` in [0, 1) subtracts up to a quarter, so that callers do not return at the same
+        time.
         """
         # Bounded, because a power of two overflows a float after a thousand failures.
         exponent = min(max(failures, 1) - 1, 30)

@@ -19,7 +19,7 @@ _KNOWN = frozenset(
         *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", _NAMES),
     }
 )
-# An unknown property with one of these prefixes is refused: ignoring it could weaken security.
+# An unknown property with such a prefix is refused: ignoring it could weaken security.
 _OURS = ("security.", "sasl.", "ssl.")
 
 

@@ -145,7 +145,7 @@ class Survey:
         """Return each offset with a leader epoch under which the log reaches it, to be stored.
 
         Call it before :meth:`divergences` of the start positions. A log that loses records between
-        the two calls is then noticed by that call, or by the next check of these positions.
+        the two calls is then noticed by that call, or by the next check of the positions.
 
         Raises :class:`DataLoss` if a log ends below its offset.
         """
@@ -157,7 +157,7 @@ class Survey:
                 for part, offset in offsets.items()
             }
         found: dict[Part, ReadPosition] = {}
-        # The leader's epoch is newer than any record below its end.
+        # No record below the leader's end has a later epoch than the leader's.
         for part, end in self._log_ends(offsets).items():
             if end.offset < offsets[part]:
                 raise DataLoss(

@@ -78,7 +78,7 @@ class Admin:
     # ------------------------------------------------------------ topics
 
     async def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
-        """Return the topics of these names that exist; all topics if ``names`` is None."""
+        """Return the existing topics among ``names``; all topics if it is None."""
         named = None if names is None else [*dict.fromkeys(names)]
         if named == []:
             return {}

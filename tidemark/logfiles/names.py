@@ -56,7 +56,7 @@ def parse_segment_file_name(name: str) -> tuple[int, str] | None:
 
 
 def partition_directory_name(topic: str, partition: int) -> str:
-    """Return ``<topic>-<partition>``."""
+    """Return the name of a partition's folder, ``<topic>-<partition>``, as Kafka names it."""
     return f"{topic}-{partition}"
 
 

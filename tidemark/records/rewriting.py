@@ -149,6 +149,7 @@ def _encode(
     count: int,
     body: bytes,
 ) -> bytes:
+    # The CRC covers everything after itself, so these fields are packed first.
     covered = _COVERED.pack(
         attributes,
         header.last_offset_delta,

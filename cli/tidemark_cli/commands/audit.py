@@ -160,6 +160,7 @@ def print_reports(
         counts = report.segments, report.size_bytes, len(report.findings)
         table.add_row(report.topic.name, *(f"{count:,}" for count in counts))
     console.print(table)
+    # Bounded, as a damaged tier can have a finding for every segment.
     findings = [finding for report in reports for finding in report.findings]
     for shown in findings[:SHOWN_MAX]:
         where = f"{shown.topic}-{shown.partition}"
@@ -168,6 +169,7 @@ def print_reports(
         _say(f"{shown.kind.value}: {where}: {shown.detail}")
     if len(findings) > SHOWN_MAX:
         _say(f"{len(findings) - SHOWN_MAX:,} more findings")
+    # None: leftovers were not searched for, so nothing is printed about them.
     for kind, count in (leftovers or {}).items():
         if count:
             _say(f"{kind.value}: {count:,}; list them with: tidemark sweep")

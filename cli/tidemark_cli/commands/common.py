@@ -69,6 +69,7 @@ def open_kube(
     With a kubeconfig, or as a plugin of kubectl, that is the server that kubectl would use.
     Otherwise it is the local cluster's. Exits with a hint if there is none.
     """
+    # Without options the local cluster is meant, except for a plugin of kubectl.
     if kubeconfig is None and called.obj != OF_KUBECTL:
         if context or namespace:
             fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
@@ -77,6 +78,7 @@ def open_kube(
             return cluster.kube()
         except (KubeRequestError, OSError) as error:
             fail(f"{error}; if the local cluster is down, start it with: tidemark up")
+    # The same order as in kubectl: the option, the environment, the home directory.
     path = kubeconfig or Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
     try:
         return KubeClient(path, namespace or namespace_of(path, context), context)

@@ -31,8 +31,10 @@ def deleter_of(
 
     ``directory`` is the local cluster's, if the export reads from it. Raises OptionError.
     """
+    # Ignoring these options would delete through another API than the user names.
     if api.kubeconfig is None and (api.context or api.namespace):
         fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
+    # RecordDeletion objects name the table that has the records.
     table = wanted.name_of(wanted.table)
     try:
         if api.kubeconfig is not None:
@@ -40,8 +42,10 @@ def deleter_of(
             return RecordDeletions(KubeClient(api.kubeconfig, namespace, api.context), table)
         if directory is not None:
             return RecordDeletions(open_cluster(directory).kube(), table)
+    # No deletion has started yet, so nothing is left half done.
     except (KubeRequestError, ValueError, OSError) as error:
         fail(str(error))
+    # Without an API, brokers delete the records directly.
     access = topic_options(source).access
     if access is None:
         fail(

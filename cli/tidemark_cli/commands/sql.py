@@ -170,26 +170,31 @@ def _settings(
 
     Raises ToolchainError.
     """
+    # Catalogs exist only with table formats; their jars are added to the given ones.
     if places:
         found = TableOptions(table="-", format=kind, catalog=places).settings(
             jars(given, kind, places, conf), conf
         )
         if kind is Format.ICEBERG:
+            # A default only: the user's own configuration takes precedence.
             found.setdefault("spark.sql.defaultCatalog", CATALOG)
     else:
         found = {**({"spark.jars": ",".join(given)} if given else {}), **conf}
+    # Topics of Apache Kafka need the jars of Spark's own source.
     return with_jars(found, kafka_jars(views.options))
 
 
 def _ask(
     statement: str, views: Views, settings: Mapping[str, str], *, limit: int, cores: int, log: Path
 ) -> "StatementResult":
+    # Imported here, as loading Spark takes a second that other commands need not wait for.
     from pyspark.errors import PySparkException
 
     from tidemark_pipeline.jobs.progress import told
     from tidemark_pipeline.jobs.sql import ask, make_view
     from tidemark_pipeline.session import local_session
 
+    # Progress goes to standard error, so that standard output has only the result.
     def say(done: int, tasks: int) -> None:
         errors.print(f"{done:,} of {tasks:,} tasks", highlight=False)
 
@@ -198,6 +203,7 @@ def _ask(
             local_session("tidemark sql", cores=cores, log=log, settings=settings) as session,
             told(session.sparkContext, say),
         ):
+            # All views exist before the statement runs, as it may join topics.
             for topic in views.topics:
                 make_view(session, topic, views.options)
             return ask(session, statement, limit)

@@ -59,12 +59,14 @@ def status(
 ) -> None:
     """Show the objects of the cluster and their progress."""
     kube = open_kube(called, directory, kubeconfig, context, namespace)
+    # Everything is read before anything is printed, so that a failure prints no partial status.
     try:
         clusters, brokers, users = (kube.objects(kind) for kind in ("Cluster", "Broker", "User"))
         found, exports = topics(kube), _exports(kube)
         kube.close()
     except (KubeRequestError, OSError) as error:
         fail(f"{error}; if the local cluster is down, start it with: tidemark up")
+    # JSON is for programs: no limit and no other objects than topics.
     if output == "json":
         print(json.dumps([_as_json(topic) for topic in named(found, names or [])]))
         return
@@ -106,17 +108,21 @@ def print_status(
     Figures of brokers cover all topics. Partitions of the coordinators' topics, 100 by default, are
     printed only if ``names`` match these topics.
     """
+    # Names are matched first, so that the limit counts matching topics only.
     chosen = named(found, names)
     shown = chosen[:limit] if limit else chosen
+    # Brokers' figures come from all topics, also those that are not shown.
     out.print(_broker_table(brokers, [row for topic in found for row in topic.rows]))
     if users:
         out.print(_user_table(users))
     out.print(_topic_table(shown))
     if exports:
         out.print(_export_table(exports))
+    # Partitions of internal topics would hide the others.
     for topic in shown:
         if topic.rows and (names or not topic.is_internal):
             out.print(_partition_table(topic))
+    # The output says if it is incomplete, and how to see the rest.
     if len(shown) < len(chosen):
         out.print(
             f"{len(shown)} of {len(chosen)} topics shown; show all with --limit 0, or "
@@ -138,6 +144,7 @@ def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Ta
     table = Table(*columns, title="brokers")
     for broker in brokers:
         node_id, status = broker["spec"]["nodeId"], broker.get("status") or {}
+        # Brokers of Apache Kafka have no partition rows of their own here, only a status.
         observed = broker["spec"].get("workload") == Workload.OBSERVED
         table.add_row(
             broker["metadata"]["name"],
@@ -173,6 +180,7 @@ def _export_table(exports: Sequence[dict[str, Any]]) -> Table:
     The figures are at most a minute old.
     """
     columns = ("export", "topic", "table", "ready", "lag", "rows", "as of", "message")
+    # Names are folded rather than truncated, so that they can be copied.
     table = Table(*(Column(name, overflow="fold") for name in columns), title="exports")
     for export in exports:
         spec, status = export["spec"], export.get("status") or {}

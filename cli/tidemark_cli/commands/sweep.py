@@ -46,8 +46,10 @@ def sweep(
     Brokers remove them every six hours. Objects in folders of unknown topics are shown and never
     removed.
     """
+    # Without a store in the options, the local cluster's tier is swept.
     found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
+    # The minimum age protects copies in progress, which no manifest names yet.
     try:
         report = _swept(found, delete=delete, delay_ms=int(older_than * _HOUR_MS))
     except (StoreError, SweptElsewhere) as error:
@@ -82,6 +84,7 @@ def _progress(report: SweepReport) -> None:
 
 def print_report(report: SweepReport, *, deleted: bool) -> None:
     """Print the findings of a sweep and the next step."""
+    # Counts come first: a tier can have millions of orphans.
     orphans, uploads = report.orphans, report.uploads
     lines = [
         f"{report.looked_at:,} objects and uploads examined",
@@ -91,6 +94,7 @@ def print_report(report: SweepReport, *, deleted: bool) -> None:
         f"{report.removed.count + report.uploads_removed:,} removed",
     ]
     lines += [f"  {example}" for example in report.examples[:_SHOWN]]
+    # Unknown folders may belong to another cluster in the same bucket.
     if report.unknown:
         lines.append(
             f"{report.unknown_objects:,} objects in folders without a manifest; never removed here:"
@@ -99,6 +103,7 @@ def print_report(report: SweepReport, *, deleted: bool) -> None:
     if report.passed_over:
         lines.append(f"{report.passed_over:,} objects could not be read and were left unchanged:")
         lines += [f"  {trouble}" for trouble in report.troubles[:_SHOWN]]
+    # The hint appears only if there is something to delete.
     if (orphans.count or uploads.count) and not deleted:
         lines.append("remove objects that are old enough with: tidemark sweep --delete")
     for line in lines:

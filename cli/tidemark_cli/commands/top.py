@@ -67,12 +67,15 @@ def top(
     """Show the offsets, lags and problems of each partition."""
     ask = asking(client_config)
     kube = open_kube(called, directory, kubeconfig, context, namespace)
+    # Options become one query, which the interactive view can change later.
     query = Query(sort=sort, pattern=name, only_unwell=not_well, page_size=limit)
     try:
+        # Without a terminal on both sides the view cannot be interactive.
         if once or html is not None or not (sys.stdin.isatty() and sys.stdout.isatty()):
             _once(kube, query, html, listener, ask)
         else:
             _follow(kube, query, interval, listener, ask)
+    # Watches of the API server end with the connection.
     finally:
         kube.close()
 

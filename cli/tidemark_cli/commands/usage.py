@@ -75,8 +75,10 @@ def usage(
     Exit status: 0; 3 if a manifest could not be read, so that figures are too low; 1 if the command
     failed.
     """
+    # Options are checked before the tier is opened.
     dimensions = _dimensions(by)
     found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
+    # One time for all topics, so that their figures are comparable.
     now_ms = time.time_ns() // 1_000_000
     try:
         usage = measure(
@@ -89,6 +91,7 @@ def usage(
         )
     except (StoreError, ManifestError, TopicNotFound, TopicAmbiguous) as error:
         fail(str(error))
+    # Figures are printed even if they are incomplete; the exit status tells scripts.
     _tell(usage, found, json, prometheus, now_ms=now_ms)
     if usage.passed_over:
         raise typer.Exit(3)

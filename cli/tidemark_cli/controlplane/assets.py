@@ -97,6 +97,7 @@ def apiserver_command(assets: Path, folder: Folder, port: int) -> list[str]:
 def kubeconfig(server: str, certificate: Path, token: str) -> str:
     """Return a kubeconfig as JSON, which is also YAML."""
     name = "tidemark"
+    # JSON needs no quoting rules of YAML and no library.
     return json.dumps(
         {
             "apiVersion": "v1",
@@ -157,18 +158,21 @@ def lock(root: Path) -> IO[str]:
     The child programs inherit the lock, so it is held until all have ended. After a kill they still
     need a moment to end, for which this call waits.
     """
+    # Opened for appending, so that the current holder's process id is not truncated.
     file = (root / "lock").open("a+", encoding="utf-8")
     deadline_s = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            # The holder wrote its process id into the file.
             if time.monotonic() > deadline_s:
                 file.seek(0)
                 holder = file.read().strip()
                 sys.exit(f"{root} is in use by another control plane (process {holder})")
             time.sleep(POLL_S)
         else:
+            # Truncated only under the lock.
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()

@@ -97,6 +97,7 @@ class MinioServer(Server):
         command = [str(binary), "server", "--quiet", "--address", f"{HOST}:{settings.port}"]
         command += ["--certs-dir", str(private_dir(folder / "certs"))]
         command += [str(private_dir(folder / "data"))]
+        # The supervisor ends MinIO if this process is killed.
         if not detached:
             command = [sys.executable, "-m", "tidemark_cli.controlplane.supervisor", *command]
         process = ServerProcess.spawn(
@@ -106,6 +107,7 @@ class MinioServer(Server):
             detached=detached,
             environ=settings.environ(),
         )
+        # MinIO opens its port before it can serve requests.
         process.await_ready(lambda: can_serve(endpoint), timeout_s=timeout_s)
         return cls(
             data_dir=folder,

@@ -59,8 +59,11 @@ class ServerProcess:
         environ: Mapping[str, str] | None = None,
     ) -> "ServerProcess":
         """Start ``command``; both output streams go to ``errors``."""
+        # Only the user may read the server's output.
         private_dir(errors.parent)
         with errors.open("wb") as sink:
+            # A pipe as standard input tells the child when this process ends. A session of its own
+            # keeps the terminal's signals away from it.
             child = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL if detached else subprocess.PIPE,

@@ -44,7 +44,9 @@ class Supervisor:
         It inherits the file descriptors ``keep_open``, so that a lock stays held until it has
         ended.
         """
+        # Without a log the program writes to this process's own output.
         sink = log.open("wb") if log else None
+        # Children die with this process even if it is killed. Linux alone can guarantee that.
         try:
             child = subprocess.Popen(
                 list(command),
@@ -55,6 +57,7 @@ class Supervisor:
                 pass_fds=keep_open,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - this process has one thread
             )
+        # The child has a copy of the descriptor.
         finally:
             if sink:
                 sink.close()

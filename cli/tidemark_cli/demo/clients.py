@@ -64,6 +64,7 @@ def produce(
     """Produce with acks=all and store every acknowledgement in the ledger."""
     producer = Producer(_producer_settings(bootstrap), logger=_librdkafka)
 
+    # Callbacks run in flush and poll; each needs the flight that it acknowledges.
     def delivered(flight: Flight) -> Callable[[KafkaError | None, Message], None]:
         def callback(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -75,8 +76,10 @@ def produce(
 
     for count, flight in enumerate(flights, start=1):
         _send(producer, topic, flight, delivered(flight))
+        # Progress is reported rarely, so that printing does not slow down producing.
         if count % 20_000 == 0:
             on_progress(count)
+    # A record without an acknowledgement is a failure of the demo.
     left = producer.flush(120)
     if left:
         ledger.failures.append(f"{left} records were not acknowledged in 120 s")
@@ -143,12 +146,14 @@ def read_kafka_python(
     bootstrap: str, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[tuple[int, int], Record]:
     """Return the same records as :func:`read_confluent`, read with kafka-python."""
+    # Without a group and with explicit offsets, so that a gap is an error rather than a reset.
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap.split(","),
         enable_auto_commit=False,
         auto_offset_reset="none",
         group_id=None,
     )
+    # Empty partitions have nothing to wait for.
     assigned = {p: PythonTopicPartition(topic, p) for p in starts if starts[p] < ends[p]}
     consumer.assign(list(assigned.values()))
     for partition, place in assigned.items():
@@ -156,9 +161,11 @@ def read_kafka_python(
     left = set(assigned)
     found: dict[tuple[int, int], Record] = {}
     deadline = time.monotonic() + READ_TIMEOUT_S
+    # The deadline turns a missing record into a difference instead of a hang.
     while left and time.monotonic() < deadline:
         for place, messages in consumer.poll(timeout_ms=1000, max_records=10_000).items():
             for message in messages:
+                # Records that were written after the ends were read do not count.
                 if message.offset < ends[place.partition]:
                     record = (message.key, message.value, message.timestamp)
                     found[place.partition, message.offset] = record

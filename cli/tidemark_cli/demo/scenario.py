@@ -372,11 +372,13 @@ class Scenario:
             [str, str, Mapping[int, int], Mapping[int, int]], dict[tuple[int, int], clients.Record]
         ],
     ) -> None:
+        # Offsets are read now, as retention may have moved the log starts.
         starts, ends = self._offsets(positions.EARLIEST), self._offsets(positions.LATEST)
         expected = self.ledger.from_offsets(starts)
         started = time.monotonic()
         found = read(self._bootstrap(), TOPIC, starts, ends)
         seconds = time.monotonic() - started
+        # Key, value and timestamp of each acknowledged record must be equal.
         wrong = [place for place, record in expected.items() if found.get(place) != record]
         offsets = sum(ends[p] - starts[p] for p in ends)
         figure = (

@@ -218,6 +218,7 @@ class LocalCluster:
 
     def start_operator(self) -> None:
         """Start the operator and wait until it leads."""
+        # A running operator is left alone, and then nothing is printed.
         former = processes.find(self.layout, "operator")
         record = processes.ensure(
             self.layout,

@@ -87,7 +87,7 @@ class KubeClient:
             raise KubeRequestError(0, f"{kubeconfig} cannot be used: {error}") from error
 
     def close(self) -> None:
-        """Release the connections."""
+        """Release the connections to the API server."""
         self._api.close()
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
@@ -243,9 +243,11 @@ class KubeClient:
         content_type: str = "application/json",
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> bytes:
+        # Imported here, as the client takes long to load and most commands do not need it.
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
+        # Serialised and called separately: the generated methods would decode the body into models.
         request = self._api.param_serialize(
             method,
             path,
@@ -262,6 +264,7 @@ class KubeClient:
             raise KubeRequestError(
                 0, f"the API server {host} is unreachable: {_cause(error)}"
             ) from error
+        # The API server explains refusals in a Status object.
         if answer.status >= 400:
             raise KubeRequestError(answer.status, _message_of(answer.data))
         data: bytes = answer.data

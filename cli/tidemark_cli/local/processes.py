@@ -77,6 +77,7 @@ def ensure(
     waits, this call waits for it.
     """
     found = find(layout, name)
+    # A process that runs but was never seen ready is waited for, not started twice.
     if found is None:
         return spawn(
             layout, name, command, timeout_s=timeout_s, environment=environment, ready=ready

@@ -67,7 +67,10 @@ class RecordDeletions:
         self._kube, self._table, self._timeout_s = kube, table, timeout_s
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
-        """Implement :class:`~tidemark_pipeline.export.record_deletion.Deleter`."""
+        """Apply RecordDeletion objects for these positions.
+
+        Raises DependencyUnavailable if the API server is unavailable, and ExportError.
+        """
         try:
             for points in _divided(below):
                 self._apply(self._object_of(topic, topic_id), topic_id, points)

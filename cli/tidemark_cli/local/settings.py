@@ -31,7 +31,7 @@ class LocalClusterSettings:
     engine: str = TIDEMARK
 
     def save(self, layout: Layout) -> None:
-        """Write ``cluster.json``."""
+        """Write the settings to the cluster's ``cluster.json``."""
         write_json(layout.settings, asdict(self))
 
 

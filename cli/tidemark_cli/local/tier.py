@@ -50,6 +50,7 @@ def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
 
     Raises LookupError.
     """
+    # The format of Kafka's tier belongs to its plug-in, so only its brokers can read it.
     if cluster.settings.engine == KAFKA:
         raise TierOfKafka(
             "this command reads the tier of Tidemark brokers, but the cluster's engine is Apache "
@@ -57,11 +58,13 @@ def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
             "through its brokers"
         )
     options = {"topic": topic, "bootstrap": cluster.addresses().bootstrap}
+    # A directory needs no credentials.
     if cluster.settings.tier == "directory":
         return {**options, "path": str(cluster.layout.tier)}
     record = processes.find(cluster.layout, "minio")
     if record is None:
         raise LookupError("MinIO is not running; start the cluster with: tidemark up")
+    # The credentials of MinIO are in its data folder, readable by the user only.
     kept = MinioSettings.of(cluster.layout.minio)
     return {
         **options,

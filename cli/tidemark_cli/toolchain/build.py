@@ -135,6 +135,7 @@ def _run(
     program: GoProgram,
     progress: BuildProgress,
 ) -> None:
+    # Standard output is not read: go prints progress and errors to standard error.
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -147,6 +148,7 @@ def _run(
     ) as process:
         try:
             output = follow(process.stderr or (), program.packages, progress.advance)
+        # An interrupted command must not leave a compiler running.
         except BaseException:
             process.terminate()
             raise
@@ -171,12 +173,14 @@ def follow(
     downloads = compiled = 0
     for raw in lines:
         line = raw.rstrip()
+        # Every line is a download, a package, or part of an error.
         if line.startswith("go: downloading "):
             downloads += 1
         elif " " not in line:
             compiled += 1
         else:
             last.append(line)
+        # The number of packages is known only approximately.
         fraction = min(1.0, compiled / packages)
         text = f"{compiled} packages" if compiled else f"{downloads} modules downloaded"
         advance(text, fraction)

@@ -129,6 +129,7 @@ def _command(maven: str, jar_set: JarSet, folder: Path) -> list[str]:
 
 
 def _run(command: list[str], jar_set: JarSet, progress: BuildProgress) -> None:
+    # Both streams in one pipe: Maven mixes progress and errors.
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -140,6 +141,7 @@ def _run(command: list[str], jar_set: JarSet, progress: BuildProgress) -> None:
     ) as process:
         try:
             output = follow(process.stdout or (), jar_set.jars, progress.advance)
+        # An interrupted command must not leave Maven running.
         except BaseException:
             process.terminate()
             raise

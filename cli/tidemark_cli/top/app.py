@@ -220,7 +220,7 @@ class TopApp(App[None]):
             self._wanted.set()
 
     def _point(self) -> None:
-        """Set the partitions that the next broker query asks for."""
+        """Set the partitions of the next broker query."""
         topic = self._holdings.topic(self._selected) if self._selected else None
         brokers = self._holdings.of_kind(BROKER)
         self._asked = (asked_of([topic] if topic else []), addresses(brokers, self._listener))
@@ -246,7 +246,7 @@ class TopApp(App[None]):
         field.focus()
 
     def action_leave_filter(self) -> None:
-        """Clear the filter."""
+        """Clear and close the filter."""
         field = self.query_one("#filter", Input)
         field.value = ""
         self._close_filter()

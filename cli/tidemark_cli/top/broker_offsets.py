@@ -137,6 +137,7 @@ def _ask_brokers(
     answered: _AnswersByBroker = {}
     problems: dict[int, str] = {}
 
+    # Each thread writes to its own key, so no lock is needed.
     def one(node_id: int) -> None:
         at = reached_at.get(node_id)
         answers, problem = _ask_broker(node_id, at, access, partitions_of[node_id], questions)
@@ -145,6 +146,7 @@ def _ask_brokers(
             problems[node_id] = problem
 
     nodes = sorted(partitions_of)
+    # In batches, so that a large cluster does not start a thread for each broker at once.
     for first in range(0, len(nodes), _BROKERS_AT_ONCE):
         threads = [
             threading.Thread(target=one, args=(node,), daemon=True)
@@ -193,6 +195,7 @@ def _ask_broker(
     questions: Sequence[_Question],
 ) -> tuple[list[Answers], str]:
     """Return the answer to each question, and a problem or ""."""
+    # The broker has not registered with this listener.
     if at is None:
         return [], f"broker {node_id} has no known address"
     try:
@@ -200,8 +203,10 @@ def _ask_broker(
             *at, client_id=CLIENT_ID, timeout_s=_TIMEOUT_S, dialer=access.tls
         ) as connection:
             if access.login is not None:
+                # One connection for all questions, as each login costs round trips.
                 log_in(connection, access.login, _TIMEOUT_S)
             return [_list_offsets(connection, partitions, question) for question in questions], ""
+    # A failure concerns one broker; the offsets of the others are still shown.
     except (OSError, FrameError, LoginFailed) as error:
         return [], (
             f"broker {node_id} at {at[0]}:{at[1]} is unreachable, so the offsets of its partitions "
@@ -218,6 +223,7 @@ def _list_offsets(
     Partitions with an error are left out.
     """
     timestamp, replica_id = question
+    # One request for all partitions of this broker.
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, number in partitions:
         by_topic[topic].append(number)
@@ -230,6 +236,7 @@ def _list_offsets(
                 partitions=tuple(
                     offsets_request.ListOffsetsPartition(
                         partition_index=i32(number),
+                        # Without a leader epoch: a view need not fence outdated metadata.
                         current_leader_epoch=i32(-1),
                         timestamp=i64(timestamp),
                     )
@@ -244,5 +251,6 @@ def _list_offsets(
         (str(topic.name), int(part.partition_index)): int(part.offset)
         for topic in answer.topics
         for part in topic.partitions
+        # An error, such as a new leader, is shown as unknown until the next update.
         if part.error_code == ErrorCode.none
     }

@@ -79,7 +79,7 @@ class ObjectIndex:
         self.version += 1
 
     def drop(self, kind: str, names: Iterable[str]) -> None:
-        """Remove deleted objects."""
+        """Remove deleted objects of one kind, with what was derived from them."""
         for name in names:
             if kind == SLICE:
                 self._put_rows(name, ())
@@ -217,6 +217,7 @@ def topic_line(topic: TopicRows) -> TopicLine:
 def _shown(body: dict[str, Any]) -> dict[str, Any]:
     """Return a Topic without the fields that are never shown, which are most of it."""
     metadata, status = body["metadata"], body.get("status") or {}
+    # Thousands of topics stay in memory, so only the fields of the view are kept.
     return {
         "metadata": {"name": metadata["name"], "labels": metadata.get("labels") or {}},
         "spec": {"topicName": body["spec"].get("topicName")},
@@ -231,6 +232,7 @@ def _shown(body: dict[str, Any]) -> dict[str, Any]:
                     "type": condition["type"],
                     "status": condition["status"],
                     "reason": condition.get("reason", ""),
+                    # Messages of users' tools may be arbitrarily long.
                     "message": str(condition.get("message", ""))[:_MESSAGE_MAX],
                 }
                 for condition in status.get("conditions") or ()

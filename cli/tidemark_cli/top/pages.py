@@ -106,6 +106,7 @@ def broker_table(object_index: ObjectIndex) -> ViewTable:
     """
     bodies = object_index.of_kind(BROKER)
     rows = []
+    # Bounded, so that a page fits on a screen.
     for body in bodies[:BROKERS_SHOWN]:
         node_id = int(body["spec"]["nodeId"])
         rows.append(
@@ -119,6 +120,7 @@ def broker_table(object_index: ObjectIndex) -> ViewTable:
                 _broker_trouble(body),
             )
         )
+    # The note says where the rest is.
     left = len(bodies) - len(rows)
     notes = (f"{left} more brokers: kubectl get tmb",) if left else ()
     return ViewTable("brokers", BROKER_COLUMNS, tuple(rows), notes=notes)
@@ -181,6 +183,7 @@ def partition_table(topic: TopicRows, offsets: OffsetsByPartition) -> ViewTable:
     shown = shown_rows(topic)
     rows = []
     for row in shown:
+        # Offsets come from brokers and may be missing; "?" marks unknown values.
         found = offsets.get((topic.kafka_name, row.partition))
         rows.append(
             (
@@ -192,6 +195,7 @@ def partition_table(topic: TopicRows, offsets: OffsetsByPartition) -> ViewTable:
                 "?" if found is None else Bar(ranges(found)),
             )
         )
+    # The table is bounded, and the note says how to see the rest.
     left = len(topic.rows) - len(shown)
     notes = (f"{left} more partitions: tidemark status {topic.kafka_name}",) if left else ()
     return ViewTable(
@@ -200,7 +204,7 @@ def partition_table(topic: TopicRows, offsets: OffsetsByPartition) -> ViewTable:
 
 
 def _lags(row: PartitionRow, offsets: PartitionOffsets | None) -> str:
-    """Return the lag of each follower; ``?`` if it is unknown."""
+    """Return the lag of each follower as text; unknown lags are question marks."""
     found = []
     for replica in row.replicas:
         if replica == row.leader:

@@ -31,7 +31,7 @@ class ObjectBatch:
     problem: str = ""
 
     def put_into(self, object_index: ObjectIndex) -> None:
-        """Apply the update."""
+        """Add and remove the objects of this update in the index."""
         if self.objects:
             object_index.put(self.kind, self.objects)
         if self.gone:
