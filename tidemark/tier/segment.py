@@ -1,8 +1,8 @@
 """Copied segment as the manifest records it (Kafka's RemoteLogSegmentMetadata).
 
-Fields are Kafka's, with ``tieredEpoch`` (KIP-950) and ``customMetadata`` (KIP-917). In addition
-to the range of the uploaded file, an entry has the range that it *answers for*. After a leader change a
-segment may begin below the end of the one before it, with equal bytes, and then answers only from
+Fields are Kafka's, with ``tieredEpoch`` (KIP-950) and ``customMetadata`` (KIP-917). In addition to
+the range of the uploaded file, an entry has the range that it *answers for*. After a leader change
+a segment may begin below the end of the one before it, with equal bytes, and then answers only from
 behind that end (invariant 5). Only the beginning is ever trimmed, so ``from_offset`` is enough.
 """
 
