@@ -27,8 +27,8 @@ func apiServerFlags(l layout, address *net.TCPAddr) []string {
 		"--etcd-servers=" + etcdSocket,
 		"--bind-address=" + address.IP.String(),
 		"--secure-port=" + strconv.Itoa(address.Port),
-		// Nothing in a cluster is to find this server by its Service: there are
-		// no pods, and a loopback address may not stand in Endpoints.
+		// The server has no Service: there are no pods, and Endpoints must not
+		// contain a loopback address.
 		"--advertise-address=" + address.IP.String(),
 		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=10.0.0.0/24",
@@ -59,7 +59,7 @@ func runAPIServer(ctx context.Context, l layout, listener *net.TCPListener) erro
 	if err := flags.Parse(apiServerFlags(l, address)); err != nil {
 		return err
 	}
-	// The port was bound before anything else started: nobody can take it.
+	// The port was bound first, so no other process can take it.
 	opts.SecureServing.Listener = listener
 	if err := opts.GenericServerRunOptions.ComponentGlobalsRegistry.Set(); err != nil {
 		return err

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// Whoever works with custom resources needs these two of the controller
-	// manager's controllers, and no other: without them a deleted namespace
-	// stays for ever, and so does what an object owns.
+	// Custom resources need only these two of the controller manager's
+	// controllers. Without them, deleted namespaces and the dependents of
+	// deleted objects are never removed.
 	namespaceWorkers = 4
 	collectorWorkers = 4
 	// The controller manager looks for new resource definitions every 30 s; here
@@ -32,8 +32,8 @@ const (
 	resyncPeriod    = 10 * time.Minute
 )
 
-// runControllers empties deleted namespaces and deletes what belonged to
-// objects that are gone, until ctx ends.
+// runControllers empties deleted namespaces and deletes the dependents of
+// deleted objects, until ctx ends.
 func runControllers(ctx context.Context, server string, creds credentials) error {
 	config := &rest.Config{
 		Host:            server,

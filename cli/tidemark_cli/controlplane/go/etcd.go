@@ -12,15 +12,15 @@ const (
 	// etcdSocket is relative to the data folder, which is the process's working
 	// directory: a socket's path may have about 100 bytes only, a folder's may
 	// be longer. A socket in a private folder is also the whole of etcd's access
-	// control: nobody else on the machine can reach the store past the API server.
+	// control: other users of the machine cannot bypass the API server.
 	etcdSocket = "unix://etcd.sock"
 	etcdMember = "tidemark"
 	// etcdIdentity is written where etcd wants addresses to advertise, and nothing
 	// listens there: a member that is alone has no peers, and its one client knows
 	// the socket. It must not change while the data is kept.
 	etcdIdentity = "http://127.0.0.1:2380"
-	// A lone member has nobody to wait for: with the usual 100 and 1,000 ms the
-	// first election alone takes a second.
+	// A single member has no peers to wait for: with the usual 100 and 1,000 ms
+	// the first election alone takes a second.
 	etcdHeartbeatMs uint = 10
 	etcdElectionMs  uint = 100
 )

@@ -168,7 +168,7 @@ require (
 )
 
 // Kubernetes' own modules require one another at v0.0.0; the published staging
-// modules of the same release stand in for the folders of its source tree.
+// modules of the same release replace the folders of its source tree.
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3

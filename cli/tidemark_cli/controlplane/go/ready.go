@@ -16,7 +16,7 @@ import (
 
 const readyPoll = 20 * time.Millisecond
 
-// readyReport is the content of the ready file, for whoever started the process.
+// readyReport is the content of the ready file, for the parent process.
 type readyReport struct {
 	PID               int    `json:"pid"`
 	Server            string `json:"server"`
@@ -25,7 +25,7 @@ type readyReport struct {
 	EtcdVersion       string `json:"etcdVersion"`
 }
 
-// awaitReady asks /readyz, as any client would, until it says yes.
+// awaitReady polls /readyz, as a client would, until the server is ready.
 func awaitReady(ctx context.Context, server string, creds credentials) error {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(creds.caPEM) {

@@ -173,7 +173,7 @@ func run(ctx context.Context, l layout, listener *net.TCPListener, server string
 	}
 }
 
-// unlessStopped drops an error that is only the consequence of being told to stop.
+// unlessStopped drops an error that only results from the end of ctx.
 func unlessStopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -181,8 +181,8 @@ func unlessStopped(ctx context.Context, err error) error {
 	return err
 }
 
-// stopContext ends on SIGTERM, SIGINT or, where asked, the end of the standard
-// input. A second signal ends the process at once.
+// stopContext ends on SIGTERM, SIGINT or, with exitWithStdin, at the end of the
+// standard input. A second signal ends the process at once.
 func stopContext(exitWithStdin bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -202,9 +202,9 @@ func stopContext(exitWithStdin bool) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// listen binds the port first of all, so that its number can stand in the
-// kubeconfig. Without a wish it is the port of the last time where that is
-// free, so that a kubeconfig copied elsewhere stays good.
+// listen binds the port before anything else starts, so that the kubeconfig can
+// contain its number. Port 0 selects the previous port if that is free, so that
+// copies of the kubeconfig stay valid.
 func listen(l layout, host string, port int) (*net.TCPListener, error) {
 	wished := port
 	if wished == 0 {
