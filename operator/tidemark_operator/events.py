@@ -172,4 +172,4 @@ class EventWriter:
                 await self._api.create(EVENT, namespace, body)
                 self._metrics.events.inc()
             except KubeError as error:
-                logger.warning("Event %s not written: %s", body["reason"], error)
+                logger.warning("Event %s was not written: %s", body["reason"], error)
