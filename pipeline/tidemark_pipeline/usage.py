@@ -72,7 +72,6 @@ def measure(
     # Every bucket has a row, so that an empty one is shown as 0.
     for owner in (*usage.topics, *filter(None, [usage.elsewhere])):
         owner.listed = {bucket: ListedObjects() for bucket in tier.segments.stores}
-    # LIST comes before the manifests: an object that is copied meanwhile is then not unnamed.
     _list(tier, usage)
     for topic, own in zip(topics, usage.topics, strict=True):
         own.freed = {policy.name: 0 for policy in policies}

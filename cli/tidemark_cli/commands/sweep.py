@@ -49,7 +49,7 @@ def sweep(
     # Without a store in the options, the local cluster's tier is swept.
     found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
-    # The minimum age protects copies in progress, which no manifest names yet.
+    # The minimum age protects recent uploads.
     try:
         report = _swept(found, delete=delete, delay_ms=int(older_than * _HOUR_MS))
     except (StoreError, SweptElsewhere) as error:

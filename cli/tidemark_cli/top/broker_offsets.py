@@ -199,11 +199,11 @@ def _ask_broker(
     if at is None:
         return [], f"broker {node_id} has no known address"
     try:
+        # One connection for all questions, as each login costs round trips.
         with BlockingConnection(
             *at, client_id=CLIENT_ID, timeout_s=_TIMEOUT_S, dialer=access.tls
         ) as connection:
             if access.login is not None:
-                # One connection for all questions, as each login costs round trips.
                 log_in(connection, access.login, _TIMEOUT_S)
             return [_list_offsets(connection, partitions, question) for question in questions], ""
     # A failure concerns one broker; the offsets of the others are still shown.
