@@ -84,7 +84,7 @@ async def test_one_that_cannot_be_written_is_dropped_and_the_next_is_written(
             world.writer.emit(normal("Topic", "ns/t", "Other", "told"))
             await until(lambda: bool(world.events))
     assert [event["reason"] for event in world.events] == ["Other"]
-    assert "Event PartitionsPlaced not written" in caplog.text
+    assert "Event PartitionsPlaced was not written" in caplog.text
 
 
 async def test_events_beyond_the_limit_of_the_queue_are_dropped(
