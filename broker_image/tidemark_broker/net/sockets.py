@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-#: Linux TCP states of a connection whose peer sends no more: CLOSE and CLOSE_WAIT.
+#: Linux TCP states of a connection whose peer no longer sends: CLOSE and CLOSE_WAIT.
 _LEFT = frozenset({7, 8})
 
 

@@ -235,7 +235,7 @@ class HeadWriter:
         return loaded is not None and loaded.head.log_start_offset > self.partition.high_watermark
 
     def _check_term(self) -> None:
-        """Raise ManifestFenced if the replica leads no more, or in another epoch.
+        """Raise ManifestFenced if the replica no longer leads, or leads in another epoch.
 
         It writes nothing then, even if no other leader has fenced it yet.
         """

@@ -201,8 +201,8 @@ async def test_a_field_of_a_newer_version_is_reported_and_the_rest_applies(
 
 
 async def test_the_observed_generation_is_the_decided_one(world: ShellWorld) -> None:
-    """That includes a spec edited, and a reconciliation paused, before the status is written:
-    others read from it what was implemented (invariant 22).
+    """Also if the spec is edited, or the Topic paused, before the status is written: readers of the
+    status rely on it (invariant 22).
     """
     world.make_topic()
     reconciler = TopicReconciler(world.services)

@@ -198,7 +198,7 @@ def test_a_lenient_query_continues_at_the_first_lost_offset(small_tier: SmallTie
 def test_a_lenient_query_reads_what_a_restored_topic_has_once(
     small_tier: SmallTier,
 ) -> None:
-    """That includes a log that ends where the query is, while other logs continue."""
+    """Also a log that ends at the query's position, while other logs continue."""
     other = SmallTier(small_tier.path, name="u")
     copy(small_tier)
     copy(other)

@@ -147,8 +147,8 @@ async def test_a_follower_removed_from_the_isr_blocks_nothing(node: Nodes) -> No
 
 
 async def test_nor_does_its_first_fetch_after_that(node: Nodes) -> None:
-    """That fetch requests the end of the earlier one: the follower had everything then, and was
-    removed since.
+    """The first fetch after the removal does not prove that the follower is in sync: it requests
+    the end that the follower had before.
     """
     one, two = node(1), node(2)
     await one.lead(1)

@@ -204,7 +204,7 @@ def test_a_disablement_that_the_older_head_does_not_know(
         world.claim(tiering)
     newest, wanted = world.versions[-1][0], world.live()
     if enabled:
-        # It keeps the epoch, and the policy holds no more.
+        # It keeps the epoch, and the policy no longer holds.
         tiering = Tiering(TieringState.ENABLED, 1)
         for state in (TieringState.DISABLED, TieringState.ENABLED):
             world.claim(Tiering(state, 1, policy).in_force)

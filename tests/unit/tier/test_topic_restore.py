@@ -96,7 +96,7 @@ def test_deleted_topics_are_no_more(place: Any, memory: Any) -> None:
 
 
 def test_the_furthest_partition_determines_a_disablements_state(place: Any, memory: Any) -> None:
-    """That includes an acknowledgement that the other partitions do not know."""
+    """Also if the other partitions have not received an acknowledgement."""
     store = manifests(memory)
     states = (TieringState.DISABLING, TieringState.DISABLED, TieringState.ENABLED)
     for partition, state in enumerate(states):

@@ -152,7 +152,7 @@ def answered(partition: Partition, change: control.IsrChange, result: control.Is
     """
     leader, row = partition.leader, partition.row
     if leader is None or row is None or row.leader_epoch != leader.epoch:
-        return  # it leads no more, or is about to lead in a later epoch
+        return  # it no longer leads, or is about to lead in a later epoch
     meaning = isr.meaning(row, leader.pending, change, result)
     if meaning is isr.AlterPartitionAnswer.NOTHING:
         return
