@@ -99,6 +99,7 @@ lint: $(ALL)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --config-file tests/mypy.ini
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tests.dead_code
 	@$(BIN)/python -m tests.language --check

@@ -321,30 +321,33 @@ class _Reader:
         stack: list[tuple[ast.AST, bool]] = [(tree, False)]
         while stack:
             node, is_local = stack.pop()
-            kind = type(node)
-            if kind is ast.Constant or kind is ast.JoinedStr:
+            if isinstance(node, ast.Constant | ast.JoinedStr):
                 self._literal(node)
                 # The texts of an f-string were counted together; its expressions may contain more.
-                if kind is ast.JoinedStr:
+                if isinstance(node, ast.JoinedStr):
                     computed = (p for p in node.values if isinstance(p, ast.FormattedValue))
                     stack.extend((part.value, is_local) for part in computed)
                 continue
-            if kind is ast.Module or kind is ast.ClassDef:
+            if isinstance(node, ast.Module | ast.ClassDef):
                 self._definition(node)
-                if kind is ast.ClassDef and not is_local and node.name not in ("Meta", "Config"):
+                if (
+                    isinstance(node, ast.ClassDef)
+                    and not is_local
+                    and node.name not in ("Meta", "Config")
+                ):
                     self.findings.classes.append((node.name, node.lineno))
-            elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._definition(node)
                 self._function(node)
                 is_local = True
-            elif kind is ast.Expr and _text_of(node.value) is not None:
+            elif isinstance(node, ast.Expr) and _text_of(node.value) is not None:
                 # A docstring stands before what it contains: its definition has been here before.
                 self._docstring(node.value)
-            elif kind is ast.For or kind is ast.AsyncFor or kind is ast.comprehension:
+            elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
                 for name in _targets(node.target):
                     if name.id == "each":
                         self.findings.add("each_variables", name.lineno, "'for each'")
-            elif kind is ast.keyword and node.arg in _HELP_KEYWORDS:
+            elif isinstance(node, ast.keyword) and node.arg in _HELP_KEYWORDS:
                 text = _text_of(node.value)
                 if text is not None:
                     _count_sentences(self.findings, node.value.lineno, text)

@@ -44,7 +44,7 @@ def licences(component: dict[str, Any]) -> list[str]:
     for license_ in component.get("licenses", ()):
         licence = license_.get("license", {})
         found.append(license_.get("expression") or licence.get("id") or licence.get("name") or "")
-    found = found or [metadata(component["name"]).get("License", "")]
+    found = found or [metadata(component["name"])["License"] or ""]
     return [text.splitlines()[0][:80] for text in found if text.strip()]
 
 

@@ -262,9 +262,9 @@ class Proof:
         start = segments[len(segments) // 2].entry.start_offset
         gone = segments[0].entry.log_key
         admin = AdminClient(self._client)
-        asked = admin.delete_records([TopicPartition(self.topic, FIRST, start)])
-        for item in asked.values():
-            item.result(60)
+        deletions = admin.delete_records([TopicPartition(self.topic, FIRST, start)])
+        for deletion in deletions.values():
+            deletion.result(60)
         wait(lambda: not self.objects.has(gone), f"{gone} to go", _WAIT_S)
         try:
             aggregated[0].collect()

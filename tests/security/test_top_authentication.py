@@ -52,7 +52,7 @@ async def test_by_a_password(cluster: Secured, mechanism: str) -> None:
     ):
         found = await asked(cluster, listener, *lines)
         assert found.problems == ()
-        assert found.told[("orders", 0)].end == 0
+        assert found.offsets[("orders", 0)].end == 0
 
 
 async def test_by_a_certificate(cluster: Secured) -> None:
@@ -66,7 +66,7 @@ async def test_by_a_certificate(cluster: Secured) -> None:
         f"ssl.key.location={leaf.folder / 'tls.key'}",
     )
     assert found.problems == ()
-    assert found.told[("orders", 0)].end == 0
+    assert found.offsets[("orders", 0)].end == 0
 
 
 async def test_rejected_user_receives_the_reason(cluster: Secured) -> None:
@@ -78,4 +78,4 @@ async def test_rejected_user_receives_the_reason(cluster: Secured) -> None:
         found = await asked(cluster, "OPEN", *lines)
         (problem,) = found.problems
         assert said in problem
-        assert found.told == {}
+        assert found.offsets == {}

@@ -133,7 +133,7 @@ class _Heartbeats:
         self._answered = answered
         self._lost = lost
         self._main: Any = asyncio.get_running_loop()
-        self._loop: ProcessLoop = self._main.process.beats
+        self._loop: ProcessLoop = self._main.process.beats  # type: ignore[attr-defined]
         self._wake: asyncio.Event | None = None
         self._stopping = False
         self.snapshot_controller_epoch = -1

@@ -211,7 +211,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self, coro: Coroutine[Any, Any, Any], *, name: Any = None, context: Any = None
     ) -> "asyncio.Task[Any]":
         task = asyncio.Task(coro, loop=self, name="task")
-        task._log_destroy_pending = False
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.tasks.append(task)
         if len(self.tasks) > 5000:
             self.tasks = [item for item in self.tasks if not item.done()]

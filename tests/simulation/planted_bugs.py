@@ -479,7 +479,7 @@ BUGS: tuple[Bug, ...] = (
         "nobody notices that the API was put back",
         RESTORES,
         frozenset({"24", "1", "2", "convergence"}),
-        replaced("tidemark_operator.objects.store.ObjectCache._begin_anew", lambda *_: None),
+        replaced("tidemark_operator.objects.store.ObjectCache._restart", lambda *_: None),
     ),
     Bug(
         "a partition is rebuilt from the first report",

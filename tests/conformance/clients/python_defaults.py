@@ -98,7 +98,7 @@ def aiokafka(address: str, topic: str, group: str, name: str, count: int) -> Non
     asyncio.run(run())
 
 
-CLIENTS = {
+CLIENTS: dict[str, Callable[..., None]] = {
     "confluent-kafka": confluent_kafka,
     "kafka-python": kafka_python,
     "aiokafka": aiokafka,
@@ -107,5 +107,5 @@ CLIENTS = {
 if __name__ == "__main__":
     client, *rest, values = sys.argv[1:]
     began = time.monotonic()
-    CLIENTS[client](*rest, int(values))  # type: ignore[arg-type]
+    CLIENTS[client](*rest, int(values))
     print(f"{client}: {time.monotonic() - began:.1f} s", file=sys.stderr)

@@ -48,7 +48,7 @@ async def test_a_follower_that_waits_for_the_tier_holds_up_nothing_else(
         await follower.until(lambda: follower.at(1).next_offset == 50)
         async with asyncio.timeout(5):  # no lock is held meanwhile
             await cluster.apply(1, 3, isr=(1,))
-    await cluster.in_sync(1, 3)
+    await cluster.until_in_sync(1, 3)
     assert follower.partition.log.local_log_start_offset > 0
     assert follower.partition.log.epochs.entries == leader.partition.log.epochs.entries
 

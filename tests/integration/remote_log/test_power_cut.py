@@ -145,7 +145,7 @@ async def test_who_was_taken_in_again_since_needs_no_store(
     host = cluster.hosts[2]
     host.row = row
     await cluster.apply(isr=(1,))  # it has no proof, so it leaves the ISR
-    await cluster.in_sync(1, 2)
+    await cluster.until_in_sync(1, 2)
     await host.until(lambda: host.partition.isr == (1, 2))
     await cluster.stop(1)
     moved = host.tier_path.rename(host.tier_path.with_name("moved"))

@@ -41,7 +41,7 @@ async def test_a_new_follower_starts_behind_the_tier(cluster: TieredCluster) -> 
     leader = await alone(cluster)
     await cluster.start(3)
     await cluster.apply(1, 3, replicas=(1, 3))
-    await cluster.in_sync(1, 3)
+    await cluster.until_in_sync(1, 3)
     log, new = leader.partition.log, cluster.hosts[3].partition
     assert new.log.local_log_start_offset == log.local_log_start_offset
     assert new.log_start_offset == 0
@@ -65,7 +65,7 @@ async def test_a_new_follower_starts_behind_deleted_records(cluster: TieredClust
     await leader.until(lambda: leader.head().log_start_offset == middle)
     await cluster.start(3)
     await cluster.apply(1, 3, replicas=(1, 3))
-    await cluster.in_sync(1, 3)
+    await cluster.until_in_sync(1, 3)
     assert cluster.hosts[3].partition.log_start_offset == middle
 
 
@@ -186,7 +186,7 @@ async def test_an_unclean_leader_is_not_content_with_the_end_that_it_knows(
     await cluster.start(3)
     await cluster.apply(leader=1, leader_epoch=2, replicas=(1, 3), isr=(1,))
     await leader.produce(200)
-    await cluster.in_sync(1, 3)
+    await cluster.until_in_sync(1, 3)
     host = cluster.hosts[3]
     await host.until(lambda: host.partition.remote_end is not None)
     await host.until(lambda: host.partition.next_offset == leader.partition.next_offset)

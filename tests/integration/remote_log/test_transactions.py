@@ -89,7 +89,7 @@ async def test_a_follower_that_starts_behind_the_tier_knows_its_producers(
     leader, _ = await leader_alone(cluster)
     await cluster.start(3)
     await cluster.apply(1, 3, replicas=(1, 3))
-    await cluster.in_sync(1, 3)
+    await cluster.until_in_sync(1, 3)
     new = cluster.hosts[3].partition
     assert sorted(new.log.active_producers()) == sorted(leader.partition.log.active_producers())
     await cluster.stop(1)
@@ -119,7 +119,7 @@ async def test_follower_built_from_the_tier_knows_the_last_five_batches_of_a_pro
     assert leader.partition.log.local_log_start_offset > offsets[-1]
     await cluster.start(3)
     await cluster.apply(1, 3, replicas=(1, 3))
-    await cluster.in_sync(1, 3)
+    await cluster.until_in_sync(1, 3)
     await cluster.stop(1)
     await cluster.apply(3, leader=3, leader_epoch=3, replicas=(3,), isr=(3,))
     host = cluster.hosts[3]

@@ -60,8 +60,8 @@ class TieredCluster:
             host.config |= self.config
             assert not await host.broker.manager.apply(host.states())
 
-    async def isr_maintenance(self, *nodes: int) -> None:
-        """Until the ISR is these."""
+    async def until_in_sync(self, *nodes: int) -> None:
+        """Wait until the ISR has exactly these brokers."""
         any_host = next(iter(self.hosts.values()))
         await any_host.until(lambda: set(any_host.row.isr) == set(nodes))
 

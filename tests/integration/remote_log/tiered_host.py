@@ -149,7 +149,10 @@ class TieredHost:
 
     def state_of_broker(self) -> control.BrokerState:
         """This broker as the controller knows it."""
-        servers = {CLIENTS: self.clients, REPLICATION: self.broker.replication_server}
+        servers: dict[str, Any] = {
+            CLIENTS: self.clients,
+            REPLICATION: self.broker.replication_server,
+        }
         listeners = tuple(
             control.Endpoint(name=name, host="127.0.0.1", port=server.port)
             for name, server in servers.items()

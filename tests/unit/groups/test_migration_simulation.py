@@ -201,8 +201,8 @@ class Lives:
     def fail_over(self) -> None:
         self.world.commit_all()
         self.world = self.world.failover()
-        for client in [*self.eager, *self.clients]:
-            client.world = self.world
+        for client in (*self.eager, *self.clients):
+            client.world = self.world  # type: ignore[attr-defined]
 
     def run(self) -> None:
         everybody = [*self.eager, *self.clients]

@@ -1,6 +1,7 @@
 """Which batch of a producer a log takes (Kafka's ProducerAppendInfo, rule by rule)."""
 
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def end(
     return ProducerBatch(producer, epoch, -1, offset, offset, 0, True, marker)
 
 
-def check(states: ProducerStates, batch: ProducerBatch) -> object:
+def check(states: ProducerStates, batch: ProducerBatch) -> Any:
     return states.check(batch, AppendOrigin.CLIENT, None)
 
 

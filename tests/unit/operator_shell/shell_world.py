@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
@@ -291,7 +291,7 @@ class ShellWorld:
     # ------------------------------------------------------------ the term
 
     @contextlib.asynccontextmanager
-    async def term(self) -> AsyncIterator["ShellWorld"]:
+    async def term(self) -> AsyncIterator[Self]:
         """Take over, and run the line of decisions."""
         objects = ObjectCache()
         taken = await Takeover(

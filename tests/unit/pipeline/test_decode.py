@@ -1,5 +1,7 @@
 """Record batches become Arrow rows: one for each data record that is wanted, byte for byte."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ _records = st.lists(
 )
 
 
-def rows(data: bytes, source: ByteSource = EVERYTHING) -> list[dict[str, object]]:
+def rows(data: bytes, source: ByteSource = EVERYTHING) -> list[dict[str, Any]]:
     return [row for batch in decode(data, source) for row in batch.to_pylist()]
 
 
