@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.remote_log.fetch_client import Client
+from tests.integration.remote_log.fetch_client import TierClient
 from tests.integration.remote_log.orphans import left_clean
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
@@ -15,7 +15,7 @@ from tests.s3 import fresh_bucket
 from tidemark.wire.connection import KafkaConnection
 
 MakeHost = Callable[..., TieredHost]
-MakeClient = Callable[..., Awaitable[Client]]
+MakeClient = Callable[..., Awaitable[TierClient]]
 
 
 @pytest.fixture
@@ -35,6 +35,8 @@ async def make_host(tmp_path: Path, tier_path: Path) -> AsyncIterator[MakeHost]:
         return host
 
     yield make
+    # Orphans are checked while brokers still run: a live broker has to remove its own leftovers,
+    # without a sweep.
     await left_clean(made)
     for host in made:
         await host.close()
@@ -58,21 +60,26 @@ async def cluster(tmp_path: Path, tier_path: Path) -> AsyncIterator[TieredCluste
 
 @pytest.fixture
 async def make_client(make_host: MakeHost) -> AsyncIterator[MakeClient]:
-    """Two partitions whose closed segments are in the tier only, and who fetches from them."""
+    """Return a client of a host with two partitions whose closed segments are only in the tier."""
     connections: list[KafkaConnection] = []
 
-    async def make(**config: Any) -> Client:
+    async def make(**config: Any) -> TierClient:
         host = make_host(**config)
         await host.listen()
+        # A second partition in the same tier, so that one fetch request can span several tiered
+        # partitions.
         host.rows[1] = host.new_row(1)
         await host.apply()
         for number in (0, 1):
+            # Distinct timestamps per partition: segments differ in their content but not in their
+            # offsets.
             await host.produce(400, number=number, timestamp_ms=NOW_MS + 1000 * number)
             await host.copied(number=number)
+        # local.retention.bytes is 1, so everything that is in the tier is now deleted locally.
         await host.upkeep.apply_retention()
         port = host.clients.port
         connections.append(await KafkaConnection.connect("127.0.0.1", port, client_id="test"))
-        return Client(host, connections[-1])
+        return TierClient(host, connections[-1])
 
     yield make
     for connection in connections:
@@ -80,7 +87,7 @@ async def make_client(make_host: MakeHost) -> AsyncIterator[MakeClient]:
 
 
 @pytest.fixture
-async def client(make_client: MakeClient) -> Client:
+async def client(make_client: MakeClient) -> TierClient:
     return await make_client(remote_fetch_max_wait_ms=2000)
 
 

@@ -1,4 +1,4 @@
-"""A client that fetches and looks up offsets over the socket, as consumers do."""
+"""A client that fetches and looks up offsets over a socket, as consumers do."""
 
 from typing import Any
 
@@ -9,16 +9,17 @@ from tests.unit.api import api_requests as kafka
 from tidemark.records.batch import iter_headers
 from tidemark.wire.connection import KafkaConnection
 
+# Fetch version 12 still names topics; from version 13 on a request carries topic ids.
 FETCH_VERSION = 12
 
 
-class Client:
+class TierClient:
     def __init__(self, host: TieredHost, connection: KafkaConnection) -> None:
         self.host = host
         self._connection = connection
 
     async def fetch(self, *offsets: int, **values: Any) -> list[Any]:
-        """The answers of partitions 0, 1, ..."""
+        """Fetch partitions 0, 1, ... at these offsets; return their part of the answer."""
         request = kafka.fetch(FETCH_VERSION, TOPIC, *offsets, **values)
         answer: Any = await self._connection.request(
             request, kafka.answer_type(kafka.FETCH, FETCH_VERSION), 20
@@ -34,5 +35,5 @@ class Client:
 
 
 def offsets_of(part: Any) -> list[int]:
-    """First offset of each batch."""
+    """Return the first offset of each batch."""
     return [header.base_offset for _, header in iter_headers(bytes(part.records))]

@@ -21,6 +21,8 @@ async def test_within_the_limit_it_is_recorded(host: TieredHost) -> None:
         info.key: info.size_bytes for info in host.tier().segments.list_topic("flights", TOPIC_ID)
     }
     for entry in queries.live_segments(host.head(), {}):
+        # The built-in plugin records the bucket (none for a directory) and the size of both
+        # objects.
         assert entry.custom_metadata is not None
         stored = sizes[entry.log_key] + sizes[entry.aux_key]
         assert decode_custom_metadata(entry.custom_metadata) == ("", stored)
@@ -29,12 +31,14 @@ async def test_within_the_limit_it_is_recorded(host: TieredHost) -> None:
 async def test_above_the_limit_copying_stops_and_nothing_is_recorded(
     make_host: MakeHost, host: TieredHost
 ) -> None:
+    # The metadata of this plugin needs more than five bytes.
     host.cluster_config[LIMIT] = "5"
     await host.apply()
     await host.produce(300)
     await host.until(lambda: host.summary.error_reason == "CustomMetadataTooLarge")
     assert LIMIT in host.summary.error_message
     assert host.live() == []
+    # The upload itself succeeded, so its objects have to be deleted again.
     await host.until(lambda: not host.objects() and host.head().is_empty)
     counted = host.remote._shared.metrics.values()
     assert (counted[tier_table.COPY_REQUESTS], counted[tier_table.COPY_ERRORS]) == (1, 1)

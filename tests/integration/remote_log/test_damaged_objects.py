@@ -1,5 +1,4 @@
-"""Objects that are not what was copied: an error that names them, in the status too, and no
-data."""
+"""Damaged objects in the tier: the read fails, and the error and the status name the object."""
 
 import asyncio
 import shutil
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.integration.remote_log.fetch_client import Client, offsets_of
+from tests.integration.remote_log.fetch_client import TierClient, offsets_of
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC_ID, TieredHost
 from tidemark.metrics import tier_table
 from tidemark.records.batch import iter_headers, restamp
@@ -34,72 +33,85 @@ def errors_counted(host: TieredHost) -> int:
     return host.remote._shared.metrics.values()[tier_table.INTEGRITY_ERRORS]
 
 
-async def test_another_partitions_segment_under_this_key(client: Client) -> None:
-    """Sound batches, of the right offsets and the right leader epoch: only a digest can tell."""
+async def test_segment_of_another_partition_under_this_key_is_corrupt(client: TierClient) -> None:
+    """Batches, offsets and leader epoch of the other segment are valid: only the digest differs."""
     host = client.host
-    ours, others = log_of(host, 1, 0), log_of(host, 1, 1)
+    own_path, other_path = log_of(host, 1, 0), log_of(host, 1, 1)
     assert [entry.end_offset_inclusive for entry in entries_of(host, 0)] == [
-        entry.end_offset_inclusive for entry in entries_of(host, 1)
+        entry.end_offset_inclusive
+        for entry in entries_of(host, 1)
+        # Same offsets in both partitions, otherwise the offset check would already fail.
     ]
-    kept = shutil.copy(ours, host.tier_path.with_name("kept"))
-    shutil.copy(others, ours)
+    kept = shutil.copy(own_path, host.tier_path.with_name("kept"))
+    shutil.copy(other_path, own_path)
     entry = entries_of(host)[1]
     (part,) = await client.fetch(entry.start_offset + 3)
+    # CORRUPT_MESSAGE, as Kafka answers for a batch with a wrong checksum; no byte of it is sent.
     assert (part.error_code, offsets_of(part)) == (ErrorCode.corrupt_message, [])
     summary = host.summary
     assert summary.error_reason == "TierIntegrity"
-    for words in (entry.log_key, str(host.tier_path), "restore the object", "RecordDeletion"):
-        assert words in summary.error_message
+    # The message names the object, the store and both remedies: restore it, or give its records up.
+    for expected in (entry.log_key, str(host.tier_path), "restore the object", "RecordDeletion"):
+        assert expected in summary.error_message
     assert errors_counted(host) == 1
     assert host.gauge(tier_table.PARTITION_ERRORS) == 1
 
+    # The damage is limited to one segment: the segments before and after it are readable.
     before, after = await client.fetch(0), await client.fetch(entry.end_offset_inclusive + 1)
     assert (offsets_of(before[0])[0], offsets_of(after[0])[0]) == (
         0,
         entry.end_offset_inclusive + 1,
     )
+    # Successful reads of other segments do not clear the error.
     assert host.summary.error_reason == "TierIntegrity"
 
-    shutil.copy(kept, ours)
+    # Restoring the object is the first remedy; a successful read of it clears the status.
+    shutil.copy(kept, own_path)
     (part,) = await client.fetch(entry.start_offset + 3)
     assert offsets_of(part)[0] == entry.start_offset
     assert not host.summary.error_reason
 
 
-async def test_records_that_are_given_up_clear_the_status(client: Client) -> None:
+async def test_deleting_damaged_records_clears_the_status(
+    client: TierClient,
+) -> None:
     host = client.host
     entry = entries_of(host)[1]
     log_of(host, 1).write_bytes(b"nothing")
     (part,) = await client.fetch(entry.start_offset)
     assert part.error_code is ErrorCode.corrupt_message
     assert "has 7 bytes, the manifest says" in host.summary.error_message
+    # The second remedy: records of the damaged segment are deleted.
     log_start.delete_records(host.partition, entry.end_offset_inclusive + 1)
     await host.until(lambda: not host.summary.error_reason)
 
 
-async def test_a_damaged_index_is_found(client: Client) -> None:
+async def test_index_of_another_segment_is_corrupt(client: TierClient) -> None:
     host = client.host
     entry, other = entries_of(host)[1:3]
+    # The auxiliary object has the index; that of another segment would lead to wrong positions.
     shutil.copy(host.tier_path / other.aux_key, host.tier_path / entry.aux_key)
     (part,) = await client.fetch(entry.start_offset)
     assert (part.error_code, offsets_of(part)) == (ErrorCode.corrupt_message, [])
     assert entry.aux_key in host.summary.error_message
+    # A follower that bootstraps reads the same object, for leader epochs and producers.
     with pytest.raises(RemoteDataCorrupt, match=entry.aux_key):
         await host.remote.bootstrap(host.partition, entry.end_offset_inclusive + 1)
     assert errors_counted(host) == 2
 
 
-async def test_a_look_up_by_time_takes_nothing_from_a_damaged_object(client: Client) -> None:
+async def test_timestamp_lookup_rejects_a_damaged_segment(client: TierClient) -> None:
     host = client.host
     entry = entries_of(host)[1]
     shutil.copy(log_of(host, 2), log_of(host, 1))
     with pytest.raises(RemoteDataCorrupt):
+        # The wanted timestamp is in the damaged segment.
         await host.remote.offset_by_timestamp(host.partition, NOW_MS + entry.start_offset + 2)
     assert host.summary.error_reason == "TierIntegrity"
 
 
 class FirstFormat(RemoteStorageManager):
-    """Copies as they were before the manifest had digests."""
+    """Copies as they were before manifests had digests."""
 
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
         copied = super().copy_segment(entry, data)
@@ -107,17 +119,19 @@ class FirstFormat(RemoteStorageManager):
 
 
 class TestTheFirstFormat:
-    """No digests: batches are checked one by one, and offsets must run on."""
+    """Manifests without digests: each batch is verified, and offsets must be contiguous."""
 
     @pytest.fixture
     async def host(self, make_host) -> TieredHost:  # type: ignore[no-untyped-def]
         host: TieredHost = make_host()
         await host.apply()
         await host.until(lambda: not host.remote.status().error)
+        # Wait for the store's verification, because it would replace the plugin again.
         guard = host.remote._shared.guard
         guard._tier = replace(guard.tier(), segments=FirstFormat(guard.tier().segments._buckets))
         await host.produce(300)
         await host.copied()
+        # Precondition: these segments have no digests, so every check below is one of the batches.
         assert {entry.digests for entry in entries_of(host)} == {None}
         return host
 
@@ -127,45 +141,55 @@ class TestTheFirstFormat:
         return [header.base_offset for _, header in iter_headers(found.data)]
 
     @pytest.mark.parametrize("number", [0, 2, 5])
-    async def test_a_batch_with_another_base_offset(self, host: TieredHost, number: int) -> None:
+    async def test_batch_with_a_wrong_base_offset_is_corrupt(
+        self, host: TieredHost, number: int
+    ) -> None:
         entry, path = entries_of(host)[1], log_of(host, 1)
         log = bytearray(path.read_bytes())
         places = list(iter_headers(log))
         position, header = places[number]
+        # A valid batch (its checksum does not cover the base offset) at a wrong place.
         restamp(log, position, header.base_offset + 1, header.partition_leader_epoch)
         path.write_bytes(log)
-        for asked in (header.base_offset, header.last_offset, header.last_offset + 1):
-            if asked > entry.end_offset_inclusive:
+        for offset in (header.base_offset, header.last_offset, header.last_offset + 1):
+            if offset > entry.end_offset_inclusive:
                 continue
             with pytest.raises(RemoteDataCorrupt, match=entry.log_key):
-                await self.read(host, asked)
+                await self.read(host, offset)
+        # For the first batch nothing of the segment is valid; for later ones a prefix is.
         if number:
-            # What comes before it is read.
+            # Batches before the damaged one are readable.
             size = places[number][0]
             assert await self.read(host, entry.start_offset, size) == [
                 header.base_offset for _, header in places[:number]
             ]
+        # The next segment is intact.
         assert (await self.read(host, entry.end_offset_inclusive + 1))[0] > entry.start_offset
 
-    async def test_a_flipped_bit(self, host: TieredHost) -> None:
+    async def test_flipped_bit_fails_the_crc(self, host: TieredHost) -> None:
         entry, path = entries_of(host)[1], log_of(host, 1)
         log = bytearray(path.read_bytes())
         position, header = list(iter_headers(log))[2]
+        # The last byte of a batch is in its last record: only the CRC can detect it.
         log[position + header.size_bytes - 1] ^= 1
         path.write_bytes(log)
         with pytest.raises(
             RemoteDataCorrupt, match=f"CRC of the batch at offset {header.base_offset}"
         ):
             await self.read(host, entry.start_offset)
+        # Batches behind the damaged one are valid, and are served.
         assert await self.read(host, header.next_offset)
+        # Flip it back: a read error of this format leaves no error in the status.
         log[position + header.size_bytes - 1] ^= 1
         path.write_bytes(log)
         assert (await self.read(host, entry.start_offset))[0] == entry.start_offset
         assert not host.summary.error_reason
 
-    async def test_another_segment_of_this_partition(self, host: TieredHost) -> None:
+    async def test_another_segment_of_this_partition_is_corrupt(self, host: TieredHost) -> None:
         entry = entries_of(host)[1]
+        # All batches are valid and contiguous, but their offsets are not those of the manifest's
+        # entry.
         shutil.copy(log_of(host, 2), log_of(host, 1))
-        for asked in (entry.start_offset, entry.end_offset_inclusive):
+        for offset in (entry.start_offset, entry.end_offset_inclusive):
             with pytest.raises(RemoteDataCorrupt, match=entry.log_key):
-                await self.read(host, asked)
+                await self.read(host, offset)

@@ -1,11 +1,11 @@
-"""Two terms at once: older leaders and tiered epochs are refused, and leave nothing in the end."""
+"""Two terms at once: the store fences older leader and tiered epochs, and no orphan remains."""
 
 import asyncio
 import itertools
 import uuid
 
+from tests.integration.remote_log.blocking_storage import blocking
 from tests.integration.remote_log.conftest import MakeHost
-from tests.integration.remote_log.held_storage import held
 from tests.integration.remote_log.orphans import no_orphans
 from tests.integration.remote_log.tiered_host import CLUSTER, TOPIC, TOPIC_ID, TieredHost
 from tidemark.tier import transitions
@@ -56,7 +56,7 @@ def new_entry(head: Head, start: int, end: int) -> SegmentEntry:
 
 
 def start_copy(host: TieredHost, end: int) -> SegmentEntry:
-    """Commit a COPY_STARTED under the host's own claim, as a commit whose answer was lost."""
+    """Commit COPY_STARTED under the host's own claim, like a commit whose response was lost."""
     manifests = host.tier().manifests
     loaded = manifests.load(TOPIC_ID, 0)
     entry = new_entry(loaded.head, loaded.head.next_copy_offset, end)
@@ -76,13 +76,15 @@ async def ready(host: TieredHost) -> None:
     await host.until(lambda: host.row.manifest and not host.summary.error_reason)
 
 
-async def test_an_older_leader_copies_no_more(host: TieredHost) -> None:
+async def test_fenced_leader_stops_copying_until_its_next_term(host: TieredHost) -> None:
     await ready(host)
     await host.produce(300)
     await host.copied()
     before = host.live()
+    # Another broker claims epoch 5, and this leader does not know of it yet.
     claim(host, Claim(5, 0))
     await host.produce(300)
+    # The conditional write of its next copy fails, which is how it notices.
     await host.until(lambda: host.summary.error_reason == "Fenced")
     assert "leader epoch 5" in host.summary.error_message
     assert host.live() == before
@@ -93,29 +95,33 @@ async def test_an_older_leader_copies_no_more(host: TieredHost) -> None:
     assert is_contiguous(host)
 
 
-async def test_a_copy_under_way_is_fenced_by_a_disablement(host: TieredHost) -> None:
+async def test_disablement_fences_a_running_copy(host: TieredHost) -> None:
     await ready(host)
-    with held(host) as storage:
+    with blocking(host) as storage:
+        # Disable in the middle of an upload: the entry is in the head, the object not complete.
         await host.produce(100)
         await host.until(lambda: bool(storage.begun))
         assert host.head().copying is not None
         await host.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=0)
         assert not (await host.disable(1, DisablePolicy.RETAIN)).error_code
+        # The disablement removes the entry, so the upload has nothing to finish.
         assert host.head().copying is None
     await host.until(lambda: not host.objects() and host.head().is_empty)
     assert host.live() == []
+    # The upload is cancelled and its objects deleted by the broker itself.
     assert not any(entry.segment_id in host.remote._shared.uploads for entry in storage.begun)
     await no_orphans(host)
 
 
-async def test_an_upload_that_outlives_the_deletion_of_its_entry_leaves_nothing(
+async def test_upload_that_ends_after_its_entry_was_deleted_leaves_no_object(
     make_host: MakeHost, host: TieredHost
 ) -> None:
-    """An old leader on a slow line: the new one has deleted its entry before it has ended."""
+    """A former leader on a slow line: the new leader deletes the entry while the upload runs."""
     await ready(host)
-    with held(host) as storage:
+    with blocking(host) as storage:
         await host.produce(100)
         await host.until(lambda: bool(storage.begun))
+        # Broker 2 takes over and removes the unfinished entry of broker 1.
         other = make_host(node_id=2)
         other.row, other.store_id = host.row, host.remote.status().store_id
         await other.apply(leader=2, leader_epoch=2, replicas=(1, 2), isr=(2,))
@@ -129,12 +135,13 @@ async def test_an_upload_that_outlives_the_deletion_of_its_entry_leaves_nothing(
     await no_orphans(host)
 
 
-async def test_a_copy_that_waits_for_a_thread_when_cancelled_is_forgotten(
+async def test_copy_cancelled_while_queued_leaves_no_object(
     make_host: MakeHost,
 ) -> None:
     host = make_host(remote_log_manager_copier_thread_pool_size=1)
     await ready(host)
-    with held(host) as storage:
+    with blocking(host) as storage:
+        # The only copier thread is blocked by the first upload.
         await host.produce(100)
         await host.until(lambda: bool(storage.begun))
         # The next term's copy cannot begin: the only thread is busy with the first one.
@@ -143,20 +150,23 @@ async def test_a_copy_that_waits_for_a_thread_when_cancelled_is_forgotten(
         await host.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=1)
         assert not (await host.disable(1, DisablePolicy.DELETE)).error_code
     await host.until(lambda: not host.objects() and host.head().is_empty)
+    # Two checks, because the second term's copy could start after the first one has ended.
     await no_orphans(host)
     await no_orphans(host)
 
 
-async def test_an_upload_cancelled_before_it_began_may_be_deleted(make_host: MakeHost) -> None:
+async def test_upload_cancelled_before_it_began_is_forgotten(make_host: MakeHost) -> None:
     host = make_host(remote_log_manager_copier_thread_pool_size=1)
     await ready(host)
     shared = host.remote._shared
-    with held(host) as storage:
+    with blocking(host) as storage:
         await host.produce(100)
         await host.until(lambda: bool(storage.begun))
+        # A second upload is queued behind the first one, whose thread is blocked.
         first = storage.begun[0]
         entry = new_entry(host.head(), 1000, 1009)
         upload = Upload(shared.guard.tier(), TOPIC_ID, 0, entry)
+        # The file does not exist: reading it would fail the test.
         data = SegmentData(
             host.tier_path / "never-read",
             1,
@@ -164,25 +174,31 @@ async def test_an_upload_cancelled_before_it_began_may_be_deleted(make_host: Mak
         )
         waiting = asyncio.create_task(shared.uploads.run(upload, data))
         await host.until(lambda: entry.segment_id in shared.uploads)
+        # Cancelled before it began: there is nothing to delete or to wait for.
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await host.until(lambda: entry.segment_id not in shared.uploads)
         assert first.segment_id in shared.uploads
 
 
-async def test_a_commit_whose_answer_was_lost_does_not_stop_copying(host: TieredHost) -> None:
+async def test_copying_continues_after_a_commit_whose_response_was_lost(host: TieredHost) -> None:
     await ready(host)
     await host.produce(300)
     await host.copied()
+    # The commit reached the store, but its response did not reach the leader: an entry without an
+    # upload.
     left = start_copy(host, 10_000)
     await host.produce(300)
     await host.copied()
     assert is_contiguous(host)
+    # The leader recognizes its own abandoned entry and removes it.
     await host.until(lambda: all(e.segment_id != left.segment_id for e in host.head().entries))
     await no_orphans(host)
 
 
-async def test_a_crash_within_a_copy_is_gone_over(make_host: MakeHost, host: TieredHost) -> None:
+async def test_next_leader_recovers_from_a_crash_during_a_copy(
+    make_host: MakeHost, host: TieredHost
+) -> None:
     await ready(host)
     await host.produce(300)
     await host.copied()
@@ -199,23 +215,27 @@ async def test_a_crash_within_a_copy_is_gone_over(make_host: MakeHost, host: Tie
     await again.copied()
     assert is_contiguous(again)
     await again.until(lambda: again.head().copying is None)
+    # Two objects for each live segment: log and index. The half copy is deleted.
     await again.until(lambda: len(again.objects()) == 2 * len(again.live()))
     end = again.partition.log.highest_remote_offset + 1
     assert (await again.read_tier(0, end))[-1] == end - 1
     await no_orphans(again)
 
 
-async def test_a_deleted_topics_objects_go_at_once(host: TieredHost) -> None:
-    """As in Kafka. A copy that was never finished may still arrive: it waits for the delay."""
+async def test_objects_of_a_deleted_topic_are_deleted_without_delay(host: TieredHost) -> None:
+    """As in Kafka. An unfinished copy may still arrive, so it waits for the delay."""
     host.cluster_config["remote.delete.delay.ms"] = "600000"
     await ready(host)
     await host.produce(300)
     await host.copied()
+    # An unfinished copy: its upload may still arrive.
     left = start_copy(host, 10_000)
     await host.delete()
+    # One segment remains, that of the unfinished copy.
     assert await host.remote.delete_topic(TOPIC_ID, TOPIC, 1, 0) == 1
     assert [entry.segment_id for entry in host.head().entries] == [left.segment_id]
     assert not host.objects()
+    # Without the delay the last entry is deleted, too.
     host.cluster_config["remote.delete.delay.ms"] = "0"
     await host.delete()
     await host.delete_remote()
@@ -223,12 +243,13 @@ async def test_a_deleted_topics_objects_go_at_once(host: TieredHost) -> None:
     await no_orphans(host)
 
 
-async def test_a_leader_that_leads_no_more_writes_nothing(host: TieredHost) -> None:
+async def test_former_leader_writes_nothing_before_its_tasks_stop(host: TieredHost) -> None:
     """This is also the case before it is fenced and before its tasks are stopped."""
     await ready(host)
     await host.produce(100)
     await host.copied()
     before = host.head()
+    # The partition stops leading while its tasks still run, as between two lines of a role change.
     roles.stop_leading(host.partition, Role.IDLE)
     host.partition.log.roll(1)  # something to copy
     await host.until(lambda: host.summary.error_reason == "Fenced")

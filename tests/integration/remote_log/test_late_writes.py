@@ -1,4 +1,4 @@
-"""A topic is deleted while something of it is still on its way to the store: nothing comes back."""
+"""A topic is deleted while a write of it is still on its way: no object of it may come back."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.orphans import no_orphans
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
-from tests.integration.remote_log.watched_store import Held, ready, watch, watched_leader
+from tests.integration.remote_log.watched_store import BlockedCall, ready, watch, watched_leader
 from tidemark.ids import id_text
 from tidemark.tier.objects import StoreUnavailable
 from tidemark.tier.open import Tier
@@ -17,8 +17,9 @@ from tidemark_broker.replication.remote import RemoteUnavailable
 
 
 def left_of_it(host: TieredHost) -> list[str]:
-    """All objects of the topic but tombstones."""
+    """Return all objects of the topic except tombstones."""
     tier = host.tier()
+    # Heads, pages, segments and the catalogue entry all have the topic's id in their key.
     found = [info.key for info in tier.store.list("") if id_text(TOPIC_ID) in info.key]
     return [key for key in found if not _is_tombstone(tier, key)]
 
@@ -30,16 +31,17 @@ def _is_tombstone(tier: Tier, key: str) -> bool:
 
 
 async def with_unrelated_topic(host: TieredHost) -> None:
-    """The store is open, and the topic is not there yet."""
-    kept = host.topic
-    host.topic = replace(kept, topic_id=uuid.uuid4(), name="unrelated", tiering_state=0)
+    """Open the store with another topic, before the tested topic exists."""
+    tested_topic = host.topic
+    # tiering_state 0: the unrelated topic itself writes nothing to the tier.
+    host.topic = replace(tested_topic, topic_id=uuid.uuid4(), name="unrelated", tiering_state=0)
     await host.broker.manager.apply(host.states())
     await ready(host)
-    host.topic = kept
+    host.topic = tested_topic
 
 
 async def other_broker(make_host: MakeHost, host: TieredHost) -> TieredHost:
-    """Live, of the same store; it never had the topic."""
+    """Return a live broker of the same store that never had the topic."""
     other = make_host(node_id=2)
     other.store_id = host.remote.status().store_id
     await with_unrelated_topic(other)
@@ -50,63 +52,75 @@ async def emptied_by(other: TieredHost) -> None:
     """Delete as the operator does: repeated until nothing is left, despite errors."""
     async with asyncio.timeout(10):
         while True:
+            # Errors are expected while the other broker still holds a claim; the operator retries,
+            # too.
             with contextlib.suppress(RemoteUnavailable):
                 if not await other.remote.delete_topic(TOPIC_ID, TOPIC, 1, 0):
                     return
             await asyncio.sleep(0.02)
 
 
-async def held_first_head(host: TieredHost) -> Held:
-    """A leader is about to make the partition's first head."""
-    held = Held("create", f"heads/{id_text(TOPIC_ID)}")
+async def blocked_first_head(host: TieredHost) -> BlockedCall:
+    """Return the blocked call with which a leader creates the partition's first head."""
+    blocked = BlockedCall("create", f"heads/{id_text(TOPIC_ID)}")
     await with_unrelated_topic(host)
-    watch(host, held)
+    watch(host, blocked)
     await host.apply()
-    await host.until(held.begun.is_set)
-    return held
+    await host.until(blocked.begun.is_set)
+    return blocked
 
 
-async def test_the_topic_object_does_not_come_back(make_host: MakeHost, host: TieredHost) -> None:
-    """Or the next topic of that name would share it with a dead one."""
-    held = Held("create", f"topics/{id_text(TOPIC_ID)}")
+async def test_late_catalogue_entry_of_a_deleted_topic_is_removed(
+    make_host: MakeHost, host: TieredHost
+) -> None:
+    """A stale catalogue entry would make the next topic of that name share it."""
+    blocked = BlockedCall("create", f"topics/{id_text(TOPIC_ID)}")
     await with_unrelated_topic(host)
-    watch(host, held)
+    watch(host, blocked)
     await host.apply()
+    # The copier continues while the write of the catalogue entry is blocked.
     await host.produce(300)
-    await host.until(held.begun.is_set)
+    await host.until(blocked.begun.is_set)
     await host.copied()
     await host.delete()
+    # Another broker deletes everything while the write is still on its way.
     await emptied_by(await other_broker(make_host, host))
-    await held.release()
+    # The write reaches the store after the deletion.
+    await blocked.release()
     assert left_of_it(host) == []
     await no_orphans(host)
+    # A new topic of the same name is unambiguous.
     topics = host.tier().topics
-    again = TopicObject(topic_id=uuid.uuid4(), name=TOPIC, cluster_id="c", partitions=1)
-    topics.put(again)
-    assert topics.find(TOPIC) == again
+    recreated = TopicObject(topic_id=uuid.uuid4(), name=TOPIC, cluster_id="c", partitions=1)
+    topics.put(recreated)
+    assert topics.find(TOPIC) == recreated
 
 
-async def test_a_first_head_does_not_come_after_the_end(
+async def test_late_first_head_of_a_deleted_topic_is_refused(
     make_host: MakeHost, host: TieredHost
 ) -> None:
-    held = await held_first_head(host)
+    blocked = await blocked_first_head(host)
     await host.delete()
     await emptied_by(await other_broker(make_host, host))
-    await held.release()
+    # The conditional create of the head fails, because the tombstone has its place.
+    await blocked.release()
     assert left_of_it(host) == []
     await no_orphans(host)
 
 
-async def test_a_leader_that_was_cut_off_writes_nothing(
+async def test_partitioned_leader_of_a_deleted_topic_writes_nothing(
     make_host: MakeHost, host: TieredHost
 ) -> None:
-    """The operator waits for live brokers only; this one receives the deletion last."""
+    """The operator waits for live brokers only, so this one receives the deletion last."""
+    # Without ISR proposals the leader cannot tell the controller of its manifest.
     host.context.propose_isr = lambda *_: None
-    held = await held_first_head(host)
+    blocked = await blocked_first_head(host)
     await emptied_by(await other_broker(make_host, host))
-    await held.release()
+    await blocked.release()
     await host.produce(300)
+    # Three intervals of the remote log manager: copies would have happened by now.
     await asyncio.sleep(0.3)
+    # Only now the deletion arrives at the leader that was cut off.
     await host.delete()
     assert left_of_it(host) == []
     await no_orphans(host)
@@ -124,6 +138,7 @@ async def test_deletion_of_pages_that_the_store_refused_is_retried(host: TieredH
     await host.copied()
     assert any(key.startswith("pages/") for key in left_of_it(host))
     await host.delete()
+    # Pages remain, so the command reports that something is left.
     assert await host.remote.delete_topic(TOPIC_ID, TOPIC, 1, 0)
     refuses = False
     await host.delete_remote()
@@ -131,12 +146,15 @@ async def test_deletion_of_pages_that_the_store_refused_is_retried(host: TieredH
     await no_orphans(host)
 
 
-async def test_a_page_that_no_head_names_goes_too(make_host: MakeHost, host: TieredHost) -> None:
-    """Its writer was killed after the page and before the head."""
+async def test_deletion_removes_pages_that_no_head_names(
+    make_host: MakeHost, host: TieredHost
+) -> None:
+    """The writer was killed after the page and before the head that names it."""
     dead = False
 
     def before(name: str, _: str) -> None:
         nonlocal dead
+        # From the first page on every call fails, as those of a killed process.
         pages = host.tier().store.list("pages/") if name == "replace" else ()
         dead = dead or any(True for _ in pages)
         if dead:
@@ -150,12 +168,16 @@ async def test_a_page_that_no_head_names_goes_too(make_host: MakeHost, host: Tie
     await no_orphans(host)
 
 
-async def test_two_brokers_may_empty_it_at_once(make_host: MakeHost, host: TieredHost) -> None:
+async def test_two_brokers_delete_the_same_topic_concurrently(
+    make_host: MakeHost, host: TieredHost
+) -> None:
+    # Two entries per page: heads, pages and segments all exist.
     await watched_leader(host, lambda *_: None, page_entries=2)
     await host.produce(400)
     await host.copied()
     other = await other_broker(make_host, host)
     await host.delete()
+    # Both see the same objects; a missing one is not an error of a deletion.
     await asyncio.gather(emptied_by(host), emptied_by(other))
     assert left_of_it(host) == []
     await no_orphans(host)

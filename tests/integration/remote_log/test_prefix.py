@@ -1,4 +1,4 @@
-"""The tier contains a prefix of every leader's log: followers and leaders that start from it."""
+"""The tier has a prefix of every leader's log: followers and leaders that start from it."""
 
 import itertools
 from typing import Any
@@ -27,7 +27,7 @@ def is_contiguous(host: TieredHost) -> bool:
 
 
 async def alone(cluster: TieredCluster, records: int = 400) -> TieredHost:
-    """Broker 1 is the only replica, and holds locally only what is not in the tier."""
+    """Make broker 1 the only replica, whose local log has only the records outside the tier."""
     leader = cluster.hosts[1]
     await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
     await leader.produce(records)
@@ -37,12 +37,15 @@ async def alone(cluster: TieredCluster, records: int = 400) -> TieredHost:
     return leader
 
 
-async def test_a_new_follower_starts_behind_the_tier(cluster: TieredCluster) -> None:
+async def test_new_follower_starts_behind_the_tier(cluster: TieredCluster) -> None:
     leader = await alone(cluster)
     await cluster.start(3)
+    # Broker 3 is added by a reassignment; its disk is empty.
     await cluster.apply(1, 3, replicas=(1, 3))
     await cluster.until_in_sync(1, 3)
     log, new = leader.partition.log, cluster.hosts[3].partition
+    # It starts where the leader's local log starts (KIP-405), and takes over the epochs before
+    # that.
     assert new.log.local_log_start_offset == log.local_log_start_offset
     assert new.log_start_offset == 0
     assert new.log.epochs.entries == log.epochs.entries
@@ -58,7 +61,8 @@ async def test_a_new_follower_starts_behind_the_tier(cluster: TieredCluster) -> 
     assert (await host.read_tier(0, 400))[:80] == list(range(4, 400, 5))
 
 
-async def test_a_new_follower_starts_behind_deleted_records(cluster: TieredCluster) -> None:
+async def test_new_follower_adopts_a_log_start_within_the_tier(cluster: TieredCluster) -> None:
+    # A RecordDeletion within the second segment of the tier.
     leader = await alone(cluster)
     middle = leader.live()[1][0] + 2
     log_start.delete_records(leader.partition, middle)
@@ -69,8 +73,10 @@ async def test_a_new_follower_starts_behind_deleted_records(cluster: TieredClust
     assert cluster.hosts[3].partition.log_start_offset == middle
 
 
-async def test_a_leader_without_the_tiers_part_takes_it_over_first(cluster: TieredCluster) -> None:
-    """Elected uncleanly on an empty disk; in the meantime it is offline."""
+async def test_unclean_leader_with_an_empty_log_takes_over_from_the_tier(
+    cluster: TieredCluster,
+) -> None:
+    """Broker 3 is elected uncleanly on an empty disk; it is offline until it has taken over."""
     leader = await alone(cluster)
     end = leader.partition.log.highest_remote_offset
     await cluster.start(3)
@@ -78,6 +84,7 @@ async def test_a_leader_without_the_tiers_part_takes_it_over_first(cluster: Tier
     await cluster.apply(3, **UNCLEAN)
     host = cluster.hosts[3]
     await host.until(lambda: host.partition.role is Role.LEADER)
+    # It continues behind the tier, so that no offset of it is written restarted.
     assert host.partition.next_offset == end + 1
     assert host.partition.log.local_log_start_offset == end + 1
     assert host.partition.log_start_offset == 0
@@ -87,7 +94,7 @@ async def test_a_leader_without_the_tiers_part_takes_it_over_first(cluster: Tier
     assert host.head().leader_epoch == 7
 
 
-async def test_a_leader_with_an_older_end_in_mind_takes_over_all_of_it(
+async def test_unclean_leader_with_an_outdated_tier_end_reads_the_current_one(
     cluster: TieredCluster,
 ) -> None:
     leader = await alone(cluster)
@@ -95,20 +102,24 @@ async def test_a_leader_with_an_older_end_in_mind_takes_over_all_of_it(
     await cluster.start(3)
     await cluster.stop(1)
     host = cluster.hosts[3]
+    # As a follower of broker 1, broker 3 received an end that is outdated by now.
     await cluster.apply(3, leader=1, replicas=(1, 3), isr=(1,))
+    # The tier's end was 20 in leader epoch 2.
     remote_end.note(host.partition, leader_end_then := 20, 2)
     await cluster.apply(3, **UNCLEAN)
     assert host.partition.role is Role.TAKING_OVER
     await host.until(lambda: host.partition.role is Role.LEADER)
+    # The tier itself is read: the remembered end is only a lower bound.
     assert host.partition.next_offset == end + 1 > leader_end_then
     assert host.partition.remote_end is not None
     assert host.partition.remote_end.offset == end
 
 
-async def test_a_leader_whose_known_end_is_expired_starts_at_the_log_start(
+async def test_unclean_leader_whose_tier_end_expired_starts_at_the_log_start(
     cluster: TieredCluster,
 ) -> None:
     leader = await alone(cluster)
+    # All records of the tier expire after broker 3 received its end.
     log_start.delete_records(leader.partition, -1)
     await leader.until(lambda: leader.head().live_end is None)
     start = leader.head().log_start_offset
@@ -116,13 +127,14 @@ async def test_a_leader_whose_known_end_is_expired_starts_at_the_log_start(
     await cluster.stop(1)
     host = cluster.hosts[3]
     await cluster.apply(3, leader=1, replicas=(1, 3), isr=(1,))
+    # The remembered end of 20 no longer exists in the tier.
     remote_end.note(host.partition, 20, 2)
     await cluster.apply(3, **UNCLEAN)
     await host.until(lambda: host.partition.role is Role.LEADER)
     assert host.partition.log_start_offset == host.partition.next_offset == start
 
 
-async def test_without_the_store_such_a_leader_stays_offline(cluster: TieredCluster) -> None:
+async def test_unclean_leader_stays_offline_without_the_store(cluster: TieredCluster) -> None:
     leader = await alone(cluster)
     await cluster.start(3)
     await cluster.stop(1)
@@ -130,7 +142,9 @@ async def test_without_the_store_such_a_leader_stays_offline(cluster: TieredClus
     moved = host.tier_path.rename(host.tier_path.with_name("moved"))
     await cluster.apply(3, **UNCLEAN)
     assert host.partition.role is Role.TAKING_OVER
+    # The broker has noticed that its store is missing.
     await host.until(lambda: "StoreDirectoryMissing" in host.remote.status().error)
+    # The retry that a broker makes periodically, too.
     await host.broker.manager.retry()
     assert host.partition.role is Role.TAKING_OVER
     assert host.partition.next_offset == 0
@@ -148,18 +162,20 @@ async def with_another_history(cluster: TieredCluster, *, longer_by: int) -> Tie
     end = cluster.hosts[1].partition.log.highest_remote_offset
     await cluster.start(3)
     host = cluster.hosts[3]
+    # An untiered leadership, so that its records do not reach the tier.
     own = {"leader": 3, "leader_epoch": 3, "replicas": (3,), "isr": (3,)}
     await cluster.apply(3, **own, manifest=False, tiering_state=int(TieringState.NONE))
     await host.produce(end + 1 + longer_by)
     await cluster.stop(1)
     tiered = {"manifest": True, "tiering_state": int(TieringState.ENABLED)}
     await cluster.apply(3, leader=1, leader_epoch=4, replicas=(1, 3), isr=(1,), **tiered)
+    # The end that it remembers is covered by its own log, so it looks complete.
     remote_end.replace(host.partition, RemoteEnd(20, 3))
     assert host.partition.next_offset > end
     return host
 
 
-async def test_an_unclean_leader_with_a_longer_log_takes_the_tiers_history(
+async def test_unclean_leader_with_a_longer_log_adopts_the_tiers_history(
     cluster: TieredCluster,
 ) -> None:
     """Its log covers the tier's end that it knows, but the tier has advanced in another epoch."""
@@ -167,18 +183,21 @@ async def test_an_unclean_leader_with_a_longer_log_takes_the_tiers_history(
     end, before = host.head().highest_remote_offset, host.live()
     await cluster.apply(3, **UNCLEAN)
     await host.until(lambda: host.partition.is_leader)
+    # Truncated to the tier's end: its own records beyond it belong to another history.
     assert host.partition.next_offset == end + 1
     assert host.partition.remote_end == RemoteEnd(end, 2)
+    # Recovery is recorded only after the takeover (KIP-704).
     await host.until(lambda: not host.partition.recovering)
     assert host.row.leader_recovery_state == control.LeaderRecoveryState.RECOVERED
     await host.produce(200)
     await host.copied()
     assert is_contiguous(host)
     assert host.live()[: len(before)] == before
+    # The records of the tier are unchanged, with their own epochs.
     assert await host.read_tier(0, end + 1) == list(range(4, end + 1, 5))
 
 
-async def test_an_unclean_leader_is_not_content_with_the_end_that_it_knows(
+async def test_unclean_leader_does_not_trust_its_remembered_tier_end(
     cluster: TieredCluster,
 ) -> None:
     """Its log covers the end that it knows, shares the tier's history, and ends below the tier."""
@@ -190,7 +209,9 @@ async def test_an_unclean_leader_is_not_content_with_the_end_that_it_knows(
     host = cluster.hosts[3]
     await host.until(lambda: host.partition.remote_end is not None)
     await host.until(lambda: host.partition.next_offset == leader.partition.next_offset)
+    # Durable before the restart: broker 3 remembers the end of the first 200 records.
     await host.partition.write_changes()
+    # Broker 3 misses the second half, which is copied without it.
     await cluster.stop(3)
     await cluster.apply(1, isr=(1,))
     await leader.produce(200)
@@ -201,16 +222,18 @@ async def test_an_unclean_leader_is_not_content_with_the_end_that_it_knows(
     host = cluster.hosts[3]
     known = host.partition.remote_end
     assert known is not None
+    # Precondition: the remembered end is in its log, the true end is not.
     assert known.offset < host.partition.next_offset <= end
     await cluster.apply(3, **UNCLEAN)
     await host.until(lambda: host.partition.is_leader)
+    # It begins behind the true end.
     assert host.partition.next_offset == end + 1
     await host.produce(100)
     await host.copied()
     assert is_contiguous(host)
 
 
-async def test_a_former_leader_adds_nothing_to_the_tier_behind_the_answer(
+async def test_former_leader_is_fenced_before_a_takeover_reads_the_tier(
     cluster: TieredCluster,
 ) -> None:
     """The tier is read under a claim: a former leader that still believes to lead is fenced
@@ -219,52 +242,60 @@ async def test_a_former_leader_adds_nothing_to_the_tier_behind_the_answer(
     leader = await alone(cluster)
     await cluster.start(3)
     host = cluster.hosts[3]
+    # Broker 1 does not receive the new state, so it still leads in its own view.
     host.context.propose_isr = host._grant  # broker 1 hears nothing of it
     await cluster.apply(3, **UNCLEAN)
     await host.until(lambda: host.partition.is_leader)
     end = host.partition.remote_end
     assert end is not None
     assert host.partition.next_offset == end.offset + 1
+    # Two leaders at this time; only the claim in the store separates them.
     assert leader.partition.is_leader
     await leader.produce(200)
     await leader.until(lambda: leader.summary.error_reason == "Fenced")
+    # It cannot extend the tier any more, and no record of it is mixed in.
     await host.produce(200)
     await host.copied()
     assert is_contiguous(host)
 
 
-async def test_it_waits_for_the_tier_with_a_reason_and_heals(cluster: TieredCluster) -> None:
+async def test_takeover_reports_a_missing_tier_and_completes_later(cluster: TieredCluster) -> None:
     host = await with_another_history(cluster, longer_by=100)
     own_end, end = host.partition.next_offset, host.head().highest_remote_offset
     moved = host.tier_path.rename(host.tier_path.with_name("moved"))
     await cluster.apply(3, **UNCLEAN)
     await host.until(lambda: host.partition.offline_reason == "TierUnavailable")
+    # The report that the operator would receive.
     (status,) = StatusReporter(host.broker.manager, str)._changed()
     assert (status.offline, status.error_reason) == (True, "TierUnavailable")
     assert "it was not in sync when it was elected" in status.error_message
     assert str(host.tier_path) in status.error_message
+    # Nothing was truncated while the store was away.
     assert host.partition.next_offset == own_end
     assert host.row.leader_recovery_state == control.LeaderRecoveryState.RECOVERING
     moved.rename(host.tier_path)
     await host.until(lambda: host.partition.is_leader)
+    # The log ends at the tier's end, and the status has no error any more.
     assert host.partition.next_offset == end + 1
     (status,) = StatusReporter(host.broker.manager, str)._changed()
     assert (status.offline, status.error_reason) == (False, "")
 
 
-async def test_a_cleanly_elected_leader_does_not_need_the_store(cluster: TieredCluster) -> None:
+async def test_cleanly_elected_leader_does_not_need_the_store(cluster: TieredCluster) -> None:
     leader = cluster.hosts[1]
     await cluster.start(3)
     await cluster.apply(leader=1, leader_epoch=2, replicas=(1, 3), isr=(1,))
     await leader.produce(300)
     await leader.copied()
     host = cluster.hosts[3]
+    # Broker 3 is in the ISR and has everything, so its election is clean.
     await host.until(lambda: host.partition.isr == (1, 3))
     await host.until(lambda: host.partition.next_offset == leader.partition.next_offset)
     await cluster.stop(1)
     moved = host.tier_path.rename(host.tier_path.with_name("moved"))
     host.partition.remote_end = None  # it may also never have received the tier's end
     await cluster.apply(3, leader=3, leader_epoch=3, isr=(3,))
+    # It leads at once: clean election needs no proof from the tier.
     assert host.partition.is_leader
     await host.produce(10)
     moved.rename(host.tier_path)
@@ -273,26 +304,30 @@ async def test_a_cleanly_elected_leader_does_not_need_the_store(cluster: TieredC
 async def test_stale_end_that_left_the_tier_keeps_no_replica_offline(
     cluster: TieredCluster,
 ) -> None:
-    """Elected cleanly, with an end in mind that its log lacks: as the tier has less, it leads with
-    the log that it has."""
+    """Elected cleanly, the leader remembers a tier end that its log lacks. The tier has less, so it
+    leads with the log that it has."""
     leader = cluster.hosts[1]
     await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
     await leader.produce(300)
     await leader.copied()
     end = leader.partition.next_offset
+    # An end far behind the log, as of records that were deleted from the tier since.
     remote_end.replace(leader.partition, RemoteEnd(end + 1000, 2))
     await leader.partition.write_changes()
     await cluster.stop(1)
     row = leader.row
     await cluster.start(1)
+    # The restarted broker reads that end from its disk.
     host = cluster.hosts[1]
     host.row = row
     moved = host.tier_path.rename(host.tier_path.with_name("moved"))
     await cluster.apply(1, leader_epoch=3)
+    # It cannot tell an outdated end from lost records without the store.
     await host.until(lambda: host.partition.offline_reason == "TierUnavailable")
     assert f"record at {end + 1000}" in host.partition.offline_message
     moved.rename(host.tier_path)
     await host.until(lambda: host.partition.is_leader)
+    # The tier ends below its log, so it leads with what it has.
     assert host.partition.next_offset == end
     assert host.partition.remote_end == RemoteEnd(host.head().highest_remote_offset, 2)
     await host.produce(100)
@@ -300,19 +335,21 @@ async def test_stale_end_that_left_the_tier_keeps_no_replica_offline(
     assert is_contiguous(host)
 
 
-async def test_a_delete_waits_for_the_tier_like_anybody(cluster: TieredCluster) -> None:
-    """Until its commit moves the log start, what is in the tier is part of the log."""
+async def test_delete_disablement_waits_for_the_takeover(cluster: TieredCluster) -> None:
+    """Until the commit moves the log start, records of the tier are part of the log."""
     host = await with_another_history(cluster, longer_by=100)
     end = host.head().highest_remote_offset
     moved = host.tier_path.rename(host.tier_path.with_name("moved"))
     await cluster.apply(3, **UNCLEAN)
     await host.until(lambda: host.partition.offline_reason == "TierUnavailable")
+    # The topic is disabled while the leader waits for the tier.
     await cluster.apply(
         3,
         tiering_state=int(TieringState.DISABLING),
         tiered_epoch=1,
         disable_policy=int(DisablePolicy.DELETE),
     )
+    # The disablement is no shortcut: an offset must not be assigned twice.
     assert host.partition.role is Role.TAKING_OVER
     moved.rename(host.tier_path)
     await host.until(lambda: host.partition.is_leader)
@@ -322,12 +359,14 @@ async def test_a_delete_waits_for_the_tier_like_anybody(cluster: TieredCluster) 
     assert host.partition.log_start_offset == host.head().log_start_offset == end + 1
 
 
-async def test_an_untiered_partition_recovers_at_once(cluster: TieredCluster) -> None:
+async def test_untiered_partition_recovers_at_once(cluster: TieredCluster) -> None:
     await cluster.apply(1, tiering_state=int(TieringState.NONE))
     host = cluster.hosts[1]
     recovering = int(control.LeaderRecoveryState.RECOVERING)
+    # An unclean election (KIP-704) of a partition that has no tier.
     await cluster.apply(1, leader_epoch=9, leader_recovery_state=recovering)
     assert host.partition.is_leader
+    # Nothing has to be read from the tier, so it recovers at once.
     await host.until(lambda: not host.partition.recovering)
 
 
@@ -340,18 +379,21 @@ async def test_missing_manifest_is_unavailable_and_not_empty(
     await host.partition.write_changes()
     row = host.row
     await host.close()
+    # The row says that a manifest exists, so its absence is not an empty tier.
     (head,) = (host.tier_path / "heads").rglob("*.json")
     kept = head.rename(host.tier_path / "kept")
-    again = make_host()
-    again.row = row
-    await again.apply(leader_epoch=2)
-    await again.until(lambda: again.summary.error_reason == "ManifestNotFound")
-    await again.produce(300)
-    await again.upkeep.apply_retention()
-    await again.until(lambda: len(again.partition.log.segments()) > 1)
+    restarted = make_host()
+    restarted.row = row
+    await restarted.apply(leader_epoch=2)
+    await restarted.until(lambda: restarted.summary.error_reason == "ManifestNotFound")
+    await restarted.produce(300)
+    # Retention keeps the closed segments, because they are not known to be in the tier.
+    await restarted.upkeep.apply_retention()
+    await restarted.until(lambda: len(restarted.partition.log.segments()) > 1)
+    # No new head was written in its place.
     assert not head.exists()
     head.parent.mkdir(parents=True, exist_ok=True)
     kept.rename(head)
-    await again.until(lambda: not again.summary.error_reason)
-    await again.copied()
-    assert is_contiguous(again)
+    await restarted.until(lambda: not restarted.summary.error_reason)
+    await restarted.copied()
+    assert is_contiguous(restarted)

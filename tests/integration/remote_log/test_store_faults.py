@@ -1,4 +1,4 @@
-"""A store that fails: a clear reason, a retry with a pause, healing by itself, nothing lost."""
+"""A failing store: a specific reason, retries with a pause, recovery without intervention."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ async def copied_before(host: TieredHost) -> int:
 
 
 async def all_is_well(host: TieredHost, records: int) -> None:
-    """The fault is over: every record is there, in one line, and nothing beside them."""
+    """Verify that the fault is over: all records are tiered in one sequence, without orphans."""
     await host.until(lambda: not host.remote.status().error, 30)
     await host.until(lambda: host.gauge(tier_table.STORE_AVAILABLE) == 1)
     await host.copied()
@@ -43,8 +43,9 @@ async def all_is_well(host: TieredHost, records: int) -> None:
     await no_orphans(host)
 
 
-async def test_a_change_that_says_nothing_of_the_store_leaves_it_in_use(host: TieredHost) -> None:
+async def test_states_without_a_store_keep_the_current_store(host: TieredHost) -> None:
     await copied_before(host)
+    # The form in which the controller repeats states without the storage configuration.
     silent = replace(
         host.states(), full=False, remote_storage="", store_id="", storage_as_before=True
     )
@@ -53,15 +54,16 @@ async def test_a_change_that_says_nothing_of_the_store_leaves_it_in_use(host: Ti
     await all_is_well(host, 600)
 
 
-async def unavailable(host: TieredHost, reason: str, *words: str) -> None:
-    """Status, summary and metric say so; reads are refused, local data is kept."""
+async def unavailable(host: TieredHost, reason: str, *expected: str) -> None:
+    """Verify that status, summary and metric report it, reads are refused, and local data stays."""
     await host.until(lambda: host.remote.status().error.startswith(reason + ": "), 30)
     await host.until(lambda: host.summary.error_reason == reason, 30)
     for text in (host.remote.status().error, host.summary.error_message):
-        assert all(word in text for word in words), text
+        assert all(word in text for word in expected), text
         assert "Traceback" not in text
     assert host.gauge(tier_table.STORE_AVAILABLE) == 0
     assert host.gauge(tier_table.PARTITION_ERRORS) == 1
+    # Local retention must not delete what cannot be copied.
     start = host.partition.log.local_log_start_offset
     await host.upkeep.apply_retention()
     assert host.partition.log.local_log_start_offset == start
@@ -74,14 +76,16 @@ async def test_folder_that_disappears_and_returns(host: TieredHost) -> None:
     away = host.tier_path.rename(host.tier_path.with_name("away"))
     await host.produce(300)
     await unavailable(host, "StoreDirectoryMissing", "does not exist", "mount")
+    # The broker does not create the folder: it could be a mount point.
     assert not host.tier_path.exists()
     away.rename(host.tier_path)
     await all_is_well(host, 600)
 
 
-async def test_a_file_where_the_folder_was(host: TieredHost) -> None:
+async def test_file_in_place_of_the_folder_is_reported_and_recovers(host: TieredHost) -> None:
     await copied_before(host)
     away = host.tier_path.rename(host.tier_path.with_name("away"))
+    # ENOTDIR is an error of the store, not of a single object.
     host.tier_path.write_text("no folder")
     await host.produce(300)
     await unavailable(host, "StoreInputOutputError", "Not a directory")
@@ -93,12 +97,16 @@ async def test_a_file_where_the_folder_was(host: TieredHost) -> None:
 async def test_another_empty_folder_is_not_an_empty_tier(host: TieredHost) -> None:
     """The mount is missing, so its mount point is visible."""
     end = await copied_before(host)
+    # The records so far are only in the tier that is about to be hidden.
     await host.upkeep.apply_retention()
     away = host.tier_path.rename(host.tier_path.with_name("away"))
+    # An empty directory in its place, as a mount point without its mount.
     host.tier_path.mkdir()
     await host.produce(300)
     await unavailable(host, "WrongStore", "tidemark.json")
+    # No identity was written: the directory must not become a second, empty tier.
     assert not [p for p in host.tier_path.rglob("*") if p.is_file() and p.name == "tidemark.json"]
+    # The tier's end stays known although the store shows nothing.
     assert host.partition.log.highest_remote_offset == end
     for path in sorted(host.tier_path.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -107,7 +115,7 @@ async def test_another_empty_folder_is_not_an_empty_tier(host: TieredHost) -> No
     await all_is_well(host, 600)
 
 
-async def test_a_data_folder_that_refuses_is_the_partitions_reason(host: TieredHost) -> None:
+async def test_unusable_data_folder_is_an_error_of_the_partition(host: TieredHost) -> None:
     """The store as a whole answers: only what goes below ``data`` fails."""
     await copied_before(host)
     data = host.tier_path / "data"
@@ -116,6 +124,7 @@ async def test_a_data_folder_that_refuses_is_the_partitions_reason(host: TieredH
     await host.produce(300)
     await host.until(lambda: host.summary.error_reason == "StoreNotAFile")
     assert not host.remote.status().error
+    # At least one further attempt after the reason was reported.
     first = host.remote._shared.metrics.values()[tier_table.COPY_ERRORS]
     await host.until(lambda: host.remote._shared.metrics.values()[tier_table.COPY_ERRORS] > first)
     data.unlink()
@@ -124,10 +133,11 @@ async def test_a_data_folder_that_refuses_is_the_partitions_reason(host: TieredH
     await host.until(lambda: len(host.objects()) == 2 * len(host.live()))
 
 
-async def test_a_store_that_fails_while_it_is_disabled(host: TieredHost) -> None:
+async def test_delete_disablement_waits_for_a_failed_store(host: TieredHost) -> None:
     await copied_before(host)
     away = host.tier_path.rename(host.tier_path.with_name("away"))
     await host.apply(tiering_state=int(TieringState.DISABLING), tiered_epoch=1, disable_policy=1)
+    # A Delete cannot be acknowledged without the store; error 7 is REQUEST_TIMED_OUT.
     result = await host.disable(1, DisablePolicy.DELETE, timeout_ms=2000)
     assert (result.error_code, "does not exist" in result.message) == (7, True)
     away.rename(host.tier_path)
@@ -138,27 +148,30 @@ async def test_a_store_that_fails_while_it_is_disabled(host: TieredHost) -> None
     await no_orphans(host)
 
 
-async def test_a_wrong_secret_key_is_named_and_corrected(
+async def test_wrong_secret_key_is_reported_and_recovers(
     make_host: MakeHost, s3: dict[str, Any]
 ) -> None:
     host = make_host()
     host.store = {"s3": s3}
     await copied_before(host)
+    # The tier is in use when its credentials become invalid.
     wrong = s3 | {"secretAccessKey": "wrong" * 8}
     host.store = {"s3": wrong}
     await host.apply()
     await host.produce(300)
     await unavailable(host, "StoreAccessDenied", "secret", s3["buckets"][0])
+    # The secret itself is not in any message.
     assert "wrongwrong" not in host.remote.status().error + host.summary.error_message
     host.store = {"s3": s3}
     await host.apply()
     await all_is_well(host, 600)
 
 
-async def test_an_endpoint_that_does_not_answer_and_then_does(
+async def test_unreachable_endpoint_is_reported_and_recovers(
     make_host: MakeHost, s3: dict[str, Any]
 ) -> None:
     host = make_host()
+    # A bound port that is not listened on refuses connections.
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -166,6 +179,7 @@ async def test_an_endpoint_that_does_not_answer_and_then_does(
         await host.apply()
         await host.produce(300)
         await unavailable(host, "StoreUnreachable", f"127.0.0.1:{port}", "endpoint")
+    # The first store was never reached, so another one may take its place.
     host.store = {"s3": s3}
     await host.apply()
     await host.produce(300)
@@ -182,8 +196,9 @@ async def test_an_endpoint_that_does_not_answer_and_then_does(
         '{"filesystem": {"path": "/dev/null/no"}}',
     ],
 )
-async def test_a_configuration_that_cannot_be_used_is_an_error_in_words(store: str) -> None:
+async def test_unusable_configuration_is_reported_as_an_error(store: str) -> None:
     guard = StoreGuard(
+        # 50 ms instead of the default, so that the first check ends soon.
         RemoteSettings(interval_s=0.05, backoff_s=0.05),
         asyncio.get_running_loop().time,
         lambda: None,
@@ -191,6 +206,7 @@ async def test_a_configuration_that_cannot_be_used_is_an_error_in_words(store: s
     )
     try:
         guard.configure(store, "", "c")
+        # NotVerified is the state before the first check.
         async with asyncio.timeout(30):
             while "NotVerified" in guard.status().error:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -200,8 +216,9 @@ async def test_a_configuration_that_cannot_be_used_is_an_error_in_words(store: s
         await guard.close()
 
 
-async def test_an_error_that_is_raised_often_does_not_grow(tmp_path: Path) -> None:
+async def test_repeatedly_raised_error_does_not_grow_its_traceback(tmp_path: Path) -> None:
     guard = StoreGuard(RemoteSettings(), asyncio.get_running_loop().time, lambda: None, lambda: 0)
+    # One exception object raised repeatedly would collect a traceback entry each time.
     depths = []
     for _ in range(3):
         with pytest.raises(Exception, match="remoteStorage") as caught:
@@ -210,19 +227,22 @@ async def test_an_error_that_is_raised_often_does_not_grow(tmp_path: Path) -> No
     assert len(set(depths)) == 1
 
 
-async def test_a_full_purgatory_does_not_stop_the_loop(host: TieredHost) -> None:
+async def test_full_purgatory_does_not_stop_copies(host: TieredHost) -> None:
     await copied_before(host)
+    # No operation may wait, so the loop's own wait is refused.
     host.context.purgatory._operations_max = 0
-    began = asyncio.get_running_loop().time()
+    began_s = asyncio.get_running_loop().time()
     await host.produce(300)
     await host.copied()
-    assert asyncio.get_running_loop().time() - began < 5
+    # Copies are delayed, but not by the retry interval of an error.
+    assert asyncio.get_running_loop().time() - began_s < 5
 
 
-async def test_an_unforeseen_error_is_tried_again_too(host: TieredHost) -> None:
+async def test_unexpected_errors_are_retried(host: TieredHost) -> None:
     await copied_before(host)
     clock = host.context.wall_ms
 
+    # A programming error, of which no code path knows.
     def broken() -> int:
         raise ZeroDivisionError("a clock without ticks")
 
@@ -230,6 +250,7 @@ async def test_an_unforeseen_error_is_tried_again_too(host: TieredHost) -> None:
     log_start.delete_records(host.partition, 50)
     await host.until(lambda: host.summary.error_reason == "RemoteLogError")
     assert "a clock without ticks" in host.summary.error_message
+    # The failed step changed nothing, and is executed again.
     assert host.head().log_start_offset == 0
     host.context.wall_ms = clock
     await host.until(lambda: not host.summary.error_reason)

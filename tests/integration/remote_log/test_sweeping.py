@@ -1,4 +1,4 @@
-"""Brokers sweep their tier: what crashes and fenced copiers leave goes, all else stays."""
+"""Brokers sweep their tier: leftovers of crashes and fenced copiers are deleted, all else stays."""
 
 import contextlib
 import time
@@ -21,7 +21,7 @@ SOON = {"tidemark_remote_sweep_interval_ms": 100, "tidemark_remote_sweep_delay_m
 
 
 def leave_orphan(host: TieredHost) -> list[str]:
-    """A copier that was fenced: its upload has arrived after its entry was given up and gone."""
+    """Put two objects without an entry, as a fenced copier whose upload ended late."""
     entry, store = new_entry(host.head(), 10_000, 10_009), host.tier().store
     keys = [entry.log_key, entry.aux_key]
     for key in keys:
@@ -36,36 +36,40 @@ async def tiered(host: TieredHost) -> list[str]:
     return host.objects()
 
 
-async def test_a_broker_sweeps_what_a_fenced_copier_left(make_host: MakeHost) -> None:
+async def test_sweep_removes_objects_of_a_fenced_copier(make_host: MakeHost) -> None:
     host = make_host(**SOON)
     kept = await tiered(host)
     left = leave_orphan(host)
     await host.until(lambda: not set(left) & set(host.objects()))
+    # The sweep removes exactly the two orphans.
     assert host.objects() == kept
     await host.until(lambda: host.remote._shared.metrics.values()[tier_table.SWEPT_OBJECTS] == 2)
     end = host.partition.log.highest_remote_offset + 1
     assert (await host.read_tier(0, end))[-1] == end - 1
 
 
-async def test_what_is_young_is_shown_and_stays(make_host: MakeHost) -> None:
+async def test_orphans_younger_than_the_delay_are_counted_and_kept(make_host: MakeHost) -> None:
     host = make_host(tidemark_remote_sweep_interval_ms=100)
     await tiered(host)
     left = leave_orphan(host)
+    # The default delay is much longer than the test: two orphans, four bytes each.
     await host.until(lambda: host.gauge(tier_table.ORPHANS) == 2)
     assert host.gauge(tier_table.ORPHAN_BYTES) == 8
-    told = SweepLease(host.tier().store, "test", lambda: 0).left
-    await host.until(lambda: told() == Left(orphans=2, size_bytes=8))
+    # Other brokers and the CLI read the same figures from the lease object.
+    recorded_orphans = SweepLease(host.tier().store, "test", lambda: 0).left
+    await host.until(lambda: recorded_orphans() == Left(orphans=2, size_bytes=8))
     assert set(left) <= set(host.objects())
+    # A new delay takes effect without a restart.
     host.cluster_config["tidemark.remote.sweep.delay.ms"] = "0"
     await host.apply()
     await host.until(lambda: not set(left) & set(host.objects()))
-    await host.until(lambda: told() == Left())
+    await host.until(lambda: recorded_orphans() == Left())
 
 
-async def test_what_another_broker_has_swept_since_is_shown_by_that_one_alone(
+async def test_metrics_follow_the_sweep_of_another_broker(
     make_host: MakeHost,
 ) -> None:
-    """Or its alert would stay until this one happens to sweep again."""
+    """Otherwise the alert would stay until this broker sweeps again."""
     host = make_host(tidemark_remote_sweep_interval_ms=100)
     await tiered(host)
     left = leave_orphan(host)
@@ -73,21 +77,24 @@ async def test_what_another_broker_has_swept_since_is_shown_by_that_one_alone(
     soon_ms = time.time_ns() // 1_000_000 + 500_000  # this one has nothing to do until then
     other = SweepLease(host.tier().store, "another", lambda: soon_ms)
 
-    def taken() -> bool:
+    def is_taken() -> bool:
         with contextlib.suppress(SweptElsewhere):  # this one was just taking it
+            # The broker may hold the lease at this moment; try again.
             return other.take().is_held
         return False
 
-    await host.until(taken)
+    await host.until(is_taken)
+    # Another broker removes the orphans and records it in the lease.
     host.tier().store.delete_many(left)
     other.end(done=True, left=Left())
+    # This broker shows the recorded result instead of its own.
     await host.until(lambda: host.gauge(tier_table.ORPHANS) == 0)
 
 
-async def test_a_lease_that_could_not_be_given_back_is_its_brokers_own(
+async def test_broker_reuses_a_lease_that_it_could_not_release(
     make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise no broker would sweep for two minutes."""
+    """A lease that was not released would otherwise stop all sweeps for two minutes."""
     ends: list[bool] = []
 
     def end(lease: SweepLease, *, done: bool, left: Left | None = None) -> None:
@@ -96,31 +103,36 @@ async def test_a_lease_that_could_not_be_given_back_is_its_brokers_own(
 
     monkeypatch.setattr(SweepLease, "end", end)
     host = make_host(**SOON)
+    # The broker sweeps repeatedly although it never releases its lease.
     await tiered(host)
     await host.until(lambda: len(ends) > 0)
     left = leave_orphan(host)
     await host.until(lambda: not set(left) & set(host.objects()))
 
 
-async def test_a_paused_sweep_removes_nothing(make_host: MakeHost) -> None:
-    """The Cluster's annotation becomes this pause."""
+async def test_paused_sweep_removes_nothing(make_host: MakeHost) -> None:
+    """The annotation of the Cluster sets this configuration."""
     host = make_host(**SOON)
     host.cluster_config[SWEEP] = "false"
     await tiered(host)
     left = leave_orphan(host)
     swept = host.tier().store
     before = SweepLease(swept, "test", lambda: 0).swept_ms()
+    # Copies take several intervals, in which an active sweep would have run.
     await host.produce(100)
     await host.copied()
     assert set(left) <= set(host.objects())
+    # 0: no sweep was recorded.
     assert SweepLease(swept, "test", lambda: 0).swept_ms() == before == 0
     host.cluster_config.clear()
     await host.apply()
     await host.until(lambda: not set(left) & set(host.objects()))
 
 
-async def test_a_crash_within_an_upload_to_a_directory(host: TieredHost, tier_path: Path) -> None:
-    """Its temporary file is found; it has a day before it goes."""
+async def test_temporary_file_of_a_crashed_upload_is_kept_for_a_day(
+    host: TieredHost, tier_path: Path
+) -> None:
+    """The temporary file of an upload is found, and kept for a day."""
     await tiered(host)
     temporary = tier_path / ".tidemark-store" / "tmp" / uuid.uuid4().hex
     temporary.write_bytes(b"half")
@@ -130,7 +142,7 @@ async def test_a_crash_within_an_upload_to_a_directory(host: TieredHost, tier_pa
     temporary.unlink()
 
 
-async def test_nothing_of_a_live_topic_counts_as_an_orphan(host: TieredHost) -> None:
+async def test_objects_of_a_live_topic_are_not_orphans(host: TieredHost) -> None:
     await tiered(host)
     swept_clean(host)
     assert look(host.tier()).orphans.count == 0

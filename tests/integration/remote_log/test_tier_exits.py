@@ -40,15 +40,15 @@ from tidemark_broker.replication.remote import RemoteUnavailable
 RECORDS = 600
 
 
-async def told(host: TieredHost, reason: str, *words: str) -> None:
-    """The status has the reason, and its message these words."""
+async def until_reported(host: TieredHost, reason: str, *expected: str) -> None:
+    """Wait until the status has this reason; its message must contain these expected."""
     await host.until(lambda: host.summary.error_reason == reason, 30)
     text = host.summary.error_message
-    assert all(word in text for word in words), text
+    assert all(word in text for word in expected), text
 
 
 async def read_all(host: TieredHost) -> None:
-    """Every offset that is in the tier alone."""
+    """Read every offset that is only in the tier."""
     await host.upkeep.apply_retention()
     end = host.partition.log.local_log_start_offset
     assert end > 0
@@ -73,6 +73,7 @@ async def test_file_system_that_refuses_and_is_repaired(
     await copied_before(host)
     rename = os.rename
 
+    # Only the store renames relative to an open directory; the broker's own log does not.
     def refused(source: Any, target: Any, **more: Any) -> None:
         if "dst_dir_fd" in more:
             raise OSError(number, os.strerror(number))
@@ -81,11 +82,11 @@ async def test_file_system_that_refuses_and_is_repaired(
     with monkeypatch.context() as patch:
         patch.setattr(directory.os, "rename", refused)
         await host.produce(300)
-        await told(host, reason, advice)
+        await until_reported(host, reason, advice)
     await all_is_well(host, RECORDS)
 
 
-async def test_a_program_that_cleans_the_folder_and_is_stopped(
+async def test_folder_cleaned_by_another_program_is_reported_and_recovers(
     host: TieredHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await copied_before(host)
@@ -99,7 +100,7 @@ async def test_a_program_that_cleans_the_folder_and_is_stopped(
     with monkeypatch.context() as patch:
         patch.setattr(directory.os, "rename", cleaned)
         await host.produce(300)
-        await told(host, "StoreDirectoryUnstable", "is another program cleaning")
+        await until_reported(host, "StoreDirectoryUnstable", "is another program cleaning")
     await all_is_well(host, RECORDS)
 
 
@@ -108,7 +109,8 @@ async def test_a_program_that_cleans_the_folder_and_is_stopped(
 
 @contextmanager
 def away(host: TieredHost, folder: str) -> Iterator[Path]:
-    """The newest object below a folder is not in the store; it is brought back."""
+    """Move the newest object below a folder out of the store, and bring it back."""
+    # Names are ordered by offset, so the largest is the newest object.
     found = max((host.tier_path / folder).rglob("*.*"), key=lambda path: path.name)
     kept = shutil.move(found, host.tier_path.with_name("kept"))
     try:
@@ -118,7 +120,7 @@ def away(host: TieredHost, folder: str) -> Iterator[Path]:
         shutil.move(kept, found)
 
 
-async def test_a_missing_page_that_is_restored(host: TieredHost) -> None:
+async def test_missing_page_is_reported_and_recovers_once_restored(host: TieredHost) -> None:
     """An object of one of its segments is missing, too, so the page cannot be rebuilt."""
     await watched_leader(host, lambda *_: None, page_entries=2)
     await host.produce(400)
@@ -126,46 +128,49 @@ async def test_a_missing_page_that_is_restored(host: TieredHost) -> None:
     ref = host.head().pages[-1]
     entry = host.tier().manifests.pages(TOPIC_ID, 0)[ref.name].entries[-1]
     with away(host, "pages") as page:
+        # Without it the page cannot be rebuilt from its segments.
         kept = shutil.move(host.tier_path / entry.aux_key, host.tier_path.with_name("kept.aux"))
         await host.apply(leader_epoch=3)
+        # Deleting records below 300 needs the entries of that page.
         log_start.delete_records(host.partition, 300)
-        await told(host, "ManifestPageNotFound", page.stem, "restore that object")
+        await until_reported(host, "ManifestPageNotFound", page.stem, "restore that object")
         shutil.move(kept, host.tier_path / entry.aux_key)
     await host.until(lambda: not host.summary.error_reason)
     await host.until(lambda: host.head().log_start_offset == 300)
     await host.until(lambda: len(host.objects()) == 2 * len(host.live()))
 
 
-async def test_a_head_that_is_damaged_and_is_brought_back(host: TieredHost) -> None:
+async def test_damaged_head_is_reported_and_recovers_once_restored(host: TieredHost) -> None:
     await copied_before(host)
     (head,) = (host.tier_path / "heads").rglob("*.json")
     sound = head.read_bytes()
+    # No valid JSON: as written by a newer version, or truncated.
     head.write_bytes(b"{")
     await host.produce(300)
-    await told(host, "ManifestCorrupt", "upgrade")
+    await until_reported(host, "ManifestCorrupt", "upgrade")
     assert head.read_bytes() == b"{", "The operator does not create another one"
     head.write_bytes(sound)
     await all_is_well(host, RECORDS)
 
 
-async def test_missing_segment_that_is_restored(host: TieredHost) -> None:
+async def test_missing_segment_is_reported_and_recovers_once_restored(host: TieredHost) -> None:
     """Only clients received the error, and might retry forever."""
     await copied_before(host)
     with away(host, "data") as segment:
         with pytest.raises(RemoteUnavailable, match=segment.stem):
             await read_all(host)
-        await told(host, "RemoteObjectMissing", segment.stem, "restore the object")
+        await until_reported(host, "RemoteObjectMissing", segment.stem, "restore the object")
     await read_all(host)
     await host.until(lambda: not host.summary.error_reason)
 
 
-async def test_missing_segment_whose_records_are_given_up(host: TieredHost) -> None:
+async def test_missing_segment_is_cleared_by_deleting_its_records(host: TieredHost) -> None:
     await copied_before(host)
     first = min((host.tier_path / "data").rglob("*.log"), key=lambda path: path.name)
     first.unlink()
     with pytest.raises(RemoteUnavailable, match=first.stem):
         await read_all(host)
-    await told(host, "RemoteObjectMissing", "RecordDeletion before offset")
+    await until_reported(host, "RemoteObjectMissing", "RecordDeletion before offset")
     before = int(host.summary.error_message.rpartition(" ")[2])
     log_start.delete_records(host.partition, before)
     await host.until(lambda: not host.summary.error_reason)
@@ -175,14 +180,16 @@ async def test_missing_segment_whose_records_are_given_up(host: TieredHost) -> N
 # ---------------------------------------------------------------- what a manifest does not allow
 
 
-async def test_a_manifest_that_is_full_and_a_shorter_retention(
+async def test_full_manifest_recovers_with_a_shorter_retention(
     host: TieredHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Three pages of two entries: the manifest is full after a few segments.
     monkeypatch.setattr(head_rules, "PAGES_MAX", 3)
     await watched_leader(host, lambda *_: None, page_entries=2)
     await host.produce(RECORDS)
-    await told(host, "ManifestRefused", "use larger segments or a shorter retention")
+    await until_reported(host, "ManifestRefused", "use larger segments or a shorter retention")
     end = host.partition.log.highest_remote_offset
+    # A shorter retention removes old entries and makes room.
     host.config["retention.bytes"] = "8192"
     await host.apply()
     await host.upkeep.apply_retention()
@@ -190,7 +197,7 @@ async def test_a_manifest_that_is_full_and_a_shorter_retention(
     await host.until(lambda: not host.summary.error_reason)
 
 
-async def test_records_that_the_leader_lacks_are_copied_by_a_leader_that_has_them(
+async def test_records_missing_on_the_leader_are_copied_by_the_next_leader(
     cluster: TieredCluster,
 ) -> None:
     """An older head was brought back by hand, under a newer version, and the leader's own log has
@@ -199,44 +206,50 @@ async def test_records_that_the_leader_lacks_are_copied_by_a_leader_that_has_the
     await leader.produce(100)
     await leader.copied()
     (head,) = (leader.tier_path / "heads").rglob("*.json")
+    # The head with 100 records; 100 more are tiered after it.
     older = leader.head()
     await leader.produce(100)
     await leader.copied()
     await other.until(lambda: other.partition.next_offset == 200)
+    # The leader deletes its local records, relying on the head that names their copies.
     await leader.upkeep.apply_retention()
+    # A higher version with old contents: no broker can tell it from a legitimate commit.
     head.write_bytes(encode_head(replace(older, version=leader.head().version + 9, commit_id="x")))
     await cluster.apply(leader=1, leader_epoch=2)
     await leader.produce(50)  # a segment is closed that would be copied
-    await told(leader, "LocalDataMissing", "Elect a replica that has the")
+    await until_reported(leader, "LocalDataMissing", "Elect a replica that has the")
+    # The follower has kept its local records, so it can copy the missing range.
     await other.until(lambda: other.partition.next_offset == 250)
     await cluster.apply(leader=2, leader_epoch=3)
     await other.copied()
     assert not other.summary.error_reason
     await read_all(other)
+    # Segments that the lost head had named are orphans now.
     swept_clean(other)  # what the lost head had named
 
 
 # ---------------------------------------------------------------- configuration
 
 
-async def test_no_remote_storage_and_then_one(host: TieredHost) -> None:
+async def test_missing_remote_storage_is_reported_and_recovers(host: TieredHost) -> None:
     await copied_before(host)
     states = host.states
+    # States without a remote storage, as after its removal from the Cluster.
     host.states = lambda: replace(states(), remote_storage="")  # type: ignore[method-assign]
     await host.apply()
     await host.produce(300)
-    await told(host, "RemoteStorageNotConfigured", "set remoteStorage in the Cluster")
+    await until_reported(host, "RemoteStorageNotConfigured", "set remoteStorage in the Cluster")
     host.states = states  # type: ignore[method-assign]
     await host.apply()
     await all_is_well(host, RECORDS)
 
 
-async def test_a_configuration_that_cannot_be_used_is_corrected(host: TieredHost) -> None:
+async def test_invalid_remote_storage_recovers_once_corrected(host: TieredHost) -> None:
     await copied_before(host)
     sound, host.store = host.store, {"s3": {}}  # type: ignore[dict-item]
     await host.apply()
     await host.produce(300)
-    await told(host, "InvalidRemoteStorage", "remoteStorage")
+    await until_reported(host, "InvalidRemoteStorage", "remoteStorage")
     host.store = sound
     await host.apply()
     await all_is_well(host, RECORDS)
@@ -253,10 +266,11 @@ async def test_store_that_fails_in_an_unknown_way_is_retried(
 
     with monkeypatch.context() as patch:
         patch.setattr(guard, fails)
+        # Make the guard verify the store again, which now fails in an unforeseen way.
         host.remote._shared.guard.suspect()
         await host.until(lambda: "no words for this" in host.remote.status().error)
         await host.produce(300)
-        await told(host, "RemoteStorageUnavailable", "no words for this")
+        await until_reported(host, "RemoteStorageUnavailable", "no words for this")
     await all_is_well(host, RECORDS)
 
 
@@ -270,21 +284,25 @@ class Opaque(RemoteStorageManager):
         return NO_BUCKET
 
 
-async def test_another_storage_managers_segments_and_that_one_again(host: TieredHost) -> None:
+async def test_segments_of_another_plugin_need_that_plugin(host: TieredHost) -> None:
     await host.apply()
     await host.until(lambda: not host.remote.status().error)
+    # The plugin of another vendor: its custom metadata cannot be interpreted by the built-in one.
     guard = host.remote._shared.guard
-    ours = guard.tier()
-    theirs = replace(ours, segments=Opaque(ours.segments._buckets))
-    guard._tier = theirs
+    built_in = guard.tier()
+    foreign = replace(built_in, segments=Opaque(built_in.segments._buckets))
+    guard._tier = foreign
     await host.produce(300)
     await host.copied()
-    guard._tier = ours
+    # The built-in plugin is configured again, and cannot locate those segments.
+    guard._tier = built_in
     with pytest.raises(RemoteUnavailable, match="configure that one"):
         await read_all(host)
+    # Deletion of such a segment has to fail as well, instead of losing its objects.
     log_start.delete_records(host.partition, 100)
-    await told(host, "ForeignCustomMetadata", "configure that one")
-    guard._tier = theirs
+    await until_reported(host, "ForeignCustomMetadata", "configure that one")
+    # The remedy of the message: configure the plugin that wrote the segments.
+    guard._tier = foreign
     await host.until(lambda: not host.summary.error_reason)
     end = host.partition.log.local_log_start_offset
     assert await host.read_tier(100, end) == list(range(104, end, 5))
@@ -298,7 +316,7 @@ HEADERS = (
 )
 
 
-async def test_a_bucket_that_does_not_exist_is_made(
+async def test_missing_bucket_is_reported_and_recovers_once_created(
     make_host: MakeHost, s3: dict[str, Any]
 ) -> None:
     host = make_host()
@@ -306,24 +324,28 @@ async def test_a_bucket_that_does_not_exist_is_made(
     host.store = {"s3": s3 | {"buckets": [name]}}
     await host.apply()
     await host.produce(300)
-    await told(host, "BucketMissing", name, "create it")
+    await until_reported(host, "BucketMissing", name, "create it")
+    # The remedy of the message: an administrator creates the bucket.
     administrator(s3).make_bucket(name)
     await all_is_well(host, 300)
 
 
-async def test_a_bucket_that_is_named_no_more_is_named_again(
+async def test_bucket_removed_from_the_configuration_has_to_be_added_again(
     make_host: MakeHost, s3: dict[str, Any]
 ) -> None:
     host = make_host()
     second = f"tier-{uuid.uuid4().hex[:12]}"
     administrator(s3).make_bucket(second)
+    # Two buckets, over which segments are distributed.
     host.store = {"s3": s3 | {"buckets": [*s3["buckets"], second]}}
     await copied_before(host)
+    # One of them is removed from the configuration, although it has segments.
     host.store = {"s3": s3}
     await host.apply(leader_epoch=2)
     await host.until(lambda: not host.remote.status().error)
+    # The first segments have to be deleted, some of them in the removed bucket.
     log_start.delete_records(host.partition, 200)
-    await told(host, "BucketNotConfigured", second, "add it")
+    await until_reported(host, "BucketNotConfigured", second, "add it")
     host.store = {"s3": s3 | {"buckets": [*s3["buckets"], second]}}
     await host.apply(leader_epoch=3)
     await host.until(lambda: not host.summary.error_reason, 30)
@@ -340,10 +362,10 @@ async def test_a_bucket_that_is_named_no_more_is_named_again(
     ],
     ids=["no-s3", "strange", "not-implemented", "without-etags"],
 )
-async def test_a_server_that_will_not_do_and_one_that_does(
+async def test_unsuitable_server_is_reported_and_can_be_replaced(
     make_host: MakeHost, s3: dict[str, Any], answer: str, reason: str, advice: str
 ) -> None:
-    """A 200 without an ETag is what a store gives that has none."""
+    """A 200 without an ETag is the response of a store that has none."""
 
     def answered(connection: socket.socket) -> None:
         with connection:
@@ -355,48 +377,54 @@ async def test_a_server_that_will_not_do_and_one_that_does(
         host.store = {"s3": s3 | {"endpoint": endpoint}}
         await host.apply()
         await host.produce(300)
-        await told(host, reason, advice)
+        await until_reported(host, reason, advice)
         host.store = {"s3": s3}
         await host.apply()
         await all_is_well(host, 300)
 
 
 @pytest.fixture
-def stub() -> Iterator[S3Stub]:
+def s3_stub() -> Iterator[S3Stub]:
     with S3Stub() as made:
         yield made
 
 
-async def test_a_store_that_ignores_conditions_and_one_that_does_not(
-    stub: S3Stub, make_host: MakeHost
+async def test_store_that_ignores_conditional_writes_is_not_written(
+    s3_stub: S3Stub, make_host: MakeHost
 ) -> None:
     """Also one that begins to ignore them while it is used."""
+    # The store is probed for conditional writes every 100 ms.
     host = make_host(tidemark_remote_store_probe_interval_ms=100)
-    host.store = {"s3": stub.config}
+    host.store = {"s3": s3_stub.config}
     await copied_before(host)
-    stub.behaviour = Behaviour(ignored=frozenset({"If-Match"}))
+    # The store begins to ignore If-Match, so two leaders could overwrite each other.
+    s3_stub.behaviour = Behaviour(ignored=frozenset({"If-Match"}))
     await host.until(lambda: "WithoutConditionalWrites" in host.remote.status().error)
-    before = {key for key in stub.objects if "/probes/" not in key}
+    before = {key for key in s3_stub.objects if "/probes/" not in key}
+    # Nothing but probes is written to it.
     await host.produce(300)
-    await told(host, "StoreWithoutConditionalWrites", "ignores If-Match", "Use a store")
-    assert {key for key in stub.objects if "/probes/" not in key} == before
-    stub.behaviour = Behaviour()
+    await until_reported(host, "StoreWithoutConditionalWrites", "ignores If-Match", "Use a store")
+    assert {key for key in s3_stub.objects if "/probes/" not in key} == before
+    s3_stub.behaviour = Behaviour()
     await all_is_well(host, RECORDS)
 
 
-async def test_an_object_that_is_locked_and_is_released(stub: S3Stub, make_host: MakeHost) -> None:
+async def test_locked_object_is_reported_until_it_is_released(
+    s3_stub: S3Stub, make_host: MakeHost
+) -> None:
     host = make_host()
-    host.store = {"s3": stub.config}
+    host.store = {"s3": s3_stub.config}
     await copied_before(host)
     first = min(key for key in host.objects() if key.endswith(".log"))
-    stub.behaviour = Behaviour(errors={first: ("AccessDenied", -1)}, singly=True)
+    # One object has a legal hold; deletions are done one by one, so all others succeed.
+    s3_stub.behaviour = Behaviour(errors={first: ("AccessDenied", -1)}, singly=True)
     log_start.delete_records(host.partition, host.partition.high_watermark)
-    await told(host, "StoreRefusesDeletes", first, "lock or legal hold")
+    await until_reported(host, "StoreRefusesDeletes", first, "lock or legal hold")
     assert set(host.objects()) == {first}
-    # The topic's deletion takes all else, says what is held, and ends once that is released.
+    # The topic's deletion removes all others, names the locked one, and ends once it is released.
     await host.delete()
     with pytest.raises(RemoteUnavailable, match=first):
         await host.delete_remote()
-    stub.behaviour = Behaviour()
+    s3_stub.behaviour = Behaviour()
     await host.delete_remote()
     assert host.objects() == []

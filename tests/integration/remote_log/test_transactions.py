@@ -42,9 +42,9 @@ async def abort(host: TieredHost, producer: int) -> int:
 
 
 async def leader_alone(cluster: TieredCluster) -> tuple[TieredHost, int]:
-    """Broker 1 is the only replica. Producer 1's transaction begins in the first segment and is
-    aborted some segments later; 2 is idempotent. All but the active segment is in the tier only;
-    where the marker is."""
+    """Return leader and marker offset. Producer 1's transaction begins in the first segment and is
+    aborted some segments later; producer 2 is idempotent. All but the active segment is only in the
+    tier."""
     leader = cluster.hosts[1]
     await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
     assert await send(leader, batch(1, 0, transactional=True)) == 0
@@ -63,7 +63,7 @@ async def aborted_in_the_tier(host: TieredHost, offset: int) -> list[tuple[int, 
     return [(item.producer_id, item.first_offset) for item in found.aborted]
 
 
-async def test_an_open_transaction_is_not_copied(cluster: TieredCluster) -> None:
+async def test_open_transaction_is_not_copied(cluster: TieredCluster) -> None:
     leader = cluster.hosts[1]
     await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
     await leader.produce(100)
@@ -71,19 +71,23 @@ async def test_an_open_transaction_is_not_copied(cluster: TieredCluster) -> None
     await leader.produce(200)
     await leader.until(lambda: leader.partition.log.highest_remote_offset >= 0)
     assert leader.partition.log.last_stable_offset == begun
+    # Only stable records are copied: the last stable offset bounds the tier, as in Kafka (KIP-405).
     assert leader.partition.log.highest_remote_offset < begun
     await abort(leader, 1)
     await leader.copied()
+    # The marker moves the last stable offset, so copying continues.
     assert leader.partition.log.highest_remote_offset > begun
 
 
-async def test_the_tier_tells_of_aborted_transactions(cluster: TieredCluster) -> None:
+async def test_tier_reads_return_aborted_transactions(cluster: TieredCluster) -> None:
     leader, marker = await leader_alone(cluster)
+    # The index of aborted transactions of all segments in the range is read.
     assert await aborted_in_the_tier(leader, 0) == [(1, 0)]
+    # Behind the marker the transaction has no records any more.
     assert await aborted_in_the_tier(leader, marker + 5) == []
 
 
-async def test_a_follower_that_starts_behind_the_tier_knows_its_producers(
+async def test_follower_bootstrapped_from_the_tier_has_its_producers(
     cluster: TieredCluster,
 ) -> None:
     leader, _ = await leader_alone(cluster)
@@ -91,22 +95,25 @@ async def test_a_follower_that_starts_behind_the_tier_knows_its_producers(
     await cluster.apply(1, 3, replicas=(1, 3))
     await cluster.until_in_sync(1, 3)
     new = cluster.hosts[3].partition
+    # The producer snapshot of the tier has producers whose batches are not local.
     assert sorted(new.log.active_producers()) == sorted(leader.partition.log.active_producers())
     await cluster.stop(1)
     await cluster.apply(3, leader=3, leader_epoch=3, replicas=(3,), isr=(3,))
     host = cluster.hosts[3]
     await host.until(lambda: host.partition.is_leader)
-    assert await send(host, batch(2, 0, transactional=False)) == 5  # it comes again
+    # A retry with the same sequence is answered with the first offset, not appended retried_offset.
+    assert await send(host, batch(2, 0, transactional=False)) == 5  # it comes retried_offset
     assert await aborted_in_the_tier(host, 0) == [(1, 0)]
 
 
-async def test_follower_built_from_the_tier_knows_the_last_five_batches_of_a_producer(
+async def test_follower_bootstrapped_from_the_tier_deduplicates_five_batches(
     cluster: TieredCluster,
 ) -> None:
     """Though the producer snapshot in the tier has only the last one, and they are in segments of
     their own."""
     leader = cluster.hosts[1]
     await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
+    # Seven batches; the fifth is followed by a new segment.
     offsets = []
     for sequence in range(0, 35, 5):
         offsets.append(await send(leader, batch(2, sequence, transactional=False)))
@@ -116,6 +123,7 @@ async def test_follower_built_from_the_tier_knows_the_last_five_batches_of_a_pro
     await leader.produce(200)
     await leader.copied()
     await leader.upkeep.apply_retention()
+    # All batches of the producer are in the tier only.
     assert leader.partition.log.local_log_start_offset > offsets[-1]
     await cluster.start(3)
     await cluster.apply(1, 3, replicas=(1, 3))
@@ -126,19 +134,22 @@ async def test_follower_built_from_the_tier_knows_the_last_five_batches_of_a_pro
     await host.until(lambda: host.partition.is_leader)
     assert host.partition.log.local_log_start_offset > offsets[-1]
     end = host.partition.log.next_offset
+    # Sequences 10 to 30 are the last five batches (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
     for sequence in range(10, 35, 5):
-        again = await send(host, batch(2, sequence, transactional=False))
-        assert again == offsets[sequence // 5]
+        retried_offset = await send(host, batch(2, sequence, transactional=False))
+        assert retried_offset == offsets[sequence // 5]
+    # All of them were duplicates: nothing was appended.
     assert host.partition.log.next_offset == end
 
 
-async def test_a_transaction_whose_marker_a_leader_lost_holds_nothing_up(
+async def test_lost_abort_marker_does_not_block_the_last_stable_offset(
     cluster: TieredCluster,
 ) -> None:
-    """The tier's records were stable when they were copied."""
+    """Records of the tier were stable when they were copied."""
     leader = cluster.hosts[1]
     await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
     await leader.produce(10)
+    # The transaction begins at offset 10 and is aborted; the marker is still in the active segment.
     assert await send(leader, batch(1, 0, transactional=True)) == 10
     await leader.produce(100)
     await abort(leader, 1)
@@ -146,10 +157,12 @@ async def test_a_transaction_whose_marker_a_leader_lost_holds_nothing_up(
     log = leader.partition.log
     await cluster.start(3)
     await cluster.stop(1)
+    # Broker 3 takes over from the tier, whose end is below the marker.
     await cluster.apply(3, **UNCLEAN)
     host = cluster.hosts[3]
     await host.until(lambda: host.partition.role is Role.LEADER)
     assert host.partition.next_offset == log.highest_remote_offset + 1
+    # Without the marker the transaction would hold the last stable offset back forever.
     assert host.partition.log.last_stable_offset == host.partition.next_offset
     found = await consumer_reads.list_offset(
         host.partition, consumer_reads.LATEST, read_committed=True

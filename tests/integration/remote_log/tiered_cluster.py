@@ -32,10 +32,12 @@ class TieredCluster:
             host = TieredHost(self._folder, self._tier, node_id=node, **self._config)
             await host.listen()
             host.context.propose_isr = self._propose
+            # A new host starts with the controller's current topic and rows.
             if self.hosts:
                 any_host = next(iter(self.hosts.values()))
                 host.topic, host.rows = any_host.topic, dict(any_host.rows)
             self.hosts[node] = host
+            # Every 50 ms, as the retry timer of a broker process.
             self._retries[node] = asyncio.create_task(every(0.05, host.broker.manager.retry))
 
     async def stop(self, node: int) -> None:
@@ -48,6 +50,7 @@ class TieredCluster:
             topic = {k: v for k, v in changes.items() if hasattr(host.topic, k)}
             row = {k: v for k, v in changes.items() if hasattr(host.row, k)}
             host.topic = replace(host.topic, **topic)
+            # Every change has a new partition epoch, otherwise brokers would ignore it as stale.
             host.row = replace(host.row, partition_epoch=host.row.partition_epoch + 1, **row)
         await self.push(*only)
 
@@ -55,6 +58,7 @@ class TieredCluster:
         brokers = tuple(host.state_of_broker() for host in self.hosts.values())
         for node, host in tuple(self.hosts.items()):
             if only and node not in only:
+                # Hosts that are left out play brokers whose command is late.
                 continue
             host.brokers = brokers
             host.config |= self.config
@@ -68,11 +72,13 @@ class TieredCluster:
     async def disable(
         self, tiered_epoch: int, policy: DisablePolicy
     ) -> dict[int, control.DisableRemoteTopicResult]:
-        """Ask every host until each has acknowledged."""
+        """Request the disablement from every host until each has acknowledged."""
         done: dict[int, control.DisableRemoteTopicResult] = {}
         async with asyncio.timeout(15):
             while len(done) < len(self.hosts):
                 for node, host in self.hosts.items():
+                    # 300 ms: the controller repeats its request, so a host that waits for another
+                    # must not block it.
                     result = await host.disable(tiered_epoch, policy, timeout_ms=300)
                     if not result.error_code:
                         done[node] = result
@@ -86,12 +92,15 @@ class TieredCluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _propose(self, partition: Partition, change: control.IsrChange) -> None:
+        # The answer is asynchronous, as that of the controller's request.
         task = asyncio.create_task(self._answer(partition, change))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, partition: Partition, change: control.IsrChange) -> None:
         row = next(iter(self.hosts.values())).rows[change.partition]
+        # AlterPartition is accepted only under the current epochs (KIP-497), so races between
+        # proposals are seen.
         known = (row.leader_epoch, row.partition_epoch)
         error = 0 if known == (change.leader_epoch, change.partition_epoch) else _STALE
         if not error:
@@ -115,5 +124,6 @@ class TieredCluster:
             isr=row.isr,
             leader_recovery_state=row.leader_recovery_state,
         )
+        # The proposing leader receives the result before the states, as from the operator.
         isr_maintenance.answered(partition, change, result)
         await self.push()

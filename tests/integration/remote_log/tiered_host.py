@@ -38,6 +38,8 @@ TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
 CLUSTER = "test-cluster"
 NOW_MS = 1_700_000_000_000
 VALUE = b"x" * 100
+# Small segments and one byte of local retention: a few hundred records fill and leave several
+# segments.
 CONFIG = {
     "segment.bytes": "4096",
     "index.interval.bytes": "512",
@@ -57,8 +59,11 @@ class TieredHost:
             "cluster.id": CLUSTER,
             "log.dir": str(folder / f"host-{node_id}"),
             "listeners": "127.0.0.1:0",
+            # Port 1 has no listener: the test plays the controller, and a stray request fails at
+            # once.
             "controller.addresses": "127.0.0.1:1",
             "tidemark.tls.directory": str(folder / f"host-{node_id}-tls"),
+            # Short intervals and small pools, so that tests see several rounds and exhausted pools.
             "remote.log.manager.task.interval.ms": 100,
             "remote.log.manager.task.retry.backoff.ms": 50,
             "remote.log.manager.task.retry.backoff.max.ms": 200,
@@ -75,6 +80,7 @@ class TieredHost:
         self.broker = BrokerServer(load(path), self.log_directory, RemoteLogManager.of)
         self.context = self.broker.context
         self.context.propose_isr = self._grant
+        # The real manager, not a double: these tests verify it.
         assert isinstance(self.context.remote, RemoteLogManager)
         self.remote: RemoteLogManager = self.context.remote
         self.upkeep = self.broker.upkeep
@@ -119,8 +125,7 @@ class TieredHost:
         self.rows[0] = row
 
     async def apply(self, **changes: Any) -> Partition:
-        """Push the states, with the topic or the row changed; ``leader_epoch`` and the like are of
-        the row."""
+        """Push the states with changed fields of the topic or, as ``leader_epoch``, of the row."""
         topic = {k: v for k, v in changes.items() if hasattr(self.topic, k)}
         row = {k: v for k, v in changes.items() if hasattr(self.row, k)}
         self.topic = replace(self.topic, **topic)
@@ -132,12 +137,14 @@ class TieredHost:
     def states(self) -> control.PartitionStatesRequest:
         """All that the controller knows."""
         rows = tuple(self.rows.values())
+        # The id of a store is recorded by the controller once a broker has reported it.
         return partition_states(
             replace(self.topic, config=_entries(self.config), partitions=rows),
             full=True,
             cluster_id=CLUSTER,
             cluster_config=_entries(self.cluster_config),
             remote_storage=json.dumps(self.store),
+            # Without the id of a store brokers adopt the one that they find.
             store_id=self.store_id or self.remote.status().store_id,
             brokers=self.brokers or (self.state_of_broker(),),
         )
@@ -195,7 +202,7 @@ class TieredHost:
         return result
 
     async def acknowledged(self, tiered_epoch: int, policy: DisablePolicy) -> None:
-        """Ask again and again, as the controller does."""
+        """Repeat the request until it is acknowledged, as the controller does."""
         async with asyncio.timeout(10):
             while (await self.disable(tiered_epoch, policy, 500)).error_code:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
@@ -223,11 +230,12 @@ class TieredHost:
         ]
 
     def gauge(self, row: Metric) -> float:
-        """A figure of the remote log manager."""
+        """Return a metric of the remote log manager."""
         samples = [s for family in self.remote.collector().collect() for s in family.samples]
         return next(sample.value for sample in samples if sample.name == row.name)
 
     def _grant(self, partition: Partition, change: control.IsrChange) -> None:
+        # Every proposal is granted, and recorded as the controller records it in the slice.
         known = self.rows[change.partition]
         row = self.rows[change.partition] = replace(
             known,
@@ -246,12 +254,14 @@ class TieredHost:
             isr=row.isr,
             leader_recovery_state=row.leader_recovery_state,
         )
+        # Answered in another iteration of the loop, since the manager is still in the middle of its
+        # call.
         asyncio.get_running_loop().call_soon(isr_maintenance.answered, partition, change, result)
 
     async def produce(
         self, records: int, *, per_batch: int = 5, timestamp_ms: int = NOW_MS, number: int = 0
     ) -> None:
-        """Records whose value tells their offset, in small batches; the timestamp grows by 1 ms."""
+        """Append small batches; values contain their offset, timestamps grow by 1 ms per record."""
         partition = self.at(number)
         while records > 0:
             count = min(per_batch, records)
@@ -287,34 +297,38 @@ class TieredHost:
                 await asyncio.sleep(0.01)
 
     async def delete_remote(self) -> None:
-        """Ask for the deletion of the topic's objects until nothing remains."""
+        """Repeat the deletion of the topic's objects until nothing remains."""
         async with asyncio.timeout(10):
             while await self.remote.delete_topic(TOPIC_ID, TOPIC, 1, 0):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     async def copied(self, next_offset: int | None = None, *, number: int = 0) -> None:
-        """Until every closed segment is in the tier."""
+        """Wait until every closed segment is in the tier."""
         log = self.at(number).log
-        wanted = log.segments()[-1].base_offset if next_offset is None else next_offset
-        await self.until(lambda: log.highest_remote_offset + 1 >= wanted)
+        # The active segment is never copied, so its base offset is the end of what can be.
+        next_to_copy = log.segments()[-1].base_offset if next_offset is None else next_offset
+        await self.until(lambda: log.highest_remote_offset + 1 >= next_to_copy)
 
     async def read_tier(self, offset: int, until: int, max_bytes: int = 3000) -> list[int]:
-        """Offsets of all batches that the tier answers with, one read after another; the last
-        offset of each."""
+        """Read from ``offset`` until ``until``; return the last offset of each batch."""
         seen = []
         while offset < until:
             found = await self.remote.read(
                 self.partition, offset, max_bytes, asyncio.get_running_loop().time() + 10
             )
             for _, header in iter_headers(found.data):
+                # The first batch may begin below the requested offset, but never above it.
                 assert header.base_offset <= offset, "a hole"
                 offset = header.next_offset
                 seen.append(header.last_offset)
+            # The read itself must agree about where to continue.
             assert found.next_offset == offset
         return seen
 
     async def close(self) -> None:
         if self.closed:
+            # The order of a broker's shutdown: commands, replicas, remote log manager, listeners,
+            # log.
             return
         self.closed = True
         await self.broker.disablements.close()

@@ -1,4 +1,4 @@
-"""A host's store, seen and held from outside: what is on its way when something else happens."""
+"""A host's store under the test's observation: calls can be recorded, refused and blocked."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ Before = Callable[[str, str], None]
 
 
 class WatchedStore:
-    """``before(call, key)`` runs first, in the thread of the call; what it raises is raised."""
+    """Calls ``before(call, key)`` first, in the thread of the call; its exception is the result."""
 
     def __init__(self, real: Any, before: Before) -> None:
         self._real, self._before = real, before
@@ -29,40 +29,41 @@ class WatchedStore:
             try:
                 return call(key, *args)
             finally:
-                if isinstance(self._before, Held):
+                # A blocked call has ended even if the real store refused it.
+                if isinstance(self._before, BlockedCall):
                     self._before.after(name, str(key))
 
         return made if callable(call) and name != "describe" else call
 
 
-class Held:
-    """Holds the first call of a kind under a prefix until it is released."""
+class BlockedCall:
+    """Blocks the first call of a kind under a prefix until it is released."""
 
     def __init__(self, name: str, prefix: str) -> None:
         self._name, self._prefix = name, prefix
         self.begun, self._release = threading.Event(), threading.Event()
         self._ended = threading.Event()
 
-    def _is_held(self, name: str, key: str) -> bool:
+    def _matches(self, name: str, key: str) -> bool:
         return name == self._name and key.startswith(self._prefix)
 
     def __call__(self, name: str, key: str) -> None:
-        if self._is_held(name, key):
+        if self._matches(name, key):
             self.begun.set()
             assert self._release.wait(20)
 
     def after(self, name: str, key: str) -> None:
-        if self._is_held(name, key):
+        if self._matches(name, key):
             self._ended.set()
 
     async def release(self) -> None:
-        """And wait until the call has come about, or was refused."""
+        """Release the call, and wait until it succeeded or was refused."""
         self._release.set()
         assert await asyncio.to_thread(self._ended.wait, 20)
 
 
 def watch(host: TieredHost, before: Before, **manifests: Any) -> None:
-    """From now on the host's calls are seen by ``before``."""
+    """Run ``before`` ahead of every later call of the host's store."""
     store: Any = WatchedStore(host.tier().store, before)
     made, topics = ManifestStore(store, **manifests), TopicCatalog(store)
     storage = RemoteStorageManager({NO_BUCKET: store})
@@ -74,8 +75,9 @@ async def ready(host: TieredHost) -> None:
 
 
 async def watched_leader(host: TieredHost, before: Before, **manifests: Any) -> None:
-    """The host leads a tiered partition, in an epoch that began under ``before``'s eyes."""
+    """Let the host lead a tiered partition in an epoch whose calls all run ``before``."""
     await host.apply()
     await ready(host)
+    # The watch begins before epoch 2, so its claim and all later calls are seen.
     watch(host, before, **manifests)
     await host.apply(leader_epoch=2)

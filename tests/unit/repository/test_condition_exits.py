@@ -32,7 +32,7 @@ _DELETIONS = "unit/operator_shell/test_record_deletion_reconciler.py::"
 _FAULTS = "integration/remote_log/test_store_faults.py::"
 _TIER_EXITS = "integration/remote_log/test_tier_exits.py::"
 _FILE_SYSTEM = _TIER_EXITS + "test_file_system_that_refuses_and_is_repaired"
-_OTHER_SERVER = _TIER_EXITS + "test_a_server_that_will_not_do_and_one_that_does"
+_OTHER_SERVER = _TIER_EXITS + "test_unsuitable_server_is_reported_and_can_be_replaced"
 _TAKE_OVER = _EXITS + "test_a_blocked_takeover_is_reported_until_it_is_repaired"
 _FAILURES = (
     "unit/operator_shell/test_workers.py::test_a_repeated_failure_is_reported_once_and_withdrawn"
@@ -83,7 +83,7 @@ TAKEN = {
         "ReplicasBehind": _STATUS + "test_a_third_broker_makes_it_whole",
         "Disabling": _STATUS + "test_disabling_from_begin_to_end",
         "ObjectDamaged": "integration/remote_log/test_damaged_objects.py::"
-        "test_records_that_are_given_up_clear_the_status",
+        "test_deleting_damaged_records_clears_the_status",
         **dict.fromkeys(
             ("DamageFound", "ManifestContradicts", "NotAudited", "AuditOutdated"),
             "unit/operator_shell/test_audits.py::"
@@ -92,34 +92,36 @@ TAKEN = {
     },
     _TIER: {
         "TierUnavailable": "integration/remote_log/test_prefix.py::"
-        "test_it_waits_for_the_tier_with_a_reason_and_heals",
+        "test_takeover_reports_a_missing_tier_and_completes_later",
         "TierIntegrity": "integration/remote_log/test_damaged_objects.py::"
-        "test_records_that_are_given_up_clear_the_status",
-        "StoreAccessDenied": _FAULTS + "test_a_wrong_secret_key_is_named_and_corrected",
-        "StoreUnreachable": _FAULTS + "test_an_endpoint_that_does_not_answer_and_then_does",
+        "test_deleting_damaged_records_clears_the_status",
+        "StoreAccessDenied": _FAULTS + "test_wrong_secret_key_is_reported_and_recovers",
+        "StoreUnreachable": _FAULTS + "test_unreachable_endpoint_is_reported_and_recovers",
         "StoreDirectoryMissing": _FAULTS + "test_folder_that_disappears_and_returns",
         "WrongStore": _FAULTS + "test_another_empty_folder_is_not_an_empty_tier",
         "CustomMetadataTooLarge": "integration/remote_log/test_custom_metadata.py::"
         "test_above_the_limit_copying_stops_and_nothing_is_recorded",
         "LocalDataMissing": _TIER_EXITS
-        + "test_records_that_the_leader_lacks_are_copied_by_a_leader_that_has_them",
+        + "test_records_missing_on_the_leader_are_copied_by_the_next_leader",
         "ManifestNotFound": "integration/remote_log/test_prefix.py::"
         "test_missing_manifest_is_unavailable_and_not_empty",
-        "ManifestPageNotFound": _TIER_EXITS + "test_a_missing_page_that_is_restored",
-        "ManifestCorrupt": _TIER_EXITS + "test_a_head_that_is_damaged_and_is_brought_back",
-        "ManifestRefused": _TIER_EXITS + "test_a_manifest_that_is_full_and_a_shorter_retention",
-        "RemoteObjectMissing": _TIER_EXITS + "test_missing_segment_that_is_restored",
-        "RemoteStorageNotConfigured": _TIER_EXITS + "test_no_remote_storage_and_then_one",
-        "InvalidRemoteStorage": _TIER_EXITS
-        + "test_a_configuration_that_cannot_be_used_is_corrected",
-        "BucketMissing": _TIER_EXITS + "test_a_bucket_that_does_not_exist_is_made",
-        "BucketNotConfigured": _TIER_EXITS + "test_a_bucket_that_is_named_no_more_is_named_again",
-        "ForeignCustomMetadata": _TIER_EXITS
-        + "test_another_storage_managers_segments_and_that_one_again",
+        "ManifestPageNotFound": _TIER_EXITS
+        + "test_missing_page_is_reported_and_recovers_once_restored",
+        "ManifestCorrupt": _TIER_EXITS + "test_damaged_head_is_reported_and_recovers_once_restored",
+        "ManifestRefused": _TIER_EXITS + "test_full_manifest_recovers_with_a_shorter_retention",
+        "RemoteObjectMissing": _TIER_EXITS
+        + "test_missing_segment_is_reported_and_recovers_once_restored",
+        "RemoteStorageNotConfigured": _TIER_EXITS
+        + "test_missing_remote_storage_is_reported_and_recovers",
+        "InvalidRemoteStorage": _TIER_EXITS + "test_invalid_remote_storage_recovers_once_corrected",
+        "BucketMissing": _TIER_EXITS + "test_missing_bucket_is_reported_and_recovers_once_created",
+        "BucketNotConfigured": _TIER_EXITS
+        + "test_bucket_removed_from_the_configuration_has_to_be_added_again",
+        "ForeignCustomMetadata": _TIER_EXITS + "test_segments_of_another_plugin_need_that_plugin",
         "StoreFull": _FILE_SYSTEM,
         "StorePermissionDenied": _FILE_SYSTEM,
         "StoreInputOutputError": _FILE_SYSTEM,
-        "StoreNotAFile": _FAULTS + "test_a_data_folder_that_refuses_is_the_partitions_reason",
+        "StoreNotAFile": _FAULTS + "test_unusable_data_folder_is_an_error_of_the_partition",
         "RemoteStorageUnavailable": _TIER_EXITS
         + "test_store_that_fails_in_an_unknown_way_is_retried",
         "StoreNotS3": _OTHER_SERVER,
@@ -127,10 +129,10 @@ TAKEN = {
         "StoreError": _OTHER_SERVER,
         "StoreNotImplemented": _OTHER_SERVER,
         "StoreWithoutConditionalWrites": _TIER_EXITS
-        + "test_a_store_that_ignores_conditions_and_one_that_does_not",
-        "StoreRefusesDeletes": _TIER_EXITS + "test_an_object_that_is_locked_and_is_released",
+        + "test_store_that_ignores_conditional_writes_is_not_written",
+        "StoreRefusesDeletes": _TIER_EXITS + "test_locked_object_is_reported_until_it_is_released",
         "StoreDirectoryUnstable": _TIER_EXITS
-        + "test_a_program_that_cleans_the_folder_and_is_stopped",
+        + "test_folder_cleaned_by_another_program_is_reported_and_recovers",
     },
     "Broker": {
         "NeverRegistered": _EXITS + "test_brokers_are_started_stopped_and_distinguished",

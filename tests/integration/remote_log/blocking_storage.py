@@ -1,7 +1,7 @@
-"""Storage that is as slow as a test wants it to be; everything is handed to the real one.
+"""Remote storage that blocks until the test releases it; every call then reaches the real one.
 
-``held``: a storage manager plugin (the seam of KIP-405) of whose calls one kind first waits until
-the test lets it go. ``hung``: an object store of which no call returns before the test has ended
+``blocking``: a storage manager plugin (KIP-405) in which one kind of call waits until the test
+releases it. ``hung``: an object store of which no call returns before the test has ended
 its hanging.
 """
 
@@ -26,7 +26,7 @@ from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.topics import TopicCatalog
 
 
-class HeldStorage(RemoteStorageManager):
+class BlockingStorage(RemoteStorageManager):
     """``begun``: entries whose upload, read or deletion has begun."""
 
     def __init__(self, real: RemoteStorageManager, kind: str) -> None:
@@ -36,33 +36,38 @@ class HeldStorage(RemoteStorageManager):
         self.release = threading.Event()
 
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
-        self._hold("uploads", entry)
+        self._block("uploads", entry)
         return super().copy_segment(entry, data)
 
     def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
-        self._hold("reads", entry)
+        self._block("reads", entry)
         return super().fetch(entry, start, end_exclusive)
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
-        self._hold("deletions", *entries)
+        self._block("deletions", *entries)
         super().delete(entries)
 
-    def _hold(self, kind: str, *entries: SegmentEntry) -> None:
+    def _block(self, kind: str, *entries: SegmentEntry) -> None:
         if kind == self._kind:
             self.begun.extend(entries)
+            # 20 s: longer than any wait of a test, so that a test that forgets the release fails
+            # here.
             assert self.release.wait(20)
 
 
 @contextmanager
-def held(host: TieredHost, kind: str = "uploads") -> Iterator[HeldStorage]:
+def blocking(host: TieredHost, kind: str = "uploads") -> Iterator[BlockingStorage]:
     """Block calls of one kind (uploads, reads or deletions); all continue at the end."""
+    # The plugin is replaced below the guard, where it is shared by copier, reader and expiration.
     guard = host.remote._shared.guard
     tier = guard.tier()
-    storage = HeldStorage(tier.segments, kind)
+    storage = BlockingStorage(tier.segments, kind)
     guard._tier = replace(tier, segments=storage)
     try:
         yield storage
     finally:
+        # Release even after a failure: closing the host waits for the threads that are blocked
+        # here.
         storage.release.set()
 
 
@@ -88,6 +93,7 @@ class HungStore:
 @contextmanager
 def hung(host: TieredHost) -> Iterator[HungStore]:
     """Block all calls of this host to its store; all return at the end."""
+    # Everything that reaches the store is rebuilt on the hanging one: manifests, topics, segments.
     guard = host.remote._shared.guard
     store = HungStore(guard.tier().store)
     manifests = ManifestStore(store)  # type: ignore[arg-type]
@@ -105,5 +111,6 @@ def hung(host: TieredHost) -> Iterator[HungStore]:
     try:
         yield store
     finally:
+        # Restore first, so that calls that begin from now on reach the real store.
         guard._tier = before
         store.release.set()
