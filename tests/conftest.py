@@ -17,7 +17,7 @@ from tests.apache_kafka import QUICK, KafkaOptions, running
 from tests.kafka_programs import kafka_jars
 from tests.leftover_sockets import collect_left_sockets
 from tests.lock_order import check_lock_order, end_check, reported
-from tidemark_cli.controlplane import ControlPlane
+from tidemark_cli.controlplane.launcher import ControlPlane
 from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 

@@ -16,7 +16,8 @@ import pytest
 
 from tests.argocd.program import ensure_argocd, find_redis
 from tests.suites.packages import Missing
-from tidemark_cli.toolchain import ToolchainError, ensure_controlplane
+from tidemark_cli.toolchain.errors import ToolchainError
+from tidemark_cli.toolchain.programs import ensure_controlplane
 
 TESTS = Path(__file__).with_name("documented_examples.py")
 _INSIDE = "--inside"

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tidemark_cli.controlplane import ControlPlane
+from tidemark_cli.controlplane.launcher import ControlPlane
 from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_operator.kube.access import KubernetesAccess
 from tidemark_operator.kube.client import KubeApi

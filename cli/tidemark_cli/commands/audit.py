@@ -27,7 +27,7 @@ from tidemark_cli.commands.stores import (
     named_store,
     open_named,
 )
-from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
 

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -10,10 +10,12 @@ from rich.markup import escape
 
 from tidemark_cli.lazy_commands import OF_KUBECTL
 from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import KubeClient, KubeRequestError, namespace_of
 from tidemark_cli.local.layout import Layout, LayoutError
 from tidemark_cli.local.processes import running
+
+if TYPE_CHECKING:
+    from tidemark_cli.local.cluster import LocalCluster
 
 DirOption = Annotated[
     Path, typer.Option("--dir", help="Folder of the local cluster.", envvar="TIDEMARK_DIR")
@@ -42,11 +44,14 @@ def shown_text(text: str) -> str:
     return escape("".join(char if char.isprintable() else "?" for char in text))
 
 
-def open_cluster(directory: Path, otherwise: str = "") -> LocalCluster:
+def open_cluster(directory: Path, otherwise: str = "") -> "LocalCluster":
     """Return the cluster of a folder; exit with a hint if there is none.
 
     ``otherwise``: a further hint for the message.
     """
+    # Imported only here: commands that a kubeconfig directs elsewhere need no local cluster.
+    from tidemark_cli.local.cluster import LocalCluster
+
     layout = Layout.at(directory)
     try:
         settings = local_settings.load(layout)

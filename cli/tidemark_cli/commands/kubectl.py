@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, open_cluster
-from tidemark_cli.controlplane import kubectl as embedded
+from tidemark_cli.controlplane.client import kubectl as embedded
 
 
 def kubectl(

@@ -35,7 +35,7 @@ from tidemark_cli.commands.tables import (
     pairs,
     place,
 )
-from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_operator.resources.durations import duration_ms
 from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable

@@ -9,7 +9,7 @@ import typer
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.commands.spark_topic import checked
 from tidemark_cli.local.tier import read_options, session_settings
-from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
 

@@ -14,7 +14,7 @@ from tidemark_cli.commands.spark_topic import checked
 from tidemark_cli.commands.sql import sql
 from tidemark_cli.commands.usage import usage
 from tidemark_cli.local.tier import read_options, session_settings
-from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
 

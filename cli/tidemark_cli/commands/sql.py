@@ -42,7 +42,7 @@ from tidemark_cli.commands.tables import (
     with_jars,
 )
 from tidemark_cli.local.tier import kafka_jars
-from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.answer_text import SameNames, cell, csv_text, json_text
 from tidemark_pipeline.errors import own_words

@@ -18,7 +18,7 @@ from typing import Self
 from tidemark_cli.controlplane.files import write_private
 from tidemark_cli.controlplane.process import Server, ServerProcess, ServerStartError, private_dir
 from tidemark_cli.ports import HOST, free_port
-from tidemark_cli.toolchain import ensure_minio
+from tidemark_cli.toolchain.programs import ensure_minio
 
 START_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 5.0

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark_cli.toolchain import ToolchainError, ensure_controlplane
+from tidemark_cli.toolchain.errors import ToolchainError
+from tidemark_cli.toolchain.programs import ensure_controlplane
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 ASSETS = ("etcd", "kube-apiserver", "kubectl")

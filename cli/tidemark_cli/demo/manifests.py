@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from tidemark_cli.controlplane import run_kubectl
+from tidemark_cli.controlplane.client import run_kubectl
 from tidemark_cli.local.cluster import LocalCluster
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

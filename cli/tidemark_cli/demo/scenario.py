@@ -21,7 +21,7 @@ from tidemark_cli.demo.stage import NO_GAPS, PARTITIONS, TOPIC, WAITS, Partition
 from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import KubeClient
-from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_pipeline import positions, tail
 from tidemark_pipeline.java import JavaMissing
 

@@ -12,9 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
-from tidemark_cli.controlplane import ControlPlane, minio
-from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_cli.local import processes
 from tidemark_cli.local.kube import KubeClient, KubeRequestError
 from tidemark_cli.local.layout import Layout
@@ -134,6 +131,9 @@ class LocalCluster:
         """Start etcd and kube-apiserver, unless an existing cluster was named."""
         if self.settings.kubeconfig or processes.find(self.layout, "control-plane"):
             return
+        # Imported only here: building Go programs needs more imports than most commands.
+        from tidemark_cli.controlplane.launcher import ControlPlane
+
         plane = ControlPlane.start(self.layout.control_plane, detached=True)
         processes.adopt(self.layout, "control-plane", plane.process.child, {"server": plane.server})
         self._say(f"control plane ready at {plane.server} (process {plane.pid})")
@@ -157,6 +157,8 @@ class LocalCluster:
 
         ``brokers``: number of Apache Kafka brokers, which start before the operator.
         """
+        from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
+
         # The operator observes an existing Apache Kafka, so the nodes run before there is a
         # Cluster.
         if self.settings.engine == KAFKA:
@@ -186,6 +188,8 @@ class LocalCluster:
         if self.settings.tier == "directory":
             self.layout.tier.mkdir(exist_ok=True)
             return {"filesystem": {"path": str(self.layout.tier)}}
+        from tidemark_cli.controlplane.minio import MinioServer, MinioSettings
+
         record = processes.find(self.layout, "minio")
         if record is None:
             server = MinioServer.start(self.layout.minio, detached=True)
@@ -193,7 +197,7 @@ class LocalCluster:
             record = processes.adopt(self.layout, "minio", server.process.child, ready)
             self._say(f"MinIO ready at {server.endpoint} (process {server.pid})")
         # Applied on every start: the Secret is missing if the control plane's data was removed.
-        kept = minio.MinioSettings.of(self.layout.minio)
+        kept = MinioSettings.of(self.layout.minio)
         keys = {"accessKeyId": kept.access_key, "secretAccessKey": kept.secret_key}
         kube = self.kube()
         kube.apply_secret(SECRET, keys)

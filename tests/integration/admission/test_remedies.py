@@ -8,7 +8,7 @@ import pytest
 from tests.integration.admission.api_server import Api, Refused, edited, topic
 from tests.integration.admission.conftest import RunningControlPlane
 from tests.kubectl_commands import commands
-from tidemark_cli.controlplane import run_kubectl
+from tidemark_cli.controlplane.client import run_kubectl
 from tidemark_operator.resources.kinds import KINDS
 
 _NAMES = {f"{kind.plural}.tidemark.dev" for kind in KINDS} | {

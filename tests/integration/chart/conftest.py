@@ -7,7 +7,7 @@ import pytest
 
 from tests.helm import BASE_CHART, Helm
 from tests.integration.chart.kubernetes import Kubernetes
-from tidemark_cli.controlplane import ControlPlane
+from tidemark_cli.controlplane.launcher import ControlPlane
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_cli.controlplane import ControlPlane, ServerStartError, run_kubectl
-from tidemark_cli.toolchain import ensure_controlplane
-from tidemark_cli.toolchain.programs import controlplane_program
+from tidemark_cli.controlplane.client import run_kubectl
+from tidemark_cli.controlplane.launcher import ControlPlane
+from tidemark_cli.controlplane.process import ServerStartError
+from tidemark_cli.toolchain.programs import controlplane_program, ensure_controlplane
 
 LISTEN = "0A"
 LOOPBACK = "0100007F"
@@ -148,7 +149,7 @@ def test_a_folder_in_use_is_refused(control_plane: ControlPlane) -> None:
 def test_it_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from tidemark_cli.controlplane import ControlPlane\n"
+        "from tidemark_cli.controlplane.launcher import ControlPlane\n"
         f"plane = ControlPlane.start(Path({str(tmp_path / 'plane')!r}), fsync=False)\n"
         "print(plane.pid, flush=True); time.sleep(600)\n"
     )
@@ -165,7 +166,7 @@ def test_it_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
 def test_a_detached_one_runs_on_until_it_is_signalled(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from tidemark_cli.controlplane import ControlPlane\n"
+        "from tidemark_cli.controlplane.launcher import ControlPlane\n"
         f"plane = ControlPlane.start(Path({str(tmp_path)!r}), fsync=False, detached=True)\n"
         "print(plane.pid)\n"
     )

@@ -12,7 +12,7 @@ from tests.integration.operator.conftest import install_crds
 from tidemark.kafka_client.access import KafkaAccess
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark_cli.controlplane import ControlPlane
+from tidemark_cli.controlplane.launcher import ControlPlane
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 
 _numbers = itertools.count(1)

@@ -7,7 +7,7 @@ import pytest
 
 from tidemark_cli.controlplane import assets
 from tidemark_cli.controlplane.programs import find_programs
-from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.errors import ToolchainError
 
 
 def executable(path: Path) -> None:
