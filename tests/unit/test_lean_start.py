@@ -43,8 +43,9 @@ def test_a_server_that_still_imports_ends_on_a_signal(server: str, number: int) 
 
 
 SPEC = "tidemark_operator.resources.schema"
+BUILD = "tidemark_cli.toolchain.build"
 #: Packages and modules that slow a command's start: Spark, Kafka's schema and nodes, the importers,
-#: the models of the resources.
+#: the models of the resources, what builds Go programs.
 HEAVY = {
     "hypothesis",
     "kio",
@@ -56,6 +57,7 @@ HEAVY = {
     "tidemark_cli.imports",
     "tidemark_cli.local.kafka_nodes",
     "tidemark_pipeline.session",
+    BUILD,
     SPEC,
 }
 #: Each command, as its help starts it, and the slow modules that it needs all the same.
@@ -63,7 +65,7 @@ STARTS: dict[str, set[str]] = {
     "": set(),
     "up": set(),
     "down": set(),
-    "kubectl": set(),
+    "kubectl": {BUILD},
     "broker": set(),
     "broker kill": set(),
     "status": {"kio"},
@@ -71,7 +73,7 @@ STARTS: dict[str, set[str]] = {
     "sweep": {SPEC},
     "restore": {SPEC},
     "import": {"kio", SPEC, "tidemark_cli.imports"},
-    "demo": {"kio", "pyarrow", SPEC},
+    "demo": {"kio", "pyarrow", BUILD, SPEC},
     "spark": {"kio", SPEC},
 }
 STARTED = """

@@ -18,7 +18,6 @@ from typing import Self
 from tidemark_cli.controlplane.files import write_private
 from tidemark_cli.controlplane.process import Server, ServerProcess, ServerStartError, private_dir
 from tidemark_cli.ports import HOST, free_port
-from tidemark_cli.toolchain.programs import ensure_minio
 
 START_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 5.0
@@ -69,9 +68,12 @@ class MinioServer(Server):
     ) -> Self:
         """Start in ``data_dir`` and wait until it can serve.
 
-        It ends with this process, unless ``detached``. Raises StartError, and ToolchainError if
-        there is no program.
+        It ends with this process, unless ``detached``. Raises ServerStartError, and ToolchainError
+        if there is no program.
         """
+        # Imported only here: other commands read the settings of a server that runs.
+        from tidemark_cli.toolchain.programs import ensure_minio
+
         binary = ensure_minio()
         folder = private_dir(data_dir)
         kept = folder / _KEPT

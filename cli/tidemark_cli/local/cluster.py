@@ -188,6 +188,7 @@ class LocalCluster:
         if self.settings.tier == "directory":
             self.layout.tier.mkdir(exist_ok=True)
             return {"filesystem": {"path": str(self.layout.tier)}}
+        # Imported only here, as the control plane.
         from tidemark_cli.controlplane.minio import MinioServer, MinioSettings
 
         record = processes.find(self.layout, "minio")
