@@ -1,4 +1,4 @@
-"""A directory with one log in it, small batches to put there, and a check that a log is clean."""
+"""Bench for one log in one directory: small batches to append, crashes, and a consistency check."""
 
 import os
 import uuid
@@ -79,7 +79,7 @@ class LogBench:
         return log
 
     def crash(self, log: PartitionLog) -> None:
-        """Let go of the files without a flush, as kill -9 does."""
+        """Close the files without a flush, as kill -9 does."""
         log.state.close_files()
 
     @staticmethod
@@ -100,7 +100,8 @@ class LogBench:
 
     @staticmethod
     def append(log: PartitionLog, data: bytes, *, now_ms: int = T0, epoch: int = 0) -> AppendInfo:
-        """As a leader does: a batch that cannot be believed is looked into first."""
+        """Append as the leader's request handler does: read the records only if the header is in
+        doubt."""
         try:
             return log.append_as_leader(data, leader_epoch=epoch, now_ms=now_ms)
         except RecordsInDoubt:
@@ -125,12 +126,15 @@ class LogBench:
         return b"".join(path.read_bytes() for path in sorted(self.directory.glob("*.log")))
 
     def check(self, log: PartitionLog) -> list[int]:
-        """Files, figures and indexes agree and every record is there; the batches' base offsets."""
+        """Check files, sizes, indexes and records against each other. Return the batches' base
+        offsets."""
         bases, expected = [], log.segments()[0].base_offset
         for segment in log.segments():
             assert segment.base_offset == expected
             data = (self.directory / f"{segment.base_offset:020d}.log").read_bytes()
             assert len(data) == segment.size_bytes
+            # Walk the file on its own, without the log's indexes: the CRC, the record count and
+            # the continuity of offsets of every batch.
             positions, largest, read = {}, -1, 0
             for position, header in iter_headers(data):
                 check_crc(data, position, header)
@@ -142,13 +146,18 @@ class LogBench:
                 read += header.size_bytes
             assert read == len(data)
             assert (segment.next_base_offset, segment.largest_timestamp_ms) == (expected, largest)
+            # Only closed segments have complete indexes: the active one's are built in memory and
+            # written by the roll or the flush.
             if not segment.is_active:
                 log.segment_files(segment.base_offset)  # or they may be in memory still
                 self._check_indexes(segment.base_offset, positions, largest)
+        # The log's totals and bounds agree with the files: log start <= local log start <= high
+        # watermark <= log end.
         assert log.next_offset == expected
         assert log.size_bytes == sum(segment.size_bytes for segment in log.segments())
         assert log.log_start_offset <= log.local_log_start_offset
         assert log.local_log_start_offset <= log.high_watermark <= log.next_offset
+        # No epoch begins at or beyond the end, except the first one of an empty log.
         for entry in log.epochs.entries:
             assert entry.start_offset < max(expected, 1)
         return bases
@@ -156,6 +165,8 @@ class LogBench:
     def _check_indexes(self, base: int, positions: dict[int, int], largest: int) -> None:
         raw = (self.directory / f"{base:020d}.index").read_bytes()
         index = OffsetIndex.from_bytes(base, raw)
+        # An entry is 8 bytes: the offset relative to the base, then the position of the batch
+        # that ends at this offset (Kafka's OffsetIndex).
         for number in range(len(index)):
             entry = raw[8 * number : 8 * number + 8]
             offset = base + int.from_bytes(entry[:4], "big")
@@ -166,7 +177,7 @@ class LogBench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[LogBench]:
-    """A bench for ``t-0``; every log it opened lets go of its files in the end."""
+    """Bench for ``t-0``. It closes the files of every log that it opened."""
     found = LogBench(tmp_path / "t-0")
     yield found
     for log in found.opened:
@@ -175,24 +186,25 @@ def bench(tmp_path: Path) -> Iterator[LogBench]:
 
 @pytest.fixture
 def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], LogManager]]:
-    """Starts the manager of one directory, with the module's CONFIG; the one before it ends as in a
-    crash."""
+    """Return a function that starts the manager of one directory with the module's CONFIG. Each
+    start first closes the former manager as a crash does."""
     managers: list[LogManager] = []
 
-    def let_go() -> None:
+    def close_all() -> None:
         for manager in managers:
             for log in manager.logs():
                 log.state.close_files()
+            # The lock belongs to the open file, so a manager that is only dropped keeps it.
             if manager._lock_descriptor is not None:
                 os.close(manager._lock_descriptor)
                 manager._lock_descriptor = None
 
-    def begin() -> LogManager:
-        let_go()
+    def open_manager() -> LogManager:
+        close_all()
         manager = LogManager.open(tmp_path / "logs", node_id=1, cluster_id="c")
         manager.open_all(lambda _: request.module.CONFIG)
         managers.append(manager)
         return manager
 
-    yield begin
-    let_go()
+    yield open_manager
+    close_all()

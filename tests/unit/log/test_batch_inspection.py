@@ -1,5 +1,5 @@
-"""Batches of which more than the header is read: poison, keys where a topic is compacted, and which
-batches are read at all."""
+"""Inspection of a batch's records beyond its header: invalid records, missing keys in compacted
+topics, and the choice of the batches to inspect."""
 
 import struct
 from typing import Any
@@ -36,13 +36,13 @@ def sealed(payload: bytes, *, count: int = 2, codec: int = 0) -> bytes:
     packed = compress(codec, payload)
     front = bytearray(build_batch([Record(None, b"", (), T0)] * count, codec=codec)[:HEADER_BYTES])
     struct.pack_into(">i", front, 8, HEADER_BYTES - 12 + len(packed))
-    whole = bytes(front) + packed
-    crc = compute_crc(whole, CRC_COVERS_FROM, len(whole))
-    return whole[:17] + struct.pack(">I", crc) + whole[21:]
+    unsealed = bytes(front) + packed
+    crc = compute_crc(unsealed, CRC_COVERS_FROM, len(unsealed))
+    return unsealed[:17] + struct.pack(">I", crc) + unsealed[21:]
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_good_records(codec: int) -> None:
+def test_valid_records_yield_their_timestamp_range(codec: int) -> None:
     found = batch_contents(sealed(FIRST + SECOND, codec=codec))
     assert found == BatchContents(smallest_ms=T0, largest_ms=T0)
 
@@ -55,6 +55,8 @@ def test_good_records(codec: int) -> None:
         FIRST + SECOND + b"\x00",
         FIRST + FIRST,
         SECOND + FIRST,
+        # Lengths are zigzag varints: 0x18 is 12, so 0x1a is one too long, 0x16 one too short, and
+        # 0x01 is -1.
         FIRST + b"\x1a" + SECOND[1:],
         FIRST + b"\x16" + SECOND[1:],
         FIRST + b"\x01" + SECOND[1:],
@@ -83,49 +85,55 @@ def test_good_records(codec: int) -> None:
         "zeros",
     ],
 )
-def test_unreadable_records(bench: Bench, payload: bytes, codec: int) -> None:
+def test_malformed_records_are_rejected_and_not_appended(
+    bench: Bench, payload: bytes, codec: int
+) -> None:
     data = sealed(payload, codec=codec)
     with pytest.raises(InvalidRecords):
         batch_contents(data)
     log = bench.create()
+    # The log never decodes records on the event loop. It requests their contents instead.
     with pytest.raises(RecordsInDoubt):
         log.append_as_leader(data, leader_epoch=0, now_ms=T0, reads=True)
     assert log.next_offset == 0
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_packed_bytes_that_cannot_be_unpacked(codec: int) -> None:
+def test_a_payload_that_does_not_decompress_is_rejected(codec: int) -> None:
     good = sealed(FIRST + SECOND, codec=codec)
     broken = good[:HEADER_BYTES] + b"\xaa" * (len(good) - HEADER_BYTES)
     with pytest.raises(InvalidRecords):
         batch_contents(broken)
 
 
-def test_a_wrong_count() -> None:
+def test_a_record_count_that_differs_from_the_header_is_rejected() -> None:
     for count in (1, 3):
         with pytest.raises(InvalidRecords):
             batch_contents(sealed(FIRST + SECOND, count=count))
 
 
-def test_records_without_a_key() -> None:
+def test_keyless_records_are_listed_up_to_a_limit() -> None:
     def of(*keys: bytes | None) -> tuple[int, ...]:
         records = [Record(key, b"v", (), T0) for key in keys]
         return batch_contents(build_batch(records)).keyless
 
+    # An empty key is a key. Only a null key is missing.
     assert of(b"k", b"") == ()
     assert of(None, b"k", None) == (0, 2)
     assert len(of(*[None] * 150)) == batch_inspection.KEYLESS_MAX
 
 
-def test_a_compacted_topic_takes_no_record_without_a_key(bench: Bench) -> None:
+def test_a_compacted_topic_rejects_records_without_a_key(bench: Bench) -> None:
     bench.config = LogConfig.of({"cleanup.policy": "compact"})
     log = bench.create()
     keyless = build_batch([Record(b"k", b"v", (), T0), Record(None, b"v", (), T0)])
     with pytest.raises(RecordsInDoubt):
         log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, reads=True)
+    # As LogValidator does since KIP-467: the error names the record by its index in the batch.
     with pytest.raises(InvalidRecords) as refused:
         log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, contents=batch_contents(keyless))
     assert [record.batch_index for record in refused.value.records] == [1]
+    # A batch that is too large to inspect may contain keyless records, so it is rejected too.
     unread = BatchContents(unread="too much")
     with pytest.raises(RecordTooLarge):
         log.append_as_leader(keyless, leader_epoch=0, now_ms=T0, contents=unread)
@@ -133,7 +141,9 @@ def test_a_compacted_topic_takes_no_record_without_a_key(bench: Bench) -> None:
     assert log.next_offset == 1
 
 
-def test_a_batch_that_is_too_large_to_be_read_on_suspicion_is_taken(bench: Bench) -> None:
+def test_a_batch_too_large_to_inspect_is_appended_to_a_topic_that_is_not_compacted(
+    bench: Bench,
+) -> None:
     log = bench.create()
     good = build_batch([Record(None, b"v", (), T0)])
     unread = BatchContents(unread="too much")
@@ -141,8 +151,9 @@ def test_a_batch_that_is_too_large_to_be_read_on_suspicion_is_taken(bench: Bench
     assert log.next_offset == 1
 
 
-def test_which_record_has_a_timestamp_that_is_not_allowed(bench: Bench) -> None:
+def test_the_error_names_the_record_whose_timestamp_is_out_of_bounds(bench: Bench) -> None:
     log = bench.create()
+    # Ten hours ahead: message.timestamp.after.max.ms is one hour by default.
     times = (T0, T0 + 10 * 3_600_000, T0)
     data = build_batch([Record(None, b"v", (), time) for time in times])
     with pytest.raises(InvalidTimestamp) as refused:
@@ -166,20 +177,24 @@ def numbered(count: int, number: int, *, codec: int = 0) -> bytes:
         (1, 10, 1, False),
     ],
 )
-def test_what_is_read_on_the_loop(count: int, size: int, codec: int, is_quick: bool) -> None:
+def test_only_small_uncompressed_batches_are_read_on_the_event_loop(
+    count: int, size: int, codec: int, is_quick: bool
+) -> None:
     data = build_batch([Record(None, bytes(size), (), T0)] * count, codec=codec)
     assert is_quickly_read(data) is is_quick
 
 
-def test_which_batches_are_read() -> None:
+def test_early_batches_are_all_inspected_and_later_ones_are_sampled() -> None:
     sent = [numbered(20, number) for number in range(2000)]
     assert all(is_sampled(data, is_early=True) for data in sent)
     read = sum(is_sampled(data, is_early=False) for data in sent)
+    # The sample is drawn from the batch's own bytes, so the share varies around 1 of 64.
     assert 10 < read < 80
+    # Too short for a header: the parser rejects it anyway.
     assert not is_sampled(b"short", is_early=True)
 
 
-def test_what_was_packed_is_what_is_read() -> None:
+def test_compressed_records_are_inspected_after_decompression() -> None:
     data = numbered(20, 1, codec=3)
     assert len(decompress(3, data[HEADER_BYTES:])) > 20
     assert batch_contents(data).largest_ms == T0

@@ -1,9 +1,7 @@
-"""Random histories, compacted repeatedly and cut anywhere, against a plain model.
-
+"""Random histories of a compacted log, truncated and crashed at any step, against a plain model.
 The last record of each key always remains. Every remaining record was written with its offset.
 Offsets rise without gaps in ownership. The last batch of each producer has its last sequence
-number.
-"""
+number."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -38,30 +36,30 @@ CONFIG = LogConfig(
 )
 
 
-class Killed(BaseException):
-    """The process ends here: nothing that follows is done."""
+class KilledInSwap(BaseException):
+    """Death of the process: no later statement of the cleaning runs."""
 
 
 @dataclass
-class Written:
+class WrittenRecord:
     key: bytes
     value: bytes | None
     timestamp_ms: int
 
 
 @dataclass
-class History:
-    """One log, and all that was ever written to it."""
+class CompactionHistory:
+    """One log and every record that was ever written to it."""
 
     bench: Bench
     chance: random.Random
     log: PartitionLog
     now_ms: int = T0
     epoch: int = 0
-    written: dict[int, Written] = field(default_factory=dict)
-    #: From here on nothing was compacted.
+    written: dict[int, WrittenRecord] = field(default_factory=dict)
+    #: Offset from which on no record was compacted.
     dirty_from: int = 0
-    #: Of each producer id how many records it wrote.
+    #: Number of records written, by producer id.
     sequences: dict[int, int] = field(default_factory=dict)
 
     def append(self) -> None:
@@ -76,15 +74,21 @@ class History:
             producer_epoch=-1 if producer_id < 0 else 0,
             base_sequence=-1 if producer_id < 0 else sequence,
         )
+        # Two of five batches have no producer. The others continue their producer's sequence, which
+        # the producer state of the log validates.
         self.bench.append(self.log, data, now_ms=self.now_ms, epoch=self.epoch)
         for number, record in enumerate(records):
             assert record.key is not None
-            self.written[base + number] = Written(record.key, record.value, record.timestamp_ms)
+            self.written[base + number] = WrittenRecord(
+                record.key, record.value, record.timestamp_ms
+            )
         if producer_id >= 0:
             self.sequences[producer_id] = sequence + count
         self.log.advance_high_watermark(self.log.next_offset)
 
     def _record(self) -> Record:
+        # Keys 0 to 7 are drawn twice as often as the others, so that most batches overwrite some
+        # key.
         key = b"key-%d" % self.chance.choice([*range(8), *range(60)])
         value = None if self.chance.random() < 0.2 else bytes(self.chance.randint(0, 60))
         return Record(key, value, (), self.now_ms - self.chance.randint(0, 50))
@@ -98,6 +102,8 @@ class History:
         return stats
 
     def reopen(self) -> None:
+        # Recovery reads from the recovery point. The compaction offset is a checkpoint of the
+        # manager, which this bench does not have.
         recovery_point, first_dirty = self.log.recovery_point, self.log.state.first_dirty
         end = self.log.next_offset
         self.bench.crash(self.log)
@@ -106,18 +112,29 @@ class History:
         assert self.log.next_offset == end
 
     def check(self) -> None:
+        """Compare the log with the model."""
         self.bench.check(self.log)
-        left = read(self.log, self.chance.choice([1, 300, 1 << 20]))
-        assert list(left) == sorted(left)
-        for offset, record in left.items():
+        remaining = read(self.log, self.chance.choice([1, 300, 1 << 20]))
+        assert list(remaining) == sorted(remaining)
+        for offset, record in remaining.items():
             assert record == self.written[offset]
-        assert [item for item in self.written if item >= self.dirty_from and item not in left] == []
-        assert _last(left) | _tombstones(self.written) == _last(self.written) | _tombstones(left)
-        assert _values(left) == _values(self.written)
+        # Nothing is missing in the dirty part. In the clean part only tombstones may have been
+        # removed.
+        assert [
+            item for item in self.written if item >= self.dirty_from and item not in remaining
+        ] == []
+        # Keys whose last record is a tombstone may be present or removed; all other keys have
+        # their last value.
+        assert _last(remaining) | _tombstones(self.written) == _last(self.written) | _tombstones(
+            remaining
+        )
+        assert _values(remaining) == _values(self.written)
         self._check_producers()
 
     def _check_producers(self) -> None:
         found: dict[int, int] = {}
+        # The last batch of each producer, even if empty, must show its last sequence number.
+        # Otherwise a retry would be appended twice after the producer state is rebuilt.
         for _, header in iter_headers(self.bench.read_all(self.log)):
             if header.producer_id >= 0:
                 found[header.producer_id] = header.base_sequence + header.last_offset_delta + 1
@@ -140,9 +157,9 @@ def clean(log: PartitionLog, now_ms: int, *, keys: int = 10_000) -> CleaningStat
     )
 
 
-def read(log: PartitionLog, max_bytes: int) -> dict[int, Written]:
+def read(log: PartitionLog, max_bytes: int) -> dict[int, WrittenRecord]:
     """Every record by its offset, as a consumer reads them."""
-    found: dict[int, Written] = {}
+    found: dict[int, WrittenRecord] = {}
     offset = log.log_start_offset
     while offset < log.next_offset:
         part = log.read(offset, max_bytes=max_bytes, up_to_offset=log.next_offset, min_one=True)
@@ -150,7 +167,7 @@ def read(log: PartitionLog, max_bytes: int) -> dict[int, Written]:
             for decode_record in decode_records(memoryview(part.data)[position:]):
                 assert decode_record.key is not None
                 assert offset <= decode_record.offset <= header.last_offset
-                found[decode_record.offset] = Written(
+                found[decode_record.offset] = WrittenRecord(
                     decode_record.key, decode_record.value, decode_record.timestamp_ms
                 )
         assert part.next_offset > offset
@@ -158,29 +175,30 @@ def read(log: PartitionLog, max_bytes: int) -> dict[int, Written]:
     return found
 
 
-def _last(records: dict[int, Written]) -> dict[bytes, bytes | None]:
+def _last(records: dict[int, WrittenRecord]) -> dict[bytes, bytes | None]:
     return {record.key: record.value for record in records.values()}
 
 
-def _tombstones(records: dict[int, Written]) -> dict[bytes, bytes | None]:
+def _tombstones(records: dict[int, WrittenRecord]) -> dict[bytes, bytes | None]:
     return {key: value for key, value in _last(records).items() if value is None}
 
 
-def _values(records: dict[int, Written]) -> dict[bytes, bytes | None]:
+def _values(records: dict[int, WrittenRecord]) -> dict[bytes, bytes | None]:
     return {key: value for key, value in _last(records).items() if value is not None}
 
 
 @contextmanager
 def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """At the change of a name number ``step`` the process is killed; what was done before."""
+    """Kill the process at the change of a file name with number ``step``. Yield the changes that
+    were made before."""
     done: list[str] = []
 
     def counting(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(path: Path, *arguments: Any, **more: Any) -> Any:
+        def call(path: Path, *arguments: Any, **keywords: Any) -> Any:
             if len(done) >= step:
-                raise Killed
+                raise KilledInSwap
             done.append(f"{name} {path.name}")
-            return real(path, *arguments, **more)
+            return real(path, *arguments, **keywords)
 
         return call
 
@@ -190,51 +208,56 @@ def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
         yield done
 
 
-def _history(bench: Bench, seed: int) -> History:
+def _history(bench: Bench, seed: int) -> CompactionHistory:
     bench.config = CONFIG
-    return History(bench, random.Random(seed), bench.create())
+    return CompactionHistory(bench, random.Random(seed), bench.create())
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_is_written_and_compacted_the_last_of_each_key_is_there(
-    bench: Bench, seed: int
-) -> None:
+def test_the_last_record_of_each_key_survives_any_history(bench: Bench, seed: int) -> None:
     history = _history(bench, seed)
     for _ in range(10):
         for _ in range(history.chance.randint(1, 60)):
             history.append()
             history.epoch += history.chance.random() < 0.05
+        # An offset map of 3 or 20 keys is full early, so that a cleaning covers only part of the
+        # log.
         history.clean(history.chance.choice([3, 20, 10_000]))
         history.check()
+        # Some histories crash between cleanings.
         if history.chance.random() < 0.3:
             history.reopen()
             history.check()
+    # Guards against a cleaner that removes nothing.
     assert len(read(history.log, 1 << 20)) < len(history.written)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_cleaning_that_is_killed_at_any_step_leaves_the_old_or_the_new(
+def test_a_cleaning_killed_at_any_rename_leaves_the_old_or_the_new_segments(
     bench: Bench, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = _history(bench, seed)
     step, ended = 0, False
+    # Kill at the first file-name change, then at the second, and so on, until one cleaning runs
+    # to its end.
     while not ended:
         for _ in range(10 if step else 60):
             history.append()
         history.log.flush()
-        with killed_at(step, monkeypatch), suppress(Killed):
+        with killed_at(step, monkeypatch), suppress(KilledInSwap):
             history.clean()
             ended = True
+        # Recovery completes or removes every temporary file of the killed cleaning.
         history.reopen()
         history.check()
-        left = {path.suffix for path in bench.directory.iterdir()}
-        assert not left & {".cleaned", ".swap", ".deleted"}
+        suffixes = {path.suffix for path in bench.directory.iterdir()}
+        assert not suffixes & {".cleaned", ".swap", ".deleted"}
         step += 1
     assert step > 10
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_an_opening_that_is_killed_while_it_finishes_a_swap_is_finished_by_the_next(
+def test_a_recovery_killed_during_a_swap_is_completed_by_the_next(
     bench: Bench, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = _history(bench, seed)
@@ -242,15 +265,17 @@ def test_an_opening_that_is_killed_while_it_finishes_a_swap_is_finished_by_the_n
         history.append()
     history.log.flush()
     step = 0
+    # Kill cleanings later and later until one dies with committed swap files.
     while not list(bench.directory.glob("*.log.swap")):
         history.reopen()
-        with killed_at(step, monkeypatch), pytest.raises(Killed):
+        with killed_at(step, monkeypatch), pytest.raises(KilledInSwap):
             history.clean()
         step += 1
+    # Then kill the recoveries, again one step later each time.
     end, step = history.log.next_offset, 0
     bench.crash(history.log)
     while list(bench.directory.glob("*.log.swap")):
-        with killed_at(step, monkeypatch), suppress(Killed):
+        with killed_at(step, monkeypatch), suppress(KilledInSwap):
             bench.crash(bench.open(recovery_point=end))
         step += 1
     assert step > 2
@@ -264,6 +289,8 @@ def test_an_opening_that_is_killed_while_it_finishes_a_swap_is_finished_by_the_n
 def _committed(log: PartitionLog) -> dict[int, tuple[bytes, bytes | None]]:
     """Return the records that a read_committed consumer sees, computed as clients do."""
     stable = log.last_stable_offset
+    # As the Java consumer's CompletedFetch: aborted transactions become active at their first
+    # offset and end at their abort marker.
     begins = sorted(
         (
             (aborted_transaction.first_offset, aborted_transaction)
@@ -290,14 +317,14 @@ def _committed(log: PartitionLog) -> dict[int, tuple[bytes, bytes | None]]:
 
 
 @dataclass
-class Transactions:
-    """Producers that write transactions side by side, into one log."""
+class InterleavedTransactions:
+    """Producers whose transactions interleave in one log."""
 
     bench: Bench
     chance: random.Random
     log: PartitionLog
     now_ms: int = T0
-    #: Of each producer what it has written in its open transaction.
+    #: Records of the open transactions, by producer id.
     open: dict[int, dict[int, tuple[bytes, bytes]]] = field(default_factory=dict)
     sequences: dict[int, int] = field(default_factory=dict)
     committed: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
@@ -327,6 +354,7 @@ class Transactions:
             base_sequence=sequence,
             is_transactional=True,
         )
+        # Verification guard of KIP-890 part 1: a transactional append without one is rejected.
         guard = self.log.begin_verification(data, self.now_ms, supports_epoch_bump=False)
         done = self.log.append_as_leader(
             data,
@@ -340,6 +368,7 @@ class Transactions:
         written.update({done.base_offset + at: pair for at, pair in enumerate(pairs)})
 
     def _end(self, producer_id: int) -> None:
+        # Six of ten transactions commit. The model keeps only their records.
         written, commit = self.open.pop(producer_id), self.chance.random() < 0.6
         self.log.append_marker(
             EndMarker(commit, 0),
@@ -369,28 +398,33 @@ class Transactions:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_committed_records_are_seen_and_aborted_ones_are_not(bench: Bench, seed: int) -> None:
+def test_a_read_committed_consumer_sees_exactly_the_committed_records(
+    bench: Bench, seed: int
+) -> None:
     bench.config = CONFIG
-    work = Transactions(bench, random.Random(seed), bench.create())
+    transactions = InterleavedTransactions(bench, random.Random(seed), bench.create())
     for _ in range(6):
-        for _ in range(work.chance.randint(5, 80)):
-            work.step()
-        work.now_ms += work.chance.choice([0, 2 * RETENTION_MS])
-        clean(work.log, work.now_ms, keys=work.chance.choice([3, 10_000]))
-        bench.check(work.log)
-        work.check()
-        if work.chance.random() < 0.4:
-            work.reopen()
-            work.check()
-    work.end_all()
-    work.log.roll(work.now_ms)
+        for _ in range(transactions.chance.randint(5, 80)):
+            transactions.step()
+        transactions.now_ms += transactions.chance.choice([0, 2 * RETENTION_MS])
+        # Cleanings run while transactions are open: the map ends at the last stable offset.
+        clean(transactions.log, transactions.now_ms, keys=transactions.chance.choice([3, 10_000]))
+        bench.check(transactions.log)
+        transactions.check()
+        if transactions.chance.random() < 0.4:
+            transactions.reopen()
+            transactions.check()
+    # With every transaction ended, cleanings after the delete horizon remove the markers of
+    # removed data.
+    transactions.end_all()
+    transactions.log.roll(transactions.now_ms)
     for _ in range(3):  # data first, then the markers' horizon, then the markers
-        work.now_ms += 2 * RETENTION_MS
-        clean(work.log, work.now_ms)
-        work.check()
-    work.reopen()
-    work.check()
-    left = [header for _, header in iter_headers(bench.read_all(work.log))]
-    aborted = work.log.aborted_transactions(0, work.log.last_stable_offset)
-    assert len(aborted) <= len(work.sequences)  # of each the last batch stays, though empty
-    assert sum(header.is_control for header in left) < 20
+        transactions.now_ms += 2 * RETENTION_MS
+        clean(transactions.log, transactions.now_ms)
+        transactions.check()
+    transactions.reopen()
+    transactions.check()
+    headers = [header for _, header in iter_headers(bench.read_all(transactions.log))]
+    aborted = transactions.log.aborted_transactions(0, transactions.log.last_stable_offset)
+    assert len(aborted) <= len(transactions.sequences)  # of each the last batch stays, though empty
+    assert sum(header.is_control for header in headers) < 20

@@ -1,5 +1,5 @@
-"""Rules of compaction, one by one: the map of keys, transactions, the remainder of a batch,
-coverage of removed offsets, choice of the next log, and merging of segments."""
+"""Rules of compaction, one by one: the offset map, transactions, the filter of a batch, coverage of
+removed offsets, the choice of the next log, and merging of segments."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -43,10 +43,14 @@ def test_the_map_has_the_last_offset_of_each_key_until_it_is_full(
     offsets, model = OffsetMap(slots * SLOT_BYTES, load_factor), dict[bytes, int]()
     number = 0
     while not offsets.is_full:
+        # 7 and 1201 are coprime: the keys repeat only after 1201 steps, in an order that is not
+        # sorted.
         key = b"%d" % (number * 7 % 1201)
         offsets.put(key, number)
         model[key] = number
         number += 1
+    # The map is full at its load factor, and always leaves one slot empty so that a probe for an
+    # unknown key ends.
     assert len(offsets) == len(model) == min(max(int(slots * load_factor), 1), slots - 1)
     assert {key: offsets.get(key) for key in model} == model
     assert [offsets.get(b"other-%d" % index) for index in range(100)] == [-1] * 100
@@ -75,6 +79,8 @@ def _data(offset: int, producer_id: int = 1, *, transactional: bool = True) -> b
 
 def _marker(offset: int, kind: int, producer_id: int = 1) -> bytes:
     if kind == OTHER:
+        # A control record of a type that this version does not know, as a newer leader may write
+        # it.
         record = Record(bytes([0, 0, 0, kind]), bytes(6), (), T0)
         return build_batch([record], base_offset=offset, producer_id=producer_id, is_control=True)
     batch = bytearray(
@@ -136,13 +142,14 @@ def _may_drop(transactions: CleanedTransactions, batches: Iterable[bytes]) -> li
         "one after the other", "plain", "unknown", "empty",
     ],
 )  # fmt: skip
-def test_what_of_transactions_may_go(
+def test_transactional_batches_are_dropped_as_kafka_drops_them(
     aborted: list[tuple[int, int, int, int]], batches: list[bytes], expected: list[bool]
 ) -> None:
     transactions = CleanedTransactions()
-    for _ in range(2):  # as where they span several segments
+    for _ in range(2):  # the same transaction is listed in each segment that it spans
         transactions.add_aborted(AbortedTxn(*item) for item in aborted)
     assert _may_drop(transactions, batches) == expected
+    # Only producers with remaining data are reported: their markers stay.
     kept = [header.producer_id for header in map(parse_header, batches) if not header.is_control]
     assert {item.producer_id for item in transactions.take_kept()} <= set(kept)
     assert transactions.take_kept() == []
@@ -160,6 +167,7 @@ def _filter(
     aborted: Iterable[AbortedTxn] = (),
 ) -> BatchFilter:
     offsets = OffsetMap(100 * SLOT_BYTES, 0.9)
+    # The map takes keys in the order of the log, so the largest offset of a key wins.
     for key, offset in sorted(last.items(), key=lambda item: item[1]):
         offsets.put(key, offset)
     offsets.latest_offset = latest
@@ -186,56 +194,65 @@ def _offsets(batch: bytes | None) -> list[int] | None:
 
 
 @pytest.mark.parametrize("codec", [0, 1, 4])
-def test_of_each_key_the_last_record_stays(codec: int) -> None:
+def test_the_last_record_of_each_key_stays(codec: int) -> None:
     keys = [b"a", b"b", b"a", b"c"]
     batch = build_batch([Record(key, b"v", (), T0) for key in keys], base_offset=100, codec=codec)
     assert _offsets(_left(_filter({b"a": 102, b"b": 101, b"c": 103}), batch)) == [101, 102, 103]
+    # Two of the keys occur again later in the log: only b, whose last offset is in this batch,
+    # stays.
     assert _offsets(_left(_filter({b"a": 500, b"b": 101, b"c": 600}), batch)) == [101]
     assert _left(_filter({b"a": 500, b"b": 501, b"c": 600}), batch) is None
+    # The map ends before this batch, so nothing is known of any of its records, and the batch is
+    # not rewritten.
     assert _left(_filter({b"a": 500}, latest=99), batch) is batch
     assert _offsets(_left(_filter({b"a": 500, b"b": 501}, latest=101), batch)) == [102, 103]
 
 
-def test_keys_that_nothing_is_known_of_stay() -> None:
-    """The keys occur again at a later offset without a value."""
+def test_records_whose_key_is_not_in_the_map_stay() -> None:
+    """The key occurs again later, in a batch that cannot be decoded."""
     batch = build_batch([Record(b"a", b"v", (), T0)], base_offset=5)
     assert _left(_filter({}), batch) is batch
 
 
-def test_a_record_without_a_key_is_removed() -> None:
+def test_records_without_a_key_are_removed_and_counted() -> None:
     keep = _filter({b"a": 1})
     batch = build_batch([Record(None, b"v", (), T0), Record(b"a", b"v", (), T0)])
     assert _offsets(_left(keep, batch)) == [1]
     assert keep.keyless == 1
 
 
-def test_a_tombstone_stays_for_as_long_as_it_is_to_be_seen() -> None:
-    """KIP-534: counted from the first cleaning that saw it."""
+def test_a_tombstone_stays_until_its_delete_horizon() -> None:
+    """KIP-534: delete.retention.ms counts from the first cleaning that sees the tombstone."""
     batch = build_batch([Record(b"a", None, (), T0 - 1), Record(b"b", b"v", (), T0 - 1)])
     last = {b"a": 0, b"b": 1}
     first = _left(_filter(last, now_ms=T0), batch)
     assert first is not None
     assert _offsets(first) == [0, 1]
+    # The first cleaning stores the horizon in the base timestamp; the records' own timestamps do
+    # not change.
     assert delete_horizon_ms(parse_header(first)) == T0 + DAY_MS
     assert [decode_record.timestamp_ms for decode_record in decode_records(first)] == [T0 - 1] * 2
+    # The last millisecond before the horizon, then the horizon itself.
     assert _left(_filter(last, now_ms=T0 + DAY_MS - 1), first) is first
     assert _offsets(_left(_filter(last, now_ms=T0 + DAY_MS), first)) == [1]
+    # With a later record of b nothing of the batch remains.
     assert _left(_filter({b"a": 0, b"b": 9}, now_ms=T0 + DAY_MS), first) is None
 
 
-def test_the_last_batch_of_a_producer_stays_though_it_is_empty() -> None:
+def test_the_last_batch_of_a_producer_stays_without_records() -> None:
     batch = build_batch(
         [Record(b"a", b"v", (), T0)], producer_id=5, producer_epoch=1, base_sequence=8
     )
-    gone = {b"a": 50}
+    overwritten = {b"a": 50}
+    # An empty batch preserves the sequence number from which the producer state is rebuilt.
     empty = without_records(parse_header(batch))
-    assert _left(_filter(gone, last_batches={5: LastBatch(0, 1)}), batch) == empty
-    assert _left(_filter(gone, last_batches={5: LastBatch(7, 1)}), batch) is None
-    assert _left(_filter(gone), batch) is None  # the producer was forgotten
-    assert _left(_filter(gone, last_batches={5: LastBatch(0, 1)}), empty) == empty
+    assert _left(_filter(overwritten, last_batches={5: LastBatch(0, 1)}), batch) == empty
+    assert _left(_filter(overwritten, last_batches={5: LastBatch(7, 1)}), batch) is None
+    assert _left(_filter(overwritten), batch) is None  # the producer was forgotten
+    assert _left(_filter(overwritten, last_batches={5: LastBatch(0, 1)}), empty) == empty
 
 
-def test_a_batch_that_cannot_be_read_stays_as_it_is() -> None:
+def test_an_unreadable_batch_stays_unchanged() -> None:
     good = build_batch([Record(b"a", b"v", (), T0)], codec=1)
     poison = good[:-8] + bytes(8)
     keep = _filter({b"a": 50})
@@ -244,7 +261,9 @@ def test_a_batch_that_cannot_be_read_stays_as_it_is() -> None:
     assert keep.unreadable == 1
 
 
-def test_a_batch_that_unpacks_to_too_much_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_above_the_decompression_limit_stays_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(batch_filter, "UNPACKED_BYTES_MAX", 1000)
     monkeypatch.setattr(batch_filter, "RECORDS_MAX", 3)
     large = build_batch([Record(b"a", bytes(100_000), (), T0)], codec=4)
@@ -260,12 +279,14 @@ def test_aborted_data_is_removed_at_once_and_its_marker_later() -> None:
     keep = _filter({}, aborted=aborted, last_batches={1: LastBatch(0, 0)})
     assert _left(keep, data) == without_records(parse_header(data))
     assert _left(keep, marker) is marker  # some of the data was still there this time
+    # The next cleaning finds no data of the transaction and sets the marker's delete horizon.
     keep = _filter({}, aborted=aborted)
     horizon = _left(keep, marker)
     assert horizon is not None
     assert delete_horizon_ms(parse_header(horizon)) == T0 + DAY_MS
     assert _left(_filter({}, now_ms=T0 + DAY_MS - 1), horizon) is horizon
     assert _left(_filter({}, now_ms=T0 + DAY_MS), horizon) is None
+    # The marker is the producer's last batch (sequence -1): it stays, without its record.
     fenced = _filter({}, now_ms=T0 + DAY_MS, last_batches={1: LastBatch(-1, 0)})
     assert _left(fenced, horizon) == without_records(parse_header(horizon))
     assert _left(fenced, without_records(parse_header(horizon))) is not None
@@ -291,6 +312,7 @@ def _rewritten(steps: list[tuple[bytes, bool]]) -> list[tuple[int, int, int, int
         written += batches.kept(header, batch) if stays else batches.gone(header)
     written += batches.rest()
     headers = [parse_header(item) for item in written]
+    # Every offset belongs to exactly one batch, so that followers find no gap.
     for before, after in pairwise(headers):
         assert after.base_offset == before.next_offset
     return [(h.base_offset, h.last_offset, h.partition_leader_epoch, h.count) for h in headers]
@@ -313,7 +335,7 @@ def test_a_batch_with_a_producer_id_keeps_its_last_offset() -> None:
     assert _rewritten(steps) == [(0, 0, 0, 1), (1, 2, 0, 0)]
 
 
-def test_no_batch_reaches_into_another_leader_epoch() -> None:
+def test_no_batch_covers_offsets_of_another_leader_epoch() -> None:
     steps = [
         (_plain(0), True),
         (_plain(1), False),
@@ -325,7 +347,8 @@ def test_no_batch_reaches_into_another_leader_epoch() -> None:
     assert _rewritten(steps) == [(0, 1, 0, 1), (2, 3, 1, 0), (4, 4, 2, 0), (5, 5, 2, 1)]
 
 
-def test_no_batch_reaches_further_than_its_header_can_say() -> None:
+def test_no_batch_covers_more_offsets_than_its_delta_can_express() -> None:
+    # lastOffsetDelta is an INT32: a batch at 0 ends at 2^31 - 1 at most.
     far = 2**31
     steps = [(_plain(0), True), (_plain(far - 1), False), (_plain(far), False)]
     assert [item[:2] for item in _rewritten([*steps[:2]])] == [(0, far - 1)]
@@ -340,8 +363,8 @@ def test_no_batch_reaches_further_than_its_header_can_say() -> None:
 # ------------------------------------------------------------------ which log, which segments
 
 
-def _infos(*ends: int, **more: Any) -> list[SegmentInfo]:
-    """Closed segments of 100 bytes that end there, and an empty active one."""
+def _infos(*ends: int, **fields: Any) -> list[SegmentInfo]:
+    """Return closed segments of 100 bytes that end at ``ends``, and an empty active one."""
     infos, base = [], 0
     for end in ends:
         infos.append(
@@ -353,7 +376,7 @@ def _infos(*ends: int, **more: Any) -> list[SegmentInfo]:
                 modified_ms=T0,
                 is_active=False,
                 first_timestamp_ms=T0 + base + 1,
-                **more,
+                **fields,
             )
         )
         base = end
@@ -402,7 +425,7 @@ def _dirtiness(
     ],
     ids=str,
 )
-def test_what_can_be_compacted(
+def test_the_cleanable_range_is_stable_old_enough_and_not_yet_clean(
     given: dict[str, Any], first_dirty: int, first_uncleanable: int, clean: int, cleanable: int
 ) -> None:
     found = _dirtiness(**given)
@@ -411,14 +434,18 @@ def test_what_can_be_compacted(
 
 
 def test_a_log_is_due_when_enough_of_it_is_dirty_or_a_record_has_waited_too_long() -> None:
+    # 200 of 300 bytes are dirty, then 100 of 300. The limit is half.
     half = replace(COMPACT, min_cleanable_dirty_ratio=0.5)
     assert _dirtiness(half, first_dirty=10).is_due
     assert not _dirtiness(half, first_dirty=20).is_due
     assert not _dirtiness(replace(half, min_cleanable_dirty_ratio=1.0)).is_due
+    # The first dirty record of the segment from offset 20 is dated T0 + 21, so the lag of 100 ms
+    # ends at T0 + 121.
     hurry = replace(half, max_compaction_lag_ms=100)
     assert not _dirtiness(hurry, first_dirty=20, now_ms=T0 + 121).is_due
     late = _dirtiness(hurry, first_dirty=20, now_ms=T0 + 122)
     assert (late.is_due, late.overdue_ms) == (True, 1)
+    # Without a dirty segment nothing can be overdue.
     assert not _dirtiness(hurry, first_dirty=30, now_ms=T0 + 10_000).is_due
 
 
@@ -433,7 +460,7 @@ def test_a_log_is_due_when_enough_of_it_is_dirty_or_a_record_has_waited_too_long
     ],
     ids=["small", "just fits", "too large", "index fits", "index too large"],
 )
-def test_which_segments_become_one(
+def test_segments_are_merged_within_the_segment_and_index_limits(
     config: LogConfig, log_bytes: int, index_bytes: int, expected: bool
 ) -> None:
     first, second, *_ = _infos(10, 20)
@@ -441,7 +468,8 @@ def test_which_segments_become_one(
     assert fits_into_group([first], written, second, 8, config) is expected
 
 
-def test_segments_become_one_only_as_far_as_an_index_can_say() -> None:
+def test_merged_segments_stay_within_relative_offsets_and_the_group_limit() -> None:
+    # Index entries have 32-bit offsets relative to the base: 2^31 is the last end that fits.
     first, *others = _infos(10, 2**31, 2**31 + 1)
     written = IndexedBytes(0, 0)
     assert fits_into_group([first], written, others[0], 0, LogConfig())

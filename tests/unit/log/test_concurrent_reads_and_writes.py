@@ -1,4 +1,4 @@
-"""Appends and reads on the loop continue, undisturbed, while threads read, flush and remove."""
+"""Appends and reads on the event loop continue while threads read, flush and remove."""
 
 import errno
 import os
@@ -24,8 +24,8 @@ T0 = 1_700_000_000_000
 Bench = Any  # the LogBench of conftest.py
 
 
-def _meanwhile(work: Callable[[], object]) -> None:
-    """Do it in another thread, as the loop would; an error if it has to wait for this one."""
+def _in_another_thread(work: Callable[[], object]) -> None:
+    """Run ``work`` in another thread, as the event loop would. Fail if it waits for this thread."""
     errors = []
 
     def run() -> None:
@@ -36,13 +36,15 @@ def _meanwhile(work: Callable[[], object]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
+    # The caller holds the lock under test. Five seconds without an end mean that the work waits
+    # for it.
     thread.join(5)
-    assert not thread.is_alive(), "the loop would wait"
+    assert not thread.is_alive(), "the event loop would wait"
     assert errors == []
 
 
 def _once(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, work: Callable[[], None]) -> None:
-    """Do ``work`` when that function is called for the first time, before it is."""
+    """Run ``work`` before the first call of the function ``name`` of ``place``."""
     real, called = getattr(place, name), []
 
     def first(*args: Any, **kwargs: Any) -> Any:
@@ -54,16 +56,17 @@ def _once(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, work: Callable
     monkeypatch.setattr(place, name, first)
 
 
-def test_an_append_does_not_wait_for_a_look_up_by_time(
+def test_an_append_does_not_wait_for_a_lookup_by_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = bench.create()
     bench.fill(log, [3, 3])
+    # The append runs while the lookup decodes records.
     _once(
         monkeypatch,
         timestamp_lookup,
         "decode_timestamps",
-        lambda: _meanwhile(lambda: bench.fill(log, [1])),
+        lambda: _in_another_thread(lambda: bench.fill(log, [1])),
     )
     found = log.offset_by_timestamp(T0 + 31)
     assert found is not None
@@ -73,59 +76,67 @@ def test_an_append_does_not_wait_for_a_look_up_by_time(
 def test_an_append_does_not_wait_for_a_flush(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     log = bench.create()
     bench.fill(log, [1] * 15)
+    # Each append happens inside one system call of the flush.
     for call in ("pwrite", "ftruncate", "fdatasync"):
-        _once(monkeypatch, os, call, lambda: _meanwhile(lambda: bench.fill(log, [1])))
+        _once(monkeypatch, os, call, lambda: _in_another_thread(lambda: bench.fill(log, [1])))
     assert log.flush() == 17  # what was appended before the sync began
     assert log.flush() == 18
     bench.check(log)
 
 
-def test_a_look_up_survives_the_removal_and_the_truncation_of_what_it_reads(
+def test_a_lookup_survives_retention_and_truncation_of_the_segment_it_reads(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = bench.create()
     bench.fill(log, [1] * 30)
     log.advance_high_watermark(30)
     log.config = LogConfig(segment_bytes=1000, retention_bytes=900)
+    # First, retention deletes the segment while the lookup decodes it.
     _once(
         monkeypatch,
         timestamp_lookup,
         "decode_timestamps",
-        lambda: _meanwhile(lambda: log.apply_retention(T0, tiered=None)),
+        lambda: _in_another_thread(lambda: log.apply_retention(T0, tiered=None)),
     )
     found = log.offset_by_timestamp(T0 + 31)
     assert found is not None
+    # The lookup answered from a segment that is deleted now.
     assert log.local_log_start_offset > 4
+    # Then, the leader's log is truncated below the batch that the lookup found: the answer is
+    # that there is none.
     with monkeypatch.context() as patch:
         end = log.next_offset - 2
         _once(
             patch,
             timestamp_lookup,
             "_first_in_batch",
-            lambda: _meanwhile(lambda: log.truncate_to(end)),
+            lambda: _in_another_thread(lambda: log.truncate_to(end)),
         )
         found = log.offset_by_timestamp(T0 + 10 * (end + 1))
     assert (found, log.next_offset) == (None, end)
 
 
-def test_a_roll_makes_one_file_and_leaves_the_rest_to_the_flush(
+def test_a_roll_creates_only_the_log_file_and_the_flush_writes_the_indexes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = bench.create()
     bench.fill(log, [1] * 10)
     opened, real = [], os.open
 
-    def watching(path: Any, *args: Any, **kwargs: Any) -> int:
+    def record_open(path: Any, *args: Any, **kwargs: Any) -> int:
         opened.append(Path(path).name)
         return real(path, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", watching)
+        patch.setattr(os, "open", record_open)
         assert log.roll(T0)
+    # A roll happens on the event loop within an append, so it makes one system call that creates
+    # a file.
     assert opened == [f"{10:020d}.log"]
     assert log.needs_flush
     log.flush()
     assert not log.needs_flush
+    # The flush wrote the closed segment's indexes and the producer snapshot of the roll.
     names = {path.name for path in bench.directory.glob("0*")}
     assert names == {
         *(f"{0:020d}{suffix}" for suffix in (".log", ".index", ".timeindex")),
@@ -134,7 +145,8 @@ def test_a_roll_makes_one_file_and_leaves_the_rest_to_the_flush(
 
 
 def test_lost_index_entries_are_rebuilt_after_a_crash(bench: Bench) -> None:
-    """A flushed segment that retention rolled: the next flush would finish its indexes."""
+    """Retention rolls a flushed segment. The crash comes before the flush that would complete its
+    indexes."""
     bench.config = LogConfig(index_interval_bytes=10_000)
     log = bench.create()
     bench.fill(log, [1, 1])
@@ -155,6 +167,8 @@ def test_a_removal_that_fails_leaves_no_hole(bench: Bench, monkeypatch: pytest.M
     bench.fill(log, [1] * 50)
     log.advance_high_watermark(50)
     log.flush()
+    # Retention deletes from the oldest on. The second segment cannot be renamed, so the deletion
+    # must stop there.
     second = log.segments()[1].base_offset
     real = Path.rename
 
@@ -169,20 +183,25 @@ def test_a_removal_that_fails_leaves_no_hole(bench: Bench, monkeypatch: pytest.M
         with pytest.raises(StorageError, match="cannot be removed"):
             log.apply_retention(T0, tiered=None)
         assert log.segments()[0].base_offset == second
+        # A lower limit would also delete the third segment. It must wait for the second.
         log.config = LogConfig(segment_bytes=1000, retention_bytes=1200)
         with pytest.raises(StorageError, match="cannot be removed"):
             log.apply_retention(T0, tiered=None)
+    # After a crash the log is contiguous, and the next retention deletes what is below the log
+    # start.
     start = log.log_start_offset
     bench.crash(log)
-    again = bench.open(recovery_point=50, log_start_offset=start, high_watermark=50)
-    bench.check(again)
-    again.apply_retention(T0, tiered=None)
-    assert again.segments()[0].base_offset == again.log_start_offset == start
+    reopened = bench.open(recovery_point=50, log_start_offset=start, high_watermark=50)
+    bench.check(reopened)
+    reopened.apply_retention(T0, tiered=None)
+    assert reopened.segments()[0].base_offset == reopened.log_start_offset == start
 
 
-def test_a_segment_made_under_a_name_that_is_being_removed_stays(
+def test_a_segment_created_under_the_name_of_a_removed_one_stays(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The leader's second batch covers 10 to 17. The follower, emptied by retention at 14, appends
+    # it and so creates a segment named 10, while the old file of that name is being deleted.
     leader = type(bench)(tmp_path / "leader-0").create()
     bench.fill(leader, [1] * 10 + [8])
     batch = leader.read(10, max_bytes=1, up_to_offset=18, min_one=True).data
@@ -193,13 +212,13 @@ def test_a_segment_made_under_a_name_that_is_being_removed_stays(
     log.config = LogConfig(retention_ms=1)
     real, appended = Path.unlink, []
 
-    def overtaken(path: Path, missing_ok: bool = False) -> None:
+    def unlink_after_append(path: Path, missing_ok: bool = False) -> None:
         if log.size_bytes == 0 and not appended:
             appended.append(True)
             log.append_as_follower(batch)
         real(path, missing_ok)
 
-    monkeypatch.setattr(Path, "unlink", overtaken)
+    monkeypatch.setattr(Path, "unlink", unlink_after_append)
     log.apply_retention(2 * T0, tiered=None)
     assert (log.next_offset, log.segments()[0].base_offset) == (18, 10)
     assert bench.bytes_on_disk() == batch
@@ -216,7 +235,7 @@ def _nothing_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "preadv", refuse)
 
 
-def test_the_loop_reads_only_what_is_in_memory(
+def test_the_event_loop_reads_only_cached_pages(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = bench.create()
@@ -232,6 +251,8 @@ def test_the_loop_reads_only_what_is_in_memory(
         data: bytes = log.read(offset, max_bytes=300, up_to_offset=45, min_one=True).data
         return data
 
+    # After a restart the index of the closed segment is not loaded: the first read goes to a
+    # thread.
     bench.crash(log)
     log = bench.open(recovery_point=40, high_watermark=45)
     with pytest.raises(NotCached):  # its index is not loaded
@@ -239,17 +260,18 @@ def test_the_loop_reads_only_what_is_in_memory(
     expected = from_disk(3)
     assert cached(3) == expected
     with monkeypatch.context() as patch:
+        # preadv with RWF_NOWAIT fails with EAGAIN if a page is not cached.
         _nothing_is_cached(patch)
         with pytest.raises(NotCached):
             cached(3)
         assert from_disk(3) == expected
-        assert cached(44) == from_disk(44)  # the tail, without asking
+        assert cached(44) == from_disk(44)  # the tail is known to be cached
     assert cached(3) == expected
     with pytest.raises(OffsetOutOfRange):
         cached(46)
 
 
-def test_what_was_just_read_is_in_memory(tmp_path: Path) -> None:
+def test_a_file_that_was_just_read_is_cached(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(1 << 20))
     path.read_bytes()
@@ -261,24 +283,28 @@ def test_what_was_just_read_is_in_memory(tmp_path: Path) -> None:
 
 
 def test_closed_segments_of_all_logs_share_one_limit(bench: Bench, tmp_path: Path) -> None:
+    # Room for five segments: a descriptor weighs 32 KiB, and the index of such a small segment
+    # less than 1 KiB.
     shared = OpenSegments(limit_bytes=5 * 33 * 1024)
     logs = []
     for number in range(3):
-        one = type(bench)(tmp_path / f"x-{number}", config=bench.config)
-        one.open_segments = shared
-        log = one.create()
-        one.fill(log, [1] * 60)
+        log_bench = type(bench)(tmp_path / f"x-{number}", config=bench.config)
+        log_bench.open_segments = shared
+        log = log_bench.create()
+        log_bench.fill(log, [1] * 60)
         log.flush()
         logs.append(log)
         bench.opened.append(log)
+    # Three logs with more than five closed segments each.
     for log in logs:
         assert len(bench.read_all(log)) == log.size_bytes
     assert 0 < shared.size_bytes <= 5 * 33 * 1024
-    held = [
+    open_files = [
         link.readlink()
         for link in Path("/proc/self/fd").iterdir()
         if link.is_symlink() and tmp_path in link.readlink().parents
     ]
-    assert len(held) <= 5 + len(logs)  # and the active ones
+    assert len(open_files) <= 5 + len(logs)  # and the active ones
+    # Segments of the cache may be deleted: later reads do not find closed descriptors.
     logs[0].apply_retention(2 * T0, tiered=TieredRetention(highest_remote_offset=40))
     assert len(bench.read_all(logs[0])) == logs[0].size_bytes

@@ -1,4 +1,4 @@
-"""Kafka's keys and defaults."""
+"""Topic configuration with Kafka's keys and defaults."""
 
 import pytest
 
@@ -6,11 +6,12 @@ from tidemark.records.batch import TimestampType
 from tidemark_broker.log import LogConfig
 
 
-def test_defaults_are_kafkas() -> None:
+def test_defaults_equal_kafkas() -> None:
     config = LogConfig.of({})
     assert config == LogConfig()
     assert (config.segment_bytes, config.max_message_bytes) == (1_073_741_824, 1_048_588)
     assert (config.retention_ms, config.retention_bytes) == (604_800_000, -1)
+    # local.retention.* default to -2: the value of retention.* applies.
     assert config.effective_local_retention_ms == 604_800_000
     assert config.effective_local_retention_bytes == -1
     assert config.deletes
@@ -22,6 +23,7 @@ def test_keys_are_read_and_unknown_ones_ignored() -> None:
             "segment.bytes": "1048576",
             "local.retention.ms": "5",
             "local.retention.bytes": "6",
+            # Kafka's ConfigDef trims spaces and ignores the case of booleans.
             "cleanup.policy": "compact, delete",
             "message.timestamp.type": "LogAppendTime",
             "unclean.leader.election.enable": "TRUE",
@@ -45,6 +47,6 @@ def test_keys_are_read_and_unknown_ones_ignored() -> None:
         ("unclean.leader.election.enable", "1"),
     ],
 )
-def test_a_bad_value_names_its_key(key: str, value: str) -> None:
+def test_the_error_for_an_invalid_value_names_its_key(key: str, value: str) -> None:
     with pytest.raises(ValueError, match=key):
         LogConfig.of({key: value})

@@ -40,17 +40,16 @@ def folders(manager: LogManager) -> list[str]:
 
 
 def open_files_below(directory: Path) -> list[str]:
-    """The files of the directory that this process has open, removed ones included: what other
-    tests or the interpreter hold is none of our business."""
-    held = []
+    """Return the open files of this process below the directory, deleted ones included."""
+    links = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-            held.append(link.readlink())
-    return sorted(str(path) for path in held if path.is_relative_to(directory))
+            links.append(link.readlink())
+    return sorted(str(path) for path in links if path.is_relative_to(directory))
 
 
 class FailingOnce:
-    """A system call that fails the n-th time it is made, and works again from then on."""
+    """System call that fails at its n-th call only."""
 
     def __init__(self, real: Callable[..., Any], n: int) -> None:
         self._real, self._left = real, n
@@ -72,15 +71,18 @@ class FailingOnce:
         ("rename", 1),
     ],
 )
-def test_a_creation_that_fails_leaves_nothing_and_is_tried_again(
+def test_a_failed_creation_leaves_no_files_and_can_be_retried(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch, call: str, n: int
 ) -> None:
     manager = start()
     before = open_files_below(manager.directory)
+    # Fail the n-th call of each kind that a creation makes: 5 opens, 4 fsyncs, 2 writes, and one
+    # each of mkdir and rename.
     with monkeypatch.context() as patch:
         patch.setattr(os, call, FailingOnce(getattr(os, call), n))
         with pytest.raises(StorageError):
             make(manager)
+    # Neither a directory nor a descriptor is left behind.
     assert folders(manager) == []
     assert open_files_below(manager.directory) == before
     log = make(manager, count=1)
@@ -89,18 +91,18 @@ def test_a_creation_that_fails_leaves_nothing_and_is_tried_again(
     assert asyncio.run(manager.close())
 
 
-def test_the_name_appears_with_everything_in_it(
+def test_the_directory_is_renamed_into_place_only_when_complete(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager, seen = start(), list[set[str]]()
     real = os.rename
 
-    def watching(source: Any, target: Any) -> None:
+    def record_rename(source: Any, target: Any) -> None:
         seen.append({path.name for path in Path(source).iterdir()})
         assert not Path(target).exists()
         real(source, target)
 
-    monkeypatch.setattr(os, "rename", watching)
+    monkeypatch.setattr(os, "rename", record_rename)
     make(manager)
     assert seen == [
         {
@@ -111,7 +113,7 @@ def test_the_name_appears_with_everything_in_it(
     ]
 
 
-def test_what_a_crash_left_of_a_creation_goes_at_the_next_start(
+def test_an_incomplete_creation_is_deleted_at_startup(
     start: Callable[[], LogManager],
 ) -> None:
     manager = start()
@@ -121,7 +123,7 @@ def test_what_a_crash_left_of_a_creation_goes_at_the_next_start(
     assert folders(start()) == []
 
 
-def test_many_threads_make_many_logs_with_few_syncs_of_the_directory(
+def test_concurrent_creations_share_the_fsyncs_of_the_directory(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager, syncs = start(), 0
@@ -135,6 +137,7 @@ def test_many_threads_make_many_logs_with_few_syncs_of_the_directory(
 
     monkeypatch.setattr(os, "fsync", counting)
 
+    # 64 calls for 32 partitions: two threads race for each log.
     def one(number: int) -> PartitionLog:
         return manager.create(
             topic="t", topic_id=ID, partition=number // 2, config=CONFIG, state=STATE
@@ -143,6 +146,7 @@ def test_many_threads_make_many_logs_with_few_syncs_of_the_directory(
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(one, range(64)))
     assert len({id(log) for log in made}) == len(manager.logs()) == 32  # each twice, made once
+    # At most one fsync of the directory per log. Threads that wait share one.
     assert 1 <= syncs <= 32
     assert len(start().logs()) == 32
 
@@ -156,12 +160,15 @@ def test_a_recreated_log_ignores_the_checkpoints_of_the_former_one(
     log.raise_log_start(15)
     log.flush()
     manager.checkpoint()
+    # The deletion cannot rewrite the checkpoints, so they still have the offsets of the deleted
+    # log.
     with monkeypatch.context() as patch:
         patch.setattr("tidemark_broker.log.checkpoint_file.write_whole", _refuse)
         with pytest.raises(StorageError, match="full"):
             manager.delete("t", 0)
     assert folders(manager) == []  # the files went all the same: that makes room
     assert not manager.delete("t", 0)
+    # A topic of the same name starts at 0. The former log start of 15 must not apply to it.
     make(manager, topic_id=OTHER_ID, count=2)
     [log] = start().logs()
     assert (log.log_start_offset, log.next_offset, log.recovery_point) == (0, 2, 0)
@@ -172,7 +179,7 @@ def _refuse(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(("call", "n"), [("rename", 1), ("fsync", 1)])
-def test_a_removal_that_fails_is_tried_again(
+def test_a_failed_removal_is_retried(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch, call: str, n: int
 ) -> None:
     manager = start()
@@ -193,7 +200,7 @@ def _hide(manager: LogManager) -> Path:
     )
 
 
-def test_a_log_that_did_not_open_is_opened_when_it_can_be(
+def test_a_failed_log_is_opened_once_its_files_are_readable(
     start: Callable[[], LogManager],
 ) -> None:
     manager = start()
@@ -201,13 +208,16 @@ def test_a_log_that_did_not_open_is_opened_when_it_can_be(
     log.advance_high_watermark(9)
     log.raise_log_start(4)
     manager.checkpoint()
+    # Without partition.metadata the log cannot be opened at the next start.
     hidden = _hide(manager)
     manager = start()
     assert [(failure.topic, failure.topic_id) for failure in manager.failures] == [("t", None)]
     assert manager.retry_opening("t", 0) is None
+    # A creation must not replace a directory that may contain records.
     with pytest.raises(StorageError, match="cannot be opened"):
         make(manager)
     manager.checkpoint()  # keeps what it had of the failed one
+    # The file is back: the retry finds the log with the checkpointed bounds.
     hidden.rename(hidden.with_name("partition.metadata"))
     opened = manager.retry_opening("t", 0)
     assert opened is not None
@@ -217,12 +227,13 @@ def test_a_log_that_did_not_open_is_opened_when_it_can_be(
     assert make(manager) is opened
 
 
-def test_a_log_that_does_not_open_may_be_discarded(start: Callable[[], LogManager]) -> None:
+def test_a_failed_log_can_be_discarded(start: Callable[[], LogManager]) -> None:
     manager = start()
     make(manager, count=9)
     manager.checkpoint()
     path = manager.directory / "t-0" / f"{0:020d}.log"
     path.unlink()
+    # A directory in place of the segment makes every opening fail.
     path.mkdir()
     manager = start()
     [failure] = manager.failures
@@ -233,7 +244,7 @@ def test_a_log_that_does_not_open_may_be_discarded(start: Callable[[], LogManage
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_log_without_records_needs_no_indexes_and_no_epochs(
+def test_a_log_without_records_opens_without_indexes_and_epochs(
     start: Callable[[], LogManager], clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = start()
@@ -251,6 +262,7 @@ def test_a_log_without_records_needs_no_indexes_and_no_epochs(
     log.append_as_leader(batch, leader_epoch=4, now_ms=T0)
     if clean:
         assert asyncio.run(manager.close())
+        # With a record the clean shutdown writes indexes and a producer snapshot.
         suffixes = {path.suffix for path in log.directory.glob("0*")}
         assert suffixes == {".log", ".index", ".timeindex", ".snapshot"}
     manager = start()

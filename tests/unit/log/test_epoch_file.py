@@ -27,8 +27,8 @@ def _file(bench: Bench) -> Path:
 
 
 def _closed(bench: Bench) -> int:
-    """A log of many segments that was flushed and closed; its end. Epochs 0, 2 and 5, none of which
-    begins with a segment."""
+    """Return the end of a log of several segments that was flushed and closed. Epochs 0, 2 and 5
+    all begin inside a segment."""
     log = bench.create()
     for epoch, count in ((0, 25), (2, 14), (5, 7)):
         bench.fill(log, [1] * count, epoch=epoch)
@@ -40,20 +40,23 @@ def _closed(bench: Bench) -> int:
     return int(log.next_offset)
 
 
-WHOLE = "0\n3\n0 0\n2 25\n5 39\n"
+COMPLETE = "0\n3\n0 0\n2 25\n5 39\n"
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
     "text",
     [
+        # No file, an empty one, zeros after a power failure, and a torn write.
         None,
         "",
-        "\0" * len(WHOLE),
-        WHOLE[:9],
+        "\0" * len(COMPLETE),
+        COMPLETE[:9],
+        # Older than the log: entries are missing at the end.
         "0\n0\n",
         "0\n1\n0 0\n",
         "0\n2\n0 0\n2 25\n",
+        # Newer than the log, or wrong: epochs that no batch has.
         "0\n2\n0 0\n7 3\n",
         "0\n4\n0 0\n2 25\n5 39\n9 44\n",
         "0\n4\n0 0\n2 25\n5 39\n9 46\n",
@@ -64,23 +67,26 @@ def test_entries_missing_in_the_file_are_read_from_the_batches(
     bench: Bench, text: str | None, clean: bool
 ) -> None:
     end = _closed(bench)
-    assert _file(bench).read_text() == WHOLE
+    assert _file(bench).read_text() == COMPLETE
     _file(bench).unlink() if text is None else _file(bench).write_text(text)
     log = bench.open(recovery_point=end, clean_shutdown=clean, high_watermark=end)
     assert log.epochs.entries == (EpochEntry(0, 0), EpochEntry(2, 25), EpochEntry(5, 39))
-    assert _file(bench).read_text() == WHOLE
+    assert _file(bench).read_text() == COMPLETE
 
 
-def test_what_lies_below_the_local_log_is_kept_as_the_file_has_it(bench: Bench) -> None:
+def test_epochs_below_the_local_log_are_read_from_the_file(bench: Bench) -> None:
     log = bench.create()
+    # Offsets 10 to 99 are in the tier only. Epoch 0 cannot be read from any local batch.
     tier = (EpochEntry(0, 0), EpochEntry(2, 40))
     log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=tier)
     bench.fill(log, [1] * 20, epoch=2)
     bench.fill(log, [1] * 20, epoch=3)
     log.close()
     _file(bench).write_text("0\n2\n0 0\n2 40\n")
-    again = bench.open(recovery_point=140, clean_shutdown=True, log_start_offset=10)
-    assert again.epochs.entries == (EpochEntry(0, 10), EpochEntry(2, 40), EpochEntry(3, 120))
+    # Epoch 0 is trimmed to the log start, and epoch 3, which the file lacks, comes from the
+    # batches.
+    reopened = bench.open(recovery_point=140, clean_shutdown=True, log_start_offset=10)
+    assert reopened.epochs.entries == (EpochEntry(0, 10), EpochEntry(2, 40), EpochEntry(3, 120))
 
 
 def test_only_segments_in_which_the_epoch_changes_are_walked(
@@ -91,13 +97,15 @@ def test_only_segments_in_which_the_epoch_changes_are_walked(
     walked = []
     real = batch_epochs.walk_batches
 
-    def watching(descriptor: int, position: int, end: int) -> Iterator[BatchAt]:
+    def record_walk(descriptor: int, position: int, end: int) -> Iterator[BatchAt]:
         walked.append(next(real(descriptor, position, end)).base_offset)
         return real(descriptor, position, end)
 
-    monkeypatch.setattr(batch_epochs, "walk_batches", watching)
+    monkeypatch.setattr(batch_epochs, "walk_batches", record_walk)
     log = bench.open(recovery_point=end, clean_shutdown=True)
     assert log.epochs.latest_epoch == 5
+    # A segment whose first batch has the epoch of the next segment's first batch cannot contain a
+    # change.
     changing = [
         segment.base_offset
         for segment in log.segments()
@@ -118,8 +126,8 @@ def test_an_append_leaves_the_durable_file_alone_until_the_next_flush(bench: Ben
 
 
 def test_an_epoch_outlives_its_batches(bench: Bench) -> None:
-    """Retention lets go of the segment in which the epoch began before any flush: after a power cut
-    the tier's last record must not seem to be of another epoch than the log's own."""
+    """Retention deletes the segment in which the epoch began before any flush. After a power
+    failure the last offset in the tier must still belong to this epoch."""
     log = bench.create()
     bench.fill(log, [1] * 20, epoch=1)
     log.flush()
@@ -129,15 +137,16 @@ def test_an_epoch_outlives_its_batches(bench: Bench) -> None:
     log.config = replace(log.config, local_retention_bytes=1)
     log.apply_retention(log.segments()[0].largest_timestamp_ms, tiered=remote)
     local_start = log.local_log_start_offset
+    # The batch at offset 20, where epoch 4 begins, is no longer local.
     assert local_start > 21
     bench.crash(log)
-    again = bench.open(recovery_point=20, log_start_offset=0, high_watermark=60)
-    assert again.epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 20))
-    assert again.epochs.epoch_for_offset(local_start - 1) == 4
+    reopened = bench.open(recovery_point=20, log_start_offset=0, high_watermark=60)
+    assert reopened.epochs.entries == (EpochEntry(1, 0), EpochEntry(4, 20))
+    assert reopened.epochs.epoch_for_offset(local_start - 1) == 4
 
 
 def test_retention_writes_no_epochs_of_deleted_records(bench: Bench) -> None:
-    """Retention has to continue on a full disk."""
+    """The epochs need not be recorded, so retention works on a full disk."""
     log = bench.create()
     bench.fill(log, [1] * 20, epoch=1)
     log.flush()
@@ -150,7 +159,7 @@ def test_retention_writes_no_epochs_of_deleted_records(bench: Bench) -> None:
     assert _file(bench).read_text() == before
 
 
-def test_a_log_without_a_record_left_knows_its_last_epoch(bench: Bench) -> None:
+def test_an_emptied_log_keeps_its_last_epoch(bench: Bench) -> None:
     log = bench.create()
     bench.fill(log, [1] * 20, epoch=1)
     log.flush()
@@ -158,11 +167,13 @@ def test_a_log_without_a_record_left_knows_its_last_epoch(bench: Bench) -> None:
     log.advance_high_watermark(60)
     log.config = replace(log.config, retention_ms=1)
     log.apply_retention(log.segments()[-1].largest_timestamp_ms + 2, tiered=None)
+    # Retention has deleted every record. The epoch that the next fetch must name is only in the
+    # file.
     assert log.log_start_offset == log.next_offset == 60
     bench.crash(log)
-    again = bench.open(recovery_point=20, log_start_offset=60, high_watermark=60)
-    assert again.next_offset == 60
-    assert again.epochs.latest_epoch == 4
+    reopened = bench.open(recovery_point=20, log_start_offset=60, high_watermark=60)
+    assert reopened.next_offset == 60
+    assert reopened.epochs.latest_epoch == 4
 
 
 def _refusing(call: Callable[..., object]) -> Callable[..., object]:
@@ -172,7 +183,7 @@ def _refusing(call: Callable[..., object]) -> Callable[..., object]:
     return refuse
 
 
-def test_an_epoch_is_in_the_file_before_it_is_in_use(
+def test_an_epoch_is_durable_before_it_is_used(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = bench.create()
@@ -180,6 +191,7 @@ def test_an_epoch_is_in_the_file_before_it_is_in_use(
     log.flush()
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", _refusing(os.fsync))
+        # The failure repeats: the first attempt must not have left the epoch in memory.
         for _ in range(2):
             with pytest.raises(StorageError):
                 log.assign_leader_epoch(3)
@@ -192,6 +204,7 @@ def test_a_log_that_ends_below_its_start_restarts_in_the_epoch_of_the_deleted_re
     bench: Bench,
 ) -> None:
     end = _closed(bench)
+    # DeleteRecords raised the log start to 60, and a power failure took the records up to it.
     log = bench.open(recovery_point=end, log_start_offset=60, high_watermark=end)
     assert (log.log_start_offset, log.next_offset) == (60, 60)
     assert log.epochs.entries == (EpochEntry(5, 60),)

@@ -1,9 +1,7 @@
-"""A removal of records is recorded before its files are deleted, whichever write fails.
-
-Each operation that removes records runs on a disk that refuses its first, second, ... write, once
-or from then on. Whatever was refused: the log serves its records, the directory opens after a crash
-without the loss of a record that was to stay, and the operation can be repeated.
-"""
+"""Removals of records are recorded before files are deleted, whichever write fails. Each operation
+that removes records runs on a disk that refuses its first, second, ... write, once or
+permanently. In each case the log serves its records, the directory opens after a crash without
+loss of a record that should stay, and the operation can be repeated."""
 
 import errno
 import logging
@@ -42,7 +40,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip fsync: a kill loses no written data."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _: None)
@@ -80,8 +78,10 @@ class FailingDisk:
         with pytest.MonkeyPatch.context() as patch:
             for name in ("fsync", "fdatasync", "ftruncate", "rename", "replace"):
                 patch.setattr(os, name, self._refusing(getattr(os, name)))
+            # A full disk can still delete files; a broken one cannot.
             if self.code == errno.EIO:
                 patch.setattr(os, "unlink", self._refusing(os.unlink))
+            # write(2) on a full disk writes a part of the data before it fails.
             for name in ("write", "pwrite"):
                 patch.setattr(os, name, self._short(getattr(os, name)))
             patch.setattr(os, "open", self._creating(os.open))
@@ -111,6 +111,7 @@ class FailingDisk:
 
     def _creating(self, real: Callable[..., int]) -> Callable[..., int]:
         def call(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            # Only the creation of a file needs space. An open of an existing one succeeds.
             if flags & os.O_CREAT and not Path(path).exists() and self.refuses():
                 raise self.error()
             return real(path, flags, *args, **kwargs)
@@ -148,7 +149,7 @@ def _start_from_the_tier(log: PartitionLog, _: LogManager) -> None:
     )
 
 
-def _start_anew_below(log: PartitionLog, _: LogManager) -> None:
+def _restart_below(log: PartitionLog, _: LogManager) -> None:
     """Start the log below its start, as after a Delete of records that only the tier had."""
     log.truncate_fully_and_start_at(1, log_start_offset=1, epochs=())
 
@@ -167,14 +168,14 @@ OPERATIONS = (
     _cut,
     _cut_below_all,
     _start_from_the_tier,
-    _start_anew_below,
+    _restart_below,
     _delete_records,
 )
 
 
 def _filled(manager: LogManager) -> PartitionLog:
-    """Write records 0 to END - 1, two per batch: the first ones are in the tier only, and a part is
-    not flushed."""
+    """Write records 0 to END - 1, two per batch. The first ones are in the tier only, and the last
+    are not flushed."""
     log = manager.create(topic="t", topic_id=ID, partition=0, config=CONFIG)
     _append(log, END // 2 - 4)
     log.flush()
@@ -209,17 +210,21 @@ class Extent(NamedTuple):
 
 
 def _check(log: PartitionLog, before: Extent, after: Extent) -> None:
-    """Check that the log serves its whole extent, all records that were to stay, and no others."""
+    """Check that the log serves its whole extent, every record that should stay, and no others."""
     assert log.failure is None
-    now, held = Extent.of(log), _offsets_of(log)
+    now, bases = Extent.of(log), _offsets_of(log)
     assert log.segments()[0].base_offset <= now.local_start
-    if held:
-        assert held[0] in (now.local_start, now.local_start - 1)
-        assert held == list(range(held[0], now.end, 2))
+    # A log may start inside a batch of two records, so its first batch may begin one offset
+    # lower.
+    if bases:
+        assert bases[0] in (now.local_start, now.local_start - 1)
+        assert bases == list(range(bases[0], now.end, 2))
+    # Records that are local both before and after the operation must be local at every moment.
     stays = range(max(before.local_start, after.local_start), min(before.end, after.end))
     if stays:
         assert now.local_start <= stays.start
         assert stays.stop <= now.end
+    # The bounds never lie outside of what the operation moves between.
     assert now.log_start <= max(before.log_start, after.log_start)
     assert now.end <= max(before.end, after.end)
 
@@ -230,7 +235,7 @@ def _check(log: PartitionLog, before: Extent, after: Extent) -> None:
     [(errno.ENOSPC, True), (errno.EIO, False)],
     ids=["full", "failing-once"],
 )
-def test_no_failing_write_lets_records_be_deleted_before_it_is_recorded(
+def test_removals_are_recorded_before_deletion_whichever_write_fails(
     start: Callable[[], LogManager],
     tmp_path: Path,
     operation: Operation,
@@ -262,9 +267,11 @@ def test_no_failing_write_lets_records_be_deleted_before_it_is_recorded(
                 manager.record_log_starts([log])
         return manager, log
 
+    # A disk that refuses nothing counts the writes of the operation and shows its result.
     disk = FailingDisk(code, at=-1, for_good=False)
     after = Extent.of(run(disk)[1])
     assert after != before
+    # Refuse each write in turn, always from the same initial files.
     for at in range(disk.writes):
         manager, log = run(FailingDisk(code, at=at, for_good=for_good))
         shutil.copytree(logs, crashed)
@@ -275,6 +282,8 @@ def test_no_failing_write_lets_records_be_deleted_before_it_is_recorded(
         _check(log, before, after)
         manager.checkpoint()
         log.advance_high_watermark(log.next_offset)
+        # A log that lost its tail has nothing left to operate on. All others repeat the operation
+        # with the same result.
         if log.next_offset >= min(before.end, after.end):
             operation(log, manager)
             assert Extent.of(log) == after

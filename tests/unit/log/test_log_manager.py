@@ -1,4 +1,5 @@
-"""A directory of logs: whose it is, what survives a restart, and that nothing goes unasked."""
+"""LogDirectory of logs: its identity, what survives a restart or a crash, and failures that are
+reported instead of ignored."""
 
 import asyncio
 import json
@@ -34,8 +35,8 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-class Directory:
-    """Opens managers of one directory; a crash lets go of all files without a write."""
+class LogDirectory:
+    """Open managers of one directory. A crash closes all files without a write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,8 +61,8 @@ class Directory:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    found = Directory(tmp_path / "logs")
+def directory(tmp_path: Path) -> Iterator[LogDirectory]:
+    found = LogDirectory(tmp_path / "logs")
     yield found
     for manager in found.managers:
         found.crash(manager)
@@ -81,16 +82,18 @@ def _refuse(*_: Any) -> None:
     raise StorageError("no room")
 
 
-def test_identity_is_drawn_once_and_checked(directory: Directory) -> None:
+def test_the_directory_identity_is_generated_once_and_verified(directory: LogDirectory) -> None:
     manager = directory.open()
     assert manager.clean_shutdown is False
     assert manager.previous_broker_epoch is None
-    drawn = manager.directory_id
+    first_id = manager.directory_id
+    # The first manager still has the lock.
     with pytest.raises(StorageError, match="in use by another broker"):
         directory.open()
     asyncio.run(manager.close())
-    assert directory.started().directory_id == drawn
+    assert directory.started().directory_id == first_id
     directory.crash(directory.managers[-1])
+    # A volume that was attached to the wrong broker, or to another cluster, is refused.
     with pytest.raises(StorageError, match=r"node\.id=1, this broker has node\.id=2"):
         directory.open(node_id=2)
     with pytest.raises(StorageError, match=r"cluster\.id=c"):
@@ -100,21 +103,27 @@ def test_identity_is_drawn_once_and_checked(directory: Directory) -> None:
         directory.open()
 
 
-def test_a_clean_shutdown_is_proved_once(directory: Directory) -> None:
+def test_the_clean_shutdown_marker_is_valid_for_one_start(directory: LogDirectory) -> None:
+    # The marker is deleted as soon as it is read. A crash of this run must not find it.
     manager = directory.started()
     log = _make(manager, count=20)
     log.advance_high_watermark(15)
     log.raise_log_start(3)
     assert asyncio.run(manager.close(broker_epoch=42))
     marker = directory.path / ".kafka_cleanshutdown"
+    # KIP-966: the broker epoch in the marker proves to the controller that no record was lost.
     assert json.loads(marker.read_text()) == {"version": 0, "brokerEpoch": 42}
     manager = directory.started()
     assert not marker.exists()
     assert (manager.clean_shutdown, manager.previous_broker_epoch) == (True, 42)
-    found = manager.get("t", 0)
-    assert found is not None
-    assert (found.log_start_offset, found.high_watermark, found.next_offset) == (3, 15, 20)
-    assert found.recovery_point == 20
+    log_after_restart = manager.get("t", 0)
+    assert log_after_restart is not None
+    assert (
+        log_after_restart.log_start_offset,
+        log_after_restart.high_watermark,
+        log_after_restart.next_offset,
+    ) == (3, 15, 20)
+    assert log_after_restart.recovery_point == 20
     directory.crash(manager)
     manager = directory.started()
     assert (manager.clean_shutdown, manager.previous_broker_epoch) == (False, None)
@@ -122,20 +131,21 @@ def test_a_clean_shutdown_is_proved_once(directory: Directory) -> None:
     assert directory.started().previous_broker_epoch is None
 
 
-def test_the_proof_is_taken_back_when_bytes_are_missing(directory: Directory) -> None:
+def test_a_clean_shutdown_marker_is_void_if_bytes_are_missing(directory: LogDirectory) -> None:
     manager = directory.started()
     _make(manager, count=3)
     asyncio.run(manager.close(broker_epoch=42))
     path = directory.path / "t-0" / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:-1])
     manager = directory.started()
+    # The marker is there, but the broker must not register with its former epoch.
     assert manager.clean_shutdown
     assert manager.previous_broker_epoch is None
     assert manager.logs()[0].next_offset == 2
 
 
-def test_the_proof_is_taken_back_when_a_whole_log_is_missing(directory: Directory) -> None:
-    """Or its broker, alone in the ISR, would lead with an empty log."""
+def test_a_clean_shutdown_marker_is_void_if_a_log_is_missing(directory: LogDirectory) -> None:
+    """Otherwise a broker that is alone in the ISR would lead with an empty log."""
     manager = directory.started()
     _make(manager, count=3).advance_high_watermark(3)
     asyncio.run(manager.close(broker_epoch=42))
@@ -143,7 +153,7 @@ def test_the_proof_is_taken_back_when_a_whole_log_is_missing(directory: Director
     assert directory.started().previous_broker_epoch is None
 
 
-def test_a_log_that_was_deleted_is_not_missed(directory: Directory) -> None:
+def test_a_deleted_log_does_not_void_the_clean_shutdown_marker(directory: LogDirectory) -> None:
     manager = directory.started()
     _make(manager, count=3).advance_high_watermark(3)
     manager.delete("t", 0)
@@ -151,7 +161,7 @@ def test_a_log_that_was_deleted_is_not_missed(directory: Directory) -> None:
     assert directory.started().previous_broker_epoch == 42
 
 
-def test_a_crash_keeps_what_was_checkpointed(directory: Directory) -> None:
+def test_a_crash_keeps_what_was_checkpointed(directory: LogDirectory) -> None:
     manager = directory.started()
     log = _make(manager, count=20)
     log.advance_high_watermark(12)
@@ -160,6 +170,7 @@ def test_a_crash_keeps_what_was_checkpointed(directory: Directory) -> None:
     assert log.durable_log_start_offset == 0
     manager.checkpoint()
     assert log.durable_log_start_offset == 5
+    # A second raise after the checkpoint: a crash may undo it, so it is not durable.
     log.raise_log_start(6)
     assert log.durable_log_start_offset == 5
     for name, value in (
@@ -169,13 +180,17 @@ def test_a_crash_keeps_what_was_checkpointed(directory: Directory) -> None:
     ):
         assert read_offsets((directory.path / name).read_text()) == {("t", 0): value}
     directory.crash(manager)
-    found = directory.started().get("t", 0)
-    assert found is not None
-    assert (found.log_start_offset, found.high_watermark, found.next_offset) == (5, 12, 20)
+    log_after_crash = directory.started().get("t", 0)
+    assert log_after_crash is not None
+    assert (
+        log_after_crash.log_start_offset,
+        log_after_crash.high_watermark,
+        log_after_crash.next_offset,
+    ) == (5, 12, 20)
 
 
 def test_the_log_start_of_a_tiered_log_survives_local_deletion_and_a_crash(
-    directory: Directory,
+    directory: LogDirectory,
 ) -> None:
     manager = directory.started()
     log = _make(manager, count=30)
@@ -185,17 +200,21 @@ def test_the_log_start_of_a_tiered_log_survives_local_deletion_and_a_crash(
     local = log.local_log_start_offset
     assert local > 0
     directory.crash(manager)
-    found = directory.started().get("t", 0)
-    assert found is not None
-    assert (found.log_start_offset, found.local_log_start_offset) == (0, local)
+    log_after_crash = directory.started().get("t", 0)
+    # Records below the local start are in the tier: the log start must not follow the local
+    # files.
+    assert log_after_crash is not None
+    assert (log_after_crash.log_start_offset, log_after_crash.local_log_start_offset) == (0, local)
 
 
-def test_a_recovery_point_is_lowered_on_disk_before_a_truncation(directory: Directory) -> None:
+def test_a_recovery_point_is_lowered_on_disk_before_a_truncation(directory: LogDirectory) -> None:
     manager = directory.started()
     log = _make(manager, count=20)
     log.flush()
     manager.checkpoint()
     log.truncate_to(7)
+    # A recovery point above the truncation would make recovery skip records that are appended
+    # later.
     text = (directory.path / "recovery-point-offset-checkpoint").read_text()
     assert read_offsets(text) == {("t", 0): 7}
 
@@ -210,27 +229,28 @@ def test_a_recovery_point_is_lowered_on_disk_before_a_truncation(directory: Dire
     ],
 )
 def test_only_a_missing_checkpoint_is_rewritten_for_idle_logs(
-    directory: Directory, monkeypatch: pytest.MonkeyPatch, name: str
+    directory: LogDirectory, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     manager = directory.started()
     log = _make(manager, count=20)
     log.flush()
     manager.checkpoint()
-    manager.checkpoint()  # by now it knows its own record
+    manager.checkpoint()  # the second one finds nothing changed
     path = directory.path / name
-    before = read_offsets(path.read_text())
+    recorded = read_offsets(path.read_text())
+    # With thousands of idle partitions a checkpoint must not visit every log.
     with monkeypatch.context() as patch:
-        patch.setattr(PartitionLog, "recovery_point", property(lambda _: pytest.fail("asked")))
+        patch.setattr(PartitionLog, "recovery_point", property(lambda _: pytest.fail("queried")))
         manager.checkpoint()
     path.unlink()
     manager.checkpoint()
-    assert read_offsets(path.read_text()) == before
+    assert read_offsets(path.read_text()) == recorded
 
 
-def test_a_checkpoint_that_failed_is_written_with_the_next_one(
-    directory: Directory, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_checkpoint_is_repeated_by_the_next_one(
+    directory: LogDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though the log has gone back meanwhile to where it was when all was written."""
+    """The log has returned to the offsets of the last complete checkpoint by then."""
     manager = directory.started()
     log = _make(manager, count=20)
     log.flush()
@@ -240,6 +260,8 @@ def test_a_checkpoint_that_failed_is_written_with_the_next_one(
     bounds = log.state.bounds
     with monkeypatch.context() as patch:
         patch.setattr(manager._checkpoints.high_watermarks, "save", _refuse)
+        # Of the three files the first was written with 17 and the second fails.
+        # The bounds equal the last complete checkpoint again, but the file has 17.
         log.state.bounds = bounds.committed(15)
         log.state.bounds = log.state.bounds._replace(recovery_point=17)
         with pytest.raises(StorageError):
@@ -250,7 +272,7 @@ def test_a_checkpoint_that_failed_is_written_with_the_next_one(
     assert read_offsets(path.read_text()) == {("t", 0): 20}
 
 
-def test_a_log_that_cannot_be_opened_is_reported_and_kept(directory: Directory) -> None:
+def test_a_log_that_cannot_be_opened_is_reported_and_kept(directory: LogDirectory) -> None:
     manager = directory.started()
     for partition in range(2):
         log = _make(manager, partition=partition, count=5)
@@ -262,23 +284,26 @@ def test_a_log_that_cannot_be_opened_is_reported_and_kept(directory: Directory) 
     (directory.path / "not-a-partition").mkdir()
     manager = directory.open()
     failures = manager.open_all()
-    assert [(f.topic, f.partition) for f in failures] == [("t", 1)]
+    assert [(failure.topic, failure.partition) for failure in failures] == [("t", 1)]
     assert "partition.metadata" in failures[0].reason
+    # A start with a failed log does not count as a clean one.
     assert manager.previous_broker_epoch is None
     assert manager.get("t", 1) is None
     with pytest.raises(StorageError, match="cannot be opened"):
         _make(manager, partition=1)
     assert not manager.delete("t", 1)
     manager.checkpoint()
+    # Checkpoints keep the entries of the failed log, for the time when it opens again.
     starts = read_offsets((directory.path / "log-start-offset-checkpoint").read_text())
     assert starts == {("t", 0): 2, ("t", 1): 2}
+    # Nor is the shutdown clean. No file of the failed log or of a foreign directory is deleted.
     assert not asyncio.run(manager.close(broker_epoch=6))
     assert not directory.started().clean_shutdown
     assert (broken / f"{0:020d}.log").exists()
     assert (directory.path / "not-a-partition").exists()
 
 
-def test_a_torn_checkpoint_is_an_error(directory: Directory) -> None:
+def test_a_torn_checkpoint_fails_the_start(directory: LogDirectory) -> None:
     manager = directory.started()
     _make(manager)
     asyncio.run(manager.close())
@@ -287,10 +312,11 @@ def test_a_torn_checkpoint_is_an_error(directory: Directory) -> None:
         directory.started()
 
 
-def test_create_and_delete(directory: Directory) -> None:
+def test_logs_are_created_once_and_deleted_with_their_checkpoints(directory: LogDirectory) -> None:
     manager = directory.started()
     log = _make(manager, "a-b", 3, count=5)
     assert _make(manager, "a-b", 3) is log
+    # A recreated topic has another id: its log must not continue the old one.
     with pytest.raises(StorageError, match="belongs to topic id"):
         manager.create(topic="a-b", topic_id=uuid.UUID(int=8), partition=3, config=CONFIG)
     manager.checkpoint()
@@ -300,11 +326,12 @@ def test_create_and_delete(directory: Directory) -> None:
     assert not [path for path in directory.path.iterdir() if path.is_dir()]
     text = (directory.path / "recovery-point-offset-checkpoint").read_text()
     assert read_offsets(text) == {}
+    # Once the old log is deleted the name is free.
     again = manager.create(topic="a-b", topic_id=uuid.UUID(int=8), partition=3, config=CONFIG)
     assert again.next_offset == 0
 
 
-def test_a_deletion_that_was_begun_is_finished_at_the_next_start(directory: Directory) -> None:
+def test_an_interrupted_deletion_is_completed_at_startup(directory: LogDirectory) -> None:
     manager = directory.started()
     renamed = _make(manager, count=5).rename_for_deletion()
     assert renamed.name.endswith("-delete")
@@ -315,7 +342,7 @@ def test_a_deletion_that_was_begun_is_finished_at_the_next_start(directory: Dire
     assert manager.logs() == ()
 
 
-def test_logs_without_checkpoints_are_loaded(directory: Directory) -> None:
+def test_logs_without_checkpoints_are_loaded(directory: LogDirectory) -> None:
     manager = directory.started()
     _make(manager, count=20)
     directory.crash(manager)
@@ -328,7 +355,7 @@ def test_logs_without_checkpoints_are_loaded(directory: Directory) -> None:
     shutil.rmtree(directory.path / "t-0")
 
 
-def test_partition_state(tmp_path: Path) -> None:
+def test_the_partition_state_file_is_replaced_atomically_and_validated(tmp_path: Path) -> None:
     assert read_state(tmp_path) is None
     write_state(tmp_path, {"leader": 1, "isr": [1, 2]})
     write_state(tmp_path, {"leader": 2, "isr": [2]})

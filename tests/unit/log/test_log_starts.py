@@ -1,4 +1,5 @@
-"""Log starts are recorded before a file is removed: an unexplained start is a failure."""
+"""Log starts are recorded before a file is deleted: a missing first segment without a record is a
+failure of the replica."""
 
 import asyncio
 import contextlib
@@ -50,10 +51,10 @@ def _loaded(directory: Path) -> LogStarts:
 
 @pytest.mark.parametrize("failing", [1, 2], ids=["its first write", "its second write"])
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
-def test_a_journal_that_could_not_be_restarted_loses_no_later_record(
+def test_a_failed_journal_restart_loses_no_later_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, call: str
 ) -> None:
-    """A write that failed may have reached the disk, or reach it yet."""
+    """A failed write may have reached the disk, or may reach it later."""
     starts = _loaded(tmp_path)
     starts.compact()
     starts.record({A: Starts(5, 5)})
@@ -61,6 +62,7 @@ def test_a_journal_that_could_not_be_restarted_loses_no_later_record(
 
     def fail(descriptor: int, *rest: Any) -> Any:
         nonlocal count
+        # Count only calls on the journal: the checkpoints are written through the same functions.
         count += os.path.samestat(os.fstat(descriptor), journal.stat())
         if count == failing:
             count += 1
@@ -71,16 +73,20 @@ def test_a_journal_that_could_not_be_restarted_loses_no_later_record(
         patch.setattr(os, call, fail)
         with pytest.raises(StorageError):
             starts.compact()
+    # The checkpoints are written, the journal may be in either state: both give the recorded
+    # start.
     assert _loaded(tmp_path).of(A) == Starts(5, 5)
+    # Later records must be readable behind whatever the failed write left.
     starts.record({B: Starts(9, 9)})
     starts.record({A: Starts(7, 7)})
     assert _loaded(tmp_path).recorded == {A: Starts(7, 7), B: Starts(9, 9)}
 
 
-def test_former_lines_never_come_back_behind_a_torn_one(
+def test_a_torn_write_does_not_expose_former_journal_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All lines are equally long here, so a write without its end mark ends where one begins."""
+    """All lines are equally long here, so a write without its end mark ends where a former line
+    begins."""
     starts = _loaded(tmp_path)
     starts.compact()
     for n in (3, 4, 5):
@@ -89,6 +95,8 @@ def test_former_lines_never_come_back_behind_a_torn_one(
 
     def cut_off(length: int) -> Callable[..., int]:
         def write(descriptor: int, data: bytes, position: int) -> int:
+            # The one-byte write erases the first former line. It succeeds, so that the failure
+            # hits the write of the new line.
             if len(data) == 1:
                 return real(descriptor, data, position)
             real(descriptor, bytes(data)[:length], position)
@@ -100,46 +108,49 @@ def test_former_lines_never_come_back_behind_a_torn_one(
     with pytest.raises(StorageError):
         starts.compact()
     monkeypatch.setattr(os, "pwrite", real)
-    again = _loaded(tmp_path)
-    again.record({A: Starts(7, 7)})
+    restarted = _loaded(tmp_path)
+    restarted.record({A: Starts(7, 7)})
+    # The new line reaches the disk but not the mark behind it: a former line follows directly.
     line = len(f"a 0 7 7 {0:08x}\n")
     monkeypatch.setattr(os, "pwrite", cut_off(line))
     with pytest.raises(StorageError):
-        again.record({B: Starts(9, 9)})
+        restarted.record({B: Starts(9, 9)})
     monkeypatch.setattr(os, "pwrite", real)
     assert _loaded(tmp_path).of(A) == Starts(7, 7)
 
 
-def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
+def test_recorded_starts_are_read_after_a_restart(tmp_path: Path) -> None:
     starts = _loaded(tmp_path)
     assert starts.of(A) is None
     starts.record({A: Starts(3, 5)})
     starts.record({B: Starts(0, 9), A: Starts(4, 5)})
     assert _loaded(tmp_path).recorded == {A: Starts(4, 5), B: Starts(0, 9)}
     starts.compact(without={B})
-    again = _loaded(tmp_path)
-    assert again.of(A) == Starts(4, 5)
-    assert again.of(B) == Starts(0, 0)  # a log of which nothing was recorded begins as it was made
-    again.record({A: Starts(1, 2)})  # it may go back, too
+    reloaded = _loaded(tmp_path)
+    assert reloaded.of(A) == Starts(4, 5)
+    assert reloaded.of(B) == Starts(0, 0)  # a log without an entry starts at 0
+    reloaded.record({A: Starts(1, 2)})  # a restart below the tier lowers it
     assert _loaded(tmp_path).of(A) == Starts(1, 2)
 
 
 @pytest.mark.parametrize("cut", range(1, 18))
-def test_a_torn_line_is_passed_over(tmp_path: Path, cut: int) -> None:
+def test_a_torn_journal_line_is_ignored(tmp_path: Path, cut: int) -> None:
     starts = _loaded(tmp_path)
     starts.record({A: Starts(3, 5)})
     starts.record({B: Starts(0, 9)})
     journal = tmp_path / JOURNAL
+    # Cut 1 to 17 bytes, that is any part of the second line. The rest of the file is zeros, as
+    # reserved.
     data = journal.read_bytes().rstrip(b"\0")
     journal.write_bytes(data[:-cut] + bytes(4096))
-    again = _loaded(tmp_path)
-    assert again.recorded == {A: Starts(3, 5)}
-    again.record({B: Starts(1, 9)})
+    reloaded = _loaded(tmp_path)
+    assert reloaded.recorded == {A: Starts(3, 5)}
+    reloaded.record({B: Starts(1, 9)})
     assert _loaded(tmp_path).recorded == {A: Starts(3, 5), B: Starts(1, 9)}
 
 
-def test_lines_that_are_read_once_more_change_nothing(tmp_path: Path) -> None:
-    """A crash between the new checkpoints and the new journal."""
+def test_replaying_journal_lines_over_newer_checkpoints_changes_nothing(tmp_path: Path) -> None:
+    """The process dies between the write of the checkpoints and the restart of the journal."""
     starts = _loaded(tmp_path)
     starts.record({A: Starts(3, 5)})
     starts.record({A: Starts(2, 2)})
@@ -152,12 +163,13 @@ def test_lines_that_are_read_once_more_change_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", range(3))
 @pytest.mark.parametrize("syncs", [0, 1])
-def test_a_power_cut_while_the_journal_restarts(
+def test_a_power_failure_during_a_journal_restart_restores_no_former_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: int, page: int
 ) -> None:
-    """Only one page of the unsynced journal is on the disk: the old content of the others must not
-    be read over the newer checkpoints, although part of the journal is older than they are."""
+    """Only one page of the unsynced journal reaches the disk. The old content of the other pages
+    must not be replayed over the newer checkpoints."""
     starts = _loaded(tmp_path)
+    # 600 lines need more than two pages of 4 KiB, so that pages can be lost one by one.
     for number in range(600):
         starts.record({A: Starts(number, number)})
     journal, real = tmp_path / JOURNAL, os.fsync
@@ -169,11 +181,13 @@ def test_a_power_cut_while_the_journal_restarts(
         if Path(f"/proc/self/fd/{descriptor}").readlink() != journal:
             real(descriptor)
             return
+        # Fail the first or the second fsync of the journal. Before it, one page was written back
+        # and the others kept their last durable content.
         syncs -= 1
         if syncs < 0:
-            here = slice(4096 * page, 4096 * (page + 1))
+            page_bytes = slice(4096 * page, 4096 * (page + 1))
             torn = bytearray(durable)
-            torn[here] = journal.read_bytes()[here]
+            torn[page_bytes] = journal.read_bytes()[page_bytes]
             journal.write_bytes(torn)
             raise OSError(errno.EIO, "power cut")
         durable = journal.read_bytes()
@@ -185,6 +199,7 @@ def test_a_power_cut_while_the_journal_restarts(
 
 
 def test_a_full_journal_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # About 11 lines: 50 records restart the journal several times.
     monkeypatch.setattr(log_starts, "JOURNAL_BYTES", 200)
     starts = _loaded(tmp_path)
     for number in range(50):
@@ -193,18 +208,18 @@ def test_a_full_journal_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert _loaded(tmp_path).recorded == starts.recorded
 
 
-def test_a_raised_start_costs_the_same_however_many_logs_there_are(
+def test_recording_a_start_costs_one_short_write_for_any_number_of_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts, written, real = _loaded(tmp_path), [], os.pwrite
 
-    def watching(descriptor: int, data: Any, position: int) -> int:
+    def record_pwrite(descriptor: int, data: Any, position: int) -> int:
         written.append(len(data))
         return real(descriptor, data, position)
 
     starts.record({("t", number): Starts(0, 0) for number in range(1000)})
     starts.compact()
-    monkeypatch.setattr(os, "pwrite", watching)
+    monkeypatch.setattr(os, "pwrite", record_pwrite)
     monkeypatch.setattr(log_starts.OffsetCheckpoint, "save", _refuse)
     starts.record({("t", 7): Starts(5, 5)})
     assert len(written) == 1
@@ -237,7 +252,7 @@ def _remove_first(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_first_segment_that_is_missing_is_a_failure_of_the_replica(
+def test_a_missing_first_segment_fails_the_replica(
     start: Callable[[], LogManager], clean: bool
 ) -> None:
     manager = start()
@@ -246,6 +261,7 @@ def test_a_first_segment_that_is_missing_is_a_failure_of_the_replica(
     manager.checkpoint()
     if clean:
         assert asyncio.run(manager.close(5))
+    # Without the record, the log would open with a higher start and silently lose these offsets.
     _remove_first(log)
     manager = start()
     [failure] = manager.failures
@@ -254,23 +270,26 @@ def test_a_first_segment_that_is_missing_is_a_failure_of_the_replica(
     assert manager.previous_broker_epoch is None
     assert list(log.directory.glob("*.log"))
     assert manager.retry_opening("t", 0) is None
+    # Another start in between must not accept the loss.
     start()  # the recorded start remains
     assert len(start().failures) == 1
 
 
-def test_a_removed_directory_is_recreated_only_by_the_next_start(
+def test_a_removed_replica_directory_is_recreated_only_at_startup(
     start: Callable[[], LogManager],
 ) -> None:
-    """As the failure says: only while the broker is stopped."""
+    """The failure message says that the directory may only be removed while the broker is down."""
     manager = start()
     log = _filled(manager)
     manager.checkpoint()
     _remove_first(log)
     manager = start()
     assert "stop this broker" in manager.failures[0].reason
+    # An operator removes the directory of a running broker all the same.
     shutil.rmtree(log.directory)
     assert manager.retry_opening("t", 0) is None
     assert "restart the broker" in manager.failures[0].reason
+    # The shutdown is not clean, so the broker does not register as one that has all its records.
     assert not asyncio.run(manager.close(5))
     manager = start()
     assert not manager.failures
@@ -278,20 +297,23 @@ def test_a_removed_directory_is_recreated_only_by_the_next_start(
     assert manager.create(topic="t", topic_id=log.topic_id, partition=0, config=log.config)
 
 
-def test_a_directory_of_former_times_is_not_judged(start: Callable[[], LogManager]) -> None:
+def test_a_directory_without_recorded_local_starts_is_accepted(
+    start: Callable[[], LogManager],
+) -> None:
     manager = start()
     log = _filled(manager)
     manager.checkpoint()
+    # A version before these files left the directory: nothing says where its logs should begin.
     for name in (LOCAL_LOG_START_CHECKPOINT, JOURNAL):
         (manager.directory / name).unlink()
     _remove_first(log)
-    [again] = start().logs()
-    assert again.log_start_offset == 0 < again.local_log_start_offset
+    [reopened] = start().logs()
+    assert reopened.log_start_offset == 0 < reopened.local_log_start_offset
 
 
 @pytest.mark.parametrize("tiered", [None, TieredRetention(highest_remote_offset=29)])
 @pytest.mark.parametrize("crash_at", ["before", "within", "after"])
-def test_a_crash_around_retention_is_no_failure(
+def test_a_crash_during_retention_does_not_fail_the_replica(
     start: Callable[[], LogManager],
     monkeypatch: pytest.MonkeyPatch,
     tiered: TieredRetention | None,
@@ -304,6 +326,7 @@ def test_a_crash_around_retention_is_no_failure(
     if crash_at == "after":
         assert len(log.apply_retention(T0, tiered=tiered)) > 1
     else:
+        # The crash comes before the first segment is deleted, or after one of several.
         calls = 0 if crash_at == "before" else 1
         real = log.state.segments.take_oldest
 
@@ -317,15 +340,16 @@ def test_a_crash_around_retention_is_no_failure(
         monkeypatch.setattr(log.state.segments, "take_oldest", crashing)
         with pytest.raises(StorageError, match="crash"):
             log.apply_retention(T0, tiered=tiered)
+    # Clients may have seen this start, so it must survive.
     visible = log.log_start_offset
     manager = start()
     assert manager.failures == []
-    [again] = manager.logs()
-    assert again.log_start_offset == visible
-    assert again.log_start_offset <= again.local_log_start_offset
+    [reopened] = manager.logs()
+    assert reopened.log_start_offset == visible
+    assert reopened.log_start_offset <= reopened.local_log_start_offset
 
 
-def test_a_checkpoint_beside_retention_does_not_take_its_record_back(
+def test_a_concurrent_checkpoint_does_not_revert_the_starts_that_retention_recorded(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = start()
@@ -334,36 +358,38 @@ def test_a_checkpoint_beside_retention_does_not_take_its_record_back(
     real = LogStarts.record
     in_between: list[bool] = []
 
-    def watching(starts: LogStarts, changes: Any) -> None:
+    def record_with_race(starts: LogStarts, changes: Any) -> None:
         real(starts, changes)
         if not in_between:
             in_between.append(True)
             thread = threading.Thread(target=lambda: manager.record_log_starts([log]))
-            thread.start()  # it waits for this write, and writes after it
+            thread.start()  # it waits for the lock and records the starts of that moment
             others.append(thread)
 
     others: list[threading.Thread] = []
-    monkeypatch.setattr(LogStarts, "record", watching)
+    monkeypatch.setattr(LogStarts, "record", record_with_race)
+    # Retention stops between its record and the deletion.
     monkeypatch.setattr(log.state.segments, "take_oldest", _refuse)
     with pytest.raises(OSError, match="No space"):
         log.apply_retention(T0, tiered=None)
     for thread in others:
         thread.join()
+    # The second record must have the new start, although no file is deleted yet.
     assert in_between
     recorded = manager._checkpoints.starts.of(("t", 0))
     assert recorded == starts_of(log.state)
     assert recorded.log_start_offset > 0
 
 
-def test_a_checkpoint_forgets_nothing_that_was_recorded_beside_it(
+def test_a_checkpoint_keeps_starts_that_were_recorded_while_it_ran(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread makes a log and records its start after the checkpoint has listed the logs."""
+    """Another thread creates a log and records its start after the checkpoint listed the logs."""
     manager = start()
     _filled(manager)
     real = LogStarts.compact
 
-    def beside(starts: LogStarts, *args: Any, **kwargs: Any) -> None:
+    def compact_after_record(starts: LogStarts, *args: Any, **kwargs: Any) -> None:
         thread = threading.Thread(target=make_another)
         thread.start()
         thread.join()
@@ -376,23 +402,25 @@ def test_a_checkpoint_forgets_nothing_that_was_recorded_beside_it(
         )
         log.flush()
         log.advance_high_watermark(9)
+        # DeleteRecords at offset 7: it is acknowledged once the start is recorded.
         log.announce_log_start(7)
         manager.record_log_starts([log])
         assert log.adopt_checkpointed_log_start()
 
     with monkeypatch.context() as patch:
-        patch.setattr(LogStarts, "compact", beside)
+        patch.setattr(LogStarts, "compact", compact_after_record)
         manager.checkpoint()
-    again = start().get("u", 0)
-    assert again is not None
-    assert again.log_start_offset == 7
+    log_after_restart = start().get("u", 0)
+    assert log_after_restart is not None
+    assert log_after_restart.log_start_offset == 7
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_a_removed_log_records_nothing_for_the_next_one_of_its_name(
-    start: Callable[[], LogManager], ahead: bool
+@pytest.mark.parametrize("by_retention", [False, True])
+def test_a_deleted_log_records_no_start_for_its_successor(
+    start: Callable[[], LogManager], by_retention: bool
 ) -> None:
-    """Its checkpoint, or its retention, waited for the disk while it was removed and made again."""
+    """A checkpoint or retention of the former log waits for the disk while its topic is deleted and
+    created log_after_restart."""
     manager = start()
     former = _filled(manager)
     former.raise_log_start(20)
@@ -400,34 +428,34 @@ def test_a_removed_log_records_nothing_for_the_next_one_of_its_name(
     log = manager.create(topic="t", topic_id=uuid.UUID(int=8), partition=0, config=CONFIG)
     log.append_as_leader(build_batch([Record(b"k", b"v", (), T0)]), leader_epoch=0, now_ms=T0)
     log.flush()
-    if ahead:
+    # Retention records through the log that it works on, a checkpoint through the manager.
+    if by_retention:
         assert former.state.record_starts is not None
         with pytest.raises(StorageError, match="is deleted"):
             former.state.record_starts(Starts(20, 20))
     else:
         manager.record_log_starts([former])
-    [again] = start().logs()
-    assert (again.log_start_offset, again.next_offset) == (0, 1)
+    [log_after_restart] = start().logs()
+    assert (log_after_restart.log_start_offset, log_after_restart.next_offset) == (0, 1)
 
 
-def test_a_record_that_ends_late_takes_no_durable_start_back(
+def test_a_late_record_does_not_lower_the_durable_start(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log start was announced and waits for its record, while retention in another thread records
-    a later one first: a waiter for that one must not wait for the next checkpoint.
-    """
+    """An announced log start waits for its record while retention records a later one. A request
+    that waits for the later start must not wait for the next checkpoint."""
     manager = start()
     log = _filled(manager)
     log.announce_log_start(3)
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
     real = manager._checkpoints._shared_record
 
-    def overtaken() -> None:
+    def record_after_retention() -> None:
         monkeypatch.setattr(manager._checkpoints, "_shared_record", real)
         assert log.apply_retention(T0, tiered=None)
         real()
 
-    monkeypatch.setattr(manager._checkpoints, "_shared_record", overtaken)
+    monkeypatch.setattr(manager._checkpoints, "_shared_record", record_after_retention)
     manager.record_log_starts([log])
     log.adopt_checkpointed_log_start()
     assert log.durable_log_start_offset == log.log_start_offset > 3
@@ -443,7 +471,7 @@ def test_a_start_is_durable_only_when_it_is_recorded(start: Callable[[], LogMana
     assert log.durable_log_start_offset == 0
 
 
-def test_nothing_is_deleted_while_it_cannot_be_recorded(
+def test_retention_deletes_nothing_if_the_start_cannot_be_recorded(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = start()
@@ -457,7 +485,7 @@ def test_nothing_is_deleted_while_it_cannot_be_recorded(
     assert log.apply_retention(T0, tiered=None)
 
 
-def test_retention_makes_room_on_a_full_disk(
+def test_retention_works_on_a_full_disk(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = start()
@@ -466,6 +494,7 @@ def test_retention_makes_room_on_a_full_disk(
     log.raise_log_start(1)
     manager.checkpoint()
     log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=1100)
+    # No file can be written as a whole. The journal's space is reserved, so its line still fits.
     monkeypatch.setattr("tidemark_broker.log.checkpoint_file.write_whole", _refuse)
     size = (manager.directory / JOURNAL).stat().st_size
     assert log.apply_retention(T0, tiered=None)
@@ -473,7 +502,7 @@ def test_retention_makes_room_on_a_full_disk(
 
 
 @pytest.mark.parametrize("crash_at", ["replace_all", "snapshots.remove_all_but", None])
-def test_a_crash_while_a_log_starts_behind_the_tier_is_no_failure(
+def test_a_crash_while_a_log_restarts_beyond_the_tier_does_not_fail_the_replica(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch, crash_at: str | None
 ) -> None:
     manager = start()
@@ -484,6 +513,8 @@ def test_a_crash_while_a_log_starts_behind_the_tier_is_no_failure(
         raise StorageError("crash")
 
     if crash_at is not None:
+        # The crash comes before the old segments are replaced, or while old snapshots are
+        # removed.
         owner = log.state.segments.snapshots if "." in crash_at else log.state.segments
         monkeypatch.setattr(owner, crash_at.rpartition(".")[2], crash)
         with pytest.raises(StorageError, match="crash"):
@@ -492,14 +523,18 @@ def test_a_crash_while_a_log_starts_behind_the_tier_is_no_failure(
         log.truncate_fully_and_start_at(100, log_start_offset=10, epochs=())
     manager = start()
     assert manager.failures == []
-    [again] = manager.logs()
+    [log_after_restart] = manager.logs()
+    # After a crash in between the log still starts at 0, which the next attempt replaces.
     if crash_at is None:
-        assert (again.log_start_offset, again.local_log_start_offset) == (10, 100)
+        assert (log_after_restart.log_start_offset, log_after_restart.local_log_start_offset) == (
+            10,
+            100,
+        )
     else:
-        assert again.log_start_offset == 0
+        assert log_after_restart.log_start_offset == 0
 
 
-def test_a_first_segment_that_goes_while_the_broker_runs_is_noticed_when_it_is_opened_again(
+def test_a_first_segment_deleted_while_the_broker_runs_is_noticed_by_a_reopen(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = start()
@@ -509,6 +544,7 @@ def test_a_first_segment_that_goes_while_the_broker_runs_is_noticed_when_it_is_o
     log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
     with pytest.raises(StorageError):
         log.flush()
+    # The failed fsync has closed the log. Its first segment disappears before the reopen.
     backup = log.directory.with_name("backup")
     shutil.copytree(log.directory, backup)
     _remove_first(log)
@@ -516,12 +552,13 @@ def test_a_first_segment_that_goes_while_the_broker_runs_is_noticed_when_it_is_o
         log.reopen()
     with pytest.raises(StorageError):
         log.read(20, max_bytes=1, up_to_offset=30, min_one=True)
+    # An operator restores the file: the reopen finds every record.
     shutil.copytree(backup, log.directory, dirs_exist_ok=True)
     assert log.reopen()
     assert log.log_start_offset == 0
 
 
-def test_a_log_start_that_waits_is_recorded_alone(
+def test_an_awaited_log_start_is_recorded_without_a_checkpoint(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = start()
@@ -531,68 +568,76 @@ def test_a_log_start_that_waits_is_recorded_alone(
     monkeypatch.setattr("tidemark_broker.log.checkpoint_file.write_whole", _refuse)
     manager.record_log_starts([log])
     assert log.durable_log_start_offset == 7
-    [again] = start().logs()
-    assert again.log_start_offset == 7
+    [log_after_restart] = start().logs()
+    assert log_after_restart.log_start_offset == 7
 
 
 def test_a_log_start_is_recorded_only_when_the_records_below_are_durable(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut would leave a log that ends below its start, and so gives offsets out again."""
+    """Otherwise a power failure would leave a log that ends below its start and gives offsets out
+    log_after_restart."""
     synced: dict[Path, int] = {}
     real = flushing.sync_file
 
-    def noting(path: Path) -> None:
+    def record_sync(path: Path) -> None:
         real(path)
         synced[path] = path.stat().st_size
 
-    monkeypatch.setattr(flushing, "sync_file", noting)
+    monkeypatch.setattr(flushing, "sync_file", record_sync)
     manager = start()
     log = _filled(manager, 10)
+    # Offsets 10 to 29 are not flushed. The log start of 23 needs a sync of the records below it.
     _append(log, 20)
     log.announce_log_start(23)
     manager.record_log_starts([log])
     assert log.state.start_record.checkpointed == 23
-    for path in log.directory.glob("*.log"):  # the power goes
+    for path in log.directory.glob("*.log"):  # power failure: unsynced data is lost
         os.truncate(path, synced.get(path, 0))
-    [again] = start().logs()
-    assert (again.log_start_offset, again.segments()[0].base_offset) == (23, 0)
+    [log_after_restart] = start().logs()
+    assert (log_after_restart.log_start_offset, log_after_restart.segments()[0].base_offset) == (
+        23,
+        0,
+    )
 
 
-@pytest.mark.parametrize("is_there", [False, True])
-def test_the_name_of_the_journal_is_durable_before_it_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+@pytest.mark.parametrize("exists", [False, True])
+def test_the_journal_directory_entry_is_synced_before_the_first_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
 ) -> None:
-    """Sync also a journal that a former process had made: that process may not have synced it."""
-    if is_there:
+    """A journal that a former process created is synced too, because that process may not have done
+    it."""
+    if exists:
         (tmp_path / JOURNAL).write_bytes(bytes(64 * 1024))
     synced: list[set[str]] = []
     real = os.fsync
 
-    def noting(descriptor: int) -> None:
+    def record_fsync(descriptor: int) -> None:
         real(descriptor)
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             synced.append({path.name for path in tmp_path.iterdir()})
 
-    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(os, "fsync", record_fsync)
     starts = _loaded(tmp_path)
     starts.record({A: Starts(3, 5)})
     assert synced == [{JOURNAL}]
+    # Once per process is enough.
     starts.record({A: Starts(4, 5)})
     assert len(synced) == 1
 
 
-def test_the_journal_has_its_room_from_the_start(tmp_path: Path) -> None:
-    """A disk that gets full before the first start is raised must not stop retention."""
+def test_the_journal_reserves_its_blocks_at_startup(tmp_path: Path) -> None:
+    """A disk that fills up before the first start is raised must not stop retention."""
     _loaded(tmp_path)
     status = (tmp_path / JOURNAL).stat()
     assert status.st_size == log_starts.JOURNAL_BYTES <= 512 * status.st_blocks
 
 
-def test_a_line_that_failed_to_be_written_is_not_believed_later(
+def test_a_journal_line_whose_fsync_failed_is_overruled_by_the_next_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fsync failed, the line is there all the same; what is recorded next says as before."""
+    """The line may be on the disk although its fsync failed. The next record repeats the former
+    start."""
     starts = _loaded(tmp_path)
     starts.record({A: Starts(3, 5)})
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The file formats, byte for byte and there and back."""
+"""File formats of a log directory: exact bytes, and round trips."""
 
 import uuid
 
@@ -40,6 +40,7 @@ def test_offset_index_lookups_agree_with_a_scan(base: int, steps: list[tuple[int
         entries.append((offset, position))
     assert OffsetIndex.from_bytes(base, index.to_bytes()).to_bytes() == index.to_bytes()
     assert index.to_bytes(1) == index.to_bytes()[8:]
+    # Every entry's offset, its neighbours, and both ends of the index.
     for probe in {base, offset, offset + 1, *(o - 1 for o, _ in entries), *(o for o, _ in entries)}:
         expected = [p for o, p in entries if o <= probe]
         assert index.position_for(probe) == (expected[-1] if expected else 0)
@@ -52,24 +53,26 @@ def test_offset_index_bytes_are_big_endian() -> None:
     index = OffsetIndex(100)
     index.append(105, 4200)
     assert index.to_bytes().hex() == "00000005" + "00001068"
+    # Not a multiple of 8 bytes, negative numbers, and entries that fall.
     for broken in (b"\0" * 7, b"\xff" * 8, bytes.fromhex("0000000900000009" + "0000000100000001")):
         with pytest.raises(IndexFormatError):
             OffsetIndex.from_bytes(100, broken)
 
 
-def test_time_index() -> None:
+def test_time_index_keeps_only_rising_timestamps() -> None:
     index = TimeIndex(100)
     assert index.maybe_append(50, 101)
     assert not index.maybe_append(50, 102)
     assert not index.maybe_append(-1, 103)
     assert index.maybe_append(60, 105)
+    # Entries of 12 bytes: an INT64 timestamp, then an INT32 offset relative to the base.
     assert index.to_bytes().hex() == "000000000000003200000001000000000000003c00000005"
-    again = TimeIndex.from_bytes(100, index.to_bytes())
-    assert again.lookup(49) == TimeEntry(-1, 100)
-    assert again.lookup(59) == TimeEntry(50, 101)
-    assert again.lookup(60) == again.last() == TimeEntry(60, 105)
-    again.truncate_to(105)
-    assert again.last() == TimeEntry(50, 101)
+    reloaded = TimeIndex.from_bytes(100, index.to_bytes())
+    assert reloaded.lookup(49) == TimeEntry(-1, 100)
+    assert reloaded.lookup(59) == TimeEntry(50, 101)
+    assert reloaded.lookup(60) == reloaded.last() == TimeEntry(60, 105)
+    reloaded.truncate_to(105)
+    assert reloaded.last() == TimeEntry(50, 101)
     with pytest.raises(IndexFormatError):
         TimeIndex.from_bytes(100, index.to_bytes()[12:] + index.to_bytes()[:12])
 
@@ -82,7 +85,7 @@ def test_offset_checkpoints(offsets: dict[tuple[str, int], int]) -> None:
     assert read_offsets(write_offsets(offsets)) == offsets
 
 
-def test_checkpoint_text_is_kafkas() -> None:
+def test_checkpoint_text_equals_kafkas() -> None:
     assert write_offsets({("t", 1): 5, ("a", 0): 7}) == "0\n2\na 0 7\nt 1 5\n"
     assert read_offsets("") == {}
     epochs = LeaderEpochs((EpochEntry(0, 0), EpochEntry(3, 17)))
@@ -99,20 +102,21 @@ def test_torn_checkpoints_are_errors(text: str) -> None:
         read_offsets(text)
 
 
-def test_epochs_that_fall_are_an_error() -> None:
+def test_decreasing_epochs_in_a_checkpoint_are_an_error() -> None:
     with pytest.raises(CheckpointFormatError):
         read_epochs("0\n2\n1 0\n0 5\n")
 
 
 @given(st.uuids())
-def test_topic_ids(topic_id: uuid.UUID) -> None:
+def test_topic_ids_are_base64_and_round_trip(topic_id: uuid.UUID) -> None:
+    # URL-safe base64 of 16 bytes without padding, as Kafka's Uuid.toString.
     assert len(id_text(topic_id)) == 22
     assert parse_id(id_text(topic_id)) == topic_id
     assert read_partition_metadata(write_partition_metadata(topic_id)) == topic_id
 
 
 @pytest.mark.parametrize("text", ["", "version: 1\ntopic_id: x", "version: 0\ntopic_id: ???"])
-def test_broken_partition_metadata(text: str) -> None:
+def test_invalid_partition_metadata_is_an_error(text: str) -> None:
     with pytest.raises(CheckpointFormatError):
         read_partition_metadata(text)
 
@@ -137,20 +141,23 @@ _INT32 = st.integers(-(2**31), 2**31 - 1)
         max_size=4,
     )
 )
-def test_producer_snapshots(producers: list[ProducerEntry]) -> None:
+def test_producer_snapshots_round_trip_and_reject_damage(producers: list[ProducerEntry]) -> None:
     data = encode_snapshot(producers)
     assert decode_snapshot(data) == tuple(producers)
+    # Cut short, an unknown version, and a wrong checksum.
     for broken in (data[:-1], data[:5], b"\0\2" + data[2:], data[:6] + b"\1" + data[7:]):
         with pytest.raises(SnapshotFormatError):
             decode_snapshot(broken)
 
 
-def test_names() -> None:
+def test_file_and_directory_names() -> None:
     assert names.segment_file_name(42, ".log") == "00000000000000000042.log"
     assert names.parse_segment_file_name("00000000000000000042.timeindex") == (42, ".timeindex")
     assert names.parse_segment_file_name("00000000000000000042.log.deleted") is None
     assert names.parse_partition_directory("a-b-12") == ("a-b", 12)
     assert names.parse_partition_directory("plain") is None
+    # The name of a deleted directory is cut to NAME_MAX, as Kafka's LogManager does for topics of
+    # 249 characters.
     deleted = names.deleted_directory_name("t" * 249, 12, uuid.UUID(int=5))
     assert len(deleted) == 255
     assert names.is_deleted_directory(deleted)

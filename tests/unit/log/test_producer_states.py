@@ -1,4 +1,4 @@
-"""Which batch of a producer a log takes (Kafka's ProducerAppendInfo, rule by rule)."""
+"""Validation of producer batches, rule by rule as in Kafka's ProducerAppendInfo."""
 
 import tracemalloc
 from typing import Any
@@ -36,7 +36,7 @@ def check(states: ProducerStates, batch: ProducerBatch) -> Any:
     return states.check(batch, AppendOrigin.CLIENT, None)
 
 
-def having(*batches: ProducerBatch) -> ProducerStates:
+def states_after(*batches: ProducerBatch) -> ProducerStates:
     states = ProducerStates()
     for batch in batches:
         states.note(batch)
@@ -54,23 +54,27 @@ FIVE = [data(sequence, 10 * sequence) for sequence in range(5)]
         pytest.param(FIVE, 5, 0, None, id="the next one"),
         pytest.param(FIVE, 6, 0, errors.OutOfOrderSequence, id="a gap"),
         pytest.param(FIVE, 4, 0, "duplicate", id="the last one again"),
+        # Kafka caches the last five batches of a producer: a retry of one of them is answered, an
+        # older one is rejected.
         pytest.param(FIVE, 0, 0, "duplicate", id="the fifth last again"),
         pytest.param([*FIVE, data(5, 50)], 0, 0, errors.OutOfOrderSequence, id="the sixth last"),
         pytest.param(FIVE, 0, 1, None, id="a new epoch begins with 0"),
         pytest.param(FIVE, 5, 1, errors.OutOfOrderSequence, id="a new epoch with another"),
         pytest.param([data(0, 0, epoch=2)], 1, 1, errors.InvalidProducerEpoch, id="an old epoch"),
+        # Sequence numbers wrap from 2^31 - 1 to 0.
         pytest.param([data(INT32_MAX, 0)], 0, 0, None, id="numbers continue with 0"),
         pytest.param([data(INT32_MAX - 1, 0, count=3)], 1, 0, None, id="a batch over the end"),
         pytest.param([data(INT32_MAX, 0)], 1, 0, errors.OutOfOrderSequence, id="0 was left out"),
+        # A marker with a new epoch (fencing) restarts the sequence.
         pytest.param([end(0, epoch=3)], 0, 3, None, id="after a marker that raised the epoch"),
         pytest.param([end(0, epoch=3)], 4, 3, errors.OutOfOrderSequence, id="then only 0"),
         pytest.param([data(0, 0), end(1)], 1, 0, None, id="a marker leaves the numbers"),
     ],
 )
-def test_a_batch_is_taken_refused_or_known(
+def test_a_batch_is_accepted_rejected_or_a_duplicate(
     known: list[ProducerBatch], sequence: int, epoch: int, error: type[Exception] | str | None
 ) -> None:
-    states, batch = having(*known), data(sequence, 99, epoch=epoch)
+    states, batch = states_after(*known), data(sequence, 99, epoch=epoch)
     if isinstance(error, type):
         with pytest.raises(error):
             check(states, batch)
@@ -80,20 +84,22 @@ def test_a_batch_is_taken_refused_or_known(
 
 
 def test_a_duplicate_returns_the_offset_of_the_original() -> None:
-    states = having(data(0, 10, count=3), data(3, 20, count=2))
+    states = states_after(data(0, 10, count=3), data(3, 20, count=2))
     found = states.check(data(0, 99, count=3), AppendOrigin.CLIENT, None)
     assert found is not None
     assert (found.base_offset, found.last_offset) == (10, 12)
     with pytest.raises(errors.OutOfOrderSequence):
-        check(states, data(0, 99, count=2))  # other records than those
+        check(states, data(0, 99, count=2))  # same sequence, other record count
 
 
 @pytest.mark.parametrize(
+    # With transaction version 2 (KIP-890) the coordinator raises the epoch for each marker, so
+    # the same epoch is stale.
     ("epoch", "version", "refused"),
     [(2, 1, True), (3, 1, False), (4, 1, False), (2, 2, True), (3, 2, True), (4, 2, False)],
 )
-def test_a_marker_of_a_former_epoch_is_refused(epoch: int, version: int, refused: bool) -> None:
-    states = having(data(0, 0, epoch=3, transactional=True))
+def test_a_marker_of_a_former_epoch_is_rejected(epoch: int, version: int, refused: bool) -> None:
+    states = states_after(data(0, 0, epoch=3, transactional=True))
     if refused:
         with pytest.raises(errors.InvalidProducerEpoch):
             states.check_marker(end(1, epoch=epoch), version)
@@ -101,68 +107,74 @@ def test_a_marker_of_a_former_epoch_is_refused(epoch: int, version: int, refused
         states.check_marker(end(1, epoch=epoch), version)
 
 
-def test_a_marker_that_comes_again_does_no_harm() -> None:
-    states = having(data(0, 0, transactional=True), end(1, epoch=1))
+def test_a_repeated_marker_changes_nothing() -> None:
+    states = states_after(data(0, 0, transactional=True), end(1, epoch=1))
     states.check_marker(end(2, epoch=1), 2)
     assert states.note(end(2, epoch=1, commit=False)) is None
 
 
 def test_a_former_coordinator_is_fenced() -> None:
-    states = having(end(0, coordinator=5))
+    states = states_after(end(0, coordinator=5))
     states.check_marker(end(1, coordinator=5), 1)
     with pytest.raises(errors.TransactionCoordinatorFenced):
         states.check_marker(end(1, coordinator=4), 1)
 
 
 def test_a_transaction_is_unstable_until_its_marker_is_committed() -> None:
-    states = having(data(0, 10, transactional=True))
+    states = states_after(data(0, 10, transactional=True))
     assert states.first_unstable_offset == 10
     states.note(data(0, 11, producer=8, transactional=True))
     states.note(end(12, commit=True))
+    # The marker is at 12: it is committed once the high watermark is above it.
     states.on_high_watermark(12)
     assert states.first_unstable_offset == 10
     states.on_high_watermark(13)
     assert states.first_unstable_offset == 11
     aborted = states.note(end(13, commit=False, producer=8))
+    # Producer, first and last offset, and the last stable offset after the marker.
     assert aborted == AbortedTxn(8, 11, 13, 14)
     states.on_high_watermark(14)
     assert states.first_unstable_offset is None
 
 
 def test_an_aborted_transaction_has_the_last_stable_offset_at_its_end() -> None:
-    states = having(data(0, 10, transactional=True), data(0, 11, producer=8, transactional=True))
+    states = states_after(
+        data(0, 10, transactional=True), data(0, 11, producer=8, transactional=True)
+    )
     assert states.note(end(12, commit=False, producer=8)) == AbortedTxn(8, 11, 12, 10)
 
 
-def test_a_marker_without_records_ends_nothing() -> None:
+def test_a_marker_without_records_aborts_no_transaction() -> None:
     states = ProducerStates()
     assert states.note(end(5, commit=False)) is None
     assert states.first_unstable_offset is None
 
 
-def test_records_within_and_without_a_transaction_do_not_mix() -> None:
-    states = having(data(0, 0, transactional=True))
+def test_non_transactional_records_are_rejected_during_a_transaction() -> None:
+    states = states_after(data(0, 0, transactional=True))
     with pytest.raises(errors.InvalidTransactionState, match="open transaction"):
         check(states, data(1, 1))
     assert check(states, data(1, 1, transactional=True)) is None
 
 
-def test_a_transaction_begins_here_only_once_the_coordinator_knows_it() -> None:
+def test_a_transaction_begins_only_after_verification_with_the_coordinator() -> None:
     states, first = ProducerStates(), data(0, 0, transactional=True)
     with pytest.raises(errors.InvalidTransactionState):
         check(states, first)
+    # KIP-890: only the guard of this verification admits the first batch.
     guard = states.begin_verification(first, 0, supports_epoch_bump=False)
     assert guard is not None
     with pytest.raises(errors.InvalidTransactionState):
         states.check(first, AppendOrigin.CLIENT, VerificationGuard())
     assert states.check(first, AppendOrigin.CLIENT, guard) is None
     states.note(first)
+    # An ongoing transaction needs no further verification.
     assert states.begin_verification(
         data(1, 1, transactional=True), 0, supports_epoch_bump=False
     ) is None  # fmt: skip
 
 
-def test_a_marker_makes_an_answer_of_the_coordinator_void() -> None:
+def test_a_marker_voids_a_pending_verification() -> None:
     states, first = ProducerStates(), data(0, 0, transactional=True)
     guard = states.begin_verification(first, 0, supports_epoch_bump=False)
     states.note(end(0, commit=False))
@@ -170,7 +182,7 @@ def test_a_marker_makes_an_answer_of_the_coordinator_void() -> None:
         states.check(first, AppendOrigin.CLIENT, guard)
 
 
-def test_a_batch_waits_for_an_earlier_one_that_is_being_verified() -> None:
+def test_a_batch_is_rejected_while_an_earlier_one_is_being_verified() -> None:
     states = ProducerStates()
     states.begin_verification(data(0, 0, transactional=True), 0, supports_epoch_bump=False)
     second = data(1, 0, transactional=True)
@@ -179,7 +191,7 @@ def test_a_batch_waits_for_an_earlier_one_that_is_being_verified() -> None:
         states.check(second, AppendOrigin.CLIENT, guard)
 
 
-def test_a_transaction_of_version_2_begins_with_0() -> None:
+def test_a_transaction_of_version_2_begins_with_sequence_0() -> None:
     states, late = ProducerStates(), data(3, 0, transactional=True)
     guard = states.begin_verification(late, 0, supports_epoch_bump=True)
     with pytest.raises(errors.OutOfOrderSequence, match="version 2"):
@@ -187,26 +199,29 @@ def test_a_transaction_of_version_2_begins_with_0() -> None:
 
 
 def test_the_sequence_numbers_of_a_coordinator_are_not_checked() -> None:
-    states = having(data(0, 0))
+    states = states_after(data(0, 0))
     assert states.check(data(-1, 1), AppendOrigin.COORDINATOR, None) is None
 
 
 def test_idle_producers_expire_and_those_within_a_transaction_stay() -> None:
-    states = having(
+    states = states_after(
         data(0, 0, producer=1, at_ms=100),
         data(0, 1, producer=2, at_ms=50),
         data(0, 2, producer=3, at_ms=50, transactional=True),
     )
+    # The first check after a write only marks the producer. The second one may expire it.
     states.expire(150, 100)
     states.expire(150, 100)
     assert sorted(item.producer_id for item in states.active()) == [1, 3]
 
 
 def test_a_producer_of_old_records_is_not_idle() -> None:
-    """Its timestamps are another's. What is forgotten of it would be appended again."""
+    """A mirroring producer copies timestamps. If it were forgotten, its retries would be appended
+    again."""
     states, copied = ProducerStates(), [data(n, n, producer=1, at_ms=0) for n in range(4)]
     states.note(copied[0])
     for batch in copied[1:]:
+        # Each check sees a write since the one before.
         states.expire(1_000_000, 100)
         assert [item.producer_id for item in states.active()] == [1]
         states.note(batch)
@@ -215,8 +230,8 @@ def test_a_producer_of_old_records_is_not_idle() -> None:
     assert len(states) == 0
 
 
-def test_duplicates_of_idle_producers_are_known_however_many_producers_write() -> None:
-    """A fleet of devices: each of the last five batches of each may be sent again."""
+def test_duplicates_are_detected_for_any_number_of_producers() -> None:
+    """A fleet of devices may retry any of the last five batches of each device."""
     states, producers = ProducerStates(), range(12_000)
     for sequence in range(6):
         for number in producers:
@@ -228,11 +243,12 @@ def test_duplicates_of_idle_producers_are_known_however_many_producers_write() -
             assert found is not None
             assert found.base_offset == 12_000 * sequence + number
         with pytest.raises(errors.OutOfOrderSequence):
+            # Sequence 0 is the sixth last batch.
             check(states, data(0, 10**6, producer=number))
         assert check(states, data(6, 10**6, producer=number)) is None
 
 
-def test_idle_producer_takes_few_bytes() -> None:
+def test_an_idle_producer_takes_less_than_400_bytes() -> None:
     states, count = ProducerStates(), 5_000
     tracemalloc.start()
     try:
@@ -246,8 +262,9 @@ def test_idle_producer_takes_few_bytes() -> None:
     assert used / count < 400
 
 
-def test_idle_producer_keeps_its_open_transaction() -> None:
-    states = having(data(0, 0, transactional=True, epoch=3))
+def test_a_packed_producer_keeps_its_open_transaction() -> None:
+    states = states_after(data(0, 0, transactional=True, epoch=3))
+    # More than 128 live producers: the first one is packed.
     for number in range(1000, 1400):
         states.note(data(0, number, producer=number))
     assert states.has_ongoing_transaction(PID, 3)
@@ -258,7 +275,7 @@ def test_idle_producer_keeps_its_open_transaction() -> None:
         states.check_marker(end(2001, epoch=3, coordinator=4), 1)
 
 
-def test_producers_expire_whether_live_or_idle() -> None:
+def test_live_and_packed_producers_expire_alike() -> None:
     states, producers = ProducerStates(), range(1000)
     for number in producers:
         states.note(data(0, number, producer=number, at_ms=number))
@@ -269,11 +286,12 @@ def test_producers_expire_whether_live_or_idle() -> None:
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["live", "packed"])
 def test_a_clock_that_jumps_back_expires_no_producers(is_packed: bool) -> None:
-    """Its last batch may come again at any time: it was written a moment ago."""
-    states, day_ms, wrote_ms = having(data(0, 0, at_ms=10**12)), 86_400_000, 10**12
+    """Its last batch was written a moment before and may be retried."""
+    states, day_ms, wrote_ms = states_after(data(0, 0, at_ms=10**12)), 86_400_000, 10**12
     if is_packed:
         for producer in range(100, 100 + producer_states.LIVE_MAX):
             states.note(data(0, producer, producer=producer, at_ms=wrote_ms))
+    # Two days back, and forth again.
     for now_ms in (wrote_ms + 1, wrote_ms - 2 * day_ms, wrote_ms + 2, wrote_ms + 3):
         states.expire(now_ms, day_ms)
     assert PID in states
@@ -282,7 +300,7 @@ def test_a_clock_that_jumps_back_expires_no_producers(is_packed: bool) -> None:
     assert PID not in states
 
 
-def test_timestamp_of_the_future_does_not_keep_a_producer_for_ever() -> None:
+def test_a_future_timestamp_does_not_keep_a_producer_forever() -> None:
     states = ProducerStates()
     for number in range(300):
         states.note(data(0, number, producer=number, at_ms=2**62))
@@ -291,26 +309,29 @@ def test_timestamp_of_the_future_does_not_keep_a_producer_for_ever() -> None:
     assert len(states) == 0
 
 
-def test_new_producer_beyond_the_limit_is_refused_and_known_ones_continue() -> None:
+def test_new_producers_beyond_the_limit_are_rejected_and_known_ones_continue() -> None:
     limit = ProducerLimit(300)
     states, other = ProducerStates(limit), ProducerStates(limit)
     for number in range(300):
         states.note(data(0, number, producer=number))
-    new = data(0, 999, producer=1000)
+    new_batch = data(0, 999, producer=1000)
+    # The limit protects the broker's memory. Known producers can still write and retry.
     with pytest.raises(errors.TooManyProducers, match=r"producer 1000 .*limit is 300.*ids\.max"):
-        check(states, new)
+        check(states, new_batch)
     assert check(states, data(1, 999, producer=0)) is None
     assert check(states, data(0, 999, producer=0)) is not None
-    assert check(other, new) is None  # a partition with few producers still takes new ones
-    states.note(new)  # as a follower does: the leader has appended it
+    assert (
+        check(other, new_batch) is None
+    )  # a partition with few producers still takes new_batch ones
+    states.note(new_batch)  # as a follower does: the leader has appended it
     assert check(states, data(0, 1999, producer=1000)) is not None
     for _ in range(2):
         states.expire(10**9, 100)
     assert limit.count == 0
-    assert check(states, new) is None
+    assert check(states, new_batch) is None
 
 
-def test_a_snapshot_of_many_producers_contains_all() -> None:
+def test_a_snapshot_contains_live_and_packed_producers() -> None:
     before, count = ProducerStates(), 1000
     for sequence in range(2):
         for number in range(count):
@@ -325,23 +346,25 @@ def test_a_snapshot_of_many_producers_contains_all() -> None:
 def test_only_the_requested_producers_are_unpacked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The log is locked meanwhile, and a client can create 500,000 producers."""
+    """The log is locked during DescribeProducers and expiry, and a client can create 500,000
+    producers."""
     states = ProducerStates()
     for number in range(1000):
         states.note(data(0, number, producer=number, at_ms=number))
     unpacked: list[bytes] = []
     unpack = ProducerStateEntry.unpacked
 
-    def noted(packed: bytes) -> ProducerStateEntry:
+    def record_unpack(packed: bytes) -> ProducerStateEntry:
         unpacked.append(packed)
         return unpack(packed)
 
-    monkeypatch.setattr(ProducerStateEntry, "unpacked", noted)
-    for most in (0, 3, 500, 1000, 2000):
+    monkeypatch.setattr(ProducerStateEntry, "unpacked", record_unpack)
+    for limit in (0, 3, 500, 1000, 2000):
+        # DescribeProducers is bounded: it unpacks no more entries than it returns.
         unpacked.clear()
-        told = [item.producer_id for item in states.active(most)]
-        assert told == [*range(1000)][max(0, 1000 - most) :]
-        assert len(unpacked) <= most
+        listed_ids = [item.producer_id for item in states.active(limit)]
+        assert listed_ids == [*range(1000)][max(0, 1000 - limit) :]
+        assert len(unpacked) <= limit
     unpacked.clear()
     states.expire(10**9, 100)  # each has written since the last check
     assert (len(states) > 800, unpacked) == (True, [])
@@ -349,7 +372,7 @@ def test_only_the_requested_producers_are_unpacked(
     assert len(states) == 0
 
 
-def test_the_logs_of_a_broker_share_a_limit() -> None:
+def test_the_logs_of_a_broker_share_the_producer_limit() -> None:
     limit = ProducerLimit(10)
     first, second = ProducerStates(limit), ProducerStates(limit)
     for number in range(8):
@@ -360,10 +383,10 @@ def test_the_logs_of_a_broker_share_a_limit() -> None:
     assert limit.count == 8
 
 
-def test_the_logs_of_a_broker_share_a_limit_of_verifications(
+def test_the_logs_of_a_broker_share_the_verification_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client can request them at no cost, in as many partitions as there are."""
+    """A client can request verifications at no cost, in every partition."""
     monkeypatch.setattr(producer_states, "VERIFICATIONS_MAX", 50)
     limit = ProducerLimit()
     logs = [ProducerStates(limit) for _ in range(3)]
@@ -372,40 +395,43 @@ def test_the_logs_of_a_broker_share_a_limit_of_verifications(
         for states in logs:
             batch = data(0, number, producer=number, transactional=True)
             guards[states, number] = states.begin_verification(batch, 0, supports_epoch_bump=True)
+    # 50 in total are exceeded, so each log keeps only its latest ones.
     assert limit.verifications == 3 * 20
     for states in logs:
         last = data(0, 0, producer=199, transactional=True)
         assert states.check(last, AppendOrigin.CLIENT, guards[states, 199]) is None
         states.note(last)
+        # The oldest verification was dropped: its client is rejected and retries.
         lost = data(0, 0, producer=0, transactional=True)
         with pytest.raises(errors.InvalidTransactionState):
             states.check(lost, AppendOrigin.CLIENT, guards[states, 0])
         states.note(end(1, producer=198))
     assert limit.verifications == 3 * 18
+    # Each way to end a verification returns it to the shared limit.
     logs[0].expire(10, 10)
     logs[1].clear()
     logs[2].forget()
     assert limit.verifications == 0
 
 
-def test_a_snapshot_holds_what_kafka_keeps() -> None:
-    states = having(
+def test_a_snapshot_has_kafkas_fields() -> None:
+    states = states_after(
         data(0, 0, count=2, at_ms=5), data(2, 2, count=3, at_ms=6), end(5, coordinator=4),
         data(5, 6, transactional=True, at_ms=8), end(9, producer=8, epoch=2),
     )  # fmt: skip
-    [one, other] = decode_snapshot(states.snapshot())
-    assert one == (PID, 0, 5, 6, 0, 8, 4, 6)
-    assert other == (8, 2, -1, -1, 0, 0, 0, -1)
-    again = ProducerStates()
-    again.load([one, other])
-    assert list(again.active()) == list(states.active())
-    assert again.first_unstable_offset == 6
+    [first, second] = decode_snapshot(states.snapshot())
+    assert first == (PID, 0, 5, 6, 0, 8, 4, 6)
+    assert second == (8, 2, -1, -1, 0, 0, 0, -1)
+    restored = ProducerStates()
+    restored.load([first, second])
+    assert list(restored.active()) == list(states.active())
+    assert restored.first_unstable_offset == 6
 
 
 def test_a_snapshot_without_transactions_has_the_same_producers() -> None:
-    states = having(data(0, 3, transactional=True), data(0, 4, producer=8))
-    again = ProducerStates()
-    again.load(decode_snapshot(without_transactions(states.snapshot())))
-    assert [item.producer_id for item in again.active()] == [PID, 8]
-    assert again.first_unstable_offset is None
+    states = states_after(data(0, 3, transactional=True), data(0, 4, producer=8))
+    restored = ProducerStates()
+    restored.load(decode_snapshot(without_transactions(states.snapshot())))
+    assert [item.producer_id for item in restored.active()] == [PID, 8]
+    assert restored.first_unstable_offset is None
     assert states.first_unstable_offset == 3
