@@ -480,7 +480,7 @@ def test_records_lost_in_an_unclean_election_are_not_waited_for() -> None:
     assert end.reason == "PartitionsFailed"
 
 
-def test_a_paused_one_deletes_nothing() -> None:
+def test_paused_deletion_deletes_nothing() -> None:
     world = _world()
     for view in (_view(ALL_TO_HW), _frozen(world, _view(ALL_TO_HW))):
         paused = dataclasses.replace(view, paused=True)

@@ -14,8 +14,8 @@ from tidemark_operator.term.producer_ids import ProducerIdBlocks
 from tidemark_operator.topic_changes.changer import TopicChanger
 
 
-class Asked:
-    """A world with its requests; ``ends`` are why the term was ended."""
+class RequestBench:
+    """World with the operator's handler of broker requests; ``ends`` has ends of terms."""
 
     def __init__(self, world: ShellWorld) -> None:
         self.world = world
@@ -32,6 +32,7 @@ class Asked:
                 TopicChanger(self.world.services),
                 ProducerIdBlocks(self.world.services),
                 self,  # type: ignore[arg-type]
+                # Session timeout in seconds, the default of broker.session.timeout.ms.
                 9.0,
                 self.ends.append,
             )

@@ -40,9 +40,11 @@ PASSES = 20
 QUIET_PASSES = 2
 
 
-class Life:
-    """Counts calls; at the one of the given number the process ends: neither it nor any later one
-    ever returns."""
+class KillSwitch:
+    """Counter of calls that ends the process at call number ``ends_at``.
+
+    Neither that call nor any later one returns. With ``after``, that call still has its effect.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
@@ -62,13 +64,15 @@ class Life:
         if number == self.ends_at and self.after:
             await act()
         self.ended.set()
+        # A call of a dead process never returns. An exception would run handlers that a kill does
+        # not.
         return await asyncio.Future()
 
 
 class MortalApi(FakeKubeApi):
-    """Its calls are counted."""
+    """API whose calls are counted."""
 
-    def __init__(self, server: FakeApiServer, life: Life) -> None:
+    def __init__(self, server: FakeApiServer, life: KillSwitch) -> None:
         super().__init__(server)
         self.life = life
 
@@ -78,9 +82,9 @@ class MortalApi(FakeKubeApi):
 
 
 class MortalEngine(FakeEngine):
-    """Its questions are counted."""
+    """Engine whose requests to brokers are counted."""
 
-    def __init__(self, journal: list[str], life: Life) -> None:
+    def __init__(self, journal: list[str], life: KillSwitch) -> None:
         super().__init__(journal)
         self.life = life
 
@@ -92,7 +96,7 @@ class MortalEngine(FakeEngine):
 class MortalJobs(FakeJobs):
     """Jobs that are counted as calls and complete at once; their creator may end."""
 
-    def __init__(self, journal: list[str], life: Life) -> None:
+    def __init__(self, journal: list[str], life: KillSwitch) -> None:
         super().__init__(journal)
         self.life = life
 
@@ -136,10 +140,11 @@ class MortalWorld(ShellWorld):
         super().__init__()
         self.clock = clock
         self.server = server or self.server
-        self.life = Life()
+        self.life = KillSwitch()
         self.api = MortalApi(self.server, self.life)
         self.engine = MortalEngine(self.journal, self.life)
         self.jobs = MortalJobs(self.journal, self.life)
+        # Every broker succeeds at once: the only failure in these tests is the kill itself.
         self.engine.answers = {
             "disable_tiering": self._disabled,
             "empty_tier": lambda *_: TierDeletionAnswer(error_code=0),
@@ -160,18 +165,19 @@ class MortalWorld(ShellWorld):
             self.make_broker(node_id)
 
     def again(self) -> "MortalWorld":
-        """Another world that is where this one is now."""
+        """Return a copy of this world in its present state."""
+        # The API server's objects and the jobs survive a kill. The operator's memory does not.
         other = MortalWorld(self.clock, copy.deepcopy(self.server))
         other.busy = self.busy
         other.jobs.seen = dict(self.jobs.seen)
         return other
 
-    def _disabled(self, node_id: int, asked: Disablement) -> DisablementAnswer:
+    def _disabled(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
         state = self.services.state
-        rows = {part: state.row((asked.topic_id, part)) for part in asked.partitions}
+        rows = {part: state.row((disablement.topic_id, part)) for part in disablement.partitions}
         return DisablementAnswer(
             broker_epoch=state.brokers[node_id].broker_epoch,
-            tiered_epoch=asked.tiered_epoch,
+            tiered_epoch=disablement.tiered_epoch,
             replicas=tuple(
                 DisabledReplica(
                     partition=part,
@@ -191,22 +197,24 @@ class MortalWorld(ShellWorld):
 
         async def led() -> None:
             async with self.term():
+                # Brokers register with every new controller before the first reconcile.
                 for body in self.server.of_kind(BROKER):
                     await self.start_broker(int(body["spec"]["nodeId"]))
                 await self._passes()
 
         leading = asyncio.create_task(led())
         ended = asyncio.create_task(self.life.ended.wait())
+        # A killed life never finishes on its own: the first of "done" and "killed" ends it.
         await asyncio.wait({leading, ended}, return_when=asyncio.FIRST_COMPLETED)
         for task in (leading, ended):
             if task is leading and task.done():
+                # Raise the error of a life that failed rather than being killed.
                 task.result()
             task.cancel()
         await asyncio.gather(leading, ended, return_exceptions=True)
 
     async def _passes(self) -> None:
-        """Everything is looked at again and again, time passes, brokers hear what was decided and
-        followers catch up; until nothing happens any more."""
+        """Run rounds of reconciling, heartbeats and replication until two rounds change nothing."""
         services = self.services
         reconcilers: dict[Kind, Reconcile] = {
             CLUSTER: ClusterReconciler(services).reconcile,
@@ -218,27 +226,33 @@ class MortalWorld(ShellWorld):
         pacemaker = Pacemaker(services, self.questions, leads=lambda: True)
         quiet = 0
         for _ in range(PASSES):
+            # Reconcile every object as if the watch had just delivered it.
             before = self._happened()
             for kind, reconcile in reconcilers.items():
                 for body in self.server.of_kind(kind):
                     services.objects.put(body)
                     await reconcile(self.key(kind, body["metadata"]["name"]))
+            # Then the periodic work of the term, and the tasks that the reconcilers started.
             await pacemaker._turn(1)
             await self.quiet()
+            # Brokers acknowledge the decided states. A kill can also strike before an
+            # acknowledgement.
             for node_id in list(services.state.brokers):
-                await self.life.call(functools.partial(self._told, node_id))
+                await self.life.call(functools.partial(self._apply_snapshot, node_id))
             await self._catch_up()
+            # A minute exceeds every retry interval, so that no reconciler is still waiting next
+            # round.
             self.clock.minute_passes()
             quiet = quiet + 1 if self._happened() == before else 0
             if quiet == QUIET_PASSES:
                 return
-        raise AssertionError(f"there is no end of it after {PASSES} passes")
+        raise AssertionError(f"not settled after {PASSES} passes")
 
     def _happened(self) -> tuple[int, int]:
         """Return the number of writes and of requests."""
-        return self.server.version, len(self.engine.asked)
+        return self.server.version, len(self.engine.requests)
 
-    async def _told(self, node_id: int) -> None:
+    async def _apply_snapshot(self, node_id: int) -> None:
         """A broker applies the present snapshot."""
         services = self.services
         state = services.state

@@ -1,6 +1,6 @@
-"""One term of the operator's shell on a fake API server, with an engine that only takes notes.
+"""One term of the operator's shell on a fake API server, with an engine that only records calls.
 
-The take-over, the store, the line of decisions and the reconcilers are the real ones.
+The takeover, the store, the line of decisions and the reconcilers are the real ones.
 """
 
 import asyncio
@@ -73,18 +73,18 @@ UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
 
 
 class FakeEngine(OwnEngine):
-    """Engine that records pushes in ``journal`` and requests in ``asked``.
+    """Engine that records pushes in ``journal`` and requests in ``requests``.
 
     ``answers`` has the answers by method.
     """
 
     def __init__(self, journal: list[str]) -> None:
         self.journal = journal
-        self.asked: list[tuple[str, int, Any]] = []
+        self.requests: list[tuple[str, int, Any]] = []
         self.reachable: set[int] = set()
         self.answers: dict[str, Any] = {}
         #: The version of the users that every broker has acknowledged.
-        self.users_told = 0
+        self.users_acknowledged = 0
 
     def landing(self, state: ControllerState, write: SliceWrite) -> None:
         self.journal.append("slice landed")
@@ -102,13 +102,13 @@ class FakeEngine(OwnEngine):
         self.journal.append("users pushed")
 
     def users_behind(self, version: int) -> list[int]:
-        return sorted(node_id for node_id in self.reachable if self.users_told < version)
+        return sorted(node_id for node_id in self.reachable if self.users_acknowledged < version)
 
     def connected(self, node_id: int) -> bool:
         return node_id in self.reachable
 
     async def _answer(self, method: str, node_id: int, request: Any) -> Any:
-        self.asked.append((method, node_id, request))
+        self.requests.append((method, node_id, request))
         if node_id not in self.reachable or method not in self.answers:
             raise EngineUnavailable(f"broker {node_id} has no command connection")
         return self.answers[method](node_id, request)
@@ -148,11 +148,11 @@ class NoEvents:
 
 
 class FakeJobs:
-    """Jobs in a state that the test sets; ``asked`` has the requests."""
+    """Jobs in a state that the test sets; ``requests`` has the calls."""
 
     def __init__(self, journal: list[str]) -> None:
         self.in_pods = True
-        self.asked = journal
+        self.requests = journal
         self.seen: dict[tuple[str, int], JobSeen] = {}
         self.wanted: dict[str, JobWanted] = {}
         self.refuses = ""
@@ -161,32 +161,32 @@ class FakeJobs:
         return self.seen.get((run.key, run.number), ABSENT)
 
     async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
-        self.asked.append(f"start {run.job}")
+        self.requests.append(f"start {run.job}")
         if self.refuses:
             raise JobRefused(self.refuses)
         self.wanted[run.key] = wanted
         self.seen[run.key, run.number] = JobSeen(phase=JobPhase.STARTING)
 
     async def stop(self, run: ExportRunIdentity) -> None:
-        self.asked.append(f"stop {run.job}")
+        self.requests.append(f"stop {run.job}")
         self.seen[run.key, run.number] = JobSeen(phase=JobPhase.ENDING)
 
     async def forget(self, key: str) -> None:
-        self.asked.append(f"forget {key}")
+        self.requests.append(f"forget {key}")
 
     def end(self, key: str, number: int, report: JobReport | None = None, *, why: str = "") -> None:
-        """A job ends, well where it says so itself."""
+        """End a job; it succeeded only if its last report says so."""
         well = report is not None and report.phase in (ExportJobPhase.DONE, ExportJobPhase.STOPPED)
         self.seen[key, number] = JobSeen(phase=JobPhase.ENDED, report=report, why=why, well=well)
 
     def run(self, key: str, number: int, **figures: int) -> None:
-        """A job runs, and has said so."""
+        """Let a job run and report its progress."""
         report = JobReport(phase=ExportJobPhase.RUNNING, **figures)
         self.seen[key, number] = JobSeen(phase=JobPhase.RUNNING, report=report)
 
 
 class FakeListener:
-    """The control listener's sessions: what the term says to them."""
+    """Control listener that records what the term does to its sessions."""
 
     def __init__(self) -> None:
         self.closed: list[int] = []
@@ -214,7 +214,7 @@ class ShellWorld:
         self.jobs = FakeJobs(self.journal)
         self.listener = FakeListener()
         self.leads = True
-        #: Much is to be done: writes are worth waiting for.
+        #: Whether the committer holds decisions back to share their writes.
         self.busy = False
         self.now = utc_now
         self.services: ReconcilerServices
@@ -224,7 +224,7 @@ class ShellWorld:
     # ------------------------------------------------------------ objects
 
     def make(self, kind: Kind, name: str, spec: Json, **fields: Any) -> Json:
-        """A user creates an object."""
+        """Create an object as a user."""
         meta = {"name": name, **fields.pop("metadata", {})}
         body = self.server.create(
             "user", kind, NAMESPACE, {"metadata": meta, "spec": spec, **fields}
@@ -246,6 +246,7 @@ class ShellWorld:
         return self.make(USER, name, {"clusterRef": {"name": "main"}} | spec)
 
     def make_export(self, name: str = "x", *, topic: str = "t", **spec: Any) -> Json:
+        # An Export has either a schedule or a continuous job; admission rejects both and neither.
         when = {} if "schedule" in spec else {"continuous": {}}
         table = {"name": "db.t", "warehouse": "/lake", **spec.pop("table", {})}
         metadata = spec.pop("metadata", {})
@@ -262,14 +263,16 @@ class ShellWorld:
         self._watched(self.server.replace("user", kind, {**body, "metadata": meta}))
 
     def delete(self, kind: Kind, name: str) -> None:
-        """A user deletes an object; the watch brings it."""
+        """Delete an object as a user, and deliver the watch event."""
         body = self.server.delete("user", kind, name)
+        # An object without finalizers disappears at once. Otherwise the deletion is a modification.
         if self.server.find(kind, name) is None:
             self.services.objects.remove(body)
         else:
             self._watched(body)
 
     def _watched(self, body: Json) -> Json:
+        # Before the first term there is no cache: the takeover lists the object.
         if hasattr(self, "services"):
             self.services.objects.put(body)
         return body
@@ -292,7 +295,8 @@ class ShellWorld:
 
     @contextlib.asynccontextmanager
     async def term(self) -> AsyncIterator[Self]:
-        """Take over, and run the line of decisions."""
+        """Take over, and run the committer until the end of the context."""
+        # The takeover lists all objects and claims the slices under a new controller epoch.
         objects = ObjectCache()
         taken = await Takeover(
             api=self.api,  # type: ignore[arg-type]
@@ -305,7 +309,12 @@ class ShellWorld:
         client = ObjectClient(self.api, objects, metrics, Echoes(time.monotonic))  # type: ignore[arg-type]
         keeper: Any = SecretKeeper(self.api, NAMESPACE)  # type: ignore[arg-type]
         reports = FirstReports()
-        of_this = keeper, taken.cluster_key.name, taken.state.cluster.cluster_id, self.now
+        certificate_arguments = (
+            keeper,
+            taken.cluster_key.name,
+            taken.state.cluster.cluster_id,
+            self.now,
+        )
         self.services = ReconcilerServices(
             cluster_key=taken.cluster_key,
             state=taken.state,
@@ -318,18 +327,20 @@ class ShellWorld:
             background=BackgroundTasks(),
             events=self.events,  # type: ignore[arg-type]
             metrics=metrics,
-            certificates=Certificates(*of_this),
-            client_certificates=ClientCertificates(*of_this),
+            certificates=Certificates(*certificate_arguments),
+            client_certificates=ClientCertificates(*certificate_arguments),
             jobs=self.jobs,
             export_image="pipeline:1",
             first_reports=reports,
         )
+        # The same wiring as in a real term, without the workers: tests call the reconcilers.
         self.questions = LogQuestions(self.services)
         effects = CommitEffects(self.services, self.listener, self.questions)  # type: ignore[arg-type]
         self.reflector = Reflector(self.services, self.listener)
         objects.listener = self.reflector
         line = asyncio.create_task(self.services.committer.run(effects))
         self.reflector.catch_up()
+        # Tests assert on the journal from here on, without the writes of the takeover.
         self.journal.clear()
         try:
             yield self
@@ -348,6 +359,7 @@ class ShellWorld:
         state = self.services.state
         body = self.server.find(CLUSTER, "main")
         assert body is not None
+        # Register as the broker process does, and persist the registration.
         request = registration_request(
             node_id,
             incarnation=node_id if incarnation is None else incarnation,
@@ -360,6 +372,7 @@ class ShellWorld:
             )
         )
         assert response.error_code == 0
+        # The first heartbeat with the current controller epoch unfences the broker.
         beat = control.BrokerHeartbeatRequest(
             broker_id=node_id,
             broker_epoch=response.broker_epoch,
@@ -371,10 +384,11 @@ class ShellWorld:
             lambda draft: registration.heartbeat(draft, beat, session_timeout_ms=SESSION_MS)
         )
         self.engine.reachable.add(node_id)
+        # Writes of the registration are of no interest to most tests.
         self.journal.clear()
 
     def acknowledge(self, node_id: int) -> None:
-        """A broker applies a snapshot, and says so."""
+        """Let a broker acknowledge the full snapshot."""
         state = self.services.state
         answer = control.PartitionStatesResponse(
             error_code=0, broker_epoch=state.brokers[node_id].broker_epoch, errors=()
@@ -382,11 +396,11 @@ class ShellWorld:
         state.take_states(node_id, snapshot.full(state), answer)
 
     async def quiet(self) -> None:
-        """Until nothing runs in the background."""
+        """Wait until no background task runs."""
         await asyncio.gather(*self.services.background._tasks.values())
 
     def known(self, kind: Kind, name: str) -> Json:
-        """The object as the store has it."""
+        """Return an object from the operator's cache."""
         body = self.services.objects.get(self.key(kind, name))
         assert body is not None
         assert key_of(body) == self.key(kind, name)

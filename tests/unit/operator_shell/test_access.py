@@ -1,4 +1,4 @@
-"""Several threads of one operator find their way to the API server at the same time."""
+"""Several threads of one operator load the API server's configuration at the same time."""
 
 import asyncio
 import base64
@@ -15,7 +15,7 @@ LARGE = 2_000  # bytes
 
 
 def kubeconfig(folder: Path, number: int) -> Path:
-    """A file with a certificate that no earlier one has, so that none was loaded before."""
+    """Write a kubeconfig whose certificate is new, so that no cache has it."""
     certificate = base64.b64encode(b"%d " % number + b"c" * LARGE).decode()
     path = folder / f"kubeconfig-{number}"
     cluster = {"server": "https://127.0.0.1:1", "certificate-authority-data": certificate}
@@ -34,10 +34,12 @@ def kubeconfig(folder: Path, number: int) -> Path:
     return path
 
 
-def test_a_certificate_is_complete_whichever_thread_requests_it_first(tmp_path: Path) -> None:
+def test_concurrent_threads_read_a_complete_certificate_file(tmp_path: Path) -> None:
     begin = threading.Barrier(THREADS)
 
     def size_of_certificate(path: Path) -> int:
+        # All threads start at one moment: the client library writes the certificate to a shared
+        # file.
         begin.wait(10)
         found = asyncio.run(KubernetesAccess(path).configuration())
         return Path(str(found.ssl_ca_cert)).stat().st_size
@@ -46,4 +48,5 @@ def test_a_certificate_is_complete_whichever_thread_requests_it_first(tmp_path: 
         for number in range(ROUNDS):
             path = kubeconfig(tmp_path, number)
             sizes = set(pool.map(size_of_certificate, [path] * THREADS))
+            # A truncated file would have another size in at least one thread.
             assert sizes == {len(b"%d " % number) + LARGE}

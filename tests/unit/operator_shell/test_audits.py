@@ -23,7 +23,7 @@ T = ShellWorld.key(TOPIC, "t")
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ShellWorld]:
-    """A tiered topic that is served, and one that never was tiered."""
+    """World with a served tiered topic, and a topic that never was tiered."""
     made = ShellWorld()
     made.make_cluster(
         {TIERING_SYSTEM: "true"}, remoteStorage={"filesystem": {"path": str(tmp_path)}}
@@ -56,8 +56,8 @@ def audited(world: ShellWorld, kind: FindingKind | None = None, *, age_ms: int =
     )
 
 
-async def looked(world: ShellWorld) -> tuple[str, str, str]:
-    """The condition once the operator has looked, and has done what it was woken for."""
+async def read_audit(world: ShellWorld) -> tuple[str, str, str]:
+    """Read the audit record, reconcile the queued Topics and return the condition."""
     await AuditReader(world.services).look()
     queue = world.services.queue
     while queue.depth:
@@ -80,30 +80,35 @@ async def test_a_topic_shows_the_last_audits_findings_until_the_next_one(
 
     async def after(audit: TopicAudit) -> tuple[str, str, str]:
         write_record(store, [audit], whole=True)
-        return await looked(world)
+        return await read_audit(world)
 
+    # No audit has run yet: the condition names the command that starts one.
     await drained(world)
-    status, reason, message = await looked(world)
+    status, reason, message = await read_audit(world)
     assert (status, reason) == ("Unknown", "NotAudited")
     assert message.endswith("tidemark spark audit t")
 
+    # A missing segment is damage, and the message locates the lost offsets.
     status, reason, message = await after(audited(world, FindingKind.MISSING))
     assert (status, reason) == ("False", "DamageFound")
-    for told in ("3 Missing", "partition 0, offsets 10 to 19, data/t-", "before offset 20"):
-        assert told in message
+    for text in ("3 Missing", "partition 0, offsets 10 to 19, data/t-", "before offset 20"):
+        assert text in message
     (event,) = [item for item in world.events.emitted if item.reason == "DamageFound"]
     assert (event.key, event.message) == ("ns/t", message)
 
+    # An outdated audit is no longer proof of integrity, but damage stays damage.
     old = audited(world, FindingKind.DAMAGED, age_ms=2 * VALID_MS)
     assert (await after(old))[:2] == ("False", "DamageFound"), "it does not heal with time"
     assert (await after(audited(world, FindingKind.GAP)))[1] == "ManifestContradicts"
     assert world.events.reasons.count("DamageFound") == 1, "one event when it became False"
 
+    # A clean audit clears the condition, until it is older than its validity.
     status, reason, message = await after(audited(world))
     assert (status, reason) == ("True", "AuditPassed")
     assert "2 segments (5 bytes) of 1 partition are intact" in message
     assert (await after(audited(world, age_ms=VALID_MS + 1)))[:2] == ("Unknown", "AuditOutdated")
     assert (await after(audited(world, FindingKind.LINEAGE)))[0] == "False"
+    # Damage in the tier never affects Ready, and an untiered topic has no such condition.
     assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")
     assert not [
         item
@@ -112,23 +117,25 @@ async def test_a_topic_shows_the_last_audits_findings_until_the_next_one(
     ]
 
 
-async def test_equal_reports_are_written_once_and_the_store_is_queried_once_a_minute(
+async def test_equal_records_are_written_once_and_read_once_a_minute(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     await drained(world)
     write_record(DirectoryStore(tmp_path), [audited(world)], whole=True)
-    await looked(world)
+    await read_audit(world)
     world.journal.clear()
     reader = AuditReader(world.services)
     await reader.look()
+    # The second read found the same record: nothing is queued or written.
     assert (world.services.queue.depth, world.journal) == (0, [])
+    # A torn file within the same minute is not even read.
     (tmp_path / AUDIT_KEY).write_bytes(b"torn")
     await reader.look()
     assert world.services.state.cluster.audits is not None
     assert world.services.state.cluster.audits.problem == ""
 
 
-async def test_a_record_that_is_torn_takes_no_finding_back_and_vouches_for_nothing(
+async def test_unreadable_record_keeps_findings_and_proves_nothing(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     await drained(world)
@@ -138,21 +145,24 @@ async def test_a_record_that_is_torn_takes_no_finding_back_and_vouches_for_nothi
         (None, ("Unknown", "NotAudited")),
     ):
         write_record(store, [audited(world, kind)], whole=True)
-        await looked(world)
+        await read_audit(world)
+        # The exporter of the record was killed while it wrote: a prefix of the JSON remains.
         (tmp_path / AUDIT_KEY).write_bytes(b'{"formatVersion":1,"topics":')
-        assert (await looked(world))[:2] == expected
-    assert "is unreadable (it is no record of an audit)" in (await looked(world))[2]
+        assert (await read_audit(world))[:2] == expected
+    assert "is unreadable (it is no record of an audit)" in (await read_audit(world))[2]
 
 
-async def test_a_store_that_does_not_answer_and_another_controller_leave_it_as_it_was(
+async def test_finding_survives_unreadable_store_and_new_controller(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     await drained(world)
     write_record(DirectoryStore(tmp_path), [audited(world, FindingKind.DAMAGED)], whole=True)
-    before = await looked(world)
+    before = await read_audit(world)
+    # A directory in place of the record makes the read fail with an OSError.
     (tmp_path / AUDIT_KEY).unlink()
     (tmp_path / AUDIT_KEY).mkdir()
-    assert await looked(world) == before
+    assert await read_audit(world) == before
+    # A new controller has no audit in memory. It starts once with the store and once without.
     for store_is_there in (True, False):
         if not store_is_there:
             tmp_path.rename(tmp_path.with_name("elsewhere"))

@@ -1,4 +1,4 @@
-"""One Broker on a fake API server: its finalizer, its status, and when it may go."""
+"""One Broker on a fake API server: its finalizer, its status and its release."""
 
 import asyncio
 import dataclasses
@@ -32,7 +32,9 @@ def reconciler(world: ShellWorld) -> BrokerReconciler:
     return BrokerReconciler(world.services, world.reflector)
 
 
-async def test_a_broker_is_held_and_shown_and_then_left_alone(world: ShellWorld) -> None:
+async def test_reconcile_adds_finalizer_and_status_and_then_writes_nothing(
+    world: ShellWorld,
+) -> None:
     await world.start_broker(1)
     await reconciler(world).reconcile(ONE)
     assert world.known(BROKER, "broker-1")["metadata"]["finalizers"] == [BROKER_FINALIZER]
@@ -47,6 +49,7 @@ async def test_the_status_of_a_broker_is_updated_without_an_authority(
 ) -> None:
     """A broker that was fenced in the meantime must not stay Ready."""
     await world.services.certificates.authorities()
+    # The authority's Secret is emptied, so that no certificate can be issued.
     authority = world.server.find(SECRET, "main-ca")
     assert authority is not None
     world.server.replace("somebody", SECRET, {**authority, "data": {}})
@@ -56,6 +59,7 @@ async def test_the_status_of_a_broker_is_updated_without_an_authority(
 
 
 async def test_a_registration_is_in_the_status_before_it_counts(world: ShellWorld) -> None:
+    # The first write fails: registration must retry it before it answers the broker.
     world.api.fail("replace_status Broker", times=1)
     await world.start_broker(1)
     broker = world.services.state.brokers[1]
@@ -63,37 +67,40 @@ async def test_a_registration_is_in_the_status_before_it_counts(world: ShellWorl
     assert world.listener.states[1] is False
 
 
-async def test_a_watch_that_brings_a_registration_before_its_answer_takes_nothing_of_it_back(
+async def test_watch_event_ahead_of_registration_answer_keeps_the_new_epoch(
     world: ShellWorld,
 ) -> None:
-    """The former epoch was written over it, which the API server refuses: an error for each broker
-    that a roll restarted."""
+    """Otherwise every broker of a roll causes a refused write with its former epoch."""
     await world.start_broker(1, rack="a")
     await reconciler(world).reconcile(ONE)
     known = world.known(BROKER, "broker-1")
+    # The registration's own write, delivered by the watch before its response arrives.
     later = {"brokerEpoch": known["status"]["brokerEpoch"] + 1, "rack": "b"}
     body = {**known, "status": {**known["status"], **later}}
     world.services.objects.put(world.server.replace_status("op", BROKER, body))
+    # The health figures are missing as well, so that the status must change.
     world.services.state.health.pop(1, None)
     world.services.state.unreached = True  # there is something else to tell
     await reconciler(world).reconcile(ONE)
     assert world.condition(BROKER, "broker-1", "Ready")[1] == "BrokerUnreachable"
-    told = world.status(BROKER, "broker-1")
-    assert {name: told[name] for name in later} == later
+    current = world.status(BROKER, "broker-1")
+    assert {name: current[name] for name in later} == later
 
 
 async def test_a_reported_rack_outlives_the_brokers_session_and_the_controller(
     world: ShellWorld,
 ) -> None:
-    """A new controller knew of none before the broker came again, and put replicas together."""
+    """Without it a new controller would place replicas of a partition in one rack."""
     await world.start_broker(1, rack="a")
     assert world.status(BROKER, "broker-1")["rack"] == "a"
     async with world.term():
         assert world.services.state.brokers[1].rack == "a"
+        # The rack of the manifest precedes the rack that the broker reports.
         world.edit(BROKER, "broker-1", rack="b")
         assert world.services.state.brokers[1].rack == "b", "the manifest's goes before it"
         await world.start_broker(1, rack="c")
         assert world.services.state.brokers[1].rack == "b"
+        # Without a rack in the manifest, the broker's next registration decides.
         world.edit(BROKER, "broker-1", rack=None)
         await world.start_broker(1, incarnation=2)
         assert world.services.state.brokers[1].rack is None
@@ -107,6 +114,7 @@ async def test_the_second_of_two_objects_with_one_node_id_is_marked_and_takes_ov
     double = world.key(BROKER, "double")
     assert await reconciler(world).reconcile(double) == LOOK_AGAIN_S
     assert world.condition(BROKER, "double", "Ready")[:2] == ("False", "NodeIdTaken")
+    # The first object releases the node id, and the second takes it over.
     world.delete(BROKER, "broker-1")
     assert await reconciler(world).reconcile(double) == 0.0
     assert world.services.state.brokers[1].key == "ns/double"
@@ -116,6 +124,7 @@ async def test_a_broker_is_deleted_only_when_stopped_and_unneeded(
     world: ShellWorld,
 ) -> None:
     await world.start_broker(1)
+    # The broker is running and has the only replica: the deletion must wait.
     world.make_topic()
     await TopicReconciler(world.services).reconcile(world.key(TOPIC, "t"))
     await reconciler(world).reconcile(ONE)
@@ -137,7 +146,7 @@ async def test_a_stopped_broker_without_replicas_is_released(world: ShellWorld) 
 
 
 async def caught_up(world: ShellWorld) -> None:
-    """Every replica is in sync, and what follows from that is committed."""
+    """Commit that every replica is in sync, with the completed reassignments."""
 
     def all_in_sync(draft: Draft) -> None:
         for old in list(world.services.state.all_rows()):
@@ -148,12 +157,12 @@ async def caught_up(world: ShellWorld) -> None:
 
 
 async def turn(world: ShellWorld) -> None:
-    """A second of the term."""
+    """Run one second of the term's periodic work."""
     await Pacemaker(world.services, world.questions, leads=lambda: True)._turn(1)
 
 
 async def placed_on_one(world: ShellWorld) -> None:
-    """Two brokers, and a topic that is on the first alone."""
+    """Start two brokers, with a topic on the first alone."""
     await world.start_broker(1)
     world.make_topic()
     await TopicReconciler(world.services).reconcile(world.key(TOPIC, "t"))
@@ -168,6 +177,7 @@ async def test_a_drained_broker_reports_its_progress_and_stays(world: ShellWorld
     assert await reconciler(world).reconcile(ONE) == LOOK_AGAIN_S
     assert world.condition(BROKER, "broker-1", "Draining")[:2] == ("True", "MovingReplicas")
     assert world.status(BROKER, "broker-1")["drain"] == {"remaining": 1, "moving": 1, "stuck": 0}
+    # The replacement replica joins the ISR, which completes the move.
     await caught_up(world)
     assert await reconciler(world).reconcile(ONE) is None
     assert world.condition(BROKER, "broker-1", "Draining")[:2] == ("False", "Drained")
@@ -176,6 +186,7 @@ async def test_a_drained_broker_reports_its_progress_and_stays(world: ShellWorld
     world.journal.clear()
     await reconciler(world).reconcile(ONE)
     assert world.journal == [], "at rest nothing is written"
+    # A cancelled drain removes its condition and its progress.
     world.edit(BROKER, "broker-1", drain=False)
     await reconciler(world).reconcile(ONE)
     conditions = world.status(BROKER, "broker-1")["conditions"]
@@ -205,16 +216,18 @@ async def test_a_new_controller_continues_a_drain(world: ShellWorld) -> None:
     world.edit(BROKER, "broker-1", drain=True)
     for name in ("broker-1", "broker-2"):
         await reconciler(world).reconcile(world.key(BROKER, name))
+    # The second term has only what the first one wrote to the API server.
     async with world.term():
         await turn(world)
         (row,) = world.services.state.all_rows()
         assert row.adding == (2,)
 
 
-async def test_what_is_observed_of_a_broker_is_what_was_looked_at(world: ShellWorld) -> None:
-    """Also when its spec is edited before the status is written, and when it registers again."""
+async def test_observed_generation_is_the_reconciled_generation(world: ShellWorld) -> None:
+    """An edit before the status write, or a new registration, must not advance it."""
     await world.start_broker(1)
 
+    # Edit the spec between the reconciler's read and its status write.
     def edited(call: str) -> None:
         if call.startswith("apply Broker"):
             world.api.before = lambda _: None
@@ -224,6 +237,7 @@ async def test_what_is_observed_of_a_broker_is_what_was_looked_at(world: ShellWo
     await reconciler(world).reconcile(ONE)
     assert world.known(BROKER, "broker-1")["metadata"]["generation"] == 2
     assert world.status(BROKER, "broker-1")["observedGeneration"] == 1
+    # A registration writes the status too, without having seen the new spec.
     await world.start_broker(1, incarnation=77)
     assert world.status(BROKER, "broker-1")["observedGeneration"] == 1
     await reconciler(world).reconcile(ONE)
@@ -233,7 +247,8 @@ async def test_what_is_observed_of_a_broker_is_what_was_looked_at(world: ShellWo
 async def test_a_dead_broker_with_the_last_copy_is_deleted_once_given_up_by_name(
     world: ShellWorld,
 ) -> None:
-    """Literally what the messages say, one after the other, until the topic is served again."""
+    """Follow the instructions in the messages literally until the topic is served again."""
+    # The deleted broker had the only copy and is fenced: it cannot drain.
     await world.start_broker(1)
     world.make_topic()
     topics = TopicReconciler(world.services)
@@ -245,6 +260,7 @@ async def test_a_dead_broker_with_the_last_copy_is_deleted_once_given_up_by_name
     )
     await reconciler(world).reconcile(ONE)
     message = world.condition(BROKER, "broker-1", "Draining")[2]
+    # A wrong value of the annotation is refused, the offered one is accepted.
     named = message.rpartition(f"{ACCEPT_LOST_DIRECTORY}: ")[2]
     world.annotate(BROKER, "broker-1", **{ACCEPT_LOST_DIRECTORY: f"{named}0"})
     await reconciler(world).reconcile(ONE)
@@ -255,9 +271,10 @@ async def test_a_dead_broker_with_the_last_copy_is_deleted_once_given_up_by_name
     world.annotate(BROKER, "broker-1", **{ACCEPT_LOST_DIRECTORY: named})
     await reconciler(world).reconcile(ONE)
     assert world.server.find(BROKER, "broker-1") is None
-    (told,) = (event for event in world.events.emitted if event.reason == "BrokerRemoved")
-    assert "1 partition of topics t" in told.message
+    (removed,) = (event for event in world.events.emitted if event.reason == "BrokerRemoved")
+    assert "1 partition of topics t" in removed.message
 
+    # The topic's own condition then offers to continue on an empty copy.
     world.make_broker(2)
     await world.start_broker(2)
     await topics.reconcile(ShellWorld.key(TOPIC, "t"))
@@ -269,6 +286,7 @@ async def test_a_dead_broker_with_the_last_copy_is_deleted_once_given_up_by_name
     world.acknowledge(2)
     await topics.reconcile(ShellWorld.key(TOPIC, "t"))
     assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")
+    # The accepted loss stays documented in the status.
     (record,) = world.status(TOPIC, "t")["accepted"]
     assert record["value"] == offered
     assert "CopyAccepted" in world.events.reasons
@@ -277,7 +295,7 @@ async def test_a_dead_broker_with_the_last_copy_is_deleted_once_given_up_by_name
 async def test_a_stopped_broker_stays_if_the_other_copy_is_lost_before_its_removal_is_decided(
     world: ShellWorld,
 ) -> None:
-    """The facts behind a decision are as old as the queue of decisions is long."""
+    """The removal must check the ISR when it is decided, not when it is queued."""
     for node_id in (1, 2):
         if node_id == 2:
             world.make_broker(2)
@@ -287,7 +305,9 @@ async def test_a_stopped_broker_stays_if_the_other_copy_is_lost_before_its_remov
     await reconciler(world).reconcile(ONE)
     world.delete(BROKER, "broker-1")
     decide = world.services.committer.decide
+    # Broker 1 has stopped: its copy is out of the ISR, broker 2 has the other one.
     await decide(lambda draft: elections.fence(draft, [1], reason="no heartbeat"))
+    # Broker 2 fails while the removal of broker 1 is queued behind it.
     await asyncio.gather(
         decide(lambda draft: elections.fence(draft, [2], reason="no heartbeat")),
         reconciler(world).reconcile(ONE),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.operator_shell.broker_request_frames import Asked
+from tests.unit.operator_shell.broker_request_frames import RequestBench
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.wire import control
 from tidemark_operator.controller import snapshot
@@ -21,50 +21,52 @@ NOT_CONTROLLER = int(ErrorCode.not_controller)
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[Asked]:
+async def bench() -> AsyncIterator[RequestBench]:
     world = ShellWorld()
     world.make_cluster(UNDER_REPLICATED)
     world.make_broker(1)
     async with world.term():
-        made = Asked(world)
+        made = RequestBench(world)
         made.begin()
         yield made
 
 
 async def until(what: Callable[[], bool]) -> None:
-    """In a few turns of the loop."""
+    """Wait for a condition, for at most a second."""
     for _ in range(1000):
         if what():
             return
         await asyncio.sleep(0.001)
-    raise AssertionError("it does not come")
+    raise AssertionError("the condition was not met within a second")
 
 
-async def test_without_a_term_the_answer_is_not_controller(asked: Asked) -> None:
-    asked.requests.end()
+async def test_without_a_term_the_answer_is_not_controller(bench: RequestBench) -> None:
+    bench.requests.end()
     alter = control.AlterPartitionRequest(broker_id=1, broker_epoch=1, changes=())
-    assert (await asked.register()).error_code == NOT_CONTROLLER
-    assert (await asked.requests.alter_partition(alter)).error_code == NOT_CONTROLLER
-    assert (await asked.requests.broker_status(asked.report())).error_code == NOT_CONTROLLER
-    asked.requests.on_expired(1, 1)
-    asked.requests.on_beat(1, 1, Beat())
-    assert asked.world.journal == []
+    assert (await bench.register()).error_code == NOT_CONTROLLER
+    assert (await bench.requests.alter_partition(alter)).error_code == NOT_CONTROLLER
+    assert (await bench.requests.broker_status(bench.report())).error_code == NOT_CONTROLLER
+    # Expired sessions and heartbeats without a term are ignored as well.
+    bench.requests.on_expired(1, 1)
+    bench.requests.on_beat(1, 1, Beat())
+    assert bench.world.journal == []
 
 
-async def test_a_session_begins_once_the_registration_is_stored(asked: Asked) -> None:
-    response = await asked.register()
+async def test_a_session_begins_once_the_registration_is_stored(bench: RequestBench) -> None:
+    response = await bench.register()
     assert response.error_code == 0
-    assert asked.world.status(BROKER, "broker-1")["brokerEpoch"] == response.broker_epoch
-    assert asked.sessions == [1]
+    assert bench.world.status(BROKER, "broker-1")["brokerEpoch"] == response.broker_epoch
+    assert bench.sessions == [1]
 
 
-async def test_a_broker_that_knows_a_higher_epoch_ends_the_term(asked: Asked) -> None:
-    assert (await asked.register(highest_controller_epoch=50)).error_code == NOT_CONTROLLER
-    asked.requests.on_stale(1)
-    assert [type(end) for end in asked.ends] == [EpochTooLow, ControllerFenced]
+async def test_a_broker_that_knows_a_higher_epoch_ends_the_term(bench: RequestBench) -> None:
+    assert (await bench.register(highest_controller_epoch=50)).error_code == NOT_CONTROLLER
+    bench.requests.on_stale(1)
+    assert [type(end) for end in bench.ends] == [EpochTooLow, ControllerFenced]
 
 
 @pytest.mark.parametrize(
+    # A foreign cluster id, an unknown broker, and epochs that are too far ahead to be real.
     "changes",
     [
         {"cluster_id": "another", "highest_controller_epoch": 50},
@@ -74,23 +76,26 @@ async def test_a_broker_that_knows_a_higher_epoch_ends_the_term(asked: Asked) ->
     ],
     ids=str,
 )
-async def test_a_number_that_is_not_believed_ends_no_term(
-    asked: Asked, changes: dict[str, Any]
+async def test_implausible_controller_epoch_does_not_end_the_term(
+    bench: RequestBench, changes: dict[str, Any]
 ) -> None:
-    response = await asked.register(**changes)
+    response = await bench.register(**changes)
     assert response.error_code not in (0, NOT_CONTROLLER)
     assert response.error_message
-    assert asked.ends == []
+    assert bench.ends == []
 
 
-async def test_an_undecided_registration_is_to_be_retried(asked: Asked) -> None:
-    asked.world.api.fail("replace_status Broker", times=100)
-    assert (await asked.register()).error_code == NOT_CONTROLLER
-    assert asked.sessions == []
+async def test_an_undecided_registration_is_to_be_retried(bench: RequestBench) -> None:
+    # The status write fails for as long as the decision is retried.
+    bench.world.api.fail("replace_status Broker", times=100)
+    assert (await bench.register()).error_code == NOT_CONTROLLER
+    assert bench.sessions == []
 
 
-async def test_sessions_that_end_in_one_moment_are_fenced_in_one_commit(asked: Asked) -> None:
-    world = asked.world
+async def test_sessions_that_end_in_one_moment_are_fenced_in_one_commit(
+    bench: RequestBench,
+) -> None:
+    world = bench.world
     world.make_broker(2)
     for node_id in (1, 2):
         await world.start_broker(node_id)
@@ -98,37 +103,40 @@ async def test_sessions_that_end_in_one_moment_are_fenced_in_one_commit(asked: A
     committer = world.services.committer
     groups = committer.groups
     for node_id in (1, 2):
-        asked.requests.on_expired(node_id, brokers[node_id].broker_epoch)
-    asked.requests.on_expired(1, 1)
+        bench.requests.on_expired(node_id, brokers[node_id].broker_epoch)
+    # A session of an earlier epoch expires too, which must not count.
+    bench.requests.on_expired(1, 1)
     await until(lambda: committer.groups > groups)
     assert not brokers[1].live
     assert not brokers[2].live
+    # Both fencings share one write of the slices.
     assert committer.groups == groups + 1
 
 
-async def test_a_report_counts_under_the_current_registration_only(asked: Asked) -> None:
-    await asked.world.start_broker(1)
-    stale = asked.report(broker_epoch=0)
-    found = await asked.requests.broker_status(stale)
+async def test_a_report_counts_under_the_current_registration_only(bench: RequestBench) -> None:
+    await bench.world.start_broker(1)
+    stale = bench.report(broker_epoch=0)
+    found = await bench.requests.broker_status(stale)
     assert found.error_code == int(ErrorCode.stale_broker_epoch)
-    assert (await asked.requests.broker_status(asked.report())).error_code == 0
-    assert asked.world.services.state.health[1].log_bytes == 10
+    assert (await bench.requests.broker_status(bench.report())).error_code == 0
+    assert bench.world.services.state.health[1].log_bytes == 10
 
 
-async def test_an_error_is_shown_at_once_and_figures_later(asked: Asked) -> None:
-    queue = asked.world.services.queue
-    await asked.world.start_broker(1)
-    await asked.requests.broker_status(asked.report())
+async def test_an_error_is_shown_at_once_and_figures_later(bench: RequestBench) -> None:
+    queue = bench.world.services.queue
+    await bench.world.start_broker(1)
+    await bench.requests.broker_status(bench.report())
+    # The first report was news. From here on only figures change.
     queue._ready.clear()
-    key = asked.world.key(BROKER, "broker-1")
-    await asked.requests.broker_status(asked.report(log_bytes=20))
+    key = bench.world.key(BROKER, "broker-1")
+    await bench.requests.broker_status(bench.report(log_bytes=20))
     assert key not in queue._ready
-    await asked.requests.broker_status(asked.report(storage_error="the disk is full"))
-    assert {key, asked.world.services.cluster_key} <= set(queue._ready)
+    await bench.requests.broker_status(bench.report(storage_error="the disk is full"))
+    assert {key, bench.world.services.cluster_key} <= set(queue._ready)
 
 
-async def test_an_event_reports_once_that_a_replica_is_set_aside(asked: Asked) -> None:
-    world = asked.world
+async def test_an_event_reports_once_that_a_replica_is_set_aside(bench: RequestBench) -> None:
+    world = bench.world
     await world.start_broker(1)
     world.make_topic(replicas=1)
     await TopicReconciler(world.services).reconcile(world.key(TOPIC, "t"))
@@ -137,15 +145,15 @@ async def test_an_event_reports_once_that_a_replica_is_set_aside(asked: Asked) -
         topic_id=row.topic_id, partition=0, message="t-0.1f-stray: offsets 0 to 9 are missing"
     )
     for _ in range(2):
-        await asked.requests.broker_status(asked.report(set_aside=(replica,)))
+        await bench.requests.broker_status(bench.report(set_aside=(replica,)))
     (event,) = [item for item in world.events.emitted if item.reason == "ReplicaSetAside"]
     assert event.kind == "Topic"
     assert "broker 1 lacked records of partition 0" in event.message
     assert "offsets 0 to 9 are missing" in event.message
 
 
-async def test_a_replica_whose_storage_refuses_is_decided_on_at_once(asked: Asked) -> None:
-    world = asked.world
+async def test_leader_with_failed_storage_is_replaced_at_once(bench: RequestBench) -> None:
+    world = bench.world
     world.make_broker(2)
     for node_id in (1, 2):
         await world.start_broker(node_id)
@@ -153,41 +161,46 @@ async def test_a_replica_whose_storage_refuses_is_decided_on_at_once(asked: Aske
     await TopicReconciler(world.services).reconcile(world.key(TOPIC, "t"))
     state = world.services.state
     (row,) = state.all_rows()
+    # The leader reports that its log directory refuses writes for this partition.
     failed = control.TopicPartitions(topic_id=row.topic_id, partitions=(0,))
     broker = state.brokers[row.leader]
-    request = asked.report(
+    request = bench.report(
         broker_id=row.leader, broker_epoch=broker.broker_epoch, failed_replicas=(failed,)
     )
-    await asked.requests.broker_status(request)
+    await bench.requests.broker_status(request)
     await until(lambda: next(iter(state.all_rows())).leader not in (-1, row.leader))
 
 
-async def test_users_that_wait_are_looked_at_once_no_broker_is_behind(asked: Asked) -> None:
-    services = asked.world.services
+async def test_waiting_users_are_reconciled_once_all_brokers_acknowledged(
+    bench: RequestBench,
+) -> None:
+    services = bench.world.services
     behind = [1]
-    asked.requests._term.brokers.users_behind = lambda _: behind  # type: ignore[union-attr, method-assign]
+    bench.requests._term.brokers.users_behind = lambda _: behind  # type: ignore[union-attr, method-assign]
     while services.queue.depth:
         services.queue.done(await services.queue.get())
     services.state.users.wait("ns/alice")
-    asked.requests.on_users(2)
+    bench.requests.on_users(2)
     assert not services.queue.depth, "broker 1 has not acknowledged them"
     behind.clear()
-    asked.requests.on_users(1)
-    assert await services.queue.get() == asked.world.key(USER, "alice")
-    asked.requests.end()
-    asked.requests.on_users(1)
+    # The last broker acknowledges the version: the User can become Ready.
+    bench.requests.on_users(1)
+    assert await services.queue.get() == bench.world.key(USER, "alice")
+    bench.requests.end()
+    bench.requests.on_users(1)
 
 
-async def test_a_topic_is_looked_at_when_its_leader_has_acknowledged_and_when_it_does_not(
-    asked: Asked,
+async def test_topic_is_reconciled_on_acknowledgement_and_when_it_is_overdue(
+    bench: RequestBench,
 ) -> None:
-    world, services = asked.world, asked.world.services
+    world, services = bench.world, bench.world.services
     await world.start_broker(1)
     world.make_topic()
     key, reconciler = world.key(TOPIC, "t"), TopicReconciler(services)
     await reconciler.reconcile(key)
     assert world.condition(TOPIC, "t", "Ready")[:2] == ("False", "LeadersStarting")
     services.queue._ready.clear()
+    # Two ticks without an acknowledgement make the broker overdue.
     for _ in range(2):
         services.state.acknowledgements.tick(now_ms=0)
     await Pacemaker(services, world.questions, leads=lambda: True)._turn(2)
@@ -195,10 +208,11 @@ async def test_a_topic_is_looked_at_when_its_leader_has_acknowledged_and_when_it
     await reconciler.reconcile(key)
     assert "broker 1 did not" in world.condition(TOPIC, "t", "Ready")[2]
     services.queue._ready.clear()
+    # Once it acknowledges, the topic goes ahead of the routine work.
     answer = control.PartitionStatesResponse(
         error_code=0, broker_epoch=services.state.brokers[1].broker_epoch, errors=()
     )
-    asked.requests.on_states(1, snapshot.full(services.state), answer)
+    bench.requests.on_states(1, snapshot.full(services.state), answer)
     assert key in services.queue._ahead
     await reconciler.reconcile(key)
     assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")

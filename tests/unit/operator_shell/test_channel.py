@@ -14,8 +14,8 @@ from tidemark_operator.listener.channel import Channel, ChannelClosed
 REQUEST = user_states(authorize=False)
 
 
-class Wire:
-    """The far end: keeps what was written; ``answer`` sends the answer to one of it."""
+class RecordingWire:
+    """Far end that records the written frames; ``answer`` sends the response to one of them."""
 
     def __init__(self) -> None:
         self.reader = asyncio.StreamReader()
@@ -56,10 +56,11 @@ async def test_an_answer_finds_its_request_and_the_encoding_its_thread(
         return encode(*arguments)
 
     monkeypatch.setattr(framing, "encode_request", noted)
-    wire = Wire()
+    wire = RecordingWire()
     channel = Channel(1, 7, wire.reader, wire)  # type: ignore[arg-type]
     reading = asyncio.create_task(channel.run())
     small = asyncio.create_task(channel.call(REQUEST, UserStatesResponse, 5.0))
+    # Two requests are in flight, and their responses arrive in the other order.
     await wire.written(1)
     large = asyncio.create_task(channel.call_large(REQUEST, UserStatesResponse, 5.0))
     await wire.written(2)
@@ -67,6 +68,7 @@ async def test_an_answer_finds_its_request_and_the_encoding_its_thread(
     wire.answer(0, broker_epoch=11)
     assert (await small).broker_epoch == 11
     assert (await large).broker_epoch == 12
+    # Encoding the large request in a thread keeps the event loop responsive.
     assert [thread is threading.main_thread() for thread in threads] == [True, False]
     channel.close()
     with pytest.raises(ChannelClosed):

@@ -32,7 +32,7 @@ NOT_READY = {
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "complaint"),
     [
         (cluster(READY), ""),
         (cluster(READY, registered=4), ""),
@@ -44,33 +44,34 @@ NOT_READY = {
     ],
     ids=["ready", "more brokers", "fenced", "not ready", "changed since", "new", "without status"],
 )
-def test_a_cluster_is_ready_with_its_brokers_as_it_is_wanted_now(
-    body: dict[str, Any], told: str
+def test_cluster_is_ready_with_all_brokers_at_its_latest_generation(
+    body: dict[str, Any], complaint: str
 ) -> None:
-    assert check.cluster_complaint(body, 3) == told
+    assert check.cluster_complaint(body, 3) == complaint
 
 
 def test_failures_are_reported_for_each_check_within_one_time_limit() -> None:
-    looked: list[str] = []
+    attempts: list[str] = []
 
     def never(name: str) -> check.InstallationCheck:
-        return check.InstallationCheck(name, lambda: looked.append(name) or "no")  # type: ignore[func-returns-value]
+        return check.InstallationCheck(name, lambda: attempts.append(name) or "no")  # type: ignore[func-returns-value]
 
-    said: list[str] = []
-    held = check.run(
-        [never("one"), check.InstallationCheck("two", str), never("three")], 0.0, said.append
+    output: list[str] = []
+    # A time limit of zero still runs each check once, so that each failure is named.
+    passed = check.run(
+        [never("one"), check.InstallationCheck("two", str), never("three")], 0.0, output.append
     )
-    assert not held
-    assert said == ["FAILED: one: no", "ok: two", "FAILED: three: no"]
-    assert looked == ["one", "three"]
+    assert not passed
+    assert output == ["FAILED: one: no", "ok: two", "FAILED: three: no"]
+    assert attempts == ["one", "three"]
 
 
-def test_what_holds_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_that_passes_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "PAUSE_S", 0.001)
     answers = iter(["not yet", "not yet", ""])
-    said: list[str] = []
-    assert check.run([check.InstallationCheck("it", lambda: next(answers))], 60.0, said.append)
-    assert said == ["ok: it"]
+    output: list[str] = []
+    assert check.run([check.InstallationCheck("it", lambda: next(answers))], 60.0, output.append)
+    assert output == ["ok: it"]
 
 
 @pytest.mark.parametrize("text", ["TLS://b:9092", "PLAINTEXT://b", "b:9092"])

@@ -1,4 +1,4 @@
-"""The Cluster on a fake API server: its remote storage is recorded before a broker is given it."""
+"""The Cluster on a fake API server: its remote storage is persisted before a broker receives it."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ def folder(path: Path) -> dict[str, Any]:
     return {"filesystem": {"path": str(path)}}
 
 
-async def test_without_storage_a_status_is_written_once_and_nothing_is_looked_at_again(
+async def test_without_storage_the_status_is_written_once_without_a_recheck(
     world: ShellWorld,
 ) -> None:
     for _ in range(2):
@@ -49,15 +49,15 @@ async def test_an_accepted_store_is_recorded_before_brokers_receive_it(
 ) -> None:
     world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
     assert await ClusterReconciler(world.services).reconcile(MAIN) == STORAGE_CHECK_S
-    told = world.journal.index("published brokers")
-    assert world.journal[:told] == ["replace_status Cluster main"]
+    pushed = world.journal.index("published brokers")
+    assert world.journal[:pushed] == ["replace_status Cluster main"]
     assert world.status(CLUSTER, "main")["acceptedStorage"] == folder(tmp_path)
     assert world.services.state.cluster.remote_storage
     assert world.events.reasons == ["RemoteStorageAccepted"]
     assert await world.services.queue.get() in {MAIN, world.key(TOPIC, "t")}
 
 
-async def test_a_status_that_cannot_be_written_gives_no_broker_the_store(
+async def test_brokers_do_not_receive_a_store_whose_acceptance_is_not_persisted(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
@@ -76,6 +76,7 @@ async def test_another_store_under_the_same_path_is_unavailable_and_reported_onc
     world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
     reconciler = ClusterReconciler(world.services)
     await reconciler.reconcile(MAIN)
+    # Empty the folder: the store's identity is lost with its marker object.
     for path in sorted(tmp_path.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     for _ in range(2):
@@ -93,6 +94,7 @@ async def test_a_store_in_use_is_neither_moved_nor_removed(
     reconciler = ClusterReconciler(world.services)
     await reconciler.reconcile(MAIN)
     accepted = world.services.state.cluster.remote_storage
+    # A tiered topic pins the store, in the status that the next reconcile reads.
     status = {**world.status(CLUSTER, "main"), "tieredTopics": 1}
     await world.services.statuses.write(CLUSTER, MAIN, status)
     for spec, why in ((folder(tmp_path / "b"), "path changed"), (None, "was removed")):
@@ -113,9 +115,11 @@ async def test_credentials_are_read_from_the_secret_and_its_problems_are_reporte
     }
     world.edit(CLUSTER, "main", remoteStorage={"s3": s3})
     reconciler = ClusterReconciler(world.services)
+    # First the Secret is missing, then it has only one of the two keys.
     await reconciler.reconcile(MAIN)
     assert "Secret keys does not exist" in world.services.state.cluster.storage_problem
     data = {"accessKeyId": base64.b64encode(b"me").decode()}
+    # Without this annotation the operator may not read the Secret at all.
     meta = {"name": "keys", "annotations": {OFFERED_ANNOTATION: "Cluster"}}
     body = {"metadata": meta, "data": data}
     world.server.create("user", SECRET, NAMESPACE, body)
@@ -128,6 +132,7 @@ async def test_the_accepted_store_is_known_before_the_first_push_to_a_broker(
 ) -> None:
     world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
     await ClusterReconciler(world.services).reconcile(MAIN)
+    # A new term knows only the accepted storage of the status until it has checked it.
     async with world.term():
         assert not world.services.state.cluster.remote_storage
         await ClusterReconciler(world.services).check_first()
@@ -167,7 +172,8 @@ async def test_a_condition_reports_leftovers_of_a_sweep_until_they_are_deleted(
     world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
     reconciler, store = ClusterReconciler(world.services), DirectoryStore(tmp_path)
 
-    async def looked() -> list[str]:
+    async def swept_reasons() -> list[str]:
+        # Reset the interval of one minute, so that this pass reads the lease.
         reconciler._sweep_due_s = 0.0
         world.journal.clear()
         await reconciler.reconcile(MAIN)
@@ -178,22 +184,23 @@ async def test_a_condition_reports_leftovers_of_a_sweep_until_they_are_deleted(
         lease = SweepLease(store, "broker 1", lambda: 1_800_000_000_000).take()
         lease.end(done=True, left=left)
 
-    assert await looked() == []
+    assert await swept_reasons() == []
     swept(Left(orphans=2, size_bytes=70, unknown=1))
-    assert await looked() == ["OrphansLeft"]
+    assert await swept_reasons() == ["OrphansLeft"]
     message = world.condition(CLUSTER, "main", "TierSwept")[2]
     assert message.startswith(
         "2 objects (70 bytes) and 0 unfinished uploads are unreferenced; 1 obj"
     )
     swept(Left(orphans=2, size_bytes=70, unknown=1))
-    assert await looked() == ["OrphansLeft"]
+    assert await swept_reasons() == ["OrphansLeft"]
     assert world.journal == [], "the same is not written again"
+    # Within the minute the former result stays.
     swept(Left())
     await reconciler.reconcile(MAIN)
     assert world.condition(CLUSTER, "main", "TierSwept")[0] == "False", "once a minute"
-    assert await looked() == ["Swept"]
+    assert await swept_reasons() == ["Swept"]
     async with world.term():
-        assert await looked() == ["Swept"], "under every controller"
+        assert await swept_reasons() == ["Swept"], "under every controller"
 
 
 async def test_a_second_cluster_of_the_namespace_is_rejected(world: ShellWorld) -> None:
@@ -213,27 +220,30 @@ async def test_another_operators_status_of_its_objects_is_not_overwritten(
     if kind is TOPIC:
         world.make(TOPIC, "u", {"clusterRef": {"name": "second"}, "partitions": 1})
     name = "u" if kind is TOPIC else "second"
-    ours: Any = (TopicReconciler if kind is TOPIC else ClusterReconciler)(world.services)
-    await ours.reconcile(world.key(kind, name))
+    reconciler: Any = (TopicReconciler if kind is TOPIC else ClusterReconciler)(world.services)
+    await reconciler.reconcile(world.key(kind, name))
     body = world.known(kind, name)
-    told = body["status"]["conditions"]
-    theirs = {**body, "status": {"conditions": [{**told[0], "reason": "Serving"}]}}
-    world.services.objects.put(world.server.replace_status("theirs", kind, theirs))
-    await ours.reconcile(world.key(kind, name))
+    # The other operator writes its own status over the rejection.
+    conditions = body["status"]["conditions"]
+    foreign = {**body, "status": {"conditions": [{**conditions[0], "reason": "Serving"}]}}
+    world.services.objects.put(world.server.replace_status("foreign", kind, foreign))
+    await reconciler.reconcile(world.key(kind, name))
     assert world.condition(kind, name, "Ready")[1] == "Serving"
+    # Only a change of the spec makes the rejection news again.
     world.edit(CLUSTER, "second", config={"num.partitions": "3"})
     if kind is CLUSTER:
-        await ours.reconcile(world.key(kind, name))
+        await reconciler.reconcile(world.key(kind, name))
         assert world.condition(kind, name, "Ready")[1] == "SecondCluster", "it is another one now"
 
 
-async def test_what_is_observed_of_a_cluster_is_what_was_looked_at(
+async def test_observed_generation_of_a_cluster_is_the_reconciled_generation(
     world: ShellWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when its spec is edited while the store is looked at."""
+    """An edit during the check of the store must not advance it."""
     world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
     accept = remote_storage.accept
 
+    # The edit arrives between the read of the spec and the write of the status.
     async def edited(*args: Any) -> Any:
         monkeypatch.undo()
         world.edit(CLUSTER, "main", config={"min.insync.replicas": "2"})

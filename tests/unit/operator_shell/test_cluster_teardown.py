@@ -1,4 +1,4 @@
-"""The end of a Cluster on a fake API server: it waits for what needs it, and leaves nothing."""
+"""The end of a Cluster on a fake API server: it waits for its dependents and leaves no object."""
 
 import itertools
 
@@ -24,7 +24,7 @@ async def controlled() -> ShellWorld:
     return world
 
 
-async def buried(world: ShellWorld) -> bool:
+async def torn_down(world: ShellWorld) -> bool:
     return await bury(world.api, NAMESPACE, "main")  # type: ignore[arg-type]
 
 
@@ -34,10 +34,10 @@ def nothing_is_left(world: ShellWorld) -> bool:
 
 async def test_a_cluster_that_is_deleted_leaves_nothing() -> None:
     world = await controlled()
-    assert not await buried(world), "it is not being deleted"
+    assert not await torn_down(world), "it is not being deleted"
     world.server.delete("user", CLUSTER, "main")
     assert world.server.find(CLUSTER, "main"), "the finalizer holds it"
-    assert await buried(world)
+    assert await torn_down(world)
     assert nothing_is_left(world)
 
 
@@ -45,14 +45,16 @@ async def test_the_cluster_is_deleted_last() -> None:
     world = await controlled()
     world.server.delete("user", CLUSTER, "main")
     world.journal.clear()
-    await buried(world)
+    await torn_down(world)
+    # If the Cluster went first, an interrupted teardown would leave slices without an owner.
     slices = [n for n, call in enumerate(world.journal) if "PartitionSlice" in call]
     assert max(slices) < world.journal.index("apply Cluster main")
 
 
-async def test_it_waits_for_topics_and_brokers_and_names_them() -> None:
+async def test_teardown_waits_for_topics_and_brokers_and_names_them() -> None:
     world = await controlled()
     world.make_broker(1)
+    # Seven topics: two more than the message names.
     for number in range(7):
         world.make_topic(f"t{number}")
     async with world.term():
@@ -63,7 +65,7 @@ async def test_it_waits_for_topics_and_brokers_and_names_them() -> None:
         assert (status, reason) == ("False", "Deleting")
         assert "7 Topics (t0, t1, t2, t3, t4 and 2 more) and 1 Broker (broker-1)" in message
         assert world.condition(CLUSTER, "main", "Reconciling")[0] == "True"
-    assert not await buried(world)
+    assert not await torn_down(world)
     assert len(world.server.of_kind(PARTITION_SLICE)) == 64
 
 
@@ -75,6 +77,7 @@ async def test_the_last_deletion_wakes_the_cluster_and_ends_the_term() -> None:
         await topics.reconcile(world.key(TOPIC, "t"))
         world.delete(CLUSTER, "main")
         assert await clusters.reconcile(MAIN) is not None
+        # Drop the wake-ups so far, to observe the one of the last deletion.
         while world.services.queue.depth:
             world.services.queue.done(await world.services.queue.get())
         world.delete(TOPIC, "t")
@@ -83,28 +86,29 @@ async def test_the_last_deletion_wakes_the_cluster_and_ends_the_term() -> None:
         assert await world.services.queue.get() == MAIN
         with pytest.raises(TermEnded, match="no dependent object is left"):
             await clusters.reconcile(MAIN)
-    assert await buried(world)
+    assert await torn_down(world)
     assert nothing_is_left(world)
 
 
-async def test_what_was_made_a_moment_ago_counts() -> None:
+async def test_broker_created_after_the_deletion_blocks_the_teardown() -> None:
     world = await controlled()
     world.server.delete("user", CLUSTER, "main")
     world.make_broker(1)
-    assert not await buried(world)
+    assert not await torn_down(world)
     world.server.delete("user", BROKER, "broker-1")
-    assert await buried(world)
+    assert await torn_down(world)
 
 
-async def test_topics_of_another_cluster_do_not_hold_it() -> None:
+async def test_topics_of_another_cluster_do_not_block_the_teardown() -> None:
     world = await controlled()
     world.make_topic("theirs", clusterRef={"name": "other"})
     world.server.delete("user", CLUSTER, "main")
-    assert await buried(world)
+    assert await torn_down(world)
 
 
 async def test_slices_of_an_earlier_cluster_of_the_name_stay() -> None:
     world = await controlled()
+    # The earlier Cluster was removed without its finalizer, which leaves its slices.
     world.server._objects.pop(("Cluster", "main"))
     world.make_cluster()
     body = world.server.find(CLUSTER, "main")
@@ -112,7 +116,7 @@ async def test_slices_of_an_earlier_cluster_of_the_name_stay() -> None:
     meta = {**body["metadata"], "finalizers": ["example.com/other"]}
     world.server.replace("user", CLUSTER, {**body, "metadata": meta})
     world.server.delete("user", CLUSTER, "main")
-    assert await buried(world)
+    assert await torn_down(world)
     assert len(world.server.of_kind(PARTITION_SLICE)) == 64
 
 
@@ -120,15 +124,17 @@ async def test_slices_of_an_earlier_cluster_of_the_name_stay() -> None:
 async def test_the_next_operator_continues_an_interrupted_teardown(
     after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Four slices instead of 64 keep the number of kill points small.
     monkeypatch.setattr(takeover, "SLICES_DEFAULT", 4)
     for number in itertools.count():
         world = await controlled()
         world.server.delete("user", CLUSTER, "main")
         world.api.calls.clear()
+        # Kill at each call in turn, before it has its effect or after it.
         world.api.fail_at(number, ApiServerUnavailable(0, "killed"), after=after)
         killed = False
         try:
-            await buried(world)
+            await torn_down(world)
         except ApiServerUnavailable:
             killed = True
         world.api.revive()
@@ -136,5 +142,5 @@ async def test_the_next_operator_continues_an_interrupted_teardown(
             assert number > 4 * 3, "every call was the last one once"
             return
         if world.server.find(CLUSTER, "main") is not None:
-            assert await buried(world), f"killed at call {number}"
+            assert await torn_down(world), f"killed at call {number}"
         assert nothing_is_left(world), f"killed at call {number}"

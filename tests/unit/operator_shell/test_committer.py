@@ -1,4 +1,4 @@
-"""The line of decisions: one group, one write per slice, and no answer before it is stored."""
+"""Committer: concurrent decisions share one write per slice, and answers follow the write."""
 
 import asyncio
 import dataclasses
@@ -20,7 +20,7 @@ from tidemark_operator.slices.committer import CommitListener, Committed, Commit
 
 
 class Notes(CommitListener):
-    """Keeps what was committed; ``refuse`` registrations as often as it says."""
+    """Listener that records commits; each entry of ``refuse`` answers one registration."""
 
     def __init__(self, slices: Slices) -> None:
         self.slices = slices
@@ -43,7 +43,7 @@ class Notes(CommitListener):
 
 
 @dataclasses.dataclass
-class Line:
+class CommitterBench:
     slices: Slices
     committer: Committer
     notes: Notes
@@ -54,13 +54,13 @@ class Line:
 
 
 @pytest.fixture
-async def line() -> AsyncIterator[Line]:
+async def line() -> AsyncIterator[CommitterBench]:
     slices = Slices()
     await slices.begin()
     committer = Committer(slices.state, slices.store, busy=lambda: False, reports=FirstReports())
     notes = Notes(slices)
     running = asyncio.create_task(committer.run(notes))
-    yield Line(slices, committer, notes, running)
+    yield CommitterBench(slices, committer, notes, running)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -81,7 +81,8 @@ def fail(draft: Draft) -> None:
     raise KeyError("a decision that goes wrong half way")
 
 
-async def test_decisions_of_one_moment_share_their_writes(line: Line) -> None:
+async def test_decisions_of_one_moment_share_their_writes(line: CommitterBench) -> None:
+    # All decisions are queued before the committer runs: they form one group.
     found = await asyncio.gather(*(line.committer.decide(put(number)) for number in range(20)))
     assert found == list(range(20))
     assert line.writes() <= 2, "one for each slice"
@@ -89,7 +90,9 @@ async def test_decisions_of_one_moment_share_their_writes(line: Line) -> None:
     assert line.slices.rows == 20
 
 
-async def test_a_decision_that_raises_fails_alone_and_leaves_nothing_behind(line: Line) -> None:
+async def test_a_decision_that_raises_fails_alone_and_leaves_nothing_behind(
+    line: CommitterBench,
+) -> None:
     first, wrong, last = await asyncio.gather(
         line.committer.decide(put(1)),
         line.committer.decide(fail),
@@ -101,12 +104,13 @@ async def test_a_decision_that_raises_fails_alone_and_leaves_nothing_behind(line
     assert line.slices.rows == 2
 
 
-async def test_a_decision_that_changes_nothing_writes_nothing(line: Line) -> None:
+async def test_a_decision_that_changes_nothing_writes_nothing(line: CommitterBench) -> None:
     assert await line.committer.decide(lambda draft: len(draft.brokers)) == 0
     assert line.writes() == 0
 
 
-async def test_after_a_conflict_the_decision_is_taken_again_on_what_is_stored(line: Line) -> None:
+async def test_conflict_repeats_the_decision_on_the_stored_state(line: CommitterBench) -> None:
+    # The slice was modified by another writer, so the first write is rejected.
     line.slices.api.fail(WRITE, Conflict(409, "modified"))
     seen: list[int] = []
 
@@ -115,22 +119,25 @@ async def test_after_a_conflict_the_decision_is_taken_again_on_what_is_stored(li
         return put(1)(draft)
 
     assert await line.committer.decide(decide) == 1
+    # Only the second attempt emits its event.
     assert len(seen) == 2
     assert [event.reason for group in line.notes.groups for event in group.events] == ["Placed"]
 
 
-async def test_a_slice_that_others_keep_changing_is_given_up(line: Line) -> None:
+async def test_a_slice_that_others_keep_changing_is_given_up(line: CommitterBench) -> None:
     line.slices.api.fail(WRITE, Conflict(409, "modified"), times=module.RETAKEN_MAX)
     with pytest.raises(DecisionFailed):
         await line.committer.decide(put(1))
+    # The committer continues after it has given a decision up.
     assert await line.committer.decide(put(1)) == 1
 
 
-async def test_of_a_group_that_does_not_fit_only_what_does_not_fit_is_refused(
-    line: Line, monkeypatch: pytest.MonkeyPatch
+async def test_only_the_oversized_decision_of_a_group_is_refused(
+    line: CommitterBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = module.plan
 
+    # Any plan that contains partition 3 is too large for its slice.
     def plan(draft: Draft) -> object:
         if any(key[0] == row((1,), number=3).topic_id for key in draft.rows):
             raise SliceFull(0, 2**21)
@@ -143,7 +150,9 @@ async def test_of_a_group_that_does_not_fit_only_what_does_not_fit_is_refused(
     assert [type(item) for item in found] == [int, int, int, SliceFull, int, int]
 
 
-async def test_a_registration_counts_once_it_is_written_and_after_its_slices(line: Line) -> None:
+async def test_a_registration_counts_once_it_is_written_and_after_its_slices(
+    line: CommitterBench,
+) -> None:
     def register(draft: Draft) -> str:
         put(1)(draft)
         draft.put_broker(broker(1))
@@ -152,6 +161,7 @@ async def test_a_registration_counts_once_it_is_written_and_after_its_slices(lin
     def unavailable() -> bool:
         raise ApiServerUnavailable(0, "no answer")
 
+    # The registration's status write fails, then is refused, then succeeds.
     line.notes.refuse = [unavailable, lambda: False]
     assert await line.committer.decide(register) == "registered"
     assert line.notes.brokers == [1]
@@ -160,8 +170,9 @@ async def test_a_registration_counts_once_it_is_written_and_after_its_slices(lin
 
 
 async def test_the_end_of_the_term_reaches_present_and_later_waiters(
-    line: Line,
+    line: CommitterBench,
 ) -> None:
+    # Another controller claims the slices with a higher epoch.
     body = line.slices.server.of_kind(PARTITION_SLICE)
     for item in body:
         line.slices.server.replace("other", PARTITION_SLICE, {**item, "controllerEpoch": 8})
@@ -172,13 +183,14 @@ async def test_the_end_of_the_term_reaches_present_and_later_waiters(
     assert await line.committer.try_decide(put(1), "a placement") is None
 
 
-async def test_what_is_not_urgent_waits_for_company_while_there_is_much_to_do() -> None:
+async def test_non_urgent_decision_waits_for_others_while_busy() -> None:
     slices = Slices()
     await slices.begin()
     committer = Committer(slices.state, slices.store, busy=lambda: True, reports=FirstReports())
     notes = Notes(slices)
     running = asyncio.create_task(committer.run(notes))
     patient = asyncio.create_task(committer.decide(put(1), urgent=False))
+    # Busy: the committer holds the decision back, for another one to share its write.
     await asyncio.sleep(0.01)
     assert not patient.done()
     await committer.decide(put(2))
@@ -188,7 +200,10 @@ async def test_what_is_not_urgent_waits_for_company_while_there_is_much_to_do() 
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_it_waits_no_longer_than_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_non_urgent_decision_stops_waiting_when_no_other_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # No other decision arrives within this interval, so waiting on has no use.
     monkeypatch.setattr(module, "GROWS_WITHIN_S", 0.001)
     slices = Slices()
     await slices.begin()
@@ -201,11 +216,12 @@ async def test_it_waits_no_longer_than_others_come(monkeypatch: pytest.MonkeyPat
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_what_changes_nothing_is_known_at_once_and_what_does_is_not_taken(line: Line) -> None:
+async def test_glance_answers_reads_and_refuses_changes(line: CommitterBench) -> None:
     assert line.committer.glance(lambda draft: len(draft.rows) + 5) == 5
     assert line.committer.glance(put(1)) is None
     assert line.committer.glance(lambda draft: draft.emit(normal("Topic", "k", "R", "t"))) is None
     assert line.slices.rows == 0
+    # Without a running committer there is no authority to answer from memory.
     line.running.cancel()
     await asyncio.gather(line.running, return_exceptions=True)
     assert line.committer.glance(lambda _: 5) is None

@@ -59,9 +59,10 @@ def test_an_annotation_of_the_cluster_pauses_sweeping(
     assert found.config == {"tidemark.remote.sweep.enable": expected}
 
 
-def test_local_retention_is_compared_with_the_total_that_holds() -> None:
+def test_local_retention_is_compared_with_effective_total_retention() -> None:
     tiering = {"enabled": True, "localRetention": {"time": "2h"}}
     hour = {"log.retention.ms": "3600000"}
+    # Two hours locally exceed one hour in total.
     assert "local.retention.ms" in topic_info(body(tiering=tiering), hour).config_problem
     assert not topic_info(body(tiering=tiering), {}).config_problem
 
@@ -71,7 +72,8 @@ TIERED = {"enabled": True}
 
 
 def test_a_default_of_compaction_does_not_make_a_tiered_topic_a_compacted_one() -> None:
-    """Admission sees the Topic alone: the default reached the brokers."""
+    """Admission validates the Topic alone, without the cluster's defaults."""
+    # The topic is already tiered: turning to compact would make its remote records unreadable.
     status = {"tiering": {"state": "Enabled", "epoch": 0}}
     view = topic_info(body(tiering=TIERED, status=status), COMPACTING)
     assert (view.config["cleanup.policy"], view.tiering_spec.enabled) == ("delete", True)
@@ -80,13 +82,14 @@ def test_a_default_of_compaction_does_not_make_a_tiered_topic_a_compacted_one() 
 
 
 def test_a_topic_that_a_default_compacts_is_not_tiered() -> None:
-    """Its records would expire, which compaction was to keep."""
+    """With delete as its policy, records expire that compaction would retain."""
     emptied = {"tiering": {"state": "Disabled", "epoch": 1, "remoteSegments": 0}}
     for status in ({}, emptied):
         view = topic_info(body(tiering=TIERED, status=status), COMPACTING)
         assert (view.config["cleanup.policy"], view.tiering_spec.enabled) == ("compact", False)
         assert view.config["remote.storage.enable"] == "false"
         assert view.config_reason == "Compacted"
+    # Neither a topic without tiering nor one with its own policy has a problem.
     untiered = topic_info(body(status=emptied), COMPACTING)
     assert (untiered.config["cleanup.policy"], untiered.config_problem) == ("compact", "")
     own = topic_info(body(tiering=TIERED, config={"cleanup.policy": "delete"}), COMPACTING)
@@ -100,7 +103,7 @@ def test_a_topic_that_is_not_tiered_has_no_local_retention() -> None:
 
 
 def test_a_key_that_is_no_longer_admitted_blocks_no_other() -> None:
-    """An object may have it from before: the operator reads it, a broker passes it over."""
+    """Objects of earlier versions may contain such keys: brokers ignore them."""
     config = {"compression.type": "zstd", "no.such.key": "1", "retention.ms": "5"}
     found = topic_info(body(config=config), {"log.preallocate": "true"}).config
     assert LogConfig.of(effective({}, found)) == LogConfig(retention_ms=5)

@@ -25,7 +25,7 @@ from tidemark_operator.resources.names import TOPIC_FINALIZER
 from tidemark_operator.term.cluster_teardown import bury
 
 OTHERS = "backup.example/keep"
-HELD: Json = {"finalizers": [OTHERS]}
+FOREIGN_FINALIZER: Json = {"finalizers": [OTHERS]}
 CLUSTER_REF: Json = {"clusterRef": {"name": "main"}}
 
 
@@ -70,9 +70,10 @@ async def test_a_deleted_object_that_other_finalizers_hold_is_not_ready(
     world: ShellWorld, case: str
 ) -> None:
     kind, spec = SPECS[case]
-    world.make(kind, "x", spec, metadata=HELD)
+    world.make(kind, "x", spec, metadata=FOREIGN_FINALIZER)
     await reconcile(world, kind, "x")
     assert world.condition(kind, "x", "Ready")[1] != "Deleted"
+    # The operator releases its finalizer, but the foreign one keeps the object.
     world.delete(kind, "x")
     await reconcile(world, kind, "x")
     status, reason, message = world.condition(kind, "x", "Ready")
@@ -81,11 +82,13 @@ async def test_a_deleted_object_that_other_finalizers_hold_is_not_ready(
     assert ("orphaned" in message) == (case == "orphaned Topic")
     assert world.condition(kind, "x", "Reconciling")[0] == "False"
     assert world.condition(kind, "x", "Stalled")[0] == "False"
+    # Conditions of the running object, such as Draining, are removed.
     assert {item["type"] for item in world.status(kind, "x")["conditions"]} == {
         "Ready",
         "Reconciling",
         "Stalled",
     }
+    # At rest, the status of the deleted object is not written again.
     world.journal.clear()
     await reconcile(world, kind, "x")
     assert not [call for call in world.journal if call.startswith("replace_status")]
@@ -94,10 +97,11 @@ async def test_a_deleted_object_that_other_finalizers_hold_is_not_ready(
 async def test_an_operator_that_comes_after_the_release_reports_the_deletion() -> None:
     world = ShellWorld()
     world.make_cluster()
-    world.make(TOPIC, "x", TOPIC_SPEC, metadata=HELD)
+    world.make(TOPIC, "x", TOPIC_SPEC, metadata=FOREIGN_FINALIZER)
     async with world.term():
         await reconcile(world, TOPIC, "x")
         world.delete(TOPIC, "x")
+        # The first term ends after the release and before the final status.
         await world.services.client.release(TOPIC, world.known(TOPIC, "x"), TOPIC_FINALIZER)
     assert world.condition(TOPIC, "x", "Ready")[1] != "Deleted"
     async with world.term():
@@ -109,14 +113,15 @@ async def test_a_record_deletion_that_was_deleted_before_it_finished_has_not_suc
     world: ShellWorld,
 ) -> None:
     spec = {"topicRef": {"name": "t"}, "partitions": [{"partition": 0, "beforeOffset": 1}]}
-    world.make(RECORD_DELETION, "x", spec, metadata=HELD)
+    world.make(RECORD_DELETION, "x", spec, metadata=FOREIGN_FINALIZER)
+    # The deletion arrives before the first reconcile: no record was deleted.
     world.delete(RECORD_DELETION, "x")
     await reconcile(world, RECORD_DELETION, "x")
     assert world.condition(RECORD_DELETION, "x", "Succeeded")[:2] == ("False", "Abandoned")
 
 
 async def test_objects_of_another_cluster_are_left_to_its_operator(world: ShellWorld) -> None:
-    world.make(USER, "x", {"clusterRef": {"name": "other"}}, metadata=HELD)
+    world.make(USER, "x", {"clusterRef": {"name": "other"}}, metadata=FOREIGN_FINALIZER)
     world.delete(USER, "x")
     await reconcile(world, USER, "x")
     assert world.status(USER, "x").get("conditions", []) == []
@@ -124,7 +129,7 @@ async def test_objects_of_another_cluster_are_left_to_its_operator(world: ShellW
 
 async def test_a_cluster_that_others_hold_is_not_ready() -> None:
     world = ShellWorld()
-    world.make(CLUSTER, "main", {}, metadata=HELD)
+    world.make(CLUSTER, "main", {}, metadata=FOREIGN_FINALIZER)
     async with world.term():
         pass
     world.server.delete("user", CLUSTER, "main")

@@ -1,4 +1,4 @@
-"""The operator as the last line: what is protected and deleted all the same is served on."""
+"""Protected objects that are deleted nevertheless continue to be served."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -34,10 +34,11 @@ async def world() -> AsyncIterator[ShellWorld]:
         yield made
 
 
-async def test_a_protected_topic_is_served_on_until_the_annotation_is_removed(
+async def test_protected_topic_is_served_until_the_annotation_is_removed(
     world: ShellWorld,
 ) -> None:
     topics = TopicReconciler(world.services)
+    # The admission policy was not installed: the API server accepts the deletion.
     world.annotate(TOPIC, "t", **PROTECTED)
     world.delete(TOPIC, "t")
     world.acknowledge(1)
@@ -47,12 +48,14 @@ async def test_a_protected_topic_is_served_on_until_the_annotation_is_removed(
     assert (status, reason) == ("True", "DeletionProtected")
     assert "remove the annotation" in message
     assert world.events.reasons.count("DeletionProtected") == 1
+    # The topic still follows changes of its spec.
     world.edit(TOPIC, "t", partitions=2)
     await topics.reconcile(T)
     await topics.reconcile(T)
     assert world.status(TOPIC, "t")["partitionsPlaced"] == 2
     assert not world.services.state.tombstoned_ids()
 
+    # Without the annotation, the pending deletion takes effect.
     world.annotate(TOPIC, "t")
     await topics.reconcile(T)
     assert world.services.state.tombstoned_ids()
@@ -100,13 +103,14 @@ async def test_a_protected_cluster_continues_until_the_annotation_is_removed(
     await clusters.reconcile(key)
     assert world.condition(CLUSTER, "main", "Stalled")[:2] == ("True", "DeletionProtected")
     assert world.condition(CLUSTER, "main", "Ready")[0] == "True"
+    # The teardown does not start either.
     assert not await bury(world.api, NAMESPACE, "main")  # type: ignore[arg-type]
     world.annotate(CLUSTER, "main")
     await clusters.reconcile(key)
     assert world.condition(CLUSTER, "main", "Ready")[1] == "Deleting"
 
 
-async def test_it_holds_over_a_take_over(world: ShellWorld) -> None:
+async def test_protection_survives_a_takeover(world: ShellWorld) -> None:
     world.annotate(TOPIC, "t", **PROTECTED)
     world.delete(TOPIC, "t")
     async with world.term():

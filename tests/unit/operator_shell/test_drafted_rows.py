@@ -24,21 +24,23 @@ def world() -> World:
     return World(brokers=[broker(1), broker(2)], topics=[topic()], rows=[row((1, 2))])
 
 
-def test_a_refusal_that_shows_a_row_not_stored_yet_waits_for_that_row() -> None:
+def test_refusal_that_reads_an_uncommitted_row_depends_on_its_slice() -> None:
     state = world().state
     draft, home = TrackingDraft(state), state.slice_index(KEY)
     draft.begin()
     alter_partition(draft, proposal(0, (1,)))
     assert draft.touched == {home}
+    # The second decision of the group sees the partition epoch that the first one drafted.
     draft.begin()
     (result,) = alter_partition(draft, proposal(0, (1,))).results
     assert (result.partition_epoch, result.isr) == (1, (1,))
     assert draft.touched == {home}
 
 
-def test_a_refusal_that_shows_a_stored_row_waits_for_nothing() -> None:
+def test_refusal_that_reads_a_stored_row_depends_on_no_slice() -> None:
     draft = TrackingDraft(world().state)
     draft.begin()
     (result,) = alter_partition(draft, proposal(7, (1,))).results
+    # 95 is INVALID_UPDATE_VERSION.
     assert (result.error_code, result.partition_epoch, result.isr) == (95, 0, (1, 2))
     assert not draft.touched

@@ -1,4 +1,4 @@
-"""Events are written beside the work: none holds anybody up, and one that fails is dropped."""
+"""Events are written in the background: none delays a reconciler, and failed ones are dropped."""
 
 import asyncio
 import contextlib
@@ -18,8 +18,8 @@ from tidemark_operator.objects.store import ObjectCache
 PLACED = normal("Topic", "ns/t", "PartitionsPlaced", "3 partitions placed")
 
 
-class World:
-    """A Topic that is known, and a writer; ``written`` are the notes of the Events, in order."""
+class EventWorld:
+    """A cached Topic, and a writer of Events about it."""
 
     def __init__(self) -> None:
         self.server = FakeApiServer()
@@ -48,7 +48,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_an_event_names_its_object_and_its_reporter() -> None:
-    world = World()
+    world = EventWorld()
     async with world.writing():
         world.writer.emit(PLACED)
         await until(lambda: bool(world.events))
@@ -63,12 +63,13 @@ async def test_an_event_names_its_object_and_its_reporter() -> None:
 
 
 async def test_an_event_about_a_deleted_object_is_not_written() -> None:
-    world = World()
+    world = EventWorld()
     world.objects.remove(world.topic)
     async with world.writing():
         world.writer.emit(PLACED)
+        # A second event is written after it, which shows that the first one was skipped.
         world.objects.put(world.server.create("user", TOPIC, "ns", {"metadata": {"name": "u"}}))
-        world.writer.emit(normal("Topic", "ns/u", "Other", "told"))
+        world.writer.emit(normal("Topic", "ns/u", "Other", "a note"))
         await until(lambda: bool(world.events))
     assert [event["reason"] for event in world.events] == ["Other"]
 
@@ -76,12 +77,12 @@ async def test_an_event_about_a_deleted_object_is_not_written() -> None:
 async def test_one_that_cannot_be_written_is_dropped_and_the_next_is_written(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
+    world = EventWorld()
     world.api.fail("create Event")
     with caplog.at_level(logging.WARNING):
         async with world.writing():
             world.writer.emit(PLACED)
-            world.writer.emit(normal("Topic", "ns/t", "Other", "told"))
+            world.writer.emit(normal("Topic", "ns/t", "Other", "a note"))
             await until(lambda: bool(world.events))
     assert [event["reason"] for event in world.events] == ["Other"]
     assert "Event PartitionsPlaced was not written" in caplog.text
@@ -90,58 +91,61 @@ async def test_one_that_cannot_be_written_is_dropped_and_the_next_is_written(
 async def test_events_beyond_the_limit_of_the_queue_are_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # The writer is not running yet, so the third event exceeds the queue.
     monkeypatch.setattr(events_module, "LINE_MAX", 2)
-    world = World()
+    world = EventWorld()
     with caplog.at_level(logging.WARNING):
         for number in range(3):
-            world.writer.emit(normal("Topic", "ns/t", f"Reason{number}", "told"))
+            world.writer.emit(normal("Topic", "ns/t", f"Reason{number}", "a note"))
     assert "Event dropped, 2 are queued" in caplog.text
     async with world.writing():
         await until(lambda: len(world.events) == 2)
 
 
 async def test_a_long_message_is_cut_to_what_the_api_takes() -> None:
-    world = World()
+    world = EventWorld()
     async with world.writing():
         world.writer.emit(normal("Topic", "ns/t", "Long", "x" * 5000))
         await until(lambda: bool(world.events))
     assert len(world.events[0]["note"]) == events_module.NOTE_CHARS_MAX
 
 
-def test_of_the_same_event_at_most_one_in_a_few_seconds_and_the_rest_is_counted() -> None:
+def test_repeated_events_are_suppressed_and_counted() -> None:
     aggregator = Aggregator(quiet_s=5.0)
     assert aggregator.admit("u1", "BrokerFenced", 0.0) == 0
     assert aggregator.admit("u1", "BrokerFenced", 1.0) is None
     assert aggregator.admit("u1", "BrokerFenced", 2.0) is None
     assert aggregator.admit("u1", "BrokerReady", 2.0) == 0
     assert aggregator.admit("u2", "BrokerFenced", 2.0) == 0
+    # The next admitted event reports the two that were suppressed.
     assert aggregator.admit("u1", "BrokerFenced", 6.0) == 2
 
 
-def test_what_is_held_back_of_one_object_is_no_example() -> None:
+def test_suppressed_repetitions_do_not_use_up_the_examples() -> None:
     aggregator = Aggregator()
     for number in range(2 * events_module.EXAMPLES_MAX):
         aggregator.admit("u1", "TopicOnline", number / 1000, EventType.NORMAL)
     assert aggregator.admit("u2", "TopicOnline", 1.0, EventType.NORMAL) == 0
 
 
-def test_what_the_aggregator_remembers_is_bounded() -> None:
+def test_aggregator_memory_is_bounded() -> None:
     aggregator = Aggregator(quiet_s=5.0, remembered_max=2)
     for number in range(3):
         aggregator.admit(f"u{number}", "R", 0.0)
+    # The oldest entry was evicted, so its event counts as new.
     assert aggregator.admit("u0", "R", 0.1) == 0
 
 
 def test_successes_are_reported_by_example_and_failures_individually() -> None:
     aggregator, most = Aggregator(), events_module.EXAMPLES_MAX
 
-    def told(reason: str, at_s: float, type_: EventType) -> list[int]:
+    def admitted(reason: str, at_s: float, type_: EventType) -> list[int]:
         found = (aggregator.admit(f"u{i}-{at_s}", reason, at_s, type_) for i in range(1000))
-        return [held_back for held_back in found if held_back is not None]
+        return [suppressed for suppressed in found if suppressed is not None]
 
-    assert told("PartitionsPlaced", 0.0, EventType.NORMAL) == [0] * most
-    assert told("TopicDeleted", 0.0, EventType.NORMAL) == [0] * most, "of each reason"
+    assert admitted("PartitionsPlaced", 0.0, EventType.NORMAL) == [0] * most
+    assert admitted("TopicDeleted", 0.0, EventType.NORMAL) == [0] * most, "of each reason"
     second = int(events_module.EXAMPLES_PER_S)
-    assert told("PartitionsPlaced", 1.0, EventType.NORMAL) == [1000 - most] + [0] * (second - 1)
-    assert told("PartitionsOffline", 1.0, EventType.WARNING) == [0] * 1000
-    assert len(told("PartitionsPlaced", 1e6, EventType.NORMAL)) == most
+    assert admitted("PartitionsPlaced", 1.0, EventType.NORMAL) == [1000 - most] + [0] * (second - 1)
+    assert admitted("PartitionsOffline", 1.0, EventType.WARNING) == [0] * 1000
+    assert len(admitted("PartitionsPlaced", 1e6, EventType.NORMAL)) == most

@@ -1,5 +1,4 @@
-"""Exits that messages name, taken literally: the user does what the message says, and the state
-ends.
+"""Exits that messages name: the user follows the message literally, and the condition clears.
 
 ``tests/unit/repository/test_condition_exits.py`` maps each reason to the test of its exit.
 """
@@ -39,8 +38,9 @@ async def world() -> AsyncIterator[ShellWorld]:
 
 
 async def ready(world: ShellWorld, name: str = "t") -> tuple[str, str, str]:
-    """The Topic's Ready once it is reconciled."""
+    """Reconcile a Topic, with acknowledging brokers, and return its Ready condition."""
     key = ShellWorld.key(TOPIC, name)
+    # Three passes: placement, acknowledgement by the brokers, and the final status.
     for _ in range(3):
         await TopicReconciler(world.services).reconcile(key)
         for broker in world.services.state.live_brokers():
@@ -52,7 +52,7 @@ async def served(world: ShellWorld, name: str = "t") -> bool:
     return (await ready(world, name))[:2] == ("True", "Serving")
 
 
-async def test_brokers_are_started(world: ShellWorld) -> None:
+async def test_exit_of_brokers_missing_is_to_start_brokers(world: ShellWorld) -> None:
     world.make_topic(replicas=2)
     status, reason, message = await ready(world)
     assert (status, reason) == ("False", "BrokersMissing")
@@ -61,7 +61,7 @@ async def test_brokers_are_started(world: ShellWorld) -> None:
     assert await served(world)
 
 
-async def test_or_creation_without_them_is_allowed(world: ShellWorld) -> None:
+async def test_exit_of_brokers_missing_is_to_allow_under_replication(world: ShellWorld) -> None:
     world.make_topic(replicas=2)
     assert (await ready(world))[1] == "BrokersMissing"
     world.edit(CLUSTER, "main", config=UNDER_REPLICATED)
@@ -77,19 +77,21 @@ async def test_a_pause_ends_with_its_annotation(world: ShellWorld) -> None:
     assert await served(world)
 
 
-async def test_of_two_topics_of_one_name_one_is_deleted(world: ShellWorld) -> None:
+async def test_exit_of_name_taken_is_to_delete_one_topic(world: ShellWorld) -> None:
     world.make_topic("first", topicName="t")
     assert await served(world, "first")
     world.make_topic("second", topicName="t")
     status, reason, message = await ready(world, "second")
     assert (status, reason) == ("False", "NameTaken")
     assert "Topic ns/first" in message
+    # Delete the first topic, with its records.
     world.edit(TOPIC, "first", deletionPolicy="Delete")
     world.delete(TOPIC, "first")
     state = world.services.state
     topic_id = state.topics["ns/first"].id
     for _ in range(2):
         await TopicReconciler(world.services).reconcile(ShellWorld.key(TOPIC, "first"))
+    # The broker confirms the removal of its replicas.
     world.services.deletions._confirmed[topic_id] = {1: state.brokers[1].directory_id}
     while world.services.queue.depth:
         world.services.queue.done(await world.services.queue.get())
@@ -99,7 +101,7 @@ async def test_of_two_topics_of_one_name_one_is_deleted(world: ShellWorld) -> No
     assert await served(world, "second")
 
 
-async def test_a_broker_with_the_records_is_started(world: ShellWorld) -> None:
+async def test_exit_of_partitions_offline_is_to_start_a_replica(world: ShellWorld) -> None:
     world.make_topic()
     assert await served(world)
     await world.services.committer.decide(
@@ -108,6 +110,7 @@ async def test_a_broker_with_the_records_is_started(world: ShellWorld) -> None:
     status, reason, message = await ready(world)
     assert (status, reason) == ("False", "PartitionsOffline")
     assert "start broker 1" in message
+    # A new process of the broker has the same log directory, so its copy counts.
     await world.start_broker(1, incarnation=7)
     assert await served(world)
 
@@ -118,13 +121,15 @@ async def test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported(
     world.make_topic()
     assert await served(world)
     state = world.services.state
+    # The slice was restored from an older backup: the partition's row is missing.
     (row,) = state.all_rows()
     state.remove_row(row.key)
     status, reason, message = await ready(world)
     assert (status, reason) == ("False", "Rebuilding")
     assert "brokers 1, 2 have not reported. Start them" in message
-    told = topic_state(row.topic_id, "t", partitions=(snapshot.partition_state(row),))
-    state.take_held(1, [told])
+    report = topic_state(row.topic_id, "t", partitions=(snapshot.partition_state(row),))
+    # Both brokers report: broker 1 has the partition, broker 2 has no replica.
+    state.take_held(1, [report])
     state.take_held(2, [])
     status, reason, _ = await ready(world)
     assert (status, reason) == ("False", "ElectionPending")
@@ -133,6 +138,7 @@ async def test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported(
         leader=-1,
         isr=(),
         last_known_elr=(1,),
+        # The rebuilt row skips a generation of epochs, to exceed all lost ones.
         leader_epoch=row.leader_epoch + GENERATION,
         partition_epoch=row.partition_epoch + GENERATION,
     )
@@ -142,6 +148,7 @@ async def test_a_full_slice_has_room_once_topics_are_deleted(world: ShellWorld) 
     world.make_topic()
     state = world.services.state
     before = list(state.row_bytes)
+    # Pretend that every slice is full.
     state.row_bytes[:] = [SLICE_BYTES_MAX] * len(before)
     status, reason, message = await ready(world)
     assert (status, reason) == ("False", "SliceFull")
@@ -150,7 +157,9 @@ async def test_a_full_slice_has_room_once_topics_are_deleted(world: ShellWorld) 
     assert await served(world)
 
 
-async def test_tiering_is_given_a_store(world: ShellWorld, tmp_path: Path) -> None:
+async def test_exit_of_storage_unavailable_is_to_configure_a_store(
+    world: ShellWorld, tmp_path: Path
+) -> None:
     world.make_topic(tiering={"enabled": True})
     assert TIERING_SYSTEM in (await ready(world))[2]
     world.edit(CLUSTER, "main", config={TIERING_SYSTEM: "true"})
@@ -158,11 +167,14 @@ async def test_tiering_is_given_a_store(world: ShellWorld, tmp_path: Path) -> No
     assert (status, reason) == ("False", "StorageUnavailable")
     assert "set spec.remoteStorage of Cluster ns/main" in message
     world.edit(CLUSTER, "main", remoteStorage={"filesystem": {"path": str(tmp_path)}})
+    # The Cluster's reconciler accepts the store. Only then may topics be tiered.
     await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
     assert await served(world)
 
 
-async def test_local_retention_is_shortened(world: ShellWorld, tmp_path: Path) -> None:
+async def test_exit_of_local_retention_too_long_is_to_shorten_it(
+    world: ShellWorld, tmp_path: Path
+) -> None:
     world.edit(
         CLUSTER,
         "main",
@@ -176,8 +188,8 @@ async def test_local_retention_is_shortened(world: ShellWorld, tmp_path: Path) -
     assert await served(world)
 
 
-async def test_the_cluster_that_a_topic_names_is_made(world: ShellWorld) -> None:
-    """A Topic of another Cluster: it is found once that is there, and another operator's."""
+async def test_exit_of_a_missing_cluster_is_to_create_it(world: ShellWorld) -> None:
+    """The Topic names a Cluster that does not exist, then one of another operator."""
     body = world.make_topic(clusterRef={"name": "other"})
     await elsewhere(world.services, TOPIC, ShellWorld.key(TOPIC, "t"), body)
     assert "Create it" in world.condition(TOPIC, "t", "Ready")[2]
@@ -187,6 +199,7 @@ async def test_the_cluster_that_a_topic_names_is_made(world: ShellWorld) -> None
     status, reason, message = world.condition(TOPIC, "t", "Ready")
     assert (status, reason) == ("False", "ClusterNotControlled")
     assert "Create the object with that clusterRef" in message
+    # The clusterRef is immutable: the user creates the object again.
     world.delete(TOPIC, "t")
     world.make_topic()
     assert await served(world)
@@ -211,6 +224,7 @@ async def test_a_topic_that_a_default_would_compact_has_an_explicit_policy(
 async def test_brokers_are_started_stopped_and_distinguished(world: ShellWorld) -> None:
     brokers = BrokerReconciler(world.services, world.reflector)
     two, twin = ShellWorld.key(BROKER, "broker-2"), ShellWorld.key(BROKER, "twin")
+    # Each state of the broker in turn has a reason of its own in the message.
     await brokers.reconcile(two)
     assert world.condition(BROKER, "broker-2", "Ready")[1] == "NeverRegistered"
     await world.start_broker(2)
@@ -228,6 +242,7 @@ async def test_brokers_are_started_stopped_and_distinguished(world: ShellWorld) 
     await brokers.reconcile(two)
     assert world.condition(BROKER, "broker-2", "Ready")[1] == "Serving"
 
+    # A second object with the same node id is refused until the user deletes it.
     world.make_broker(1, "twin")
     await brokers.reconcile(twin)
     assert world.condition(BROKER, "twin", "Ready")[1] == "NodeIdTaken"
@@ -248,7 +263,9 @@ async def test_a_broker_is_started_for_a_cluster_without_any(world: ShellWorld) 
     assert world.condition(CLUSTER, "main", "Ready")[1] == "Serving"
 
 
-async def test_the_message_describes_an_unusable_store(world: ShellWorld, tmp_path: Path) -> None:
+async def test_exit_of_an_unusable_store_is_in_its_message(
+    world: ShellWorld, tmp_path: Path
+) -> None:
     clusters, key = ClusterReconciler(world.services), world.services.cluster_key
 
     async def problem() -> str:
@@ -264,6 +281,7 @@ async def test_the_message_describes_an_unusable_store(world: ShellWorld, tmp_pa
     folder = {"filesystem": {"path": str(tmp_path / "tier")}}
     world.edit(CLUSTER, "main", config={TIERING_SYSTEM: "true"}, remoteStorage=folder)
     assert "does not exist" in await problem()
+    # Each problem is fixed as its message says: create the folder, then restore the spec.
     (tmp_path / "tier").mkdir()
     assert await answers()
     world.make_topic(tiering={"enabled": True})
@@ -273,13 +291,14 @@ async def test_the_message_describes_an_unusable_store(world: ShellWorld, tmp_pa
     assert "Restore it" in await problem()
     world.edit(CLUSTER, "main", remoteStorage=folder)
     assert await answers()
+    # Another path is refused while tiered topics exist, because their segments would be lost.
     world.edit(CLUSTER, "main", remoteStorage={"filesystem": {"path": str(tmp_path)}})
     assert "Restore the previous value" in await problem()
     world.edit(CLUSTER, "main", remoteStorage=folder)
     assert await answers()
 
 
-async def test_of_two_clusters_of_a_namespace_one_is_deleted(world: ShellWorld) -> None:
+async def test_exit_of_second_cluster_is_to_delete_one(world: ShellWorld) -> None:
     world.make(CLUSTER, "second", {})
     await ClusterReconciler(world.services).reconcile(ShellWorld.key(CLUSTER, "second"))
     status, reason, message = world.condition(CLUSTER, "second", "Ready")
@@ -289,13 +308,14 @@ async def test_of_two_clusters_of_a_namespace_one_is_deleted(world: ShellWorld) 
     assert world.server.find(CLUSTER, "second") is None
 
 
-# ---------------------------------------------------------------- what stops a take-over
+# ---------------------------------------------------------------- blocked takeovers
 
 SLICE = "main-03"
 
 
-def spoilt(shell: Shell) -> Callable[[], None]:
+def corrupted(shell: Shell) -> Callable[[], None]:
     kept = shell.server.get("", PARTITION_SLICE, SLICE)
+    # A newer version wrote a slice in a format that this version cannot read.
     now = shell.server.replace("newer", PARTITION_SLICE, {**kept, "partitions": ["?"]})
     version = now["metadata"]["resourceVersion"]
     meta = {**kept["metadata"], "resourceVersion": version}
@@ -305,22 +325,24 @@ def spoilt(shell: Shell) -> Callable[[], None]:
 
 
 def contended(shell: Shell) -> Callable[[], None]:
+    # Another writer modifies the slice before each attempt to claim it.
     shell.api.fail(f"replace PartitionSlice {SLICE}", Conflict(409, "modified"), times=1000)
     return shell.api.revive
 
 
 def refused(shell: Shell) -> Callable[[], None]:
-    """A Cluster that is new: its slices are made."""
+    """Refuse the creation of slices, for a Cluster that is new."""
     for body in shell.server.of_kind(PARTITION_SLICE):
         del shell.server._objects[PARTITION_SLICE.kind, body["metadata"]["name"]]
     body = shell.server.get("", CLUSTER, "main")
+    # A Cluster without a status has no slices yet: the takeover creates them.
     shell.server._objects[CLUSTER.kind, "main"] = {**body, "status": {}}
     shell.api.fail("create PartitionSlice", Invalid(422, "a policy forbids it"), times=1000)
     return shell.api.revive
 
 
 def not_written(shell: Shell) -> Callable[[], None]:
-    """A role without it, or a webhook that says no."""
+    """Refuse updates of slices, as a role or a webhook does."""
     shell.api.fail("replace PartitionSlice", Forbidden(403, "cannot update"), times=1000)
     return shell.api.revive
 
@@ -335,9 +357,9 @@ def _nothing(_: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "reason", "words"),
+    ("stop", "reason", "text"),
     [
-        (spoilt, "SliceUnreadable", "upgrade"),
+        (corrupted, "SliceUnreadable", "upgrade"),
         (contended, "SlicesContended", "another writer"),
         (refused, "SliceRefused", "a policy forbids it"),
         (not_written, "SliceRefused", "cannot update. Allow it"),
@@ -346,19 +368,21 @@ def _nothing(_: object) -> None:
     ids=["unreadable", "contended", "refused", "not-written", "not-listed"],
 )
 async def test_a_blocked_takeover_is_reported_until_it_is_repaired(
-    stop: Callable[[Shell], Callable[[], None]], reason: str, words: str
+    stop: Callable[[Shell], Callable[[], None]], reason: str, text: str
 ) -> None:
     shell = Shell()
     shell.make_cluster()
     shell.make_broker(1)
+    # A first controller creates the slices, then its term ends.
     async with shell.term():
         pass
-    mend = stop(shell)
+    repair = stop(shell)
     await shell.try_a_term()
     status, found, message = shell.condition(CLUSTER, "main", "Stalled")
     assert (status, found) == ("True", reason)
-    assert words in message
-    mend()
+    assert text in message
+    repair()
+    # Once the cause is repaired, the next takeover succeeds and clears the condition.
     async with shell.term():
         await shell.start_broker(1)
         await ClusterReconciler(shell.services).reconcile(shell.services.cluster_key)

@@ -25,26 +25,28 @@ def spec(**parts: Any) -> ExportSpec:
     )
 
 
-def said(policy: dict[str, Any] | None = None, *, in_pods: bool = True, **parts: Any) -> str:
+def refusal_of(policy: dict[str, Any] | None = None, *, in_pods: bool = True, **parts: Any) -> str:
     made = None if policy is None else ExportPolicy.model_validate(policy)
     return refusal(spec(**parts), made, in_pods=in_pods, image=IMAGE)
 
 
-def test_what_every_export_needs_is_allowed_without_a_policy() -> None:
-    assert said() == ""
-    assert said(job={"image": IMAGE, "cores": 4, "conf": {"spark.driver.memory": "2g"}}) == ""
-    assert said(table={"warehouse": "/lake", "catalog": {"type": "hadoop"}}) == ""
-    assert said(job={"jars": ["/opt/jars/a.jar", "local:///opt/b.jar"]}) == ""
-    assert said(source={"bootstrap": "elsewhere:9092"}) == ""  # no User proves anything there
+def test_basic_settings_are_allowed_without_a_policy() -> None:
+    assert refusal_of() == ""
+    assert refusal_of(job={"image": IMAGE, "cores": 4, "conf": {"spark.driver.memory": "2g"}}) == ""
+    assert refusal_of(table={"warehouse": "/lake", "catalog": {"type": "hadoop"}}) == ""
+    assert refusal_of(job={"jars": ["/opt/jars/a.jar", "local:///opt/b.jar"]}) == ""
+    assert (
+        refusal_of(source={"bootstrap": "elsewhere:9092"}) == ""
+    )  # the operator's users do not exist there
 
 
 def test_a_refusal_names_the_value_and_the_field_that_would_allow_it() -> None:
-    text = said(job={"image": "other:1", "serviceAccountName": "sa"})
+    text = refusal_of(job={"image": "other:1", "serviceAccountName": "sa"})
     assert text == (
         "the Cluster does not allow image other:1 (spec.exports.images); service account sa "
         "(spec.exports.serviceAccounts). Remove it, or have the Cluster's owner allow it"
     )
-    many = said(job={"podLabels": {f"l{number}": "" for number in range(9)}})
+    many = refusal_of(job={"podLabels": {f"l{number}": "" for number in range(9)}})
     assert "and 5 more" in many
 
 
@@ -58,6 +60,7 @@ def test_a_refusal_names_the_value_and_the_field_that_would_allow_it() -> None:
         ("r/a:1", "r/a:2", False),
         ("r/a", "r/a/b", False),
         ("r/a", "r/ab", False),
+        # A registry's port must not be taken for a tag.
         ("r", "r:5000/evil", False),
         ("r/a", "x/r/a", False),
     ],
@@ -65,7 +68,7 @@ def test_a_refusal_names_the_value_and_the_field_that_would_allow_it() -> None:
 def test_an_image_is_the_allowed_one_or_of_its_repository(
     allowed: str, image: str, is_allowed: bool
 ) -> None:
-    assert (said({"images": [allowed]}, job={"image": image}) == "") is is_allowed
+    assert (refusal_of({"images": [allowed]}, job={"image": image}) == "") is is_allowed
 
 
 @pytest.mark.parametrize(
@@ -76,10 +79,12 @@ def test_an_image_is_the_allowed_one_or_of_its_repository(
         ("https://C.example/a", "https://c.example/a", True),
         ("https://c.example/ab", "https://c.example/a", False),
         ("http://c.example/a", "https://c.example/a", False),
+        # Port, host suffix and user part: spellings that a prefix comparison would accept.
         ("https://c.example:444/a", "https://c.example/a", False),
         ("https://c.example.evil/a", "https://c.example", False),
         ("https://c.example@evil/a", "https://c.example", False),
         ("https://evil/https://c.example", "https://c.example", False),
+        # Dot segments, plain and encoded, leave the allowed path.
         ("https://c.example/a/../b", "https://c.example/a", False),
         ("https://c.example/a/%2e%2e/b", "https://c.example/a", False),
         ("https://c.example/a?x=https://evil", "https://c.example/a", False),
@@ -101,60 +106,66 @@ def test_a_place_is_below_an_allowed_one(place: str, allowed: str, is_allowed: b
     assert is_below(place, (allowed,)) is is_allowed
 
 
-def test_a_process_of_a_local_operator_reaches_no_path_of_its_machine() -> None:
+def test_local_job_may_not_use_paths_of_the_operators_machine() -> None:
+    # Schemes without regard to case, relative paths, and a scheme without a host.
     for warehouse in ("/home/me", "file:///home/me", "FILE:///home/me", "file:/x", "home", "s3:/x"):
-        assert "warehouses" in said(in_pods=False, table={"warehouse": warehouse}), warehouse
-    assert said(in_pods=False) == ""
-    assert "jars" in said(in_pods=False, job={"jars": ["/home/me/a.jar"]})
+        assert "warehouses" in refusal_of(in_pods=False, table={"warehouse": warehouse}), warehouse
+    assert refusal_of(in_pods=False) == ""
+    assert "jars" in refusal_of(in_pods=False, job={"jars": ["/home/me/a.jar"]})
     schema = {"schema": {"format": "avro", "file": "/home/me/a.avsc"}}
-    assert "jars" in said(in_pods=False, table=schema)
-    assert said({"jars": ["/home/me"]}, in_pods=False, table=schema) == ""
-    assert said(table=schema) == ""
-    mine = {"warehouses": ["/srv"], "jars": ["/srv/jars"]}
+    assert "jars" in refusal_of(in_pods=False, table=schema)
+    assert refusal_of({"jars": ["/home/me"]}, in_pods=False, table=schema) == ""
+    assert refusal_of(table=schema) == ""
+    policy = {"warehouses": ["/srv"], "jars": ["/srv/jars"]}
     parts = {"table": {"warehouse": "/srv/lake"}, "job": {"jars": ["/srv/jars/a.jar"]}}
-    assert said(mine, in_pods=False, **parts) == ""
-    assert "warehouses" in said(mine, in_pods=False)  # a list is all that there is
+    assert refusal_of(policy, in_pods=False, **parts) == ""
+    assert "warehouses" in refusal_of(policy, in_pods=False)  # a list replaces the defaults
 
 
 def test_a_jar_of_a_volume_or_of_a_folder_that_is_written_is_not_the_images() -> None:
     volume = [{"claimName": "lake", "mountPath": "/lake"}]
     policy = {"claims": ["lake"]}
+    # Other pods can write to a volume, and jobs to /tmp: such a jar is not the image's.
     for jar in ("/lake/a.jar", "/lake//a.jar", "local:///lake/a.jar", "/tmp/a.jar", "a.jar"):
-        assert "jars" in said(policy, job={"jars": [jar], "volumes": volume}), jar
-    assert said(policy | {"jars": ["/lake/jars"]}, job={"jars": ["/lake/jars/a.jar"]}) == ""
+        assert "jars" in refusal_of(policy, job={"jars": [jar], "volumes": volume}), jar
+    assert refusal_of(policy | {"jars": ["/lake/jars"]}, job={"jars": ["/lake/jars/a.jar"]}) == ""
 
 
-def test_what_the_owner_lists_is_allowed_and_code_is_not() -> None:
+def test_listed_keys_are_allowed_unless_they_load_code() -> None:
     key = "spark.hadoop.fs.s3a.aws.credentials.provider"
-    assert "sparkConf" in said(job={"conf": {key: "x"}})
-    assert said({"sparkConf": ["spark.hadoop.fs.s3a.aws.*"]}, job={"conf": {key: "x"}}) == ""
+    assert "sparkConf" in refusal_of(job={"conf": {key: "x"}})
+    assert refusal_of({"sparkConf": ["spark.hadoop.fs.s3a.aws.*"]}, job={"conf": {key: "x"}}) == ""
+    # A wildcard does not include keys that make Spark load classes.
     hidden = {"name": "spark.plugins", "secretKeyRef": {"name": "s", "key": "k"}}
     jobs: list[dict[str, Any]] = [{"conf": {"spark.plugins": "x"}}, {"confSecrets": [hidden]}]
     for job in jobs:
-        assert "loads code" in said({"sparkConf": ["spark.*"]}, job=job)
-    assert "control character" in said(job={"conf": {"spark.driver.memory": "1g\n-agent"}})
-    impl = {"catalog": {"catalog-impl": "mine.Catalog"}}
-    assert "catalogProperties" in said(table=impl)
-    assert said({"catalogProperties": ["catalog-impl"]}, table=impl) == ""
+        assert "loads code" in refusal_of({"sparkConf": ["spark.*"]}, job=job)
+    # A line break would start another option in Spark's properties file.
+    assert "control character" in refusal_of(job={"conf": {"spark.driver.memory": "1g\n-agent"}})
+    impl = {"catalog": {"catalog-impl": "custom.Catalog"}}
+    assert "catalogProperties" in refusal_of(table=impl)
+    assert refusal_of({"catalogProperties": ["catalog-impl"]}, table=impl) == ""
 
 
-def test_addresses_are_looked_up_wherever_they_stand() -> None:
+def test_addresses_are_checked_in_every_field() -> None:
     policy = {"endpoints": ["https://c.example", "kafka://b1:9093"]}
     good = {"catalog": {"type": "rest", "uri": "https://c.example/v1"}}
-    assert "endpoints" in said(table=good)
-    assert said(policy, table=good) == ""
+    assert "endpoints" in refusal_of(table=good)
+    assert refusal_of(policy, table=good) == ""
     user = {"userRef": {"name": "u"}, "options": {"kafka.security.protocol": "SSL"}}
-    assert said(policy, source={**user, "bootstrap": "b1:9093"}) == ""
-    assert "kafka://b2:9093" in said(policy, source={**user, "bootstrap": "b1:9093,b2:9093"})
-    assert said(source=user) == ""  # the Cluster's own brokers
+    assert refusal_of(policy, source={**user, "bootstrap": "b1:9093"}) == ""
+    # Every server of a list is checked, not only the first.
+    assert "kafka://b2:9093" in refusal_of(policy, source={**user, "bootstrap": "b1:9093,b2:9093"})
+    assert refusal_of(source=user) == ""  # the Cluster's own brokers
     registry = {"format": "avro", "registry": {"url": "https://c.example,https://evil"}}
-    assert "registry https://evil" in said(policy, table={"schema": registry})
+    assert "registry https://evil" in refusal_of(policy, table={"schema": registry})
 
 
 @pytest.mark.parametrize(
     "parts",
     [
         {"job": {"conf": {"spark.log.level": "${env:TIDEMARK_SECRET_1}"}}},
+        # Spark and Hadoop substitute variables, which would copy a Secret into a visible value.
         {"job": {"conf": {"spark.hadoop.fs.s3a.access.key": "${env.TIDEMARK_SECRET_1}"}}},
         {"job": {"conf": {"spark.hadoop.fs.s3a.access.key": "x${fs.s3a.secret.key}"}}},
         {"table": {"catalog": {"type": "rest", "scope": "env:TIDEMARK_SECRET_1"}}},
@@ -166,18 +177,19 @@ def test_addresses_are_looked_up_wherever_they_stand() -> None:
 def test_no_value_refers_to_the_environment_of_the_job(parts: dict[str, Any]) -> None:
     everything = {"sparkConf": ["spark.*"], "catalogProperties": ["p*", "s*"]}
     for policy in (None, everything):
-        assert "contains a variable" in said(policy, **parts)
+        assert "contains a variable" in refusal_of(policy, **parts)
 
 
 def test_a_secret_is_the_value_only_of_what_is_secret() -> None:
     def hidden(name: str) -> dict[str, Any]:
         return {"name": name, "secretKeyRef": {"name": "s", "key": "k"}}
 
+    # Only credentials come from Secrets: other settings stay visible in the Export.
     for key in (*SECRET_SPARK_CONF, "spark.log.level", "spark.sql.session.timeZone"):
-        is_refused = "from a Secret" in said(job={"confSecrets": [hidden(key)]})
+        is_refused = "from a Secret" in refusal_of(job={"confSecrets": [hidden(key)]})
         assert is_refused is (key not in SECRET_SPARK_CONF), key
     for key in (*SECRET_CATALOG_PROPERTIES, "type", "client.region", "prefix", "uri"):
-        is_refused = "from a Secret" in said(table={"catalogSecrets": [hidden(key)]})
+        is_refused = "from a Secret" in refusal_of(table={"catalogSecrets": [hidden(key)]})
         assert is_refused is (key not in SECRET_CATALOG_PROPERTIES), key
     # An address that is allowed beside it does not allow that of the Secret, which replaces it.
     policy = {
@@ -186,12 +198,12 @@ def test_a_secret_is_the_value_only_of_what_is_secret() -> None:
         "sparkConf": ["spark.hadoop.fs.s3a.*"],
     }
     catalog = {"type": "rest", "uri": "https://c.example"}
-    assert said(policy, table={"catalog": catalog}) == ""
+    assert refusal_of(policy, table={"catalog": catalog}) == ""
     both = {"catalog": catalog, "catalogSecrets": [hidden("uri")]}
-    assert "uri from a Secret" in said(policy, table=both)
+    assert "uri from a Secret" in refusal_of(policy, table=both)
     endpoint = "spark.hadoop.fs.s3a.endpoint"
     job = {"conf": {endpoint: "https://c.example"}, "confSecrets": [hidden(endpoint)]}
-    assert f"{endpoint} from a Secret" in said(policy, job=job)
+    assert f"{endpoint} from a Secret" in refusal_of(policy, job=job)
 
 
 @pytest.mark.parametrize(
@@ -208,20 +220,23 @@ def test_a_secret_is_the_value_only_of_what_is_secret() -> None:
 )
 def test_another_spelling_of_a_key_passes_no_pattern(parts: dict[str, Any]) -> None:
     policy = {"sparkConf": ["spark.hadoop.fs.s3a.*"], "catalogProperties": ["s3.*"]}
-    assert said(policy, **parts)
+    assert refusal_of(policy, **parts)
 
 
 def test_a_region_or_a_prefix_leads_to_no_other_host_or_path() -> None:
+    # The region becomes part of a host name, and the prefix part of a path.
     for region in ("x.evil.example/#", "evil.example", "a b", "a@b"):
-        assert "not a region" in said(table={"catalog": {"client.region": region}})
-        assert "not a region" in said(job={"conf": {"spark.hadoop.fs.s3a.endpoint.region": region}})
-    assert said(table={"catalog": {"client.region": "eu-central-1"}}) == ""
+        assert "not a region" in refusal_of(table={"catalog": {"client.region": region}})
+        assert "not a region" in refusal_of(
+            job={"conf": {"spark.hadoop.fs.s3a.endpoint.region": region}}
+        )
+    assert refusal_of(table={"catalog": {"client.region": "eu-central-1"}}) == ""
     for prefix in ("../../admin", "a/../../b", "%2e%2e/x", "a?b", "a#b"):
-        assert "points outside" in said(table={"catalog": {"prefix": prefix}})
-    assert said(table={"catalog": {"prefix": "warehouses/one"}}) == ""
+        assert "points outside" in refusal_of(table={"catalog": {"prefix": prefix}})
+    assert refusal_of(table={"catalog": {"prefix": "warehouses/one"}}) == ""
 
 
-def test_what_is_allowed_without_a_policy_loads_no_code() -> None:
+def test_default_keys_load_no_code() -> None:
     assert not [key for key in SPARK_CONF if is_code(key)]
     assert {*SECRET_SPARK_CONF} < {*SPARK_CONF}
     assert {*SECRET_CATALOG_PROPERTIES} < {*CATALOG_PROPERTIES}

@@ -1,4 +1,4 @@
-"""One Export on a fake API server: its status stands before its job, and says how that ended."""
+"""One Export on a fake API server: its status is written before its job, and has the outcome."""
 
 import dataclasses
 import time
@@ -48,15 +48,15 @@ def offer(world: ShellWorld, secret: str, to: str) -> None:
 
 
 async def settle(world: ShellWorld, name: str = "x") -> None:
-    """As often as it comes again at once."""
+    """Reconcile until no immediate repetition is requested."""
     for _ in range(5):
         if await reconcile(world, name) != 0.0:
             return
-    raise AssertionError("it never rests")
+    raise AssertionError("the Export requests another pass every time")
 
 
 async def running(world: ShellWorld, **figures: int) -> None:
-    """An Export whose first job runs."""
+    """Create an Export whose first job is running."""
     world.make_export()
     await reconcile(world)
     world.jobs.run(X, 1, **{"lag": 5, "rows": 1, "commits": 1} | figures)
@@ -79,6 +79,7 @@ def ready(world: ShellWorld, name: str = "x") -> tuple[str, str]:
 async def test_the_status_is_written_before_the_job(world: ShellWorld) -> None:
     world.make_export()
     assert await reconcile(world) == SOON_MS / 1000
+    # In this order, a crash between the two never leaves a job that no status knows.
     assert world.journal == ["replace_status Export x", "start x-1"]
     assert run_of(world)["number"] == 1
     assert "outcome" not in run_of(world)
@@ -93,17 +94,18 @@ async def test_the_status_is_written_before_the_job(world: ShellWorld) -> None:
 
 async def test_a_job_is_not_made_where_the_status_could_not_be_written(world: ShellWorld) -> None:
     world.make_export()
-    world.server.edit(EXPORT, "x", {"suspend": False})  # the watch has yet to tell of it
+    world.server.edit(EXPORT, "x", {"suspend": False})  # the watch has not delivered it yet
     with pytest.raises(Conflict):
         await reconcile(world)
     assert "start x-1" not in world.journal
 
 
-async def test_an_operator_that_ended_in_between_makes_the_job_under_the_same_number(
+async def test_operator_restarted_before_the_job_starts_reuses_its_number(
     world: ShellWorld,
 ) -> None:
     world.make_export()
     await reconcile(world)
+    # The operator ended after the status write: the job was never created.
     world.jobs.seen.clear()
     world.journal.clear()
     await reconcile(world)
@@ -124,8 +126,9 @@ async def test_figures_and_conditions_of_a_job_that_runs(world: ShellWorld) -> N
 
 
 async def test_a_failed_job_is_reported_and_restarted(world: ShellWorld) -> None:
-    """The exit of JobFailed: nothing has to be done where the cause passes."""
+    """The exit of JobFailed: the next run starts by itself."""
     await running(world)
+    # The job fails, and its last report carries the message.
     world.jobs.end(
         X, 1, JobReport(phase=ExportJobPhase.FAILED, message="the store said 503", lag=5)
     )
@@ -136,6 +139,7 @@ async def test_a_failed_job_is_reported_and_restarted(world: ShellWorld) -> None
     assert "the store said 503. The next run starts at" in text
     assert world.events.reasons[-2:] == ["Running", "ExportFailed"]
     assert world.services.metrics.render().count(b"tidemark_operator_failed_exports_total 1.0") == 1
+    # Move the failure into the past, so that the back-off is over.
     begun = {**world.known(EXPORT, "x")["status"]["run"], "endTime": "2020-01-01T00:00:00Z"}
     status = {**world.known(EXPORT, "x")["status"], "run": begun}
     await world.services.client.replace_status(EXPORT, world.key(EXPORT, "x"), status)
@@ -149,11 +153,13 @@ async def test_a_failed_job_is_reported_and_restarted(world: ShellWorld) -> None
 
 async def test_a_changed_spec_ends_the_job_and_begins_another(world: ShellWorld) -> None:
     await running(world)
+    # The options are part of the job's order, so the running one must be replaced.
     world.edit(EXPORT, "x", source={"options": {"failOnDataLoss": "false"}})
     await reconcile(world)
     assert world.journal[0] == "stop x-1"
     await reconcile(world)
     assert "start x-2" not in world.journal  # one at a time
+    # The next job starts once the former pod has disappeared.
     del world.jobs.seen[X, 1]
     await settle(world)
     assert run_of(world)["number"] == 2
@@ -165,6 +171,7 @@ async def test_joining_and_leaving_brokers_change_no_job(world: ShellWorld) -> N
     world.make_broker(2)
     await world.start_broker(2)
     await reconcile(world)
+    # Fenced brokers do not change the order either: its bootstrap servers stay the same.
     for broker in list(world.services.state.brokers.values()):
         world.services.state.put_broker(dataclasses.replace(broker, fenced=True))
     await reconcile(world)
@@ -173,9 +180,10 @@ async def test_joining_and_leaving_brokers_change_no_job(world: ShellWorld) -> N
 
 
 async def test_a_table_taken_over_by_another_job_is_not_fought_for(world: ShellWorld) -> None:
-    """The exit of TableTakenOver: suspend it, and back."""
+    """The exit of TableTakenOver: suspend the Export, then resume it."""
     await running(world)
     text = "another job (j, epoch 9) has taken the table over"
+    # Another writer committed to the table under a higher epoch.
     world.jobs.end(X, 1, JobReport(phase=ExportJobPhase.SUPERSEDED, message=text))
     await settle(world)
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "TableTakenOver")
@@ -186,12 +194,13 @@ async def test_a_table_taken_over_by_another_job_is_not_fought_for(world: ShellW
     assert run_of(world)["number"] == 2
 
 
-async def test_a_suspended_export_is_as_it_is_wanted(world: ShellWorld) -> None:
+async def test_suspended_export_is_ready_and_stops_its_job(world: ShellWorld) -> None:
     await running(world)
     world.edit(EXPORT, "x", suspend=True)
     await reconcile(world)
     assert ready(world) == ("True", "Suspended")
     assert world.condition(EXPORT, "x", "Reconciling")[0] == "True"
+    # Once the pod has disappeared, the suspension is complete.
     del world.jobs.seen[X, 1]
     await settle(world)
     assert world.condition(EXPORT, "x", "Reconciling")[0] == "False"
@@ -206,6 +215,7 @@ async def test_an_export_without_its_topic_ends_its_job_and_reports_it(world: Sh
     """The exit of TopicNotFound is to make the Topic, and of TopicReplaced another Export."""
     await running(world)
     world.delete(TOPIC, "t")
+    # The deletion of the topic queues its Exports at once.
     assert EXPORT.key(X) in world.services.queue._ready
     await reconcile(world)
     assert "stop x-1" in world.journal
@@ -228,6 +238,7 @@ async def test_an_export_waits_for_a_topic_that_is_not_there_yet(world: ShellWor
     world.make_export(topic="later")
     assert await reconcile(world) == PROBLEM_S
     assert ready(world) == ("False", "TopicNotFound")
+    # Drop the wake-ups so far, to observe the one of the topic's creation.
     world.services.queue._ready.clear()
     world.make_topic("later")
     assert EXPORT.key(X) in world.services.queue._ready
@@ -235,7 +246,7 @@ async def test_an_export_waits_for_a_topic_that_is_not_there_yet(world: ShellWor
     assert "start x-1" in world.journal
 
 
-async def test_of_two_exports_on_one_table_the_younger_is_refused(world: ShellWorld) -> None:
+async def test_younger_of_two_exports_of_one_table_is_refused(world: ShellWorld) -> None:
     """The exit of TableTaken: one of the two is deleted."""
     world.make_export("a")
     world.make_export("x")
@@ -244,6 +255,7 @@ async def test_of_two_exports_on_one_table_the_younger_is_refused(world: ShellWo
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "TableTaken")
     assert "the older Export a" in world.condition(EXPORT, "x", "Stalled")[2]
     assert [line for line in world.journal if line.startswith("start")] == ["start a-1"]
+    # The deletion of the older Export wakes the younger one.
     world.services.queue._ready.clear()
     world.delete(EXPORT, "a")
     assert EXPORT.key(X) in world.services.queue._ready
@@ -251,9 +263,10 @@ async def test_of_two_exports_on_one_table_the_younger_is_refused(world: ShellWo
     assert "start x-1" in world.journal
 
 
-async def test_dead_letters_are_a_table_too(world: ShellWorld) -> None:
+async def test_dead_letter_table_conflicts_like_any_table(world: ShellWorld) -> None:
     fields = {"format": "json", "fields": "id INT"}
     world.make_export("a", table={"schema": fields})
+    # The first Export writes dead letters to db.t_dead_letters, although no spec names it.
     world.make_export("x", table={"name": "db.t_dead_letters", "warehouse": "/lake/"})
     await reconcile(world, "a")
     await reconcile(world, "x")
@@ -271,7 +284,8 @@ async def test_a_refused_job_is_reported_and_retried(world: ShellWorld) -> None:
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "JobRefused")
     world.journal.clear()
     await reconcile(world)
-    assert world.journal == ["start x-1"]  # and nothing is written that is no news
+    # The retry starts the job under the same number.
+    assert world.journal == ["start x-1"]  # an unchanged status is not written again
     world.jobs.refuses = ""
     await reconcile(world)
     world.jobs.run(X, 1, lag=0)
@@ -279,7 +293,7 @@ async def test_a_refused_job_is_reported_and_retried(world: ShellWorld) -> None:
     assert ready(world) == ("True", "Running")
 
 
-async def test_where_no_image_is_known_none_is_guessed(world: ShellWorld) -> None:
+async def test_export_without_any_image_is_stalled(world: ShellWorld) -> None:
     """The exit of ImageMissing: the Export names one."""
     object.__setattr__(world.services, "export_image", "")
     world.make_export()
@@ -297,8 +311,10 @@ TOKEN = {"name": "token", "secretKeyRef": {"name": "keys", "key": "token"}}
 async def test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that(
     world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exit of SecretNotOffered: its owner offers it. Nothing else has changed when the offer
-    ends, and the job ends within a minute."""
+    """The exit of SecretNotOffered: the Secret's owner offers it.
+
+    When the owner withdraws the offer, the job ends within a minute, without any other change.
+    """
     reconciler = ExportReconciler(world.services)
     key = world.key(EXPORT, "x")
     world.make_export(table={"catalogSecrets": [TOKEN]})
@@ -315,7 +331,9 @@ async def test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that(
     world.jobs.run(X, 1, lag=0)
     await reconciler.reconcile(key)
     assert ready(world) == ("True", "Running")
+    # The owner withdraws the offer while the job runs.
     offer(world, "keys", "User")
+    # Skip the interval at which offers are checked again.
     later_s = time.monotonic() + SECRETS_S
     monkeypatch.setattr(time, "monotonic", lambda: later_s)
     await reconciler.reconcile(key)
@@ -326,7 +344,7 @@ async def test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that(
 async def test_a_job_continues_if_its_secret_is_deleted(
     world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is deleted, as by a tool that renews it, keeps the next run from beginning."""
+    """A tool may renew a Secret by deletion and creation. Its absence blocks only the next run."""
     reconciler = ExportReconciler(world.services)
     key = world.key(EXPORT, "x")
     make_secret(world, "keys", annotations={OFFERED_ANNOTATION: "Export"})
@@ -334,6 +352,7 @@ async def test_a_job_continues_if_its_secret_is_deleted(
     await reconciler.reconcile(key)
     world.jobs.run(X, 1, lag=0)
     await reconciler.reconcile(key)
+    # The Secret is missing for a moment, which is no withdrawal of the offer.
     world.server.delete("user", SECRET, "keys")
     later_s = time.monotonic() + SECRETS_S
     monkeypatch.setattr(time, "monotonic", lambda: later_s)
@@ -342,7 +361,7 @@ async def test_a_job_continues_if_its_secret_is_deleted(
     assert ready(world) == ("True", "Running")
 
 
-async def test_the_clusters_policy_counts_for_a_job_that_runs(world: ShellWorld) -> None:
+async def test_policy_change_stops_a_running_job(world: ShellWorld) -> None:
     """The exit of PolicyRefused: the owner allows it."""
     world.make_export(job={"image": "mine:1"})
     assert await reconcile(world) == PROBLEM_S
@@ -352,6 +371,7 @@ async def test_the_clusters_policy_counts_for_a_job_that_runs(world: ShellWorld)
     world.jobs.run(X, 1, lag=0)
     await reconcile(world)
     assert ready(world) == ("True", "Running")
+    # The owner of the Cluster withdraws the permission.
     world.edit(CLUSTER, "main", exports={})
     await reconcile(world)
     assert "stop x-1" in world.journal
@@ -363,6 +383,7 @@ async def test_a_job_is_not_given_the_tiers_keys_that_the_cluster_was_not_offere
 ) -> None:
     s3 = {"region": "r", "buckets": ["bucket"], "credentialsSecretRef": {"name": "tier"}}
     world.edit(CLUSTER, "main", remoteStorage={"s3": s3})
+    # An offer to Exports does not include the Cluster's use of the same Secret.
     make_secret(world, "tier", annotations={OFFERED_ANNOTATION: "Export"})
     world.make_export()
     await reconcile(world)
@@ -378,8 +399,9 @@ async def test_an_invalid_schedule_is_corrected(world: ShellWorld) -> None:
     assert await reconcile(world) == PROBLEM_S
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "ScheduleInvalid")
     world.edit(EXPORT, "x", schedule="0 * * * *")
-    await reconcile(world)  # it is older than an hour
+    await reconcile(world)  # the object is older than an hour, so a run is due
     assert ready(world) == ("True", "Running")
+    # After a successful run, the next one is due at the next full hour.
     world.jobs.end(X, 1, JobReport(phase=ExportJobPhase.DONE))
     await settle(world)
     assert 0 < (await reconcile(world) or 0) <= 3600
@@ -387,7 +409,7 @@ async def test_an_invalid_schedule_is_corrected(world: ShellWorld) -> None:
     assert world.status(EXPORT, "x")["lastSuccessfulTime"]
 
 
-async def test_what_cannot_be_read_is_waited_for(world: ShellWorld) -> None:
+async def test_unusable_source_is_reported_until_it_is_usable(world: ShellWorld) -> None:
     """The exit of SourceUnusable: a broker with the listener, a User, a tier."""
     world.make_export(
         source={
@@ -398,6 +420,7 @@ async def test_what_cannot_be_read_is_waited_for(world: ShellWorld) -> None:
     )
     assert await reconcile(world) == PROBLEM_S
     assert "no serving broker has the listener SECURE" in world.condition(EXPORT, "x", "Ready")[2]
+    # Each problem of the source is fixed in turn: listener, User, Secret.
     world.edit(EXPORT, "x", source={**world.known(EXPORT, "x")["spec"]["source"], "listener": None})
     await reconcile(world)
     assert "User alice does not exist. Create it" in world.condition(EXPORT, "x", "Ready")[2]
@@ -427,7 +450,7 @@ async def test_an_export_that_is_deleted_ends_its_job(world: ShellWorld) -> None
     assert list(world.services.state.exports.all()) == []
 
 
-async def test_one_that_others_hold_ends_its_job_all_the_same(world: ShellWorld) -> None:
+async def test_deleted_export_with_foreign_finalizer_stops_its_job(world: ShellWorld) -> None:
     world.make_export(metadata={"finalizers": ["others/hold"]})
     await reconcile(world)
     world.delete(EXPORT, "x")
@@ -436,13 +459,14 @@ async def test_one_that_others_hold_ends_its_job_all_the_same(world: ShellWorld)
     assert world.journal == [f"forget {X}", "stop x-1"]
 
 
-async def test_a_user_that_the_operator_gives_no_secret_is_no_use(world: ShellWorld) -> None:
+async def test_user_without_a_generated_secret_is_refused(world: ShellWorld) -> None:
     secure = {"kafka.security.protocol": "SSL"}
     world.make_user("out", authentication={"type": "oauth"})
     world.make_export(source={"userRef": {"name": "out"}, "options": secure})
     await reconcile(world)
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "SourceUnusable")
     world.edit(USER, "out", authentication={"type": "tls"})
+    # Credentials reach the job as references to the Secret, never as values.
     make_secret(world, "out", labels=USER_SECRETS.labels)
     await reconcile(world)
     files = world.jobs.wanted[X].files

@@ -1,4 +1,4 @@
-"""Services that lead to brokers from outside: made, learned from, set back, and deleted."""
+"""External Services of brokers: creation, addresses, reverted edits and deletion."""
 
 import contextlib
 import copy
@@ -36,7 +36,7 @@ NAME = "broker-1-external"
 
 
 class ServicesApi:
-    """Keeps Services as an API server does that gives ports of nodes from 31000 on."""
+    """Fake API server for Services that allocates node ports from 31000."""
 
     def __init__(self) -> None:
         self.services: dict[str, Json] = {}
@@ -55,6 +55,7 @@ class ServicesApi:
         if name in self.refuses:
             raise self.refuses[name]
         old, made = self.services.get(name), copy.deepcopy(body)
+        # Server-side apply keeps the field entries of other managers.
         fields = [] if old is None else old["metadata"]["managedFields"]
         made["metadata"] |= {
             "uid": f"uid of {name}",
@@ -122,8 +123,8 @@ def write_status(world: ShellWorld, kind: Kind, name: str, status: Json) -> None
     world.services.objects.put(written)
 
 
-class Keeper:
-    """Looks as the reconciler of Brokers does, and writes the status of what came of it."""
+class ServicesBench:
+    """Reconciler of one Broker's Services that also writes the Broker's status."""
 
     def __init__(self, world: ShellWorld, api: ServicesApi) -> None:
         client: Any = types.SimpleNamespace(api=api)
@@ -145,22 +146,23 @@ class Keeper:
             item["type"]: item
             for item in self.world.known(BROKER, "broker-1")["status"]["conditions"]
         }
-        told = found.get("ExternalAddress")
-        return None if told is None else (told["reason"], told["message"])
+        external = found.get("ExternalAddress")
+        return None if external is None else (external["reason"], external["message"])
 
     def way(self) -> Any:
         return self.world.services.state.ways_in.brokers[1]["EXTERNAL"]
 
 
 @pytest.fixture
-def keeper(world: ShellWorld) -> Keeper:
-    return Keeper(world, ServicesApi())
+def keeper(world: ShellWorld) -> ServicesBench:
+    return ServicesBench(world, ServicesApi())
 
 
-async def test_a_service_is_made_and_costs_no_write_after_that(keeper: Keeper) -> None:
+async def test_unchanged_service_costs_no_write(keeper: ServicesBench) -> None:
     assert await keeper.keep() == CHECK_S
     assert keeper.api.calls == ["list services", f"list {NAME}", f"apply {NAME}"]
     assert keeper.way().port == 31000
+    # Within the check interval the API server is not queried at all.
     later_s = await keeper.keep(1.0)
     assert later_s == CHECK_S - 1.0
     assert keeper.api.calls == []
@@ -168,15 +170,16 @@ async def test_a_service_is_made_and_costs_no_write_after_that(keeper: Keeper) -
     assert keeper.api.calls == ["list services"]
 
 
-async def test_changes_by_users_are_reverted(keeper: Keeper) -> None:
+async def test_changes_by_users_are_reverted(keeper: ServicesBench) -> None:
     await keeper.keep()
+    # kubectl edit replaces the selector, which the next check reverts.
     keeper.api.services[NAME]["spec"]["selector"] = {"app": "theirs"}
     await keeper.keep()
     assert keeper.api.services[NAME]["spec"]["selector"]["tidemark.dev/broker"] == "broker-1"
 
 
 async def test_a_label_added_to_the_services_selector_is_removed(
-    keeper: Keeper,
+    keeper: ServicesBench,
 ) -> None:
     """Otherwise the Service would select no pod although its spec is as desired."""
     await keeper.keep()
@@ -185,11 +188,12 @@ async def test_a_label_added_to_the_services_selector_is_removed(
     assert "version" not in keeper.api.services[NAME]["spec"]["selector"]
 
 
-async def test_a_later_address_is_pushed_at_once(keeper: Keeper) -> None:
+async def test_a_later_address_is_pushed_at_once(keeper: ServicesBench) -> None:
     world = keeper.world
     world.edit(BROKER, "broker-1", pod=pod("LoadBalancer"))
     assert await keeper.keep() == LOOK_AGAIN_S
     balancer = keeper.api.services[NAME]["status"]["loadBalancer"]
+    # The cloud provider assigns an address, and later another one.
     balancer["ingress"] = [{"ip": "192.0.2.7"}]
     assert await keeper.keep(LOOK_AGAIN_S) == CHECK_S
     assert keeper.way().host == "192.0.2.7"
@@ -198,7 +202,7 @@ async def test_a_later_address_is_pushed_at_once(keeper: Keeper) -> None:
     assert keeper.way().host == "192.0.2.8"
 
 
-async def test_one_list_is_for_all_that_wait_for_load_balancers(keeper: Keeper) -> None:
+async def test_brokers_waiting_for_load_balancers_share_one_list(keeper: ServicesBench) -> None:
     """Otherwise a hundred brokers would each list every few seconds, for ever, where none is
     provided.
     """
@@ -209,7 +213,9 @@ async def test_one_list_is_for_all_that_wait_for_load_balancers(keeper: Keeper) 
         world.make(BROKER, f"broker-{node}", spec | {"nodeId": node})
     names = [f"broker-{node}" for node in (1, 2, 3)]
     for name in names:
+        # Create the three Services, without an address yet.
         await keeper.kept.keep_broker(world.known(BROKER, name))
+    # In each round one list serves all three brokers.
     for _ in range(2):
         api.now_s += LOOK_AGAIN_S
         api.calls.clear()
@@ -218,20 +224,23 @@ async def test_one_list_is_for_all_that_wait_for_load_balancers(keeper: Keeper) 
         assert api.calls == ["list services"]
 
 
-async def test_brokers_receive_only_changes_that_concern_them(keeper: Keeper) -> None:
+async def test_brokers_receive_only_changes_that_concern_them(keeper: ServicesBench) -> None:
     world, state = keeper.world, keeper.world.services.state
     await world.start_broker(1)
     (registered,) = state.brokers[1].listeners[:1]
+    # The broker has registered the external listener with its internal address.
     outside = dataclasses.replace(registered, name="EXTERNAL", host="10.0.0.1")
     state.put_broker(dataclasses.replace(state.brokers[1], listeners=(registered, outside)))
+    # The second pass changes nothing, so it publishes nothing.
     for times in (1, 1):
         await keeper.keep()
         assert world.journal.count("published brokers") == times
     assert endpoints(state, state.brokers[1])[1].port == 31000
 
 
-async def test_an_unneeded_service_is_deleted_and_no_other(keeper: Keeper) -> None:
+async def test_only_the_unneeded_service_is_deleted(keeper: ServicesBench) -> None:
     await keeper.keep()
+    # A copy with the operator's labels but without its owner reference.
     theirs = copy.deepcopy(keeper.api.services[NAME])
     theirs["metadata"] |= {"name": "theirs", "ownerReferences": []}
     keeper.api.services["theirs"] = theirs
@@ -249,13 +258,14 @@ async def test_an_unneeded_service_is_deleted_and_no_other(keeper: Keeper) -> No
     ids=["refused", "unknown"],
 )
 async def test_a_service_created_before_a_refusal_is_deleted_with_the_listener(
-    keeper: Keeper, error: KubeError
+    keeper: ServicesBench, error: KubeError
 ) -> None:
     """The Service did not exist when the term began; if forgotten, it would admit clients until the
     term ends.
     """
     keeper.world.edit(BROKER, "broker-1", pod=pod(""))
     await keeper.keep()
+    # Two external listeners: the first Service is created, then the second one fails.
     two = pod()["listeners"]
     another = {"name": "SECOND", "port": 9096, "protocol": "PLAINTEXT"}
     two.append(another | {"external": {"type": "NodePort"}})
@@ -269,27 +279,29 @@ async def test_a_service_created_before_a_refusal_is_deleted_with_the_listener(
     assert not keeper.api.services
 
 
-async def test_a_new_controller_deletes_what_the_former_one_had_to(keeper: Keeper) -> None:
+async def test_new_controller_deletes_an_unneeded_service(keeper: ServicesBench) -> None:
     await keeper.keep()
     keeper.world.edit(BROKER, "broker-1", pod=pod(""))
+    # The new controller has no memory of the Service, only the API server has it.
     keeper.world.services.state.ways_in.brokers.clear()
-    anew = Keeper(keeper.world, keeper.api)
-    await anew.keep()
+    next_keeper = ServicesBench(keeper.world, keeper.api)
+    await next_keeper.keep()
     assert not keeper.api.services
 
 
-async def test_brokers_without_any_replica_are_queried_once(keeper: Keeper) -> None:
+async def test_brokers_without_any_replica_are_queried_once(keeper: ServicesBench) -> None:
     keeper.world.edit(BROKER, "broker-1", pod=pod(""))
     for calls in (["list services"], []):
         assert await keeper.keep() is None
         assert keeper.api.calls == calls
 
 
-async def test_a_port_in_use_is_reported_until_another_is_requested(keeper: Keeper) -> None:
+async def test_a_port_in_use_is_reported_until_another_is_requested(keeper: ServicesBench) -> None:
     taken = pod(brokers=[{"nodeId": 1, "nodePort": 30001}])
     keeper.world.edit(BROKER, "broker-1", pod=taken)
     text = f"PATCH x: HTTP 422: Service {NAME} is invalid: provided port is already allocated"
     keeper.api.refuses[NAME] = Invalid(422, text)
+    # The node port is already allocated to another Service.
     assert await keeper.keep() == REFUSED_S
     reason, message = keeper.condition() or ("", "")
     assert reason == "AddressRefused"
@@ -300,7 +312,7 @@ async def test_a_port_in_use_is_reported_until_another_is_requested(keeper: Keep
     assert keeper.condition() != (reason, message)
 
 
-async def test_a_change_that_is_refused_takes_no_clients_way_away(keeper: Keeper) -> None:
+async def test_refused_change_keeps_the_advertised_address(keeper: ServicesBench) -> None:
     """An annotation that no API server accepts would cut off all external clients."""
     world, state = keeper.world, keeper.world.services.state
     world.edit(BROKER, "broker-1", pod=pod("LoadBalancer"))
@@ -309,29 +321,32 @@ async def test_a_change_that_is_refused_takes_no_clients_way_away(keeper: Keeper
     state.put_broker(dataclasses.replace(state.brokers[1], listeners=(listener,)))
     await keeper.keep()
     keeper.api.services[NAME]["status"]["loadBalancer"]["ingress"] = [{"ip": "192.0.2.7"}]
+    # The address is advertised before the change.
     await keeper.keep()
-    told = [{"name": "EXTERNAL", "host": "192.0.2.7", "port": 9095}]
+    external = [{"name": "EXTERNAL", "host": "192.0.2.7", "port": 9095}]
+    # loadBalancerClass is immutable: only a new Service can change it.
     keeper.api.refuses[NAME] = Invalid(422, "PATCH x: HTTP 422: class: may not change once set")
     world.edit(BROKER, "broker-1", pod=pod("LoadBalancer", loadBalancerClass="a/b"))
     assert await keeper.keep(0) == REFUSED_S
     reason, message = keeper.condition() or ("", "")
     assert reason == "AddressRefused"
     assert f"kubectl delete service {NAME}" in message
-    assert world.status(BROKER, "broker-1")["externalEndpoints"] == told
+    # Status and metadata responses keep the address that still works.
+    assert world.status(BROKER, "broker-1")["externalEndpoints"] == external
     assert [endpoint.host for endpoint in endpoints(state, state.brokers[1])] == ["192.0.2.7"]
 
 
-async def test_a_service_of_another_owner_is_not_taken_over(keeper: Keeper) -> None:
-    entry = {"manager": "somebody", "fieldsV1": {"f:spec": {}}}
+async def test_a_service_of_another_owner_is_not_taken_over(keeper: ServicesBench) -> None:
+    entry = {"manager": "another", "fieldsV1": {"f:spec": {}}}
     theirs = {"metadata": {"name": NAME, "labels": {}, "managedFields": [entry]}, "spec": {}}
     keeper.api.services[NAME] = theirs
     assert await keeper.keep() == REFUSED_S
     assert keeper.api.services[NAME] is theirs
-    assert "belongs to somebody" in (keeper.condition() or ("", ""))[1]
+    assert "belongs to another" in (keeper.condition() or ("", ""))[1]
 
 
-async def test_the_service_of_a_broker_that_is_named_like_it_is_not_taken_over(
-    keeper: Keeper,
+async def test_service_of_a_broker_with_the_same_name_is_not_taken_over(
+    keeper: ServicesBench,
 ) -> None:
     """The manager's name alone does not identify the operator's own Services."""
     owner = {"kind": "Broker", "name": NAME, "uid": "1"}
@@ -343,14 +358,16 @@ async def test_the_service_of_a_broker_that_is_named_like_it_is_not_taken_over(
     assert f"belongs to Broker {NAME}" in (keeper.condition() or ("", ""))[1]
 
 
-async def test_nodes_are_listed_only_on_request(keeper: Keeper) -> None:
+async def test_nodes_are_listed_only_on_request(keeper: ServicesBench) -> None:
     world, state = keeper.world, keeper.world.services.state
     await world.start_broker(1)
     listener = dataclasses.replace(state.brokers[1].listeners[0], name="EXTERNAL", host="10.0.0.1")
     state.put_broker(dataclasses.replace(state.brokers[1], listeners=(listener,)))
+    # With the default nodeAddress, the broker's own host is advertised.
     await keeper.keep()
     assert "list nodes" not in keeper.api.calls
     world.edit(BROKER, "broker-1", pod=pod(nodeAddress="ExternalIP"))
+    # ExternalIP needs the right to list Nodes, which the role may lack.
     keeper.api.refuses[NODE.kind] = Forbidden(403, "GET /nodes: HTTP 403: not yours")
     assert await keeper.keep(0) == REFUSED_S
     assert "may not list Nodes" in (keeper.condition() or ("", ""))[1]
@@ -362,12 +379,13 @@ async def test_nodes_are_listed_only_on_request(keeper: Keeper) -> None:
     keeper.api.nodes = [{"status": {"addresses": addresses}}]
     await keeper.keep(REFUSED_S)
     assert keeper.condition() == ("Advertised", "EXTERNAL: 192.0.2.1:31000")
+    # Nodes change rarely, and are listed at a longer interval than Services.
     for after_s, is_listed in ((CHECK_S, False), (NODES_CHECK_S, True)):
         await keeper.keep(after_s)
         assert ("list nodes" in keeper.api.calls) is is_listed
 
 
-async def test_a_cluster_has_a_service_to_begin_with(keeper: Keeper) -> None:
+async def test_cluster_has_an_external_bootstrap_service(keeper: ServicesBench) -> None:
     world, name = keeper.world, "main-external-bootstrap"
     await keeper.made.keep(MAIN, world.known(CLUSTER, "main"))
     assert keeper.api.services[name]["spec"]["type"] == "NodePort"
@@ -375,6 +393,7 @@ async def test_a_cluster_has_a_service_to_begin_with(keeper: Keeper) -> None:
     status = cluster_status(state, generation=1, now_ms=0).status
     write_status(world, CLUSTER, "main", status)
     assert state.ways_in.bootstraps is not None
+    # No broker has an external listener any more.
     world.edit(BROKER, "broker-1", pod=pod(""))
     await keeper.made.keep(MAIN, world.known(CLUSTER, "main"))
     assert name not in keeper.api.services

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from tests.control_messages import topic_state
 from tests.loop_turns import many_turns
 from tests.unit.controller.controller_world import numbered_uuid
-from tests.unit.operator_shell.broker_request_frames import Asked
+from tests.unit.operator_shell.broker_request_frames import RequestBench
 from tests.unit.operator_shell.shell_world import NAMESPACE, UNDER_REPLICATED, ShellWorld
 from tidemark.wire import control
 from tidemark_broker.control import client, controller_discovery, status
@@ -43,7 +43,7 @@ from tidemark_operator.term.term import Term
 NOBODY = Looked()
 NOT_ATTEMPTED = int(ErrorCode.operation_not_attempted)
 
-# ---------------------------------------------------------------- who is waited for
+# ---------------------------------------------------------------- expected brokers
 
 
 def turns(reports: FirstReports, number: int) -> FirstReports:
@@ -78,9 +78,10 @@ def test_a_broker_whose_session_is_over_is_not_waited_for() -> None:
     assert reports.are_in
 
 
-def test_others_have_a_moment_to_come_though_the_slices_say_that_they_are_dead() -> None:
+def test_fenced_brokers_have_a_short_time_to_appear() -> None:
     reports = expecting((1,), (2,))
     reports.presented(1)
+    # Broker 2 is fenced in the slices, but those may be restored from a backup.
     assert not turns(reports, OTHERS_TURNS - 1).are_in
     assert turns(reports, 1).are_in
     reports = expecting((1,), (2,))
@@ -89,9 +90,10 @@ def test_others_have_a_moment_to_come_though_the_slices_say_that_they_are_dead()
     assert reports.are_in, "all have come"
 
 
-def test_a_broker_that_arrives_at_that_moment_is_waited_for() -> None:
+def test_broker_that_appears_in_time_is_waited_for() -> None:
     reports = expecting((1,), (2,))
     reports.presented(1)
+    # A broker knocks when it dials the controller, before it registers.
     reports.knocked(2)
     assert not turns(reports, OTHERS_TURNS).are_in
     reports.presented(2)
@@ -100,8 +102,9 @@ def test_a_broker_that_arrives_at_that_moment_is_waited_for() -> None:
     assert reports.are_in, "once they are in they stay in"
 
 
-def test_all_of_it_ends_some_time_after_the_first_has_come() -> None:
+def test_wait_is_bounded_after_the_first_broker_appears() -> None:
     reports = turns(expecting((1, 2)), 5)
+    # The bound runs from the first contact: without any there is no network yet.
     reports.knocked(1)
     assert not turns(reports, BOUND_TURNS - 1).are_in
     assert turns(reports, 1).are_in
@@ -109,6 +112,7 @@ def test_all_of_it_ends_some_time_after_the_first_has_come() -> None:
 
 def test_reports_count_as_complete_until_a_broker_looks_for_a_controller() -> None:
     reports = expecting((1, 2))
+    # No broker appeared within the limit, so decisions proceed.
     reports.give_up()
     assert turns(reports, 0).are_in
     reports.knocked(1)
@@ -120,6 +124,7 @@ def test_reports_count_as_complete_until_a_broker_looks_for_a_controller() -> No
 
 async def test_brokers_that_are_removed_are_not_waited_for() -> None:
     reports = expecting((1, 2), (3,))
+    # The Broker objects were deleted since the term began.
     reports.look_again({1})
     assert not turns(reports, 0).are_in
     reports.look_again(set())
@@ -128,12 +133,12 @@ async def test_brokers_that_are_removed_are_not_waited_for() -> None:
         await reports.wait()
 
 
-# ---------------------------------------------------------------- what waits
+# ---------------------------------------------------------------- blocked decisions
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[Asked]:
-    """Two brokers serve a partition, which broker 1 leads; a controller has just taken over."""
+async def bench() -> AsyncIterator[RequestBench]:
+    """Bench whose broker 1 leads a partition of two replicas, just after a takeover."""
     world = ShellWorld()
     world.make_cluster(UNDER_REPLICATED)
     for node_id in (1, 2):
@@ -143,56 +148,59 @@ async def asked() -> AsyncIterator[Asked]:
         for node_id in (1, 2):
             await world.start_broker(node_id)
         await TopicReconciler(world.services).reconcile(ShellWorld.key(TOPIC, "t"))
-        made = Asked(world)
+        made = RequestBench(world)
         made.begin()
+        # From here on the term behaves as one that has just started.
         world.services.first_reports.expect((1, 2))
         yield made
 
 
-def the_row(asked: Asked) -> PartitionRow:
-    (found,) = asked.world.services.state.all_rows()
+def the_row(bench: RequestBench) -> PartitionRow:
+    (found,) = bench.world.services.state.all_rows()
     return found
 
 
 @contextlib.contextmanager
-def nothing_is_written(asked: Asked) -> Iterator[None]:
-    before = asked.world.server.of_kind(PARTITION_SLICE)
+def nothing_is_written(bench: RequestBench) -> Iterator[None]:
+    before = bench.world.server.of_kind(PARTITION_SLICE)
     yield
-    assert asked.world.server.of_kind(PARTITION_SLICE) == before
+    assert bench.world.server.of_kind(PARTITION_SLICE) == before
 
 
-def all_report(asked: Asked) -> None:
+def all_report(bench: RequestBench) -> None:
     for node_id in (1, 2):
-        asked.world.services.first_reports.presented(node_id)
+        bench.world.services.first_reports.presented(node_id)
 
 
-def expires(asked: Asked, *node_ids: int) -> None:
+def expires(bench: RequestBench, *node_ids: int) -> None:
     for node_id in node_ids:
-        epoch = asked.world.services.state.brokers[node_id].broker_epoch
-        asked.requests.on_expired(node_id, epoch)
+        epoch = bench.world.services.state.brokers[node_id].broker_epoch
+        bench.requests.on_expired(node_id, epoch)
 
 
 def leader_leaves(draft: Draft) -> None:
     elections.fence(draft, [1], reason="a test wants it")
 
 
-async def test_no_row_is_written_for_any_request(asked: Asked) -> None:
-    line = asked.world.services.committer
-    with nothing_is_written(asked):
+async def test_no_row_is_written_before_the_reports_are_complete(bench: RequestBench) -> None:
+    line = bench.world.services.committer
+    with nothing_is_written(bench):
         deciding = asyncio.create_task(line.decide(leader_leaves))
+        # A decision that changes no row need not wait.
         assert await line.decide(lambda draft: len(draft.state.brokers)) == 2, "others continue"
         await many_turns()
         assert not deciding.done()
-    all_report(asked)
+    all_report(bench)
     async with asyncio.timeout(10):
         await deciding
-    assert the_row(asked).leader == 2
+    assert the_row(bench).leader == 2
 
 
-async def test_what_is_put_off_ends_with_the_term(asked: Asked) -> None:
-    services = asked.world.services
+async def test_deferred_decision_fails_when_the_term_ends(bench: RequestBench) -> None:
+    services = bench.world.services
     deciding = asyncio.create_task(services.committer.decide(leader_leaves))
     await many_turns()
+    # The term ends before broker 2 has reported.
     services.committer._end(NotLeading("the Lease was lost"))
     services.first_reports.end()
     async with asyncio.timeout(10):
@@ -200,29 +208,31 @@ async def test_what_is_put_off_ends_with_the_term(asked: Asked) -> None:
             await deciding
 
 
-async def test_a_dead_broker_is_fenced_once_the_others_have_reported(asked: Asked) -> None:
-    services = asked.world.services
+async def test_a_dead_broker_is_fenced_once_the_others_have_reported(bench: RequestBench) -> None:
+    services = bench.world.services
+    # Broker 1 stays silent until its session expires.
     turns(services.first_reports, OTHERS_TURNS)
-    with nothing_is_written(asked):
-        expires(asked, 1)
+    with nothing_is_written(bench):
+        expires(bench, 1)
         await many_turns()
         assert services.state.is_live(1)
     services.first_reports.presented(2)
     await many_turns()
     assert not services.state.is_live(1)
-    assert the_row(asked).leader == 2
+    assert the_row(bench).leader == 2
 
 
-async def test_a_report_that_shows_old_slices_comes_before_the_end_of_a_session_counts(
-    asked: Asked,
+async def test_report_of_newer_epochs_precedes_the_fencing(
+    bench: RequestBench,
 ) -> None:
-    """The old slices may declare the leader dead: seeds 248 and 284 of the simulation's backups."""
-    told = dataclasses.replace(snapshot.partition_state(the_row(asked)), leader_epoch=9)
-    states = topic_state(the_row(asked).topic_id, "t", partitions=(told,))
-    with nothing_is_written(asked):
-        expires(asked, 2)
+    """The restored slices may show the leader as dead (seeds 248 and 284 of the simulation)."""
+    # Broker 1 knows a leader epoch that the slices do not: they are from a backup.
+    newer = dataclasses.replace(snapshot.partition_state(the_row(bench)), leader_epoch=9)
+    states = topic_state(the_row(bench).topic_id, "t", partitions=(newer,))
+    with nothing_is_written(bench):
+        expires(bench, 2)
         await many_turns()
-        await asked.requests.replica_states(
+        await bench.requests.replica_states(
             control.ReplicaStatesRequest(
                 broker_id=1,
                 incarnation_id=numbered_uuid(1),
@@ -231,131 +241,140 @@ async def test_a_report_that_shows_old_slices_comes_before_the_end_of_a_session_
                 topics=(states,),
             )
         )
-        await asked.register(has_states=True)
+        await bench.register(has_states=True)
         await many_turns()
-    assert [type(end) for end in asked.ends] == [SlicesBehind]
+    assert [type(end) for end in bench.ends] == [SlicesBehind]
 
 
-async def test_a_broker_that_has_come_again_meanwhile_is_not_fenced(asked: Asked) -> None:
-    services = asked.world.services
-    expires(asked, 1)
+async def test_reregistered_broker_is_not_fenced(bench: RequestBench) -> None:
+    services = bench.world.services
+    expires(bench, 1)
     await many_turns()
-    assert (await asked.register()).error_code == 0
+    # The same process registers again before the fencing is decided.
+    assert (await bench.register()).error_code == 0
     services.first_reports.presented(2)
     await many_turns()
     assert services.first_reports.are_in
     assert services.state.is_live(1)
-    expires(asked, 1)
+    expires(bench, 1)
     await many_turns()
     assert not services.state.is_live(1), "this one counts"
 
 
-async def test_a_broker_that_sends_heartbeats_again_meanwhile_is_not_fenced(asked: Asked) -> None:
+async def test_resumed_broker_is_not_fenced(bench: RequestBench) -> None:
     """The broker hung for a session and sends heartbeats again under the same registration."""
-    services = asked.world.services
-    expires(asked, 1)
+    services = bench.world.services
+    expires(bench, 1)
     await many_turns()
-    asked.requests.on_beat(1, services.state.brokers[1].broker_epoch, Beat())
-    all_report(asked)
+    # The heartbeat arrives between the expiry and the decision.
+    bench.requests.on_beat(1, services.state.brokers[1].broker_epoch, Beat())
+    all_report(bench)
     await many_turns()
     assert services.state.is_live(1)
-    expires(asked, 1)
+    expires(bench, 1)
     await many_turns()
     assert not services.state.is_live(1), "this one counts"
 
 
-async def test_a_heartbeat_of_a_blocked_broker_does_not_extend_its_session(asked: Asked) -> None:
-    services = asked.world.services
-    expires(asked, 1)
+async def test_a_heartbeat_of_a_blocked_broker_does_not_extend_its_session(
+    bench: RequestBench,
+) -> None:
+    services = bench.world.services
+    expires(bench, 1)
     await many_turns()
     epoch = services.state.brokers[1].broker_epoch
-    asked.requests.on_beat(1, epoch, Beat(loop_stalled=True))
-    all_report(asked)
+    # The thread for heartbeats runs, but the broker's event loop is blocked.
+    bench.requests.on_beat(1, epoch, Beat(loop_stalled=True))
+    all_report(bench)
     await many_turns()
     assert not services.state.is_live(1)
 
 
-def stores_nothing_at_first(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other writers keep changing the slices, for a while."""
+def stores_nothing_at_first(bench: RequestBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first three decisions fail, as other writers of the slices do."""
     monkeypatch.setattr(committer, "AGAIN_S", 0)
     failures = [committer.DecisionFailed("other writers kept changing the slices")] * 3
-    decide = asked.world.services.committer.decide
+    decide = bench.world.services.committer.decide
 
     async def fails_at_first(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
         return await decide(*arguments)
 
-    monkeypatch.setattr(asked.world.services.committer, "decide", fails_at_first)
+    monkeypatch.setattr(bench.world.services.committer, "decide", fails_at_first)
 
 
-async def test_a_dead_broker_is_fenced_though_that_could_not_be_stored_at_first(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_fencing_is_retried_until_it_is_stored(
+    bench: RequestBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stores_nothing_at_first(asked, monkeypatch)
-    all_report(asked)
-    expires(asked, 1)
+    stores_nothing_at_first(bench, monkeypatch)
+    all_report(bench)
+    expires(bench, 1)
     await many_turns()
-    assert not asked.world.services.state.is_live(1)
+    assert not bench.world.services.state.is_live(1)
 
 
-async def test_a_broker_is_unfenced_though_that_could_not_be_stored_at_first(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_unfencing_is_retried_until_it_is_stored(
+    bench: RequestBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next heartbeats say nothing new."""
-    state = asked.world.services.state
-    all_report(asked)
-    await asked.world.services.committer.decide(leader_leaves)
+    """The broker's next heartbeats carry no change that would trigger the decision."""
+    state = bench.world.services.state
+    all_report(bench)
+    # Fence broker 1, so that its next heartbeat unfences it.
+    await bench.world.services.committer.decide(leader_leaves)
     assert not state.is_live(1)
-    stores_nothing_at_first(asked, monkeypatch)
+    stores_nothing_at_first(bench, monkeypatch)
     beat = Beat(snapshot_controller_epoch=state.controller_epoch)
-    asked.requests.on_beat(1, state.brokers[1].broker_epoch, beat)
+    bench.requests.on_beat(1, state.brokers[1].broker_epoch, beat)
     await many_turns()
     assert state.is_live(1)
 
 
-async def test_what_a_broker_no_longer_says_is_not_decided_later(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_outdated_heartbeat_is_not_decided_later(
+    bench: RequestBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = asked.world.services.state
-    all_report(asked)
-    stores_nothing_at_first(asked, monkeypatch)
+    state = bench.world.services.state
+    all_report(bench)
+    stores_nothing_at_first(bench, monkeypatch)
     epoch = state.brokers[1].broker_epoch
-    asked.requests.on_beat(1, epoch, Beat())
-    asked.requests.on_beat(1, epoch, Beat(want_shut_down=True))
+    # The first heartbeat would unfence the broker, the second requests its shutdown.
+    bench.requests.on_beat(1, epoch, Beat())
+    bench.requests.on_beat(1, epoch, Beat(want_shut_down=True))
     await many_turns()
-    assert the_row(asked).leader == 2
+    assert the_row(bench).leader == 2
     assert state.brokers[1].shutting_down, "its shutdown continues"
 
 
 async def test_a_broker_with_oversized_reports_prevents_no_fencing(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+    bench: RequestBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its report is decided once, in whatever form it arrives."""
+    """Pending requests of one broker to shut down must share one background task."""
+    # Thirty different heartbeats, but room for twenty background tasks.
     monkeypatch.setattr(background, "TASKS_MAX", 20)
-    services = asked.world.services
+    services = bench.world.services
     epoch = services.state.brokers[2].broker_epoch
     for number in range(30):
-        said = Beat(
+        beat = Beat(
             want_shut_down=True, snapshot_controller_epoch=-number, certificates=f"{number}"
         )
-        asked.requests.on_beat(2, epoch, said)
+        bench.requests.on_beat(2, epoch, beat)
     await many_turns()
     assert len(services.background._tasks) == 1
-    expires(asked, 1)
-    all_report(asked)
+    expires(bench, 1)
+    all_report(bench)
     await many_turns()
     assert not services.state.is_live(1)
 
 
-async def test_where_too_much_is_under_way_a_dead_broker_is_fenced_later(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_fencing_waits_for_a_free_background_task(
+    bench: RequestBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # No background task is free, so the fencing is tried again later.
     monkeypatch.setattr(background, "TASKS_MAX", 0)
     monkeypatch.setattr(broker_requests, "FENCED_AGAIN_S", 0)
-    services = asked.world.services
-    all_report(asked)
-    expires(asked, 1)
+    services = bench.world.services
+    all_report(bench)
+    expires(bench, 1)
     await many_turns()
     assert services.state.is_live(1)
     monkeypatch.undo()
@@ -369,17 +388,18 @@ async def test_where_too_much_is_under_way_a_dead_broker_is_fenced_later(
     [(5, 0), (6, int(ErrorCode.duplicate_broker_registration))],
     ids=["as another run in its directory", "beside it"],
 )
-async def test_of_two_processes_that_waited_one_is_admitted(
-    asked: Asked, directory: int, error: int
+async def test_one_of_two_waiting_processes_is_admitted(
+    bench: RequestBench, directory: int, error: int
 ) -> None:
-    """The second one came when the first was not alive yet; a directory has one process."""
-    services = asked.world.services
+    """Both registered before either was alive. One log directory belongs to one process."""
+    services = bench.world.services
     coming = [
         asyncio.create_task(
-            asked.register(incarnation_id=numbered_uuid(process), directory_id=numbered_uuid(at))
+            bench.register(incarnation_id=numbered_uuid(process), directory_id=numbered_uuid(at))
         )
         for process, at in ((70, 5), (71, directory))
     ]
+    # Both processes wait for the reports of broker 2.
     await many_turns()
     assert not any(item.done() for item in coming)
     services.first_reports.presented(2)
@@ -389,11 +409,12 @@ async def test_of_two_processes_that_waited_one_is_admitted(
     assert second.error_code == error
 
 
-async def test_an_isr_change_is_put_off_in_time_and_decided_when_it_comes_again(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_isr_change_is_deferred_and_decided_when_repeated(
+    bench: RequestBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The answer must precede the broker's request timeout.
     monkeypatch.setattr(broker_requests, "FIRST_REPORTS_S", 0.01)
-    services, row = asked.world.services, the_row(asked)
+    services, row = bench.world.services, the_row(bench)
     change = control.IsrChange(
         topic_id=row.topic_id,
         partition=0,
@@ -403,56 +424,58 @@ async def test_an_isr_change_is_put_off_in_time_and_decided_when_it_comes_again(
         remote_manifest=False,
         leader_recovery_state=0,
     )
+    # An unknown topic in the same request gets the same retriable error.
     other = dataclasses.replace(change, topic_id=numbered_uuid(77))
     request = control.AlterPartitionRequest(
         broker_id=1,
         broker_epoch=services.state.brokers[1].broker_epoch,
         changes=(change, other),
     )
-    with nothing_is_written(asked):
-        early = await asked.requests.alter_partition(request)
+    with nothing_is_written(bench):
+        early = await bench.requests.alter_partition(request)
     assert early.error_code == 0, "the session continues"
     assert [result.error_code for result in early.results] == [NOT_ATTEMPTED, NOT_ATTEMPTED]
-    all_report(asked)
-    assert (await asked.requests.alter_partition(request)).results[0].error_code == 0
-    assert the_row(asked).isr == (1,)
+    all_report(bench)
+    assert (await bench.requests.alter_partition(request)).results[0].error_code == 0
+    assert the_row(bench).isr == (1,)
 
 
-async def test_a_broker_that_wants_to_stop_waits(asked: Asked) -> None:
-    epoch = asked.world.services.state.brokers[1].broker_epoch
-    with nothing_is_written(asked):
-        asked.requests.on_beat(1, epoch, Beat(want_shut_down=True))
+async def test_controlled_shutdown_waits_for_the_reports(bench: RequestBench) -> None:
+    epoch = bench.world.services.state.brokers[1].broker_epoch
+    with nothing_is_written(bench):
+        bench.requests.on_beat(1, epoch, Beat(want_shut_down=True))
         await many_turns()
-    all_report(asked)
+    all_report(bench)
     await many_turns()
-    assert the_row(asked).leader == 2
+    assert the_row(bench).leader == 2
 
 
 async def test_a_broker_that_the_slices_call_dead_reports_before_a_live_one_is_admitted(
-    asked: Asked,
+    bench: RequestBench,
 ) -> None:
-    world = asked.world
+    world = bench.world
     world.make_broker(3)
-    request = dataclasses.replace(asked.request(has_states=True), broker_id=3)
-    answer = await asked.requests.register(request, session_alive=False, connected=False)
+    request = dataclasses.replace(bench.request(has_states=True), broker_id=3)
+    answer = await bench.requests.register(request, session_alive=False, connected=False)
+    # A fenced broker that registers is expected too, since its report may be newer.
     assert answer.wants_states
-    all_report(asked)
+    all_report(bench)
     assert not world.services.first_reports.are_in
     world.services.first_reports.presented(3)
     assert world.services.first_reports.are_in
 
 
-# ---------------------------------------------------------------- how long
+# ---------------------------------------------------------------- limits of the wait
 
 
-def expected_by(asked: Asked, looked: Looked = NOBODY) -> FirstReports:
-    """As a term of this world begins."""
-    services = dataclasses.replace(asked.world.services, first_reports=FirstReports())
+def expected_by(bench: RequestBench, looked: Looked = NOBODY) -> FirstReports:
+    """Return the reports that a new term of this world expects."""
+    services = dataclasses.replace(bench.world.services, first_reports=FirstReports())
     term = Term(
         services,
-        OwnBrokers(services.state, asked.requests),
-        asked,  # type: ignore[arg-type]
-        asked.requests,
+        OwnBrokers(services.state, bench.requests),
+        bench,  # type: ignore[arg-type]
+        bench.requests,
         settings=OperatorSettings(namespace=NAMESPACE),
         leads=lambda: True,
         last_pass=LastPass(),
@@ -461,40 +484,46 @@ def expected_by(asked: Asked, looked: Looked = NOBODY) -> FirstReports:
     return services.first_reports
 
 
-async def test_a_term_begins_with_those_that_may_be_alive(asked: Asked) -> None:
-    asked.world.services.first_reports.end()
-    await asked.world.services.committer.decide(leader_leaves)
-    reports = expected_by(asked)
+async def test_term_expects_live_brokers_and_waits_briefly_for_fenced_ones(
+    bench: RequestBench,
+) -> None:
+    bench.world.services.first_reports.end()
+    # The slices show broker 1 as fenced and broker 2 as live.
+    await bench.world.services.committer.decide(leader_leaves)
+    reports = expected_by(bench)
     reports.presented(2)
     assert not reports.are_in
     assert turns(reports, OTHERS_TURNS).are_in
-    assert not turns(expected_by(asked), OTHERS_TURNS).are_in, "broker 2 counts as live"
+    assert not turns(expected_by(bench), OTHERS_TURNS).are_in, "broker 2 counts as live"
 
 
-async def test_discovery_requests_before_the_term_count(asked: Asked) -> None:
-    """A live broker has looked for a controller as long as the others."""
-    asked.world.services.first_reports.end()
-    await asked.world.services.committer.decide(leader_leaves)
+async def test_discovery_requests_before_the_term_count(bench: RequestBench) -> None:
+    """A live broker searches for a controller as long as the others do."""
+    bench.world.services.first_reports.end()
+    await bench.world.services.committer.decide(leader_leaves)
     now_s = time.monotonic()
-    reports = expected_by(asked, Looked(now_s - 60, {2: now_s}))
+    reports = expected_by(bench, Looked(now_s - 60, {2: now_s}))
+    # Broker 2 has dialled a standby, which extends no wait for broker 1.
     assert not turns(reports, OTHERS_TURNS).are_in, "broker 2 counts as live"
-    reports = expected_by(asked, Looked(now_s - 60, {2: now_s}))
+    reports = expected_by(bench, Looked(now_s - 60, {2: now_s}))
     reports.presented(2)
     assert not turns(reports, LAST_TURNS - 1).are_in
     assert turns(reports, 1).are_in, "broker 1 has not come in all that time"
-    reports = expected_by(asked, Looked(now_s - 3 * TICK_S - 0.1, {2: now_s}))
+    # Standbys have listened for only three ticks: the rest of the wait is still due.
+    reports = expected_by(bench, Looked(now_s - 3 * TICK_S - 0.1, {2: now_s}))
     reports.presented(2)
     assert not turns(reports, OTHERS_TURNS - 4).are_in
     assert turns(reports, 1).are_in
 
 
 async def test_a_broker_that_looked_for_a_controller_is_waited_for_despite_the_slices(
-    asked: Asked,
+    bench: RequestBench,
 ) -> None:
-    asked.world.services.first_reports.end()
-    await asked.world.services.committer.decide(leader_leaves)
+    bench.world.services.first_reports.end()
+    await bench.world.services.committer.decide(leader_leaves)
     now_s = time.monotonic()
-    reports = expected_by(asked, Looked(now_s - 60, {1: now_s}))
+    # Broker 1 is fenced in the slices, but it has dialled a standby.
+    reports = expected_by(bench, Looked(now_s - 60, {1: now_s}))
     reports.presented(2)
     assert not turns(reports, OTHERS_TURNS).are_in
     reports.presented(1)
@@ -506,11 +535,11 @@ async def test_a_new_cluster_waits_for_no_broker() -> None:
     world.make_cluster()
     world.make_broker(1)
     async with world.term():
-        assert expected_by(Asked(world)).are_in
+        assert expected_by(RequestBench(world)).are_in
 
 
 def test_live_brokers_connect_in_time_for_their_sessions() -> None:
-    """Also where one of the operator's addresses does not answer."""
+    """The bound includes one operator address that does not answer."""
     comes_s = client._LONGEST_PAUSE_S + controller_discovery.DIAL_S
     assert comes_s < OTHERS_TURNS * TICK_S < OperatorSettings().session_timeout_s
     assert OTHERS_TURNS * TICK_S < broker_requests.FIRST_REPORTS_S < status._TIMEOUT_S
@@ -518,16 +547,17 @@ def test_live_brokers_connect_in_time_for_their_sessions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("comes", "turns_needed"),
+    ("arrival", "turns_needed"),
     [(lambda _: None, UNREACHED_TURNS), (lambda reports: reports.knocked(2), BOUND_TURNS)],
-    ids=["nobody", "one that says nothing"],
+    ids=["no broker", "silent broker"],
 )
-async def test_no_wait_is_endless(
-    asked: Asked, comes: Callable[[FirstReports], None], turns_needed: int
+async def test_wait_for_reports_ends_without_any_broker(
+    bench: RequestBench, arrival: Callable[[FirstReports], None], turns_needed: int
 ) -> None:
-    services = asked.world.services
-    comes(services.first_reports)
-    pacemaker = Pacemaker(services, asked.world.questions, leads=lambda: True)
+    services = bench.world.services
+    arrival(services.first_reports)
+    # The pacemaker counts the turns, as in a real term.
+    pacemaker = Pacemaker(services, bench.world.questions, leads=lambda: True)
     for number in range(1, turns_needed + 1):
         assert not services.first_reports.are_in
         await pacemaker._turn(number)

@@ -1,5 +1,4 @@
-"""An informer on the fake API server: it tells of everything once, in order, whatever ends its
-watch."""
+"""Informer on the fake API server: every change is reported once, in order, across watches."""
 
 import asyncio
 import contextlib
@@ -22,12 +21,12 @@ from tidemark_operator.kube.line_stream import LineTooLong, split_lines
 NAMESPACE = "ns"
 
 
-class Told:
-    """Notifications of an informer, as words."""
+class NoteTaker:
+    """Notifications of an informer, as texts."""
 
     def __init__(self, server: WatchedServer) -> None:
-        self.words: list[str] = []
-        #: Number of requests to the server when each word was recorded.
+        self.texts: list[str] = []
+        #: The server, whose request count is recorded with each notification.
         self._server = server
 
     def asking(self, kind: Kind) -> int:
@@ -36,29 +35,29 @@ class Told:
     def listing(self, kind: Kind, version: int, known: int) -> None: ...
 
     def found(self, kind: Kind, body: Json, version: int) -> None:
-        self.words.append(f"found {body['metadata']['name']}")
+        self.texts.append(f"found {body['metadata']['name']}")
 
     def brought(self, body: Json, gone: bool) -> None:
         name, size = body["metadata"]["name"], body["spec"].get("partitions")
-        self.words.append(f"{name} gone" if gone else f"{name} has {size}")
+        self.texts.append(f"{name} gone" if gone else f"{name} has {size}")
 
     def listed(self, kind: Kind, present: set[Key], version: int) -> None:
-        self.words.append(f"all: {' '.join(sorted(key.name for key in present)) or '-'}")
+        self.texts.append(f"all: {' '.join(sorted(key.name for key in present)) or '-'}")
 
     def take(self) -> list[str]:
-        """Return and clear the new words."""
-        words, self.words = self.words, []
-        return words
+        """Return and clear the new notifications."""
+        texts, self.texts = self.texts, []
+        return texts
 
 
-class World:
+class InformerWorld:
     """A server, an informer, and its notifications."""
 
     def __init__(self) -> None:
         self.server = WatchedServer()
         self.api = WatchedApi(self.server)
-        self.told = Told(self.server)
-        self.informer = Informer(self.api, TOPIC, NAMESPACE, self.told)  # type: ignore[arg-type]
+        self.notes = NoteTaker(self.server)
+        self.informer = Informer(self.api, TOPIC, NAMESPACE, self.notes)  # type: ignore[arg-type]
 
     def make(self, name: str, partitions: int = 1) -> None:
         body = {"metadata": {"name": name}, "spec": {"partitions": partitions}}
@@ -71,14 +70,14 @@ class World:
         self.server.delete("user", TOPIC, name)
 
     @property
-    def asked(self) -> list[str]:
-        """Lists and watches since the last time, without versions."""
+    def requests(self) -> list[str]:
+        """Lists and watches since the last read of this property, without versions."""
         calls, self.api.calls = self.api.calls, []
         return [call.split(" ")[0] for call in calls]
 
     async def news(self) -> list[str]:
         await many_turns()
-        return self.told.take()
+        return self.notes.take()
 
 
 @pytest.fixture(autouse=True)
@@ -88,14 +87,14 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    """With two Topics that are known, and a watch."""
-    made = World()
+async def world() -> AsyncIterator[InformerWorld]:
+    """InformerWorld with two listed Topics and an open watch."""
+    made = InformerWorld()
     made.make("a")
     made.make("b")
     running = asyncio.create_task(made.informer.run())
     assert await made.news() == ["found a", "found b", "all: a b"]
-    assert made.asked == ["list_all", "watch"]
+    assert made.requests == ["list_all", "watch"]
     yield made
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -103,46 +102,51 @@ async def world() -> AsyncIterator[World]:
     assert made.api.watching == 0, "nothing is left open"
 
 
-async def test_events_are_reported_in_order(world: World) -> None:
+async def test_events_are_reported_in_order(world: InformerWorld) -> None:
     world.edit("a", 2)
     world.make("c")
     world.edit("a", 3)
     world.delete("b")
     assert await world.news() == ["a has 2", "c has 1", "a has 3", "b gone"]
-    assert world.asked == []
+    assert world.requests == []
 
 
-async def test_an_ended_watch_resumes_where_it_was(world: World) -> None:
+async def test_an_ended_watch_resumes_where_it_was(world: InformerWorld) -> None:
     world.edit("a", 2)
     assert await world.news() == ["a has 2"]
+    # The API server closes every watch after some minutes.
     world.api.end_watch()
     world.edit("a", 3)
     world.delete("b")
     assert await world.news() == ["a has 3", "b gone"], "nothing is lost, and nothing comes twice"
-    assert world.asked == ["watch"]
+    assert world.requests == ["watch"]
 
 
-async def test_a_bookmark_moves_it_on(world: World) -> None:
+async def test_bookmark_advances_the_version_of_the_next_watch(world: InformerWorld) -> None:
     world.server.bookmark(TOPIC)
     await many_turns()
+    # etcd compacts everything before the bookmark.
     world.server.forget()
-    world.server._forgotten -= 1  # the bookmark's version is the oldest that is known
+    world.server._forgotten -= 1  # the oldest version is the bookmark's
     world.api.end_watch()
     world.edit("a", 2)
     assert await world.news() == ["a has 2"]
-    assert world.asked == ["watch"]
+    assert world.requests == ["watch"]
 
 
-@pytest.mark.parametrize("told_in", ["the answer", "an event"])
-async def test_after_410_a_full_list_finds_deleted_objects(world: World, told_in: str) -> None:
+@pytest.mark.parametrize("error_in", ["the answer", "an event"])
+async def test_after_410_a_full_list_finds_deleted_objects(
+    world: InformerWorld, error_in: str
+) -> None:
     """The error comes as the answer to the watch request, or as an event of the watch."""
     status = {"kind": "Status", "code": 410, "message": "too old resource version"}
-    world.api.end_watch(status if told_in == "an event" else None)
+    # The version of the next watch is compacted, because the history is dropped.
+    world.api.end_watch(status if error_in == "an event" else None)
     world.delete("b")
     world.make("c")
     world.server.forget()
     assert await world.news() == ["found a", "found c", "all: a c"]
-    assert "list_all" in world.asked
+    assert "list_all" in world.requests
     world.edit("c", 2)
     assert await world.news() == ["c has 2"]
 
@@ -156,17 +160,19 @@ async def test_after_410_a_full_list_finds_deleted_objects(world: World, told_in
     ],
     ids=["silent", "restarted", "busy"],
 )
-async def test_a_failed_watch_resumes_where_it_was(world: World, error: KubeError) -> None:
+async def test_a_failed_watch_resumes_where_it_was(world: InformerWorld, error: KubeError) -> None:
     world.api.end_watch(error)
+    # The informer keeps its version through three failed attempts.
     world.api.fail("watch", error, times=3)
     world.edit("a", 2)
     assert await world.news() == ["a has 2"]
-    assert world.asked == ["watch"] * 4
+    assert world.requests == ["watch"] * 4
 
 
-async def test_a_list_counts_once_a_watch_continues_from_it(world: World) -> None:
+async def test_a_list_counts_once_a_watch_continues_from_it(world: InformerWorld) -> None:
     world.server.forget()
     world.api.end_watch()
+    # The list succeeds and the watch from it fails: the list is not repeated.
     world.api.fail("watch", ApiServerUnavailable(0, "no answer"))
     world.delete("b")
     await many_turns()
@@ -175,14 +181,15 @@ async def test_a_list_counts_once_a_watch_continues_from_it(world: World) -> Non
     assert await world.news() == ["a has 2"]
 
 
-async def test_a_persistent_failure_of_a_watch_leads_to_a_list(world: World) -> None:
+async def test_a_persistent_failure_of_a_watch_leads_to_a_list(world: InformerWorld) -> None:
+    # A server may refuse a version for other reasons than its age.
     world.api.fail("watch", ApiServerUnavailable(504, "too large"), times=informer.LISTED_AFTER)
     world.api.end_watch()
     assert await world.news() == ["found a", "found b", "all: a b"]
 
 
-async def test_what_may_not_be_watched_is_said(
-    world: World, caplog: pytest.LogCaptureFixture
+async def test_forbidden_watch_is_logged_and_replaced_by_lists(
+    world: InformerWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.api.fail("watch", Forbidden(403, "may not watch"))
     world.api.end_watch()
@@ -190,11 +197,12 @@ async def test_what_may_not_be_watched_is_said(
     assert "relisting topics: may not watch" in caplog.text
 
 
-async def test_a_kind_that_is_not_served_yet_is_missed_once_and_followed_later(
+async def test_kind_without_definition_is_logged_once_and_followed_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    world = World()
+    world = InformerWorld()
+    # The definition is installed after the informer starts.
     world.api.fail("list_all", NotFound(404, "no such resource"), times=3)
     running = asyncio.create_task(world.informer.run())
     assert await world.news() == ["all: -"]
@@ -204,10 +212,13 @@ async def test_a_kind_that_is_not_served_yet_is_missed_once_and_followed_later(
     running.cancel()
 
 
-async def test_a_definition_that_is_deleted_and_made_again_is_followed_again(world: World) -> None:
+async def test_a_definition_that_is_deleted_and_made_again_is_followed_again(
+    world: InformerWorld,
+) -> None:
     world.delete("a")
     world.delete("b")
     world.api.fail("watch", NotFound(404, "no such resource"))
+    # kubectl delete crd, and the installation of a new definition.
     world.api.fail("list_all", NotFound(404, "no such resource"), times=3)
     world.api.end_watch()
     await many_turns()
@@ -218,27 +229,28 @@ async def test_a_definition_that_is_deleted_and_made_again_is_followed_again(wor
 
 
 async def test_a_page_is_processed_before_the_next_one_is_requested() -> None:
-    world = World()
+    world = InformerWorld()
     world.api.page_max = 2
     for name in "abcde":
         world.make(name)
     pages: list[list[str]] = []
-    whole = world.api.pages
+    pages_of_api = world.api.pages
 
     async def noted(*arguments: Any) -> AsyncIterator[Any]:
-        async for page in whole(*arguments):
-            pages.append(world.told.take())
+        async for page in pages_of_api(*arguments):
+            pages.append(world.notes.take())
             yield page
 
     world.api.pages = noted  # type: ignore[method-assign,assignment]
     running = asyncio.create_task(world.informer.run())
+    # Each page is processed before the next request, so memory holds one page.
     assert await world.news() == ["found e", "all: a b c d e"]
     assert pages == [[], ["found a", "found b"], ["found c", "found d"]]
     running.cancel()
 
 
-async def test_it_stops_at_once(world: World) -> None:
-    """The fixture cancels it, and sees that nothing is left open."""
+async def test_cancelled_informer_closes_its_watch(world: InformerWorld) -> None:
+    """The fixture cancels the informer and checks that no watch stays open."""
     assert world.api.watching == 1
 
 
@@ -247,30 +259,32 @@ async def test_it_stops_at_once(world: World) -> None:
     [{"type": "ADDED"}, {"type": "ERROR", "object": "gone"}, {"type": "ADDED", "object": {}}, {}],
     ids=["no object", "no status", "an empty object", "nothing"],
 )
-async def test_what_cannot_be_understood_ends_nothing(world: World, event: Json) -> None:
+async def test_malformed_event_leads_to_a_list(world: InformerWorld, event: Json) -> None:
     world.api.end_watch_with(event)
     assert await world.news() == ["found a", "found b", "all: a b"]
     world.edit("a", 2)
     assert await world.news() == ["a has 2"]
 
 
-async def test_a_watch_that_never_begins_is_no_good_one_however_long_it_takes(
-    world: World, monkeypatch: pytest.MonkeyPatch
+async def test_late_refusal_does_not_reset_the_backoff(
+    world: InformerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy API server refuses late: the pauses grow all the same, and all is listed at last."""
+    """A busy API server refuses late. The pauses grow nevertheless, until a list is due."""
+    # Every watch counts as long enough, except one that never began.
     monkeypatch.setattr(informer, "GOOD_S", -1.0)
     world.api.fail("watch", ApiServerUnavailable(504, "too large"), times=informer.LISTED_AFTER)
     world.api.end_watch(ApiServerUnavailable(0, "restarts"))
     assert await world.news() == ["found a", "found b", "all: a b"]
 
 
-async def test_an_api_that_was_put_back_is_listed_again(world: World) -> None:
+async def test_restored_api_server_is_listed_again(world: InformerWorld) -> None:
     """etcd was restored: its versions are lower than the known ones, and its content counts
     although newer versions were announced.
     """
     world.edit("a", 2)
     assert await world.news() == ["a has 2"]
     world.server.history.clear()
+    # The restored server continues from a lower version.
     world.server._version -= 2
     world.server.bookmark(TOPIC)
     world.api.end_watch_with(world.server.history[-1])
@@ -280,19 +294,19 @@ async def test_an_api_that_was_put_back_is_listed_again(world: World) -> None:
 # ---------------------------------------------------------------- connections
 
 
-class Answer:
-    """A watch that has begun, as the client has it."""
+class WatchResponse:
+    """HTTP response of an established watch."""
 
     status = 200
 
     def __init__(self) -> None:
         self.response = self.content = self.connection = self.transport = self
-        self.heard: list[str] = []
+        self.calls: list[str] = []
 
     async def param_serialize(self, *_: object, **__: object) -> tuple[object, ...]:
         return None, "", {}, None, None
 
-    async def call_api(self, *_: object, _request_timeout: Any) -> "Answer":
+    async def call_api(self, *_: object, _request_timeout: Any) -> "WatchResponse":
         self.timeout = _request_timeout
         return self
 
@@ -300,24 +314,25 @@ class Answer:
         return pieces(b'{"type":"BOOKMARK"}\n')
 
     def abort(self) -> None:
-        self.heard.append("abort")
+        self.calls.append("abort")
 
     def close(self) -> None:
-        self.heard.append("close")
+        self.calls.append("close")
 
 
-@pytest.mark.parametrize("taken", [1, 2], ids=["as it begins", "later"])
-async def test_a_cancelled_watch_leaves_no_connection(taken: int) -> None:
-    answer = Answer()
+@pytest.mark.parametrize("batches", [1, 2], ids=["as it begins", "later"])
+async def test_a_cancelled_watch_leaves_no_connection(batches: int) -> None:
+    answer = WatchResponse()
     watch = KubeApi(answer).watch(TOPIC, NAMESPACE, 7, silence_s=1)
-    for _ in range(taken):
+    # Cancel while the watch waits for its first event, or later.
+    for _ in range(batches):
         await anext(watch)
     await watch.aclose()
-    assert answer.heard == ["abort", "close"]
+    assert answer.calls == ["abort", "close"]
     assert answer.timeout.total == WATCH_S + 1, "none continues for ever"
 
 
-# ---------------------------------------------------------------- lines
+# ---------------------------------------------------------------- line splitting
 
 
 async def pieces(*texts: bytes) -> AsyncIterator[bytes]:
@@ -329,7 +344,7 @@ async def split(*texts: bytes) -> list[list[bytes]]:
     return [found async for found in split_lines(pieces(*texts))]
 
 
-async def test_lines_come_as_soon_as_they_are_whole() -> None:
+async def test_complete_lines_are_yielded_at_once() -> None:
     assert await split(b"a\nb\nc", b"d", b"e\n\n", b"f") == [[b"a", b"b"], [b"cde"]]
 
 
@@ -338,6 +353,7 @@ async def test_a_line_has_a_limit(
     texts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_stream, "LINE_MAX", 4)
+    # The limit counts a line without its end.
     assert await split(b"abcd\n", b"abc\n") == [[b"abcd"], [b"abc"]]
     with pytest.raises(LineTooLong):
         await split(*texts)

@@ -1,5 +1,8 @@
-"""The operator is killed at every call it makes, of the API server or of a broker, before it takes
-effect or before its answer comes; the next one brings everything to the same end (invariant 20)."""
+"""The operator is killed at each of its calls, and its successor reaches the same state.
+
+The calls are those to the API server and to brokers. The kill strikes before the call has its
+effect, or before its answer arrives (invariant 20).
+"""
 
 import dataclasses
 import itertools
@@ -30,7 +33,7 @@ TIERING: Json = {"enabled": True}
 Act = Callable[[MortalWorld], None]
 
 
-# ---------------------------------------------------------------- what users do
+# ---------------------------------------------------------------- actions of users
 
 
 def made(world: MortalWorld) -> None:
@@ -58,7 +61,7 @@ def adopted(world: MortalWorld) -> None:
     world.annotate(TOPIC, "t", **{ADOPT_TOPIC_ID: left["topicId"]})
 
 
-def asked(world: MortalWorld) -> None:
+def deletion_requested(world: MortalWorld) -> None:
     spec = {"topicRef": {"name": "t"}, "partitions": [{"partition": 0, "beforeOffset": 40}]}
     world.make(RECORD_DELETION, "d", spec)
 
@@ -79,7 +82,7 @@ def broker_deleted(world: MortalWorld) -> None:
     world.server.delete("user", BROKER, "broker-1")
 
 
-# ---------------------------------------------------------------- what has come of it
+# ---------------------------------------------------------------- expected results
 
 
 def placed(partitions: int = 2, replicas: int = 2) -> Act:
@@ -97,17 +100,17 @@ def disabled(world: MortalWorld) -> None:
     assert world.services.state.topics["ns/t"].tiering.state is TieringState.DISABLED
 
 
-def gone(world: MortalWorld) -> None:
+def topic_deleted(world: MortalWorld) -> None:
     assert not world.services.state.topics
     assert world.server.find(TOPIC, "t") is None
 
 
 def left_behind(world: MortalWorld) -> None:
-    gone(world)
+    topic_deleted(world)
     assert [left["topicName"] for left in world.status(CLUSTER, "main")["leftBehind"]] == ["t"]
 
 
-def taken_over(world: MortalWorld) -> None:
+def topic_adopted(world: MortalWorld) -> None:
     placed()(world)
     assert not world.status(CLUSTER, "main").get("leftBehind")
 
@@ -124,13 +127,13 @@ def exporting(run: int) -> Act:
     return check
 
 
-def has_nothing(world: MortalWorld) -> None:
+def broker_drained(world: MortalWorld) -> None:
     placed()(world)
     assert world.condition(BROKER, "broker-1", "Draining")[:2] == ("False", "Drained")
     assert not world.services.state.keys_on(1)
 
 
-def broker_gone(world: MortalWorld) -> None:
+def broker_removed(world: MortalWorld) -> None:
     placed()(world)
     assert world.server.find(BROKER, "broker-1") is None
 
@@ -139,9 +142,11 @@ def broker_gone(world: MortalWorld) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Flow:
-    """``acts`` are done one after another, an operator's life apart; the one that follows the last
-    is disturbed. ``check``: what it is for has come about, else its matrix would show nothing."""
+class KillFlow:
+    """Actions of users, each followed by a life of the operator.
+
+    The life after the last action is killed. ``check`` proves that the flow did what it is for.
+    """
 
     acts: tuple[Act, ...]
     check: Act
@@ -153,27 +158,27 @@ DISABLE_DELETE = edited(tiering={"enabled": False, "disablePolicy": "Delete"})
 ORPHAN = edited(deletionPolicy="Orphan")
 
 FLOWS = {
-    "create": Flow((made,), placed()),
-    "grow": Flow((made, edited(partitions=4)), placed(partitions=4)),
-    "create-among-many": Flow((made_among_many,), placed()),
-    "grow-among-many": Flow((made_among_many, edited(partitions=4)), placed(partitions=4)),
-    "disable-retain": Flow((made, DISABLE_RETAIN), disabled),
-    "disable-delete": Flow((made, DISABLE_DELETE), disabled),
-    "delete": Flow((made, deleted), gone),
-    "leave-behind": Flow((made, ORPHAN, deleted), left_behind),
-    "adopt": Flow((made, ORPHAN, deleted, adopted), taken_over),
-    "record-deletion": Flow((made, asked), records_deleted),
-    "export": Flow((made, exported), exporting(1)),
-    "export-otherwise": Flow((made, exported, export_edited), exporting(2)),
-    "drain": Flow((made, drained), has_nothing, (1, 2, 3)),
-    "remove-broker": Flow((made, broker_deleted), broker_gone, (1, 2, 3)),
-    "more-replicas": Flow((made, edited(replicationFactor=3)), placed(replicas=3), (1, 2, 3)),
-    "fewer-replicas": Flow((made, edited(replicationFactor=1)), placed(replicas=1)),
+    "create": KillFlow((made,), placed()),
+    "grow": KillFlow((made, edited(partitions=4)), placed(partitions=4)),
+    "create-among-many": KillFlow((made_among_many,), placed()),
+    "grow-among-many": KillFlow((made_among_many, edited(partitions=4)), placed(partitions=4)),
+    "disable-retain": KillFlow((made, DISABLE_RETAIN), disabled),
+    "disable-delete": KillFlow((made, DISABLE_DELETE), disabled),
+    "delete": KillFlow((made, deleted), topic_deleted),
+    "leave-behind": KillFlow((made, ORPHAN, deleted), left_behind),
+    "adopt": KillFlow((made, ORPHAN, deleted, adopted), topic_adopted),
+    "record-deletion": KillFlow((made, deletion_requested), records_deleted),
+    "export": KillFlow((made, exported), exporting(1)),
+    "export-otherwise": KillFlow((made, exported, export_edited), exporting(2)),
+    "drain": KillFlow((made, drained), broker_drained, (1, 2, 3)),
+    "remove-broker": KillFlow((made, broker_deleted), broker_removed, (1, 2, 3)),
+    "more-replicas": KillFlow((made, edited(replicationFactor=3)), placed(replicas=3), (1, 2, 3)),
+    "fewer-replicas": KillFlow((made, edited(replicationFactor=1)), placed(replicas=1)),
 }
 
 
-def end(world: MortalWorld) -> dict[str, object]:
-    """All that was decided, without times and what tells one controller from another."""
+def final_state(world: MortalWorld) -> dict[str, object]:
+    """Return all decided state, without times and without the controller's identity."""
     state = world.services.state
     rows = sorted(
         (row.key, row.replicas, row.leader, sorted(row.isr), row.adding, row.removing)
@@ -193,7 +198,7 @@ def end(world: MortalWorld) -> dict[str, object]:
     return found
 
 
-#: What counts lives, and what is drawn by chance.
+#: Fields that count controllers or contain random values.
 _SKIPPED = (
     "brokerEpoch",
     "path",
@@ -215,7 +220,7 @@ def _timeless(value: Any) -> Any:
     return [_timeless(item) for item in value] if isinstance(value, list) else value
 
 
-async def begun(flow: Flow, tier: Path, clock: WallClock) -> MortalWorld:
+async def begun(flow: KillFlow, tier: Path, clock: WallClock) -> MortalWorld:
     """Return the settled world at the start of the flow, after its controller has ended."""
     world = MortalWorld(clock)
     world.begin(tier, flow.brokers)
@@ -229,25 +234,31 @@ async def begun(flow: Flow, tier: Path, clock: WallClock) -> MortalWorld:
 @pytest.mark.parametrize("after", [False, True], ids=["call-lost", "answer-lost"])
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
 async def test_the_result_is_the_same_as_without_a_kill(
-    flow: Flow, after: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    flow: KillFlow, after: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wall = WallClock()
+    # Statuses contain times: with a controlled clock they are the same in every run.
     monkeypatch.setattr(clock, "time", wall)
+    # Two slices instead of 64: each slice adds several kill points.
     monkeypatch.setattr(takeover, "SLICES_DEFAULT", 2)
     monkeypatch.setattr(committer, "GROWS_WITHIN_S", 0)
     start = await begun(flow, tmp_path, wall)
+    # The reference run, without a kill.
     undisturbed = start.again()
     undisturbed.life.begins()
     await undisturbed.lives()
-    wanted = end(undisturbed)
+    expected = final_state(undisturbed)
     flow.check(undisturbed)
+    # Kill at call 0, 1, 2, … until a run completes before the kill.
     for number in itertools.count():
         world = start.again()
         world.life.begins(number, after=after)
         await world.lives()
         if not world.life.ended.is_set():
+            # No kill point of the undisturbed run was skipped.
             assert number >= undisturbed.life.calls
             return
+        # A second operator takes over and must reach the reference state.
         world.life.begins()
         await world.lives()
-        assert end(world) == wanted, f"killed at call {number}"
+        assert final_state(world) == expected, f"killed at call {number}"

@@ -1,4 +1,4 @@
-"""A leader that hangs holds up the RecordDeletions of its own partitions, and nothing else."""
+"""A hung leader delays only the RecordDeletions of its own partitions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,33 +18,33 @@ from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass, Workers
 
 KEY = ShellWorld.key(RECORD_DELETION, "d")
-#: A term has more, and is held up in the same way.
+#: A real term has more workers. The mechanism is the same.
 WORKERS = 100
 #: Seconds until the test is given up, however busy the machine is.
 LONG_S = 60
 
 
 class HangingEngine(FakeEngine):
-    """Brokers in ``hung`` do not answer before :meth:`go_on`."""
+    """Engine whose brokers in ``hung`` do not answer before :meth:`resume`."""
 
     def __init__(self, journal: list[str]) -> None:
         super().__init__(journal)
         self.hung: set[int] = set()
-        self._go_on = asyncio.Event()
+        self._resumed = asyncio.Event()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.hung.clear()
-        self._go_on.set()
+        self._resumed.set()
 
     async def _answer(self, method: str, node_id: int, request: Any) -> Any:
         if node_id in self.hung:
-            await self._go_on.wait()
+            await self._resumed.wait()
         return await super()._answer(method, node_id, request)
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[ShellWorld]:
-    """One topic on each of two brokers."""
+    """World with one topic on each of two brokers."""
     made = ShellWorld()
     made.engine = HangingEngine(made.journal)
     made.engine.answers = {
@@ -65,7 +65,7 @@ async def world() -> AsyncIterator[ShellWorld]:
         yield made
 
 
-def ask(world: ShellWorld, name: str, topic: str) -> None:
+def request_deletion(world: ShellWorld, name: str, topic: str) -> None:
     spec = {"topicRef": {"name": topic}, "partitions": [{"partition": 0, "beforeOffset": 40}]}
     world.make(RECORD_DELETION, name, spec)
     world.services.queue.add(world.key(RECORD_DELETION, name))
@@ -95,30 +95,33 @@ def succeeded(world: ShellWorld) -> set[str]:
 
 
 @pytest.mark.usefixtures("working")
-async def test_hundreds_that_wait_for_a_hung_leader_leave_the_workers_to_others(
+async def test_deletions_waiting_for_a_hung_leader_leave_workers_free(
     world: ShellWorld,
 ) -> None:
     engine = world.engine
     assert isinstance(engine, HangingEngine)
     (hung,) = {row.leader for row in world.services.state.all_rows() if row.name == "t"}
     engine.hung = {hung}
+    # More deletions of the hung leader's topic than there are workers.
     waiting = {f"t-{number}" for number in range(WORKERS + 50)}
     for name in waiting:
-        ask(world, name, "t")
-    ask(world, "of-another", "u")
+        request_deletion(world, name, "t")
+    request_deletion(world, "of-another", "u")
     async with asyncio.timeout(LONG_S):
         while "of-another" not in succeeded(world) or world.services.queue.depth:
             await many_turns()
+    # Only the requests in flight occupy a worker, the others wait outside the queue.
     assert world.services.queue.running <= AT_ONCE
-    told = [
+    conditions = [
         world.condition(RECORD_DELETION, name, "Succeeded")
         for name in waiting
         if world.status(RECORD_DELETION, name)
     ]
-    assert len(told) == len(waiting) - AT_ONCE
-    assert {item[:2] for item in told} == {("Unknown", "Resolving")}
-    assert f"broker {hung} has not answered" in told[0][2]
-    engine.go_on()
+    assert len(conditions) == len(waiting) - AT_ONCE
+    assert {item[:2] for item in conditions} == {("Unknown", "Resolving")}
+    assert f"broker {hung} has not answered" in conditions[0][2]
+    # The leader resumes, and every waiting deletion completes.
+    engine.resume()
     async with asyncio.timeout(LONG_S):
         while succeeded(world) != {*waiting, "of-another"}:
             await many_turns()
@@ -127,6 +130,7 @@ async def test_hundreds_that_wait_for_a_hung_leader_leave_the_workers_to_others(
 async def test_a_waiting_key_is_woken_when_a_slot_is_free() -> None:
     woken: list[object] = []
     turns = LeaderTurns(woken.append)
+    # Use up all slots of broker 1.
     begun = [turns.turn(1, ShellWorld.key(RECORD_DELETION, str(n))) for n in range(AT_ONCE)]
     for turn in begun:
         turn.__enter__()
@@ -134,6 +138,7 @@ async def test_a_waiting_key_is_woken_when_a_slot_is_free() -> None:
         pass
     with turns.turn(2, KEY):
         assert not woken
+    # The first free slot wakes the key that waited.
     begun[0].__exit__(None, None, None)
     assert woken == [KEY]
     with turns.turn(1, KEY):

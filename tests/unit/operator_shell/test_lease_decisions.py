@@ -31,41 +31,44 @@ def lease(holder: str, *, renewed: str = "t1", transitions: int = 3) -> dict[str
     return {"metadata": {"name": "l", "namespace": "n", "resourceVersion": "7"}, "spec": spec}
 
 
-def test_without_a_lease_it_is_made() -> None:
+def test_missing_lease_is_created() -> None:
     assert decide(None, "me", None, 0.0) == Create()
 
 
-def test_our_own_is_renewed_and_counts_no_transition() -> None:
+def test_own_lease_is_renewed_without_a_transition() -> None:
     assert decide(lease("me"), "me", Observation(("me", "t1", 3), 0.0), 1.0) == Renew(3)
 
 
-def test_a_released_one_is_taken_at_once() -> None:
+def test_released_lease_is_taken_at_once() -> None:
     assert decide(lease(""), "me", Observation(("", "t1", 3), 5.0), 5.0) == Take(4)
 
 
-def test_anothers_is_waited_for_a_whole_duration_on_our_own_clock() -> None:
-    held = lease("other")
-    seen = observe(held, None, 100.0)
-    assert decide(held, "me", seen, 100.0) == Wait("other", 115.0)
-    assert decide(held, "me", observe(held, seen, 115.0), 115.0) == Wait("other", 115.0)
-    assert decide(held, "me", observe(held, seen, 115.1), 115.1) == Take(4)
+def test_foreign_lease_is_taken_after_its_duration_on_the_local_clock() -> None:
+    foreign = lease("other")
+    seen = observe(foreign, None, 100.0)
+    # The wait runs from the local observation at 100 s, not from renewTime.
+    assert decide(foreign, "me", seen, 100.0) == Wait("other", 115.0)
+    assert decide(foreign, "me", observe(foreign, seen, 115.0), 115.0) == Wait("other", 115.0)
+    assert decide(foreign, "me", observe(foreign, seen, 115.1), 115.1) == Take(4)
 
 
 def test_a_renewal_restarts_the_wait_whatever_its_timestamp() -> None:
     seen = observe(lease("other", renewed="t1"), None, 100.0)
+    # Clocks of other machines may be wrong: only the change of renewTime counts.
     renewed = lease("other", renewed="1970-01-01T00:00:00Z")
     seen = observe(renewed, seen, 114.0)
     assert decide(renewed, "me", seen, 120.0) == Wait("other", 129.0)
     assert decide(renewed, "me", seen, 129.5) == Take(4)
 
 
-def test_what_is_written_keeps_the_resource_version_and_counts_transitions() -> None:
+def test_written_lease_keeps_resource_version_and_counts_transitions() -> None:
     times = LeaseTimes.of_duration(4.2)
     body = lease_body("l", "n", "me", transitions=4, times=times, now=NOW, held=lease("other"))
     assert body["metadata"]["resourceVersion"] == "7"
     assert body["spec"]["leaseTransitions"] == 4
     assert body["spec"]["leaseDurationSeconds"] == 5, "never less than we count ourselves"
     assert body["spec"]["acquireTime"] == body["spec"]["renewTime"]
+    # A renewal keeps acquireTime and moves renewTime.
     later = lease_body(
         "l", "n", "me", transitions=4, times=times, now=NOW + dt.timedelta(seconds=9), held=body
     )

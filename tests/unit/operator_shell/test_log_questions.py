@@ -18,9 +18,11 @@ from tidemark_operator.slices import committer
 BOTH = {1: 900, 2: 1000}
 
 
-class PowerCut(ShellWorld):
-    """A topic on brokers 1 and 2, and what each of them has left of it after a power cut of both.
-    ``ends``: offsets by broker; None: its storage refuses."""
+class PowerCutWorld(ShellWorld):
+    """World with a topic on brokers 1 and 2, after a power cut of both.
+
+    ``ends`` has the log end offset by broker, or None if its storage fails.
+    """
 
     def __init__(self, ends: dict[int, int | None]) -> None:
         super().__init__()
@@ -33,10 +35,11 @@ class PowerCut(ShellWorld):
         await TopicReconciler(self.services).reconcile(self.key(TOPIC, "t"))
         await self.quiet()
         self.engine.answers["replica_logs"] = self._answer
+        # Both restart as new processes without a clean shutdown, so neither stays in the ISR.
         for node_id in (1, 2):
             self.engine.reachable.clear()
             await self.start_broker(node_id, incarnation=10 + node_id)
-        self.engine.asked.clear()
+        self.engine.requests.clear()
         self.engine.reachable = {1, 2}
 
     def _answer(self, node_id: int, keys: Any) -> ReplicaLogsAnswer:
@@ -56,10 +59,10 @@ class PowerCut(ShellWorld):
 
     async def ask(self) -> list[int]:
         """Return the brokers that received a request."""
-        self.engine.asked.clear()
+        self.engine.requests.clear()
         self.questions.ask()
         await self.quiet()
-        return sorted(node_id for _, node_id, _ in self.engine.asked)
+        return sorted(node_id for _, node_id, _ in self.engine.requests)
 
     @property
     def row(self) -> PartitionRow:
@@ -81,6 +84,7 @@ async def test_the_longest_log_leads_once_all_have_answered() -> None:
 async def test_an_unreachable_broker_is_queried_once_reachable() -> None:
     async with power_cut(BOTH).term() as world:
         await world.begin()
+        # With one of two answers, broker 1 could still have the longer log.
         world.engine.reachable = {2}
         assert await world.ask() == [2]
         assert world.row.leader == -1
@@ -92,6 +96,7 @@ async def test_an_unreachable_broker_is_queried_once_reachable() -> None:
 async def test_refusing_storage_is_retried() -> None:
     async with power_cut({1: 900, 2: None}).term() as world:
         await world.begin()
+        # The answer of broker 1 is kept: only broker 2 is queried again.
         assert await world.ask() == [1, 2]
         assert await world.ask() == [2]
         assert world.row.leader == -1
@@ -103,10 +108,11 @@ async def test_refusing_storage_is_retried() -> None:
 async def test_an_election_that_could_not_be_stored_is_decided_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No broker answers a second time."""
+    """The answers are kept, so that no broker is queried a second time."""
     monkeypatch.setattr(committer, "AGAIN_S", 0)
     async with power_cut(BOTH).term() as world:
         await world.begin()
+        # Every attempt to store the election meets a conflict, for one decision.
         modified = Conflict(409, "modified")
         world.api.fail("replace PartitionSlice", modified, times=committer.RETAKEN_MAX)
         assert await world.ask() == [1, 2]
@@ -123,8 +129,8 @@ async def test_lost_records_are_an_event_of_the_topic() -> None:
         assert "900" in event.message
 
 
-def power_cut(ends: dict[int, Any]) -> PowerCut:
-    world = PowerCut(ends)
+def power_cut(ends: dict[int, Any]) -> PowerCutWorld:
+    world = PowerCutWorld(ends)
     world.make_cluster()
     world.make_broker(1)
     world.make_broker(2)

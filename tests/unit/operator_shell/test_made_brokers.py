@@ -21,7 +21,7 @@ MAIN = ShellWorld.key(CLUSTER, "main")
 
 
 class AppliesApi:
-    """Makes what is applied, or says why not, by name."""
+    """API that applies objects, or refuses those named in ``refuses``."""
 
     def __init__(self) -> None:
         self.refuses: dict[str, KubeError] = {}
@@ -71,19 +71,21 @@ def stalled(world: ShellWorld) -> tuple[str, str, str]:
 async def test_a_refusal_is_reported_and_stops_nothing_else(
     world: ShellWorld, refused: str, error: KubeError
 ) -> None:
-    """The other brokers were not made, and the Cluster's status was written no more."""
+    """The remaining brokers are created, and the Cluster's status stays current."""
     api = AppliesApi()
     api.refuses[refused] = error
     keeper, body = brokers_of(world, api), world.known(CLUSTER, "main")
+    # The second pass repeats neither the event nor the objects that exist.
     for _ in range(2):
         assert await keeper.keep(MAIN, body) == REFUSED_S
-    wanted = {"broker-1", "broker-2", "broker-3", "main-bootstrap", "main-brokers"}
-    assert set(api.applied) == wanted - {refused}
+    expected = {"broker-1", "broker-2", "broker-3", "main-bootstrap", "main-brokers"}
+    assert set(api.applied) == expected - {refused}
     status, reason, message = stalled(world)
     assert (status, reason) == ("True", "BrokersRefused")
     assert refused in message
     assert error.message in message
     assert world.events.reasons.count("BrokersRefused") == 1
+    # Without the refusal, the missing object is created and the condition clears.
     api.refuses.clear()
     assert await keeper.keep(MAIN, body) == CHECK_S
     assert stalled(world)[0] == "False"
@@ -111,10 +113,10 @@ async def test_changes_by_users_to_the_bootstrap_service_are_reverted(
     assert stalled(world)[0] == "False"
 
 
-async def test_a_service_to_begin_with_that_is_not_the_clusters_is_left_alone(
+async def test_foreign_bootstrap_service_is_not_overwritten(
     world: ShellWorld,
 ) -> None:
-    """A Broker of that name has one, by the same manager: each wrote over the other's."""
+    """A Broker of that name has a Service of the same manager: neither may overwrite the other."""
     api = AppliesApi()
     brokers = bootstrap(world, **{BROKER_LABEL: "main-bootstrap"})
     brokers["metadata"]["ownerReferences"] = [
@@ -137,10 +139,10 @@ async def test_at_rest_nothing_is_written(world: ShellWorld) -> None:
     assert {broker["metadata"]["namespace"] for broker in keeper._brokers(MAIN)} == {NAMESPACE}
 
 
-async def test_a_broker_that_a_newer_version_has_written_is_set_back_and_stops_nothing(
+async def test_broker_of_a_newer_version_is_reverted_without_blocking_others(
     world: ShellWorld,
 ) -> None:
-    """After a rollback the Cluster is this version's again, and its Brokers are not yet."""
+    """After a rollback of the operator, Brokers may still have fields of the newer version."""
     api = AppliesApi()
     keeper, body = brokers_of(world, api), world.known(CLUSTER, "main")
     await keeper.keep(MAIN, body)
@@ -150,6 +152,7 @@ async def test_a_broker_that_a_newer_version_has_written_is_set_back_and_stops_n
     world.services.objects.put(newer)
     api.applied.clear()
     api.refuses["broker-1"] = Forbidden(403, "quota")
+    # A new keeper, as after the restart with the older version.
     keeper = brokers_of(world, api)
     await keeper.keep(MAIN, body)
     assert api.applied == ["main-bootstrap", "main-brokers"]
@@ -168,8 +171,8 @@ async def queued(world: ShellWorld) -> set[str]:
     return found
 
 
-async def test_a_broker_that_is_to_leave_is_looked_at_at_once(world: ShellWorld) -> None:
-    """The operator knows the answer to the write before the watch brings it, which is then no news.
+async def test_broker_to_be_removed_is_queued_at_once(world: ShellWorld) -> None:
+    """The operator's own write queues the Broker, since its watch event changes nothing.
 
     Otherwise the status and the pod would lag behind the drain by up to a minute.
     """
@@ -177,6 +180,7 @@ async def test_a_broker_that_is_to_leave_is_looked_at_at_once(world: ShellWorld)
     keeper = brokers_of(world, api)
     await keeper.keep(MAIN, world.known(CLUSTER, "main"))
     assert {"broker-1", "broker-2", "broker-3"} <= await queued(world)
+    # Scaling down marks broker 3 for removal.
     world.edit(CLUSTER, "main", brokers={"replicas": 2, "template": POD})
     await queued(world)
     await keeper.keep(MAIN, world.known(CLUSTER, "main"))

@@ -7,7 +7,7 @@ from tidemark_operator.objects.store import ObjectCache
 
 
 def _answer(number: int) -> str:
-    """An object as an answer of the API server brings it."""
+    """Return an object as the API server sends it."""
     conditions = [{"type": "Ready", "status": "True", "message": "3 partitions, all in sync"}]
     return json.dumps(
         {
@@ -26,14 +26,16 @@ def _answer(number: int) -> str:
     )
 
 
-def test_objects_share_the_texts_that_they_have_in_common() -> None:
+def test_objects_share_equal_strings() -> None:
     store = ObjectCache()
     for number in (1, 2):
         assert store.put(json.loads(_answer(number)))
     first, second = store.of_kind(TOPIC)
-    wanted = json.loads(_answer(1))
-    del wanted["metadata"]["managedFields"]
-    assert first == wanted
+    expected = json.loads(_answer(1))
+    # managedFields are dropped, because they are large and never read.
+    del expected["metadata"]["managedFields"]
+    assert first == expected
+    # Identity, not equality: thousands of objects must not repeat the same strings.
     for one, other in zip(first["metadata"], second["metadata"], strict=True):
         assert one is other
     (ready,), (also,) = (item["status"]["conditions"] for item in (first, second))
@@ -46,46 +48,49 @@ def _body(uid: str, version: int) -> Json:
     return {"kind": "Topic", "metadata": meta}
 
 
-class Heard:
+class CacheListener:
     """Notifications of a listener."""
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self.texts: list[str] = []
 
     def changed(self, body: Json) -> None:
-        self.words.append(f"{body['metadata']['uid']} changed")
+        self.texts.append(f"{body['metadata']['uid']} changed")
 
     def gone(self, key: Key) -> None:
-        self.words.append(f"{key.name} gone")
+        self.texts.append(f"{key.name} gone")
 
 
 def test_an_object_missing_in_a_list_is_deleted() -> None:
-    """The answer to a write of our own comes after the list that it is not in."""
+    """The response of an earlier write arrives after the list without the object."""
     store = ObjectCache()
     store.put(_body("one", 80))
     assert store.keep(TOPIC, set(), 100) == [TOPIC.key("ns/t")]
     assert not store.put(_body("one", 90))
+    # A new object with the same name has another uid.
     assert store.put(_body("other", 110))
 
 
 def test_a_recreated_object_replaces_the_former_one() -> None:
-    """Its watch was down meanwhile, so no event announced the deletion."""
-    store, heard = ObjectCache(), Heard()
+    """The watch was interrupted, so that no event announced the deletion."""
+    store, listener = ObjectCache(), CacheListener()
     store.put(_body("one", 80))
-    store.listener = heard
+    store.listener = listener
     assert store.put(_body("other", 90))
-    assert heard.words == ["t gone", "other changed"]
+    assert listener.texts == ["t gone", "other changed"]
     assert not store.put(_body("one", 95)), "a late answer"
 
 
-def test_where_the_api_was_put_back_what_it_has_counts() -> None:
+def test_objects_of_a_restored_api_server_replace_newer_ones() -> None:
     """Versions are compared within one history only; deletions of another one count for nothing."""
     store = ObjectCache()
     store.put(_body("one", 80))
+    # This deletion belongs to the history that the restore discarded.
     store.remove(_body("one", 81))
     store.put(_body("other", 90))
     known = store.reached(TOPIC)
     assert known == 90
+    # A list at 85, below the known 90, reveals the restore.
     store.listing(TOPIC, 85, known)
     assert store.put(_body("one", 80))
     assert store.keep(TOPIC, {TOPIC.key("ns/t")}, 85) == []
@@ -94,7 +99,7 @@ def test_where_the_api_was_put_back_what_it_has_counts() -> None:
     assert store.keep(TOPIC, set(), 84) == [TOPIC.key("ns/t")], "it was made after the backup"
 
 
-def test_a_list_that_is_older_than_what_came_meanwhile_puts_nothing_back() -> None:
+def test_list_older_than_a_later_response_changes_nothing() -> None:
     store = ObjectCache()
     known = store.reached(TOPIC)
     store.put(_body("one", 90))
@@ -103,7 +108,7 @@ def test_a_list_that_is_older_than_what_came_meanwhile_puts_nothing_back() -> No
     assert store.keep(TOPIC, set(), 85) == []
 
 
-def test_versions_that_were_raised_hide_no_backup() -> None:
+def test_restore_with_raised_versions_is_detected() -> None:
     """A restore of etcd may raise the next versions so that every watch restarts: the list is newer
     than all known versions, and its objects are older.
     """
@@ -113,12 +118,13 @@ def test_versions_that_were_raised_hide_no_backup() -> None:
     store.listing(TOPIC, 1_000, store.reached(TOPIC))
     assert store.found(TOPIC, _body("one", 70), 1_000)
     assert signs == ["topics Topic ns/t has its state before 80"]
+    # The second page with the object reports nothing new.
     assert not store.found(TOPIC, _body("one", 70), 1_000)
     assert len(signs) == 1, "it is reported once"
 
 
 def test_a_late_list_is_no_backup() -> None:
-    """An own write was quicker than the list's next page."""
+    """The response of a write overtook the next page of the list."""
     signs: list[str] = []
     store = ObjectCache(signs.append)
     store.listing(TOPIC, 85, store.reached(TOPIC))
@@ -133,6 +139,7 @@ def test_an_answer_older_than_the_known_state_is_of_another_history() -> None:
     store = ObjectCache(signs.append)
     store.put(_body("one", 80))
     known = store.get(TOPIC.key("ns/t"))
+    # The watch delivered version 81 while the read was in flight.
     store.put(_body("one", 81))
     assert not store.read(TOPIC, _body("one", 80), known)
     assert signs == []

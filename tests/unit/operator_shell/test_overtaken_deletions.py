@@ -1,6 +1,4 @@
-"""RecordDeletions whose world changes during a request: nothing is sent or written from stale
-facts.
-"""
+"""Topics, leaders and RecordDeletions change during a request: stale facts are discarded."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -31,7 +29,7 @@ ALL = {"topicRef": {"name": "t"}, "all": {"beforeOffset": -1}}
 
 @pytest.fixture
 async def world() -> AsyncIterator[ShellWorld]:
-    """Two brokers, each leads one of two partitions with 100 records."""
+    """World whose two brokers each lead one of two partitions with 100 records."""
     made = ShellWorld()
     made.make_cluster(UNDER_REPLICATED)
     made.make_broker(1)
@@ -49,8 +47,8 @@ async def world() -> AsyncIterator[ShellWorld]:
 
 
 def points_at(high_watermark: int) -> Any:
-    """Every log begins at 0, and all of it is of the leader's epoch."""
-    return lambda _, asked: {
+    """Return an answerer for logs that start at 0 and belong to the leader's epoch."""
+    return lambda _, queries: {
         query.partition: DeletionPoint(
             error_code=0,
             log_start_offset=0,
@@ -59,7 +57,7 @@ def points_at(high_watermark: int) -> Any:
             last_epoch=query.leader_epoch,
             size_bytes=0,
         )
-        for query in asked
+        for query in queries
     }
 
 
@@ -84,18 +82,19 @@ def rows(world: ShellWorld) -> Mapping[int, PartitionRow]:
     return dict(world.services.state.rows_of(topic_id(world)))
 
 
-def elect_anew(world: ShellWorld, *partitions: int) -> None:
+def bump_leader_epoch(world: ShellWorld, *partitions: int) -> None:
     for part in partitions:
         row = rows(world)[part]
         world.services.state.put_row(replace(row, leader_epoch=row.leader_epoch + 1))
 
 
 async def make_topic_again(world: ShellWorld) -> None:
-    """kubectl delete, kubectl create."""
+    """Delete the topic completely, and create another one of the same name."""
     reconciler, services, old = TopicReconciler(world.services), world.services, topic_id(world)
     world.delete(TOPIC, "t")
     await reconciler.reconcile(T)
     await reconciler.reconcile(T)
+    # All brokers confirm the removal of the former topic's replicas.
     services.deletions._confirmed[old] = {
         node: broker.directory_id for node, broker in services.state.brokers.items()
     }
@@ -120,15 +119,14 @@ def partition_0(before: int) -> dict[str, Any]:
 def meanwhile(
     world: ShellWorld, method: str, event: Callable[[], object], *, call: int = 1
 ) -> list[DeleteCommand]:
-    """``event`` happens while the call of that number is under way, before its answer comes; what
-    is sent to be deleted."""
+    """Let ``event`` happen before the answer of the given call; return the sent deletions."""
     sent: list[DeleteCommand] = []
     count = 0
 
     def wrapped(name: str) -> Any:
         real = getattr(world.engine, name)
 
-        async def asked(*arguments: Any) -> Any:
+        async def intercepted(*arguments: Any) -> Any:
             nonlocal count
             if name == "delete_records":
                 sent.append(arguments[0])
@@ -140,7 +138,7 @@ def meanwhile(
                     await done
             return answer
 
-        return asked
+        return intercepted
 
     for name in {method, "delete_records"}:
         setattr(world.engine, name, wrapped(name))
@@ -156,8 +154,9 @@ async def run(world: ShellWorld, turns: int) -> None:
         await RecordDeletionReconciler(world.services).reconcile(D)
 
 
-async def test_another_topic_of_that_name_loses_nothing(world: ShellWorld) -> None:
+async def test_recreated_topic_loses_no_records(world: ShellWorld) -> None:
     old = topic_id(world)
+    # The leaders time out, so that the command would be repeated.
     world.engine.answers["delete_records"] = late
     sent = meanwhile(world, "delete_records", lambda: make_topic_again(world))
     world.make(RECORD_DELETION, "d", ALL)
@@ -166,7 +165,8 @@ async def test_another_topic_of_that_name_loses_nothing(world: ShellWorld) -> No
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[1] == "TopicReplaced"
 
 
-async def test_another_topic_gets_no_offsets_of_the_former_one(world: ShellWorld) -> None:
+async def test_recreated_topic_gets_no_offsets_of_the_former_one(world: ShellWorld) -> None:
+    # The topic is replaced after both leaders have answered, before the status is written.
     meanwhile(world, "deletion_points", lambda: make_topic_again(world), call=2)
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 1)
@@ -176,25 +176,31 @@ async def test_another_topic_gets_no_offsets_of_the_former_one(world: ShellWorld
 
 
 async def test_a_broker_elected_meanwhile_receives_its_leader_epoch(world: ShellWorld) -> None:
-    """So it refuses what was meant for the one before, and looks whether its log has the records
-    that were meant: it may have lost its tail in a crash."""
+    """With the epoch, the new leader can check that its log has the records that were meant.
+
+    It may have lost its tail in a crash.
+    """
     world.make(RECORD_DELETION, "d", ALL)
+    # The first pass freezes the offsets and leader epochs in the status.
     await run(world, 1)
     frozen = {part: row.leader_epoch for part, row in rows(world).items()}
     world.engine.answers["delete_records"] = late
-    sent = meanwhile(world, "delete_records", lambda: elect_anew(world, 0, 1))
+    sent = meanwhile(world, "delete_records", lambda: bump_leader_epoch(world, 0, 1))
+    # Then the leaders change while the deletion is in flight.
     await run(world, 2)
-    told = [
+    # Differences to the frozen epochs: only the addressed leader's epoch may advance.
+    epochs = [
         (part, point.leader_epoch - frozen[part], point.last_epoch - frozen[part])
         for command in sent
         for part, point in sorted(command.points.items())
     ]
-    assert sorted(told[:2]) == [(0, 0, 0), (1, 0, 0)]
-    assert sorted(told[2:]) == [(0, 1, 0), (1, 1, 0)]
+    assert sorted(epochs[:2]) == [(0, 0, 0), (1, 0, 0)]
+    assert sorted(epochs[2:]) == [(0, 1, 0), (1, 1, 0)]
 
 
 async def test_the_answer_of_a_former_leader_is_requested_again(world: ShellWorld) -> None:
-    meanwhile(world, "deletion_points", lambda: elect_anew(world, 0))
+    # The answer about partition 0 is of the epoch before the election.
+    meanwhile(world, "deletion_points", lambda: bump_leader_epoch(world, 0))
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 1)
     assert "resolved" not in world.status(RECORD_DELETION, "d")
@@ -203,16 +209,17 @@ async def test_the_answer_of_a_former_leader_is_requested_again(world: ShellWorl
     assert resolved[0]["leaderEpoch"] == rows(world)[0].leader_epoch
 
 
-async def test_a_request_made_again_does_not_get_the_offsets_of_the_former_one(
+async def test_recreated_deletion_gets_no_offsets_of_the_former_one(
     world: ShellWorld,
 ) -> None:
+    # The former object wanted all records deleted, the new one only those before offset 5.
     sent = meanwhile(world, "deletion_points", lambda: make_deletion_again(world, before=5))
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 5)
     assert [(item.node_id, offsets(item)) for item in sent] == [(1, {0: 5})]
 
 
-async def test_a_request_made_again_does_not_end_with_the_former_one(world: ShellWorld) -> None:
+async def test_recreated_deletion_does_not_end_with_the_former_one(world: ShellWorld) -> None:
     sent = meanwhile(world, "delete_records", lambda: make_deletion_again(world, before=90))
     world.make(RECORD_DELETION, "d", partition_0(5))
     await run(world, 6)
@@ -235,22 +242,23 @@ async def test_a_withdrawn_deletion_stops(world: ShellWorld, how: str) -> None:
     assert sorted(item.node_id for item in sent) == [1, 2], "one request for each leader"
 
 
-async def test_one_slow_leader_holds_up_no_other(world: ShellWorld) -> None:
-    """Both questions, and both deletions, are under way before the first answer."""
+async def test_leaders_are_queried_concurrently(world: ShellWorld) -> None:
+    """Requests to both leaders are in flight before the first answer."""
     under_way, most = 0, 0
 
     def slowly(name: str) -> Any:
         real = getattr(world.engine, name)
 
-        async def asked(*arguments: Any) -> Any:
+        async def intercepted(*arguments: Any) -> Any:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
             await asyncio.sleep(0)
+            # Both requests are counted before either continues.
             under_way -= 1
             return await real(*arguments)
 
-        return asked
+        return intercepted
 
     for name in ("deletion_points", "delete_records"):
         setattr(world.engine, name, slowly(name))
@@ -263,9 +271,12 @@ async def test_one_slow_leader_holds_up_no_other(world: ShellWorld) -> None:
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
 
 
-async def test_what_one_leader_deleted_counts_though_another_is_away(world: ShellWorld) -> None:
+async def test_progress_of_one_leader_counts_while_another_is_unreachable(
+    world: ShellWorld,
+) -> None:
     world.make(RECORD_DELETION, "d", ALL)
     await run(world, 1)
+    # Broker 2 disconnects between the resolution and the deletion.
     world.engine.reachable.discard(2)
     await run(world, 1)
     reached = {

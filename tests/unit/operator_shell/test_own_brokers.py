@@ -1,4 +1,4 @@
-"""Our own brokers behind the engine's interface: snapshots, changes, and questions with answers."""
+"""Own brokers behind the engine's interface: snapshots, changes, and requests with answers."""
 
 import asyncio
 import dataclasses
@@ -46,16 +46,16 @@ class FakeChannel:
         self.take_users: Callable[[Any], Any] = lambda _: known()
         self.answer: Callable[[Any], Any] = lambda request: request
         self.states: Callable[[STATES], control.PartitionStatesResponse] = applied
-        self.asked = asyncio.Event()
+        self.requested_event = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def call(self, request: Any, response_type: type, timeout_s: float) -> Any:
         (self.users if isinstance(request, UserStatesRequest) else self.sent).append(request)
-        self.asked.set()
+        self.requested_event.set()
         await self.gate.wait()
         if self.closed:
-            raise ConnectionResetError("gone")
+            raise ConnectionResetError("failed")
         if isinstance(request, UserStatesRequest):
             return self.take_users(request)
         return self.states(request) if isinstance(request, STATES) else self.answer(request)
@@ -75,8 +75,8 @@ def known(error_code: int = 0) -> UserStatesResponse:
     return UserStatesResponse(error_code=error_code, broker_epoch=101)
 
 
-class Heard:
-    """Calls of the links' listener."""
+class LinkListener:
+    """Listener of the links that records its calls."""
 
     def __init__(self) -> None:
         self.applied: list[bool] = []
@@ -93,8 +93,8 @@ class Heard:
         self.stale.append(node_id)
 
 
-class Engine:
-    """The engine, one partition of one topic, and a command connection of broker 1."""
+class EngineBench:
+    """Engine with one topic of four partitions, and a command connection of broker 1."""
 
     def __init__(self) -> None:
         self.world = World(
@@ -102,20 +102,21 @@ class Engine:
             topics=[topic(partitions_placed=4, partitions=4)],
             rows=[row((1, 2), partition=number) for number in range(4)],
         )
-        self.heard = Heard()
-        self.brokers = OwnBrokers(self.world.state, self.heard)
+        self.listener = LinkListener()
+        self.brokers = OwnBrokers(self.world.state, self.listener)
         self.channel = FakeChannel()
 
     async def attach(self) -> None:
         self.brokers.attach(self.channel)  # type: ignore[arg-type]
-        await self.told(1)
+        await self.nth_request(1)
 
-    async def told(self, number: int) -> Any:
+    async def nth_request(self, number: int) -> Any:
         """Return the last request once there are ``number`` of them."""
         async with asyncio.timeout(5):
             while len(self.channel.sent) < number:
-                self.channel.asked.clear()
-                await self.channel.asked.wait()
+                self.channel.requested_event.clear()
+                await self.channel.requested_event.wait()
+        # Let the link record the acknowledgement before the test continues.
         await asyncio.sleep(0.001)
         return self.channel.sent[-1]
 
@@ -125,8 +126,8 @@ class Engine:
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    made = Engine()
+async def engine() -> AsyncIterator[EngineBench]:
+    made = EngineBench()
     yield made
     await made.brokers.close()
 
@@ -135,8 +136,9 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 async def test_a_full_snapshot_is_sent_first_and_requests_wait_for_it(
-    engine: Engine,
+    engine: EngineBench,
 ) -> None:
+    # The broker has attached, but it has not acknowledged its snapshot.
     engine.channel.gate.clear()
     engine.brokers.attach(engine.channel)  # type: ignore[arg-type]
     await asyncio.sleep(0.001)
@@ -144,73 +146,77 @@ async def test_a_full_snapshot_is_sent_first_and_requests_wait_for_it(
     with pytest.raises(EngineUnavailable):
         await engine.brokers.disable_tiering(1, DISABLEMENT)
     engine.channel.gate.set()
-    snapshot = await engine.told(1)
+    snapshot = await engine.nth_request(1)
     assert snapshot.full
     assert len(snapshot.topics[0].partitions) == 4
     assert len(snapshot.brokers) == 2
     assert engine.brokers.connected(1)
-    assert engine.heard.applied == [True]
+    assert engine.listener.applied == [True]
 
 
-async def test_what_changes_while_one_is_under_way_goes_together_as_it_then_is(
-    engine: Engine,
+async def test_changes_during_a_push_are_sent_together_in_their_latest_state(
+    engine: EngineBench,
 ) -> None:
     await engine.attach()
+    # The first change is in flight while two more are published.
     engine.channel.gate.clear()
     engine.brokers.publish(rows=[(ID, 0)])
     await asyncio.sleep(0.001)
     engine.brokers.publish(rows=[(ID, 1)])
     engine.brokers.publish(rows=[(ID, 2)])
     engine.channel.gate.set()
-    change = await engine.told(3)
+    change = await engine.nth_request(3)
     assert not change.full
     assert [part.partition for part in change.topics[0].partitions] == [1, 2]
     assert change.brokers == (), "they have not changed since the snapshot"
 
 
-async def test_a_changed_topic_is_pushed_with_all_its_partitions(engine: Engine) -> None:
+async def test_a_changed_topic_is_pushed_with_all_its_partitions(engine: EngineBench) -> None:
     await engine.attach()
     engine.brokers.publish(topics=["ns/topic-1", "ns/unknown"])
-    change = await engine.told(2)
+    change = await engine.nth_request(2)
     assert [part.partition for part in change.topics[0].partitions] == [0, 1, 2, 3]
 
 
-async def test_a_changed_list_of_brokers_is_pushed_again(engine: Engine) -> None:
+async def test_a_changed_list_of_brokers_is_pushed_again(engine: EngineBench) -> None:
     await engine.attach()
     engine.world.state.put_broker(broker(3))
     engine.brokers.publish()
-    assert len((await engine.told(2)).brokers) == 3
+    assert len((await engine.nth_request(2)).brokers) == 3
 
 
 async def test_the_stores_credentials_are_pushed_once_and_after_each_change(
-    engine: Engine,
+    engine: EngineBench,
 ) -> None:
     state = engine.world.state
 
     def store(text: str) -> None:
         state.cluster = dataclasses.replace(state.cluster, remote_storage=text, store_id="s")
 
+    # The credentials are sent with the snapshot and omitted while they are unchanged.
     store("with a secret")
     await engine.attach()
     assert engine.channel.sent[-1].remote_storage == "with a secret"
     engine.brokers.publish()
-    known = await engine.told(2)
+    known = await engine.nth_request(2)
     assert (known.remote_storage, known.storage_as_before) == ("", True)
+    # Changed credentials, then a cluster without remote storage.
     store("with another secret")
     engine.brokers.publish()
-    changed = await engine.told(3)
+    changed = await engine.nth_request(3)
     assert (changed.remote_storage, changed.store_id) == ("with another secret", "s")
     assert not changed.storage_as_before
     store("")
     engine.brokers.publish()
-    assert not (await engine.told(4)).storage_as_before
+    assert not (await engine.nth_request(4)).storage_as_before
 
 
 async def test_committed_changes_are_pushed_at_the_flush_and_removals_to_the_brokers_concerned(
-    engine: Engine,
+    engine: EngineBench,
 ) -> None:
     await engine.attach()
     state, draft = engine.world.state, engine.world.draft()
+    # Broker 1 loses its replica: broker 2 gets the state, broker 1 the removal.
     draft.put_row(row((2,), partition=0, partition_epoch=1))
     for write in plan(draft).writes:
         engine.brokers.landing(state, write)
@@ -218,35 +224,37 @@ async def test_committed_changes_are_pushed_at_the_flush_and_removals_to_the_bro
     await asyncio.sleep(0.005)
     assert len(engine.channel.sent) == 1, "not before the whole group is stored"
     engine.brokers.flush()
-    change = await engine.told(2)
+    change = await engine.nth_request(2)
     assert [part.replicas for part in change.topics[0].partitions] == [(2,)]
     assert [removal.partition for removal in change.removals] == [0]
 
 
 async def test_a_large_change_is_sent_in_parts(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Four partitions in parts of at most three.
     monkeypatch.setattr(link_module, "DELTA_ROWS_MAX", 3)
     await engine.attach()
     engine.brokers.publish(topics=["ns/topic-1"])
-    await engine.told(3)
+    await engine.nth_request(3)
     parts = [len(request.topics[0].partitions) for request in engine.channel.sent[1:]]
     assert parts == [3, 1]
 
 
-async def test_a_state_that_a_broker_cannot_serve_is_pushed_again_after_a_while(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+async def test_failed_partition_state_is_pushed_again(
+    engine: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "REPEAT_S", 0.01)
+    # 56 is KAFKA_STORAGE_ERROR. The broker keeps refusing this partition.
     error = control.PartitionError(topic_id=ID, partition=2, error_code=56, message="disk")
     engine.channel.states = lambda request: applied(request, error)
     await engine.attach()
-    again = await engine.told(3)
+    again = await engine.nth_request(3)
     assert [part.partition for part in again.topics[0].partitions] == [2]
 
 
 async def test_a_failed_state_of_a_deleted_topic_is_forgotten(
-    engine: Engine,
+    engine: EngineBench,
 ) -> None:
     """Otherwise it would be requested every few seconds, for ever."""
     await engine.attach()
@@ -255,16 +263,17 @@ async def test_a_failed_state_of_a_deleted_topic_is_forgotten(
     error = control.PartitionError(
         topic_id=topic_id, partition=0, error_code=56, message="the disk"
     )
+    # Failed states of the deleted topic, and of another one.
     link.errors[topic_id, 0] = error
     link.errors[numbered_uuid(2), 0] = error
-    whole = control.Removal(topic_id=topic_id, partition=-1, partition_epoch=-1)
-    link.add(removals=[whole])
-    await engine.told(2)
+    topic_removal = control.Removal(topic_id=topic_id, partition=-1, partition_epoch=-1)
+    link.add(removals=[topic_removal])
+    await engine.nth_request(2)
     assert set(link.errors) == {(numbered_uuid(2), 0)}
 
 
-async def test_a_broker_under_a_higher_epoch_is_reported_and_its_connection_ends(
-    engine: Engine,
+async def test_broker_with_a_higher_controller_epoch_is_disconnected(
+    engine: EngineBench,
 ) -> None:
     stale = int(ErrorCode.stale_controller_epoch)
     engine.channel.states = lambda _: control.PartitionStatesResponse(
@@ -272,13 +281,14 @@ async def test_a_broker_under_a_higher_epoch_is_reported_and_its_connection_ends
     )
     engine.brokers.attach(engine.channel)  # type: ignore[arg-type]
     await engine.ended()
-    assert engine.heard.stale == [1]
+    assert engine.listener.stale == [1]
     assert engine.channel.closed
     assert not engine.brokers.connected(1)
 
 
-async def test_a_broker_that_attaches_again_gets_everything_again(engine: Engine) -> None:
+async def test_reattached_broker_receives_a_full_snapshot(engine: EngineBench) -> None:
     await engine.attach()
+    # The broker's connection breaks, which the next push notices.
     engine.channel.closed = True
     engine.brokers.publish()
     await engine.ended()
@@ -288,11 +298,11 @@ async def test_a_broker_that_attaches_again_gets_everything_again(engine: Engine
     assert engine.brokers.connected(1)
 
 
-# ---------------------------------------------------------------- questions
+# ---------------------------------------------------------------- requests
 
 
-async def test_a_disablement_goes_out_under_our_epoch_and_comes_back_in_the_cores_words(
-    engine: Engine,
+async def test_disablement_carries_the_controller_epoch_and_its_answer_is_converted(
+    engine: EngineBench,
 ) -> None:
     await engine.attach()
     result = control.DisableRemoteTopicResult(
@@ -307,17 +317,22 @@ async def test_a_disablement_goes_out_under_our_epoch_and_comes_back_in_the_core
         error_code=0, broker_epoch=101, tiered_epoch=request.tiered_epoch, results=(result,)
     )
     answer = await engine.brokers.disable_tiering(1, DISABLEMENT)
-    asked = engine.channel.sent[-1]
-    assert (asked.controller_epoch, asked.tiered_epoch, asked.disable_policy) == (7, 3, 1)
+    sent = engine.channel.sent[-1]
+    # 7 is the epoch of this world's controller, and 1 the policy Delete on the wire.
+    assert (sent.controller_epoch, sent.tiered_epoch, sent.disable_policy) == (7, 3, 1)
     assert (answer.broker_epoch, answer.tiered_epoch) == (101, 3)
     (part,) = answer.replicas
     assert (part.partition, part.leader_epoch, part.is_leader) == (0, 5, True)
 
 
-async def test_an_answer_with_a_top_level_error_has_no_entries(engine: Engine) -> None:
+async def test_an_answer_with_a_top_level_error_has_no_entries(engine: EngineBench) -> None:
     await engine.attach()
     engine.channel.answer = lambda _: control.DisableRemoteTopicResponse(
-        error_code=11, broker_epoch=101, tiered_epoch=3, results=()
+        # 11 is STALE_CONTROLLER_EPOCH.
+        error_code=11,
+        broker_epoch=101,
+        tiered_epoch=3,
+        results=(),
     )
     with pytest.raises(EngineUnavailable, match="error 11"):
         await engine.brokers.disable_tiering(1, DISABLEMENT)
@@ -328,21 +343,21 @@ async def test_an_answer_with_a_top_level_error_has_no_entries(engine: Engine) -
         await engine.brokers.replica_logs(1, [(ID, 0)])
 
 
-async def test_how_far_emptying_the_tier_got_is_an_answer_also_when_it_failed(
-    engine: Engine,
+async def test_failed_tier_deletion_reports_its_progress(
+    engine: EngineBench,
 ) -> None:
     await engine.attach()
     engine.channel.answer = lambda _: control.DeleteRemoteTopicResponse(
         error_code=56, remaining_segments=2, message="no such bucket"
     )
-    wanted = TierDeletion(topic_id=ID, name="t", tiered_epoch=0, partitions=4)
-    answer = await engine.brokers.empty_tier(1, wanted)
+    deletion = TierDeletion(topic_id=ID, name="t", tiered_epoch=0, partitions=4)
+    answer = await engine.brokers.empty_tier(1, deletion)
     assert (answer.error_code, answer.message) == (56, "no such bucket")
     assert engine.channel.sent[-1].controller_epoch == 7
 
 
 async def test_ends_of_logs_are_requested_by_topic_and_returned_by_partition(
-    engine: Engine,
+    engine: EngineBench,
 ) -> None:
     await engine.attach()
     log = control.ReplicaLog(
@@ -359,8 +374,8 @@ async def test_ends_of_logs_are_requested_by_topic_and_returned_by_partition(
         error_code=0, broker_epoch=101, logs=(log,)
     )
     answer = await engine.brokers.replica_logs(1, [(ID, 1), (ID, 0)])
-    (asked,) = engine.channel.sent[-1].topics
-    assert (asked.topic_id, asked.partitions) == (ID, (0, 1))
+    (requested,) = engine.channel.sent[-1].topics
+    assert (requested.topic_id, requested.partitions) == (ID, (0, 1))
     (found,) = answer.logs
     assert (found.key, found.end, list(found.lost)) == ((ID, 1), LogEnd(4, 80), list(range(80, 90)))
 
@@ -372,12 +387,12 @@ COMMAND = DeleteCommand(
 )
 
 
-async def test_what_deletes_records_names_the_topic_by_its_id_and_the_leader_epoch(
-    engine: Engine,
+async def test_record_deletion_names_topic_id_and_leader_epoch(
+    engine: EngineBench,
 ) -> None:
     """A name may be reused, and a leader may have missed later changes."""
     await engine.attach()
-    meant = deletions.WireDeletionPoint(
+    wire_point = deletions.WireDeletionPoint(
         partition=0,
         error_code=0,
         log_start_offset=1,
@@ -387,8 +402,9 @@ async def test_what_deletes_records_names_the_topic_by_its_id_and_the_leader_epo
         size_bytes=-1,
     )
     engine.channel.answer = lambda _: deletions.DeletionPointsResponse(
-        error_code=0, points=(meant,)
+        error_code=0, points=(wire_point,)
     )
+    # The two forms of a query: by offset and by time.
     queries = [
         DeletionPointQuery(partition=0, node_id=1, leader_epoch=4, before_offset=7),
         DeletionPointQuery(partition=1, node_id=1, leader_epoch=5, before_time_ms=99),
@@ -415,22 +431,23 @@ async def test_what_deletes_records_names_the_topic_by_its_id_and_the_leader_epo
             ),
         ),
     )
-    gone = deletions.WirePartitionDeletionResult(
+    # Records below the offset were lost from offset 5, in an unclean election.
+    failed = deletions.WirePartitionDeletionResult(
         partition=0, error_code=1, low_watermark=-1, lost_from_offset=5
     )
     engine.channel.answer = lambda _: deletions.DeleteTopicRecordsResponse(
-        error_code=0, results=(gone,)
+        error_code=0, results=(failed,)
     )
     assert await engine.brokers.delete_records(COMMAND, 1000) == {
         0: PartitionDeletionResult(error_code=1, low_watermark=-1, lost_from=5)
     }
-    below = deletions.WirePartitionDeletion(partition=0, leader_epoch=4, offset=7, last_epoch=3)
+    point = deletions.WirePartitionDeletion(partition=0, leader_epoch=4, offset=7, last_epoch=3)
     assert engine.channel.sent[-1] == deletions.DeleteTopicRecordsRequest(
-        controller_epoch=7, topic_id=ID, timeout_ms=1000, partitions=(below,)
+        controller_epoch=7, topic_id=ID, timeout_ms=1000, partitions=(point,)
     )
 
 
-async def test_a_broker_that_has_obeyed_another_controller_deletes_nothing(engine: Engine) -> None:
+async def test_broker_of_a_later_controller_refuses_record_deletion(engine: EngineBench) -> None:
     await engine.attach()
     engine.channel.answer = lambda _: deletions.DeleteTopicRecordsResponse(
         error_code=11, results=()
@@ -442,9 +459,10 @@ async def test_a_broker_that_has_obeyed_another_controller_deletes_nothing(engin
         await engine.brokers.deletion_points(1, ID, [])
 
 
-async def test_a_broker_of_an_earlier_version_is_not_sent_what_would_end_its_connection(
-    engine: Engine,
+async def test_unknown_commands_are_not_sent_to_an_earlier_version(
+    engine: EngineBench,
 ) -> None:
+    # The broker announced no commands beyond the first version when it attached.
     engine.channel.last_command = 0
     await engine.attach()
     sent = len(engine.channel.sent)
@@ -455,7 +473,7 @@ async def test_a_broker_of_an_earlier_version_is_not_sent_what_would_end_its_con
     assert len(engine.channel.sent) == sent
 
 
-async def test_a_broker_that_is_away_or_too_slow_is_unavailable(engine: Engine) -> None:
+async def test_disconnected_or_slow_broker_is_unavailable(engine: EngineBench) -> None:
     with pytest.raises(EngineUnavailable, match="no command connection"):
         await engine.brokers.replica_logs(2, [])
     await engine.attach()
@@ -467,50 +485,52 @@ async def test_a_broker_that_is_away_or_too_slow_is_unavailable(engine: Engine) 
     with pytest.raises(EngineUnavailable, match="no answer in"):
         await engine.brokers.replica_logs(1, [])
     engine.channel.closed = True
-    with pytest.raises(EngineUnavailable, match="gone"):
+    with pytest.raises(EngineUnavailable, match="failed"):
         await engine.brokers.replica_logs(1, [])
 
 
 # ---------------------------------------------------------------- users
 
 
-def put_user(engine: Engine, name: str) -> None:
+def put_user(engine: EngineBench, name: str) -> None:
     info = UserInfo(key=f"ns/{name}", uid=name, username=name, generation=1)
     engine.world.state.users.put(info, info.state(()))
     engine.brokers.publish_users()
 
 
-async def users_told(engine: Engine, number: int) -> Any:
+async def pushed_users(engine: EngineBench, number: int) -> Any:
     """Return the names in the last command with users once there are ``number`` of them."""
     async with asyncio.timeout(5):
         while len(engine.channel.users) < number:
-            engine.channel.asked.clear()
-            await engine.channel.asked.wait()
+            engine.channel.requested_event.clear()
+            await engine.channel.requested_event.wait()
     await asyncio.sleep(0.005)
     assert len(engine.channel.users) == number
     return [user.name for user in engine.channel.users[-1].users]
 
 
-async def test_users_are_pushed_once_the_snapshot_is_applied(engine: Engine) -> None:
+async def test_users_are_pushed_once_the_snapshot_is_applied(engine: EngineBench) -> None:
     put_user(engine, "alice")
+    # While the snapshot is unacknowledged, no users are sent.
     engine.channel.gate.clear()
     engine.brokers.attach(engine.channel)  # type: ignore[arg-type]
     await asyncio.sleep(0.005)
     assert engine.channel.users == []
     engine.channel.gate.set()
-    assert await users_told(engine, 1) == ["alice"]
+    assert await pushed_users(engine, 1) == ["alice"]
     assert engine.channel.users[0].controller_epoch == 7
-    assert engine.heard.users == [1]
+    assert engine.listener.users == [1]
 
 
-async def test_an_empty_list_of_users_is_pushed_too(engine: Engine) -> None:
-    """A former controller may have pushed users."""
+async def test_an_empty_list_of_users_is_pushed_too(engine: EngineBench) -> None:
+    """A former controller may have pushed users that do not exist any more."""
     await engine.attach()
-    assert await users_told(engine, 1) == []
+    assert await pushed_users(engine, 1) == []
 
 
-async def test_unknown_users_are_not_pushed(engine: Engine) -> None:
+async def test_unknown_users_are_not_pushed(engine: EngineBench) -> None:
     users = engine.world.state.users
+    # The User object was found, but its Secret has not been read yet.
     users.expect("ns/alice")
     await engine.attach()
     engine.brokers.publish_users()
@@ -518,42 +538,44 @@ async def test_unknown_users_are_not_pushed(engine: Engine) -> None:
     assert engine.channel.users == []
     assert engine.brokers.users_behind(users.version) == [1]
     put_user(engine, "alice")
-    assert await users_told(engine, 1) == ["alice"]
+    assert await pushed_users(engine, 1) == ["alice"]
     assert engine.brokers.users_behind(users.version) == []
 
 
 async def test_a_change_during_a_push_of_users_is_pushed_once_and_completely(
-    engine: Engine,
+    engine: EngineBench,
 ) -> None:
     await engine.attach()
-    await users_told(engine, 1)
+    await pushed_users(engine, 1)
     engine.channel.gate.clear()
     put_user(engine, "alice")
-    assert await users_told(engine, 2) == ["alice"]
+    assert await pushed_users(engine, 2) == ["alice"]
+    # Three changes while the push of alice is unanswered.
     put_user(engine, "bob")
     put_user(engine, "carol")
     engine.world.state.users.drop("ns/alice")
     await asyncio.sleep(0.005)
     assert len(engine.channel.users) == 2, "at most one is under way"
     engine.channel.gate.set()
-    assert await users_told(engine, 3) == ["bob", "carol"]
+    assert await pushed_users(engine, 3) == ["bob", "carol"]
 
 
-async def test_known_states_are_not_pushed_again(engine: Engine) -> None:
+async def test_known_states_are_not_pushed_again(engine: EngineBench) -> None:
     await engine.attach()
-    await users_told(engine, 1)
+    await pushed_users(engine, 1)
     put_user(engine, "alice")
-    await users_told(engine, 2)
+    await pushed_users(engine, 2)
     engine.brokers.publish_users()
     engine.brokers.publish()
     await asyncio.sleep(0.02)
-    assert await users_told(engine, 2) == ["alice"]
+    assert await pushed_users(engine, 2) == ["alice"]
 
 
 async def test_unacknowledged_users_are_pushed_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_link, "REPEAT_S", 0.01)
+    # The first attempt times out, and the second one fails on the broker.
     failures: list[Any] = [TimeoutError(), known(error_code=56)]
 
     def take(_: Any) -> UserStatesResponse:
@@ -565,20 +587,21 @@ async def test_unacknowledged_users_are_pushed_again(
     engine.channel.take_users = take
     put_user(engine, "alice")
     await engine.attach()
-    assert await users_told(engine, 3) == ["alice"]
+    assert await pushed_users(engine, 3) == ["alice"]
     assert engine.brokers.users_behind(engine.world.state.users.version) == []
+    # A failure of users does not affect the connection.
     assert engine.brokers.connected(1), "pushes of partition states continue meanwhile"
 
 
-async def test_a_broker_that_has_seen_a_higher_epoch_says_so_to_users_too(engine: Engine) -> None:
+async def test_stale_epoch_is_detected_by_a_push_of_users(engine: EngineBench) -> None:
     engine.channel.take_users = lambda _: known(int(ErrorCode.stale_controller_epoch))
     await engine.attach()
-    await users_told(engine, 1)
-    assert engine.heard.stale == [1]
+    await pushed_users(engine, 1)
+    assert engine.listener.stale == [1]
     assert engine.brokers.users_behind(1) == [1]
 
 
-async def test_partitions_states_do_not_wait_for_users(engine: Engine) -> None:
+async def test_partitions_states_do_not_wait_for_users(engine: EngineBench) -> None:
     answered = asyncio.Event()
 
     async def slow(request: Any, *_: Any) -> Any:
@@ -591,24 +614,25 @@ async def test_partitions_states_do_not_wait_for_users(engine: Engine) -> None:
     engine.channel.call = slow  # type: ignore[method-assign]
     await engine.attach()
     engine.brokers.publish(rows=[(ID, 0)])
-    assert not (await engine.told(2)).full
+    assert not (await engine.nth_request(2)).full
     assert engine.brokers.users_behind(1) == [1]
 
 
-async def test_a_broker_that_ends_its_connection_over_users_is_left_in_peace_for_a_while(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+async def test_broker_that_closes_on_users_is_retried_after_a_pause(
+    engine: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One has an earlier version knows no such command; it serves on."""
+    """A broker of an earlier version does not know the command, and continues to serve."""
 
     def ends(_: Any) -> Any:
         engine.channel.closed = True
-        raise ConnectionResetError("what is that?")
+        raise ConnectionResetError("unknown command")
 
     engine.channel.take_users = ends
     await engine.attach()
-    await users_told(engine, 1)
+    await pushed_users(engine, 1)
     engine.brokers.publish()
     await engine.ended()
+    # The same process attaches again: no users before the pause is over.
     engine.channel = FakeChannel()
     await engine.attach()
     await asyncio.sleep(0.01)
@@ -618,22 +642,25 @@ async def test_a_broker_that_ends_its_connection_over_users_is_left_in_peace_for
     engine.brokers.publish()
     await engine.ended()
     engine.channel = FakeChannel()
+    # A new process may have a newer version, so the pause does not apply to it.
     engine.channel.broker_epoch += 1
     await engine.attach()
-    assert await users_told(engine, 1) == [], "another process gets them at once"
+    assert await pushed_users(engine, 1) == [], "another process gets them at once"
 
 
 async def test_pushes_of_users_pause_as_long_as_the_last_one_took(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of Users that are created one by one are pushed together."""
+    # Pause a hundred times as long as the push took, for at most 0.3 s.
     monkeypatch.setattr(user_link, "PAUSES", 100)
     monkeypatch.setattr(user_link, "PAUSE_MOST_S", 0.3)
     await engine.attach()
-    await users_told(engine, 1)
+    await pushed_users(engine, 1)
     engine.channel.gate.clear()
     put_user(engine, "first")
-    await users_told(engine, 2)
+    await pushed_users(engine, 2)
+    # This push takes 10 ms, so that the pause is noticeable.
     await asyncio.sleep(0.01)
     engine.channel.gate.set()
     for number in range(20):
@@ -642,6 +669,6 @@ async def test_pushes_of_users_pause_as_long_as_the_last_one_took(
     assert len(engine.channel.users) == 2
     async with asyncio.timeout(5):
         while len(engine.channel.users) < 3:
-            engine.channel.asked.clear()
-            await engine.channel.asked.wait()
+            engine.channel.requested_event.clear()
+            await engine.channel.requested_event.wait()
     assert len(engine.channel.users[-1].users) == 21

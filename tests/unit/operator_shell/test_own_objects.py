@@ -61,6 +61,7 @@ async def accept(own: OwnObjects, name: str = "t") -> None:
 
 
 def test_labels_of_the_operator_override_those_of_the_cluster() -> None:
+    # The label "own" is set by both: the operator depends on its own labels.
     body = {"kind": "Secret", "metadata": {"name": "x", "labels": {"own": "ours"}}}
     marked = following([0.0]).marked(body)
     assert marked["metadata"]["labels"] == {"team": "core", "own": "ours"}
@@ -69,7 +70,7 @@ def test_labels_of_the_operator_override_those_of_the_cluster() -> None:
 
 
 @pytest.mark.parametrize("kind", [JOB.kind, STATEFUL_SET.kind])
-def test_pods_are_made_from_templates_that_have_the_labels(kind: str) -> None:
+def test_pod_templates_have_the_labels(kind: str) -> None:
     spec = {"template": {"metadata": {"labels": {"own": "ours"}}, "spec": {}}}
     marked = following([0.0]).marked({"kind": kind, "metadata": {"name": "x"}, "spec": spec})
     template = marked["spec"]["template"]["metadata"]
@@ -87,26 +88,28 @@ def test_objects_are_unchanged_without_object_metadata() -> None:
 @pytest.mark.parametrize("error", [BY_POLICY, BY_WEBHOOK])
 async def test_a_refusal_is_reported_once_and_forgotten_in_time(error: KubeError) -> None:
     clock = [0.0]
-    own, told = following(clock), []
-    own.on_refusal = told.append
+    own, reported = following(clock), []
+    own.on_refusal = reported.append
     for _ in range(3):
         await refuse(own, error)
-    assert [(item.kind, item.name) for item in told] == [("Topic", "t")]
+    assert [(item.kind, item.name) for item in reported] == [("Topic", "t")]
     assert [item.said for item in own.refused()] == [error.said]
+    # The object was perhaps deleted: its refusal expires.
     clock[0] = REMEMBERED_S + 1
     assert own.refused() == []
 
 
-async def test_a_reason_that_changes_with_every_retry_is_reported_once_a_minute() -> None:
-    clock, told = [0.0], []
+async def test_refusal_with_a_changing_message_is_reported_once_a_minute() -> None:
+    clock, reported = [0.0], []
     own = following(clock)
-    own.on_refusal = told.append
+    own.on_refusal = reported.append
     for number in range(30):
         clock[0] = 10.0 * number
         await refuse(own, Forbidden(403, f"POST /x: HTTP 403: 10.0.0.{number} is forbidden"))
-    assert 4 <= len(told) <= 5
+    # Thirty retries at intervals of 10 s take five minutes.
+    assert 4 <= len(reported) <= 5
     (only,) = own.refused()
-    assert only.said == told[-1].said
+    assert only.said == reported[-1].said
 
 
 async def test_an_accepted_object_is_no_longer_refused() -> None:
@@ -121,6 +124,7 @@ async def test_an_accepted_object_is_no_longer_refused() -> None:
 async def test_changed_labels_clear_the_refusals() -> None:
     own = following([0.0])
     await refuse(own, BY_POLICY)
+    # The same labels again, as in any reconcile of the Cluster.
     own.follow({"spec": {"objectMetadata": GIVEN}})
     assert len(own.refused()) == 1, "nothing has changed"
     own.follow({"spec": {"objectMetadata": {"labels": {"team": "other"}}}})
@@ -160,6 +164,7 @@ async def test_slices_and_other_objects_have_the_labels_of_their_cluster() -> No
     async with world.term():
         slices = world.server.of_kind(PARTITION_SLICE)
         assert {slice_["metadata"]["labels"]["team"] for slice_ in slices} == {"core"}
+        # A change takes effect with the next write, without a restart.
         world.edit(CLUSTER, "main", objectMetadata={"labels": {"team": "other"}})
         assert world.api.own.marked({"metadata": {}})["metadata"]["labels"] == {"team": "other"}
 
@@ -169,6 +174,7 @@ async def test_existing_objects_get_the_labels_when_they_are_next_written() -> N
     world.make_cluster(UNDER_REPLICATED)
     keeper: Any = SecretKeeper(world.api, NAMESPACE)  # type: ignore[arg-type]
     async with world.term():
+        # A Secret and the slices exist before the Cluster has the labels.
         await keeper.write("x", {"a": b"1"}, None)
         world.edit(CLUSTER, "main", objectMetadata=GIVEN)
         world.make_broker(1)
@@ -194,6 +200,7 @@ async def test_the_cluster_reports_refusals_until_accepted() -> None:
         reconciler = ClusterReconciler(world.services)
         await reconciler.reconcile(main)
         assert "ObjectsAccepted" not in _types(world)
+        # Five refused objects: the condition names three and counts the rest.
         for number in range(5):
             await refuse(own, BY_POLICY, f"t{number}")
         assert world.events.reasons == ["CreationRefused"] * 5  # the writer aggregates them
@@ -205,6 +212,7 @@ async def test_the_cluster_reports_refusals_until_accepted() -> None:
         assert "denied request: needs the label team" in message
         assert "and 2 more" in message
         assert "spec.objectMetadata" in message
+        # Each object is accepted in its next attempt, which clears the condition.
         for number in range(5):
             await accept(own, f"t{number}")
         await reconciler.reconcile(main)

@@ -1,4 +1,4 @@
-"""One Broker's pod after the other, on an API server that keeps what is applied."""
+"""Rolling replacement of brokers' pods, on an API server that stores applied objects."""
 
 import copy
 import dataclasses
@@ -65,6 +65,7 @@ class PodsApi:
                 raise self.refuses[kind.kind]
         new = copy.deepcopy(body)
         new["metadata"]["managedFields"] = _fields(old)
+        # The API server raises the generation with each change of the spec.
         same = old is not None and old.get("spec") == new.get("spec")
         generation = 1 if old is None else old["metadata"]["generation"] + (not same)
         new["metadata"]["generation"] = generation
@@ -92,7 +93,7 @@ class PodsApi:
         return ObjectList(found, resource_version=1)
 
     def run(self, name: str) -> None:
-        """The wanted pod is ready."""
+        """Let the desired pod become ready."""
         body = self.objects[STATEFUL_SET.kind, name]
         body["status"] = READY | {
             "replicas": 1,
@@ -126,11 +127,12 @@ async def world() -> AsyncIterator[ShellWorld]:
 
 
 async def running(world: ShellWorld) -> tuple[PodKeeper, PodsApi]:
-    """Both brokers are there, in pods that are ready."""
+    """Start both brokers, in pods that are ready."""
     api = PodsApi()
     keeper = keeper_of(world, api)
     for node in (1, 2):
         assert await keep(world, keeper, node) == LOOK_AGAIN_S
+        # The StatefulSet's controller creates the pod, and the broker registers.
         api.run(f"broker-{node}")
         api.now_s += LOOK_AGAIN_S
         assert await keep(world, keeper, node) == CHECK_S - LOOK_AGAIN_S
@@ -160,7 +162,7 @@ def change(world: ShellWorld, image: str = "new") -> None:
         world.edit(BROKER, f"broker-{node}", pod=POD | {"image": image})
 
 
-async def test_what_is_as_wanted_costs_no_call_for_a_while(world: ShellWorld) -> None:
+async def test_up_to_date_pod_costs_no_call_within_the_check_interval(world: ShellWorld) -> None:
     keeper, api = await running(world)
     before = api.calls
     again_s = await keep(world, keeper, 1)
@@ -177,23 +179,25 @@ def pod_condition(world: ShellWorld) -> tuple[str, str]:
     return found["reason"], found["message"]
 
 
-async def test_one_pod_is_replaced_and_the_other_waits_until_that_broker_is_back(
+async def test_next_pod_waits_until_the_replaced_broker_is_registered(
     world: ShellWorld,
 ) -> None:
-    """Its pod was ready, and its former session not over yet: both were restarted."""
+    """A ready pod does not prove that the broker has registered again."""
     keeper, api = await running(world)
     change(world)
+    # Both brokers have a new spec, but only one may restart.
     for node in (1, 2):
         assert await keep(world, keeper, node) == LOOK_AGAIN_S
     assert (api.image("broker-1"), api.image("broker-2")) == ("new", POD["image"])
+    # The new pod is ready, but its broker has not registered yet.
     api.run("broker-1")
     api.now_s += LOOK_AGAIN_S
     await keep(world, keeper, 1)
     await keep(world, keeper, 2)
     assert api.image("broker-2") == POD["image"]
-    held = world.services.state.pods[2].hold
-    assert held is not None
-    assert held.starting == (1,)
+    hold = world.services.state.pods[2].hold
+    assert hold is not None
+    assert hold.starting == (1,)
     await world.start_broker(1, incarnation=2)
     await keep(world, keeper, 2)
     assert api.image("broker-2") == "new"
@@ -211,6 +215,7 @@ async def test_a_controller_without_reports_of_all_brokers_restarts_no_broker(
     world: ShellWorld,
 ) -> None:
     keeper, api = await running(world)
+    # A takeover has just happened, and broker 2 has not reported its replicas.
     world.services.first_reports.expect([2])
     change(world)
     await keep(world, keeper, 1)
@@ -226,7 +231,7 @@ async def test_a_deleted_stateful_set_is_recreated_before_any_broker_knows_the_o
     """All operator addresses have changed at once.
 
     An operator that no broker has reached restarts no broker, and no broker would ever reach it:
-    this is the way out.
+    deleting the StatefulSet resolves this.
     """
     _, api = await running(world)
     world.services.state.unreached = True
@@ -243,35 +248,37 @@ async def test_a_deleted_stateful_set_is_recreated_before_any_broker_knows_the_o
     assert (api.addresses("broker-1"), api.addresses("broker-2")) == ("other-0:9095", "op-0:9095")
 
 
-async def test_what_belongs_to_a_broker_is_in_its_namespace(world: ShellWorld) -> None:
+async def test_objects_of_a_broker_are_in_its_namespace(world: ShellWorld) -> None:
     _, api = await running(world)
     assert {body["metadata"]["namespace"] for body in api.objects.values()} == {NAMESPACE}
 
 
-# ------------------------------------------------------------------ other hands
+# ------------------------------------------------------------------ foreign changes
 
 
 @pytest.mark.parametrize("part", ["labels", "ownerReferences"])
-async def test_what_somebody_has_taken_off_makes_nobody_lose_the_turn(
+async def test_removed_metadata_does_not_break_the_rolling_order(
     world: ShellWorld, part: str
 ) -> None:
-    """StatefulSets were found by their labels: those that had lost one were all replaced at
-    once, as if there were no pod."""
+    """StatefulSets are found by name: a missing label must not make all pods restart at once."""
     keeper, api = await running(world)
     for node in (1, 2):
+        # A user removes the metadata from both StatefulSets.
         api.objects[STATEFUL_SET.kind, f"broker-{node}"]["metadata"].pop(part)
     change(world)
+    # Two rounds: the second broker must still wait for the first one.
     for node in (1, 2, 1, 2):
         await keep(world, keeper, node)
     assert (api.image("broker-1"), api.image("broker-2")) == ("new", POD["image"])
 
 
-async def test_a_strategy_that_held_a_pod_back_is_set_back_in_the_brokers_turn(
+async def test_update_strategy_is_reverted_in_the_brokers_turn(
     world: ShellWorld,
 ) -> None:
     """With the former strategy, pods that a user has changed meanwhile would be replaced."""
     keeper, api = await running(world)
     for node in (1, 2):
+        # A user has stopped the rollout of both StatefulSets.
         api.objects[STATEFUL_SET.kind, f"broker-{node}"]["spec"]["updateStrategy"] = {
             "type": "OnDelete"
         }
@@ -288,25 +295,25 @@ async def test_a_strategy_that_held_a_pod_back_is_set_back_in_the_brokers_turn(
 @pytest.mark.parametrize(
     ("kind", "content"), [(CONFIG_MAP, "f:data"), (SERVICE, "f:spec")], ids=["config", "service"]
 )
-async def test_an_object_of_the_name_that_contradicts_nothing_is_not_joined(
+async def test_foreign_object_of_the_same_name_is_not_adopted(
     world: ShellWorld, kind: Kind, content: str
 ) -> None:
     """Otherwise it would get an owner and be deleted with the Broker."""
     api = PodsApi()
-    theirs = {"manager": "somebody", "operation": "Apply", "fieldsV1": {content: {}}}
-    body: Json = {"metadata": {"generation": 1, "managedFields": [theirs]}, "status": {}}
+    foreign = {"manager": "another", "operation": "Apply", "fieldsV1": {content: {}}}
+    body: Json = {"metadata": {"generation": 1, "managedFields": [foreign]}, "status": {}}
     api.objects[kind.kind, "broker-1"] = body
     keeper = keeper_of(world, api)
     await keep(world, keeper, 1)
-    assert "somebody" in world.services.state.pods[1].refused
+    assert "another" in world.services.state.pods[1].refused
     assert api.objects[kind.kind, "broker-1"] is body
     assert (STATEFUL_SET.kind, "broker-1") not in api.objects
 
 
-async def test_a_service_that_another_broker_has_for_its_listener_is_not_taken_over(
+async def test_service_of_another_brokers_listener_is_not_taken_over(
     world: ShellWorld,
 ) -> None:
-    """Both are the operator's own: by its manager alone they could not be told apart."""
+    """Both have the operator as field manager: only labels and owner distinguish them."""
     api = PodsApi()
     labels = {"tidemark.dev/cluster": "main", "tidemark.dev/broker": "broker"}
     owner = {"kind": "Broker", "name": "broker", "uid": "1", "controller": True}
@@ -328,6 +335,7 @@ async def test_an_edited_service_of_the_operator_remains_its_own(
     """
     keeper, api = await running(world)
     edited = {"manager": "kubectl-edit", "operation": "Update", "fieldsV1": {"f:spec": {}}}
+    # kubectl edit took the ownership of all fields of the spec.
     api.objects[SERVICE.kind, "broker-1"]["metadata"]["managedFields"] = [edited]
     del api.objects[STATEFUL_SET.kind, "broker-1"]
     api.now_s += CHECK_S
@@ -345,14 +353,13 @@ async def test_a_stateful_set_of_another_owner_is_left_alone(world: ShellWorld) 
     assert api.objects[STATEFUL_SET.kind, "broker-1"] is body
 
 
-@pytest.mark.parametrize(
-    "labels", [{}, CERTIFICATES.labels], ids=["somebody's", "the operator's own"]
-)
-async def test_a_pod_is_shown_no_secret_that_the_cluster_is_not_offered(
+@pytest.mark.parametrize("labels", [{}, CERTIFICATES.labels], ids=["user's", "operator's"])
+async def test_pod_gets_no_secret_that_is_not_offered_to_the_cluster(
     world: ShellWorld, labels: dict[str, str]
 ) -> None:
-    """And a pod that runs is left as it is."""
+    """The running pod is not changed either."""
     keeper, api = await running(world)
+    # The new listener needs a Secret that is offered only to Exports.
     listener = {"name": "TLS", "port": 9093, "protocol": "SSL", "tlsSecretRef": {"name": "main-ca"}}
     secured = {**POD, "image": "new", "listeners": [*POD["listeners"], listener]}
     world.edit(BROKER, "broker-1", pod=secured)
@@ -362,6 +369,7 @@ async def test_a_pod_is_shown_no_secret_that_the_cluster_is_not_offered(
     assert "Secret main-ca" in world.services.state.pods[1].refused
     assert pod_condition(world)[0] == "PodRefused"
     assert api.image("broker-1") == POD["image"]
+    # Once it is offered, the pod is replaced, unless the Secret is the operator's own.
     offered["annotations"] = {OFFERED_ANNOTATION: "Cluster"}
     api.objects[SECRET.kind, "main-ca"] = {"metadata": {**offered, "labels": labels}}
     await keep(world, keeper, 1)
@@ -374,7 +382,7 @@ CLAIM = "data-broker-1-0"
 
 
 def claim_of(**labels: str) -> Json:
-    """A claim that is there before the Broker; ``labels`` by the part after the slash."""
+    """Return a claim that exists before the Broker, with labels by the part after the slash."""
     found = {f"tidemark.dev/{name}": value for name, value in labels.items()}
     spec = {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}
     meta = {"name": CLAIM, "generation": 1, "labels": found}
@@ -389,14 +397,16 @@ async def test_a_claim_of_another_owner_is_not_modified(
 ) -> None:
     """Otherwise it would be adopted silently and its content used as the broker's log directory."""
     api = PodsApi()
-    theirs = claim_of(**labels)
-    api.objects[VOLUME_CLAIM.kind, CLAIM] = theirs
+    # A claim of this name may contain another broker's records.
+    foreign = claim_of(**labels)
+    api.objects[VOLUME_CLAIM.kind, CLAIM] = foreign
     keeper = keeper_of(world, api)
     assert await keep(world, keeper, 1) == REFUSED_S
     refused = world.services.state.pods[1].refused
     assert f"{CLAIM} tidemark.dev/cluster=main tidemark.dev/broker=broker-1" in refused
-    assert api.objects[VOLUME_CLAIM.kind, CLAIM] is theirs
+    assert api.objects[VOLUME_CLAIM.kind, CLAIM] is foreign
     assert len(api.objects) == 1
+    # The user adds the labels that the message names.
     api.objects[VOLUME_CLAIM.kind, CLAIM] = claim_of(cluster="main", broker="broker-1")
     await keep(world, keeper, 1)
     assert not world.services.state.pods[1].refused
@@ -416,17 +426,17 @@ MISSING = 'storageclass.storage.k8s.io "fast" not found'
 
 
 @pytest.mark.parametrize(
-    ("class_name", "events", "told"),
+    ("class_name", "events", "text"),
     [
         (None, (), "there is no default StorageClass"),
         ("fast", (MISSING,), "StorageClass fast does not exist"),
         ("fast", (MISSING, "quota is used up"), "of StorageClass fast: quota is used up"),
         ("fast", (), "is being created"),
     ],
-    ids=["no default", "no class", "the last word", "nothing is known"],
+    ids=["no default", "no class", "last event", "no event"],
 )
 async def test_a_missing_volume_is_reported(
-    world: ShellWorld, class_name: str | None, events: tuple[str, ...], told: str
+    world: ShellWorld, class_name: str | None, events: tuple[str, ...], text: str
 ) -> None:
     api = PodsApi()
     keeper = keeper_of(world, api)
@@ -435,6 +445,7 @@ async def test_a_missing_volume_is_reported(
     claim["status"] = {"phase": "Pending"}
     claim["spec"]["storageClassName"] = class_name
     for number, note in enumerate(events):
+        # The events have increasing times, because the message quotes the last one.
         at = f"2026-01-01T00:00:0{number}Z"
         api.objects[EVENT.kind, str(number)] = {
             "metadata": {"creationTimestamp": at},
@@ -445,7 +456,7 @@ async def test_a_missing_volume_is_reported(
     assert await keep(world, keeper, 1) == LOOK_AGAIN_S
     reason, message = pod_condition(world)
     assert reason == "PodStarting"
-    assert told in message
+    assert text in message
 
 
 async def test_a_pod_that_is_not_created_has_a_reason(world: ShellWorld) -> None:
@@ -454,6 +465,7 @@ async def test_a_pod_that_is_not_created_has_a_reason(world: ShellWorld) -> None
     keeper = keeper_of(world, api)
     await keep(world, keeper, 1)
     body = api.objects[STATEFUL_SET.kind, "broker-1"]
+    # The StatefulSet's controller cannot create the pod at all.
     body["status"] = {"observedGeneration": body["metadata"]["generation"], "replicas": 0}
     api.objects[EVENT.kind, "e"] = {
         "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
@@ -464,6 +476,7 @@ async def test_a_pod_that_is_not_created_has_a_reason(world: ShellWorld) -> None
     await keep(world, keeper, 1)
     text = "pod broker-1-0 is not created: no PriorityClass with name high was found"
     assert pod_condition(world) == ("PodStarting", text)
+    # Later checks share one list of StatefulSets, without reading the events again.
     api.now_s += LOOK_AGAIN_S
     before = api.calls
     await keep(world, keeper, 1)
@@ -471,16 +484,16 @@ async def test_a_pod_that_is_not_created_has_a_reason(world: ShellWorld) -> None
 
 
 @pytest.mark.parametrize(
-    ("events", "told"),
+    ("events", "text"),
     [
         ((("Scheduled", "Normal"), ("BackOff", "Normal")), "is not ready: BackOff"),
         ((("FailedScheduling", "Warning"), ("Pulling", "Normal")), "is being created"),
         ((("Scheduled", "Normal"), ("Unhealthy", "Warning")), "is being created"),
     ],
-    ids=["no image", "scheduled since", "it begins"],
+    ids=["no image", "scheduled since", "starting"],
 )
 async def test_a_pod_that_does_not_start_has_a_reason(
-    world: ShellWorld, events: tuple[tuple[str, str], ...], told: str
+    world: ShellWorld, events: tuple[tuple[str, str], ...], text: str
 ) -> None:
     api = PodsApi()
     keeper = keeper_of(world, api)
@@ -497,7 +510,7 @@ async def test_a_pod_that_does_not_start_has_a_reason(
         }
     api.now_s += CHECK_S
     await keep(world, keeper, 1)
-    assert told in pod_condition(world)[1]
+    assert text in pod_condition(world)[1]
 
 
 async def test_pods_are_kept_without_permission_to_read_events(world: ShellWorld) -> None:
@@ -508,16 +521,17 @@ async def test_pods_are_kept_without_permission_to_read_events(world: ShellWorld
     assert (STATEFUL_SET.kind, "broker-1") in api.objects
 
 
-# ------------------------------------------------------------------ what goes wrong in the middle
+# ------------------------------------------------------------------ interrupted updates
 
 
-async def test_a_lease_that_is_lost_in_the_middle_of_a_turn_ends_it(world: ShellWorld) -> None:
+async def test_lost_lease_ends_an_update_halfway(world: ShellWorld) -> None:
     keeper, api = await running(world)
 
-    def lost(kind: Kind) -> None:
+    # The lease is lost after the ConfigMap was written, before the StatefulSet.
+    def lose_lease(kind: Kind) -> None:
         world.leads = kind is not CONFIG_MAP
 
-    api.before_writing = lost
+    api.before_writing = lose_lease
     change(world)
     await keep(world, keeper, 1)
     assert not world.leads
@@ -537,7 +551,7 @@ async def test_a_pod_that_was_refused_blocks_no_other_broker(world: ShellWorld) 
     assert api.image("broker-2") == "new"
 
 
-# ------------------------------------------------------------------ what waiting costs
+# ------------------------------------------------------------------ cost of waiting
 
 
 async def test_waiting_brokers_send_no_requests(world: ShellWorld) -> None:
@@ -545,6 +559,7 @@ async def test_waiting_brokers_send_no_requests(world: ShellWorld) -> None:
     every 3 s.
     """
     keeper, api = await running(world)
+    # Broker 1 restarts, and broker 2 waits for it.
     change(world)
     for node in (1, 2):
         await keep(world, keeper, node)
@@ -554,12 +569,13 @@ async def test_waiting_brokers_send_no_requests(world: ShellWorld) -> None:
     assert api.calls == before
 
 
-async def test_one_list_is_for_all_whose_pods_start(world: ShellWorld) -> None:
+async def test_starting_pods_share_one_list(world: ShellWorld) -> None:
     api = PodsApi()
     keeper = keeper_of(world, api)
     for node in (1, 2):
         await keep(world, keeper, node)
     before = api.calls
+    # All starting pods are covered by one list per interval.
     for node in (1, 2, 1, 2):
         assert await keep(world, keeper, node) == LOOK_AGAIN_S
     assert api.calls == before + 1
@@ -568,8 +584,10 @@ async def test_one_list_is_for_all_whose_pods_start(world: ShellWorld) -> None:
     assert api.calls > before + 2, "users' changes are reverted all the same"
 
 
-def test_a_body_that_is_not_of_its_schema_is_refused_and_no_fault_of_the_server() -> None:
+def test_schema_violation_is_a_refusal_although_the_server_answers_500() -> None:
     """The API server answers such an apply with 500, which would be retried and never reported."""
-    said = '{"message": "failed to create typed patch object (ns/b): .spec.a: field not declared"}'
-    assert isinstance(error_of(500, said.encode(), None, "PATCH b"), Invalid)
+    answer = (
+        '{"message": "failed to create typed patch object (ns/b): .spec.a: field not declared"}'
+    )
+    assert isinstance(error_of(500, answer.encode(), None, "PATCH b"), Invalid)
     assert isinstance(error_of(500, b'{"message": "etcd"}', None, "PATCH b"), ApiServerUnavailable)

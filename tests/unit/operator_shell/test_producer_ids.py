@@ -53,19 +53,23 @@ async def test_concurrent_brokers_get_different_blocks(world: ShellWorld) -> Non
     ]
 
 
-async def test_what_another_controller_gave_is_not_given_again(world: ShellWorld) -> None:
+async def test_blocks_of_another_controller_are_not_assigned_again(world: ShellWorld) -> None:
     body = stored(world)
-    theirs = next_id(world) + 7 * BLOCK_IDS
-    status = {**body["status"], "nextProducerId": theirs}
+    foreign_next = next_id(world) + 7 * BLOCK_IDS
+    status = {**body["status"], "nextProducerId": foreign_next}
+    # The other controller's write is not in this operator's cache.
     await world.api.replace_status(CLUSTER, {**body, "status": status})
     answer = await ProducerIdBlocks(world.services).allocate(1)
-    assert answer.producer_id_start == theirs
-    assert next_id(world) == theirs + BLOCK_IDS
+    assert answer.producer_id_start == foreign_next
+    assert next_id(world) == foreign_next + BLOCK_IDS
 
 
-async def test_ids_that_a_restored_topic_has_seen_are_not_given(world: ShellWorld) -> None:
-    """Their sequence numbers are in the log: a new producer's first records would count as sent
-    before. They are above the clock where that of the lost cluster was ahead."""
+async def test_ids_in_a_restored_log_are_not_assigned(world: ShellWorld) -> None:
+    """The restored log has their sequence numbers: a new producer's records would be duplicates.
+
+    The ids may exceed the clock if the clock of the lost cluster was ahead.
+    """
+    # Beyond the clock in microseconds, where ids of a new cluster start.
     ahead = next_id(world) + 10**15
     origin = TierOrigin(
         topic_id=uuid.UUID(int=5),
@@ -95,6 +99,7 @@ async def test_a_block_with_an_unknown_write_outcome_is_lost(
     with monkeypatch.context() as patch:
         patch.setattr(world.api, "replace_status", times_out)
         assert (await blocks.allocate(1)).error_code != 0
+    # The first block may have been stored: it is skipped, since ids are plentiful.
     assert (await blocks.allocate(1)).producer_id_start == began + BLOCK_IDS
 
 

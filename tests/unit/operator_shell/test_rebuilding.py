@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.control_messages import topic_state
 from tests.loop_turns import many_turns
 from tests.unit.controller.controller_world import T0, numbered_uuid, row
-from tests.unit.operator_shell.broker_request_frames import Asked
+from tests.unit.operator_shell.broker_request_frames import RequestBench
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark.leader_epochs import GENERATION
@@ -51,10 +51,12 @@ def test_pages_are_joined_and_taken_once() -> None:
     assert states.take(page(topic_state(numbered_uuid(1), "a"), is_last=False)).error_code == 0
     assert states.whole(1, numbered_uuid(1)) is None
     assert states.take(page(topic_state(numbered_uuid(2), "b"), number=1)).error_code == 0
+    # Pages of another process of the broker are not returned.
     assert states.whole(1, numbered_uuid(9)) is None
-    whole = states.whole(1, numbered_uuid(1))
-    assert whole is not None
-    assert [topic.name for topic in whole] == ["a", "b"]
+    joined = states.whole(1, numbered_uuid(1))
+    assert joined is not None
+    assert [topic.name for topic in joined] == ["a", "b"]
+    # The states are handed over once, because they can be large.
     assert states.whole(1, numbered_uuid(1)) is None
 
 
@@ -71,14 +73,15 @@ def test_a_page_out_of_order_restarts_the_report(second: control.ReplicaStatesRe
     assert states.whole(1, numbered_uuid(1)) is None
 
 
-def test_after_the_last_page_there_is_none() -> None:
+def test_page_after_the_last_one_is_refused() -> None:
     states = ReplicaStates()
     states.take(page())
     assert states.take(page(number=1)).error_code == INVALID_REQUEST
 
 
-def test_what_a_broker_may_say_is_limited() -> None:
+def test_report_of_a_broker_is_limited() -> None:
     states = ReplicaStates()
+    # One replica above the limit.
     many = topic_state(
         numbered_uuid(1),
         "a",
@@ -92,7 +95,7 @@ def test_what_a_broker_may_say_is_limited() -> None:
 
 
 @pytest.fixture
-async def asked() -> AsyncIterator[Asked]:
+async def bench() -> AsyncIterator[RequestBench]:
     world = ShellWorld()
     world.make_cluster({"enable.under.replicated.topic.creation": "true"})
     for node_id in (1, 2):
@@ -101,100 +104,105 @@ async def asked() -> AsyncIterator[Asked]:
     async with world.term():
         await world.start_broker(1)
         await TopicReconciler(world.services).reconcile(ShellWorld.key(TOPIC, "t"))
-        made = Asked(world)
+        made = RequestBench(world)
         made.begin()
         yield made
 
 
-def _told(asked: Asked, **changes: Any) -> control.TopicState:
+def received_state(bench: RequestBench, **changes: Any) -> control.TopicState:
     """Return the state of the one partition that broker 1 received."""
-    (made,) = asked.world.services.state.all_rows()
-    told = dataclasses.replace(snapshot.partition_state(made), **changes)
-    return topic_state(made.topic_id, "t", partitions=(told,))
+    (made,) = bench.world.services.state.all_rows()
+    state = dataclasses.replace(snapshot.partition_state(made), **changes)
+    return topic_state(made.topic_id, "t", partitions=(state,))
 
 
-async def test_a_broker_reports_its_states_before_it_is_admitted(asked: Asked) -> None:
-    first = await asked.register(has_states=True)
+async def test_a_broker_reports_its_states_before_it_is_admitted(bench: RequestBench) -> None:
+    first = await bench.register(has_states=True)
     assert (first.error_code, first.wants_states) == (NOT_CONTROLLER, True)
-    answer = await asked.requests.replica_states(page(_told(asked)))
+    answer = await bench.requests.replica_states(page(received_state(bench)))
     assert answer.error_code == 0
-    second = await asked.register(has_states=True)
+    second = await bench.register(has_states=True)
     assert (second.error_code, second.wants_states) == (0, False)
-    assert asked.world.services.state.held.has_heard(1)
-    assert (await asked.register(has_states=True)).wants_states, "each time"
+    assert bench.world.services.state.held.has_heard(1)
+    # Every registration reports anew, since the states change while the broker runs.
+    assert (await bench.register(has_states=True)).wants_states, "each time"
 
 
-async def test_a_broker_of_an_earlier_version_is_not_queried(asked: Asked) -> None:
-    assert (await asked.register()).error_code == 0
-    assert not asked.world.services.state.held.has_heard(1)
+async def test_a_broker_of_an_earlier_version_is_not_queried(bench: RequestBench) -> None:
+    assert (await bench.register()).error_code == 0
+    assert not bench.world.services.state.held.has_heard(1)
 
 
 async def test_a_broker_with_newer_states_ends_the_term_before_any_decision(
-    asked: Asked,
+    bench: RequestBench,
 ) -> None:
-    (before,) = asked.world.services.state.all_rows()
-    await asked.requests.replica_states(page(_told(asked, leader_epoch=9), incarnation=77))
-    answer = await asked.register(has_states=True, incarnation_id=numbered_uuid(77))
+    (before,) = bench.world.services.state.all_rows()
+    # The slices have epoch 0: they must be from a backup.
+    await bench.requests.replica_states(page(received_state(bench, leader_epoch=9), incarnation=77))
+    answer = await bench.register(has_states=True, incarnation_id=numbered_uuid(77))
     assert answer.error_code == NOT_CONTROLLER
-    assert [type(end) for end in asked.ends] == [SlicesBehind]
-    assert list(asked.world.services.state.all_rows()) == [before]
-    assert asked.sessions == []
-    assert (await asked.register()).error_code == NOT_CONTROLLER, "this term decides nothing more"
+    assert [type(end) for end in bench.ends] == [SlicesBehind]
+    assert list(bench.world.services.state.all_rows()) == [before]
+    assert bench.sessions == []
+    assert (await bench.register()).error_code == NOT_CONTROLLER, "this term decides nothing more"
 
 
-async def test_a_process_that_is_not_admitted_yet_shows_all_the_same_that_slices_are_old(
-    asked: Asked,
+async def test_report_of_a_waiting_process_reveals_old_slices(
+    bench: RequestBench,
 ) -> None:
-    """Its former one counts as alive until its session ends, and then others would be elected."""
+    """Its former process counts as alive until its session ends. Then others would be elected."""
 
-    async def knock() -> control.BrokerRegistrationResponse:
-        request = asked.request(has_states=True, incarnation_id=numbered_uuid(77))
-        return await asked.requests.register(request, session_alive=True, connected=True)
+    async def register() -> control.BrokerRegistrationResponse:
+        request = bench.request(has_states=True, incarnation_id=numbered_uuid(77))
+        return await bench.requests.register(request, session_alive=True, connected=True)
 
-    assert (await knock()).wants_states
-    await asked.requests.replica_states(page(_told(asked), incarnation=77))
-    answer = await knock()
+    assert (await register()).wants_states
+    await bench.requests.replica_states(page(received_state(bench), incarnation=77))
+    answer = await register()
+    # The process is refused as a duplicate, but its states were compared.
     assert answer.error_code == int(ErrorCode.duplicate_broker_registration)
-    assert not asked.world.services.state.held.has_heard(1), "another may speak for it yet"
-    await asked.requests.replica_states(page(_told(asked, leader_epoch=9), incarnation=77))
-    assert (await knock()).error_code == NOT_CONTROLLER
-    assert [type(end) for end in asked.ends] == [SlicesBehind]
+    assert not bench.world.services.state.held.has_heard(1), "another may speak for it yet"
+    await bench.requests.replica_states(page(received_state(bench, leader_epoch=9), incarnation=77))
+    assert (await register()).error_code == NOT_CONTROLLER
+    assert [type(end) for end in bench.ends] == [SlicesBehind]
 
 
-async def test_what_is_said_in_the_name_of_no_broker_is_not_taken(asked: Asked) -> None:
+async def test_report_of_an_unknown_broker_is_refused(bench: RequestBench) -> None:
+    # No Broker object has this node id.
     request = dataclasses.replace(page(), broker_id=7)
-    assert (await asked.requests.replica_states(request)).error_code == NOT_CONTROLLER
+    assert (await bench.requests.replica_states(request)).error_code == NOT_CONTROLLER
 
 
-async def test_a_new_process_is_not_admitted_before_all_live_brokers_have_spoken(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_new_process_is_admitted_after_all_live_brokers_reported(
+    bench: RequestBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that comes first may know least."""
-    services = asked.world.services
-    await asked.world.start_broker(2)
+    """The first broker to report may have the oldest states."""
+    services = bench.world.services
+    await bench.world.start_broker(2)
     services.first_reports.expect((1, 2))
-    registering = asyncio.create_task(asked.register(incarnation_id=numbered_uuid(77)))
+    registering = asyncio.create_task(bench.register(incarnation_id=numbered_uuid(77)))
     await many_turns()
     assert not registering.done()
     services.first_reports.presented(2)
     assert (await registering).error_code == 0
+    # The next takeover: broker 2 has not reported to this controller.
     services.first_reports.expect((2,))
     monkeypatch.setattr(broker_requests, "FIRST_REPORTS_S", 0.01)
-    late = await asked.register(incarnation_id=numbered_uuid(78))
+    late = await bench.register(incarnation_id=numbered_uuid(78))
     assert late.error_code == NOT_CONTROLLER, "the broker retries"
-    same = await asked.register(incarnation_id=numbered_uuid(77))
+    same = await bench.register(incarnation_id=numbered_uuid(77))
     assert same.error_code == 0, "nothing is decided about a process that is known"
 
 
-async def test_nothing_is_made_while_live_brokers_have_not_spoken(asked: Asked) -> None:
-    asked.world.make_topic("new")
-    asked.world.services.first_reports.expect((2,))
+async def test_topic_is_not_created_before_live_brokers_reported(bench: RequestBench) -> None:
+    bench.world.make_topic("new")
+    bench.world.services.first_reports.expect((2,))
     key = ShellWorld.key(TOPIC, "new")
-    assert await TopicReconciler(asked.world.services).reconcile(key) is not None
-    assert "topicId" not in asked.world.status(TOPIC, "new")
+    assert await TopicReconciler(bench.world.services).reconcile(key) is not None
+    assert "topicId" not in bench.world.status(TOPIC, "new")
 
 
-# ---------------------------------------------------------------- take-over
+# ---------------------------------------------------------------- takeover
 
 
 async def _take_over(world: ShellWorld, floor: int = 0, *, behind: bool = False) -> Any:
@@ -207,34 +215,39 @@ async def _take_over(world: ShellWorld, floor: int = 0, *, behind: bool = False)
     ).run("main", floor, behind=behind)
 
 
-async def test_old_slices_are_in_doubt_and_the_status_reports_it_first(
-    asked: Asked,
+async def test_old_slices_are_doubted_and_the_status_is_written_first(
+    bench: RequestBench,
 ) -> None:
-    world = asked.world
+    world = bench.world
+    # The previous term ended because a broker's states were newer than the slices.
     taken = await _take_over(world, behind=True)
     assert world.status(CLUSTER, "main")["rebuilding"]["reason"] == "SlicesBehind"
     assert taken.state.doubted == {row.key for row in taken.state.all_rows()} != set()
+    # The doubt is persisted: it survives the next takeover.
     again = await _take_over(world)
     assert again.state.doubted == taken.state.doubted, "the next controller continues with it"
 
 
-async def test_a_broker_that_obeyed_a_later_controller_puts_all_in_doubt(asked: Asked) -> None:
-    epoch = asked.world.status(CLUSTER, "main")["controller"]["epoch"]
-    assert not (await _take_over(asked.world, epoch)).state.doubted
-    taken = await _take_over(asked.world, epoch + 7)
+async def test_higher_epoch_of_a_broker_doubts_all_rows(bench: RequestBench) -> None:
+    epoch = bench.world.status(CLUSTER, "main")["controller"]["epoch"]
+    assert not (await _take_over(bench.world, epoch)).state.doubted
+    # A broker has seen an epoch that the restored Cluster does not know.
+    taken = await _take_over(bench.world, epoch + 7)
     assert taken.state.doubted
     assert taken.state.controller_epoch == epoch + 8
 
 
-async def test_lost_slices_do_not_hide_that_others_are_behind(asked: Asked) -> None:
-    world = asked.world
+async def test_lost_slice_does_not_hide_outdated_slices(bench: RequestBench) -> None:
+    world = bench.world
     (made,) = world.services.state.all_rows()
     index = world.services.state.slice_index(made.key)
     for number in range(64):
+        # Remove any slice except the one with the partition.
         if number != index:
             world.server._objects.pop((PARTITION_SLICE.kind, f"main-{number:02d}"))
             break
     assert not (await _take_over(world)).state.doubted
+    # The lost slice alone doubts no row of the others.
     since = world.status(CLUSTER, "main")["rebuilding"]["since"]
     taken = await _take_over(world, behind=True)
     assert taken.state.doubted
@@ -242,29 +255,28 @@ async def test_lost_slices_do_not_hide_that_others_are_behind(asked: Asked) -> N
 
 
 async def test_a_later_loss_is_another_rebuilding(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+    bench: RequestBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rebuilding that waits for a lost broker never ends: a broker given up for it is not given
-    up for a later loss.
-    """
-    world, names = asked.world, ("main-00", "main-01")
+    """A broker that was given up for one rebuilding is not given up for a later loss."""
+    world, names = bench.world, ("main-00", "main-01")
     since = []
     for day, name in enumerate(names):
         monkeypatch.setattr(takeover, "wall_ms", lambda day=day: T0 + day * 86_400_000)
         world.server._objects.pop((PARTITION_SLICE.kind, name))
         await _take_over(world)
         since.append(world.status(CLUSTER, "main")["rebuilding"]["since"])
+        # A repeated takeover without a further loss keeps the time.
         await _take_over(world)
         assert world.status(CLUSTER, "main")["rebuilding"]["since"] == since[-1]
     assert since[0] < since[1]
 
 
-# ---------------------------------------------------------------- the end
+# ---------------------------------------------------------------- end of the rebuilding
 
 
 @contextlib.asynccontextmanager
 async def _without_a_slice(world: ShellWorld) -> AsyncIterator[None]:
-    """Its only Topic's slice is removed, and a controller takes over."""
+    """Remove the slice of the only Topic, and take over."""
     (made,) = world.services.state.all_rows()
     index = world.services.state.slice_index(made.key)
     world.server._objects.pop((PARTITION_SLICE.kind, f"main-{index:02d}"))
@@ -272,7 +284,7 @@ async def _without_a_slice(world: ShellWorld) -> AsyncIterator[None]:
         yield
 
 
-async def test_it_ends_once_every_broker_has_reported() -> None:
+async def test_rebuilding_ends_once_every_broker_has_reported() -> None:
     world = ShellWorld()
     world.make_cluster()
     for node_id in (1, 2):
@@ -286,83 +298,89 @@ async def test_it_ends_once_every_broker_has_reported() -> None:
     async with _without_a_slice(world):
         services = world.services
         clusters = ClusterReconciler(services)
+        # Only broker 1 has registered since the takeover, without its states yet.
         await world.start_broker(1)
         await clusters.reconcile(services.cluster_key)
         status, reason, message = world.condition(CLUSTER, "main", "Ready")
         assert (status, reason) == ("False", "Rebuilding")
         assert "Brokers 1, 2 have not reported" in message
-        told = topic_state(made.topic_id, "t", partitions=(snapshot.partition_state(made),))
-        services.state.take_held(1, [told])
+        # Broker 1 reports the partition, which is then rebuilt under a higher generation.
+        report = topic_state(made.topic_id, "t", partitions=(snapshot.partition_state(made),))
+        services.state.take_held(1, [report])
         await TopicReconciler(services).reconcile(ShellWorld.key(TOPIC, "t"))
         (rebuilt,) = services.state.all_rows()
         assert rebuilt.leader_epoch == made.leader_epoch + GENERATION
         await clusters.reconcile(services.cluster_key)
         assert "Brokers 2 have not reported" in world.condition(CLUSTER, "main", "Ready")[2]
+        # Broker 2 reports that it has no replica, which completes the rebuilding.
         services.state.take_held(2, [])
         await clusters.reconcile(services.cluster_key)
         assert world.condition(CLUSTER, "main", "Ready")[:2] == ("True", "Serving")
         assert "rebuilding" not in world.status(CLUSTER, "main")
 
 
-async def test_a_topic_that_only_a_broker_knows_is_listed_until_it_has_a_topic(
-    asked: Asked,
+async def test_stray_topic_is_listed_while_a_broker_reports_it(
+    bench: RequestBench,
 ) -> None:
-    services = asked.world.services
+    services = bench.world.services
     services.state.take_held(1, [topic_state(numbered_uuid(5), "stray")])
     clusters = ClusterReconciler(services)
     await clusters.reconcile(services.cluster_key)
-    (stray,) = asked.world.status(CLUSTER, "main")["strayTopics"]
+    (stray,) = bench.world.status(CLUSTER, "main")["strayTopics"]
     assert stray["topicName"] == "stray"
     services.state.take_held(1, [])
     await clusters.reconcile(services.cluster_key)
-    assert "strayTopics" not in asked.world.status(CLUSTER, "main")
+    assert "strayTopics" not in bench.world.status(CLUSTER, "main")
 
 
-@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("is_admitted", [False, True])
 async def test_a_broker_with_a_later_commit_proves_that_the_slices_are_old(
-    asked: Asked, is_told: bool
+    bench: RequestBench, is_admitted: bool
 ) -> None:
     """The broker has no replica of the change.
 
     Once it was admitted, this controller has pushed more to it.
     """
-    state = asked.world.services.state
+    state = bench.world.services.state
     epoch, commit = state.controller_epoch, state.landed
+    # The state as this controller found it: its own epoch and last commit.
     state.found = epoch, commit
-    if is_told:
-        assert (await asked.register()).error_code == 0
-    await asked.requests.replica_states(page())
+    if is_admitted:
+        assert (await bench.register()).error_code == 0
+    await bench.requests.replica_states(page())
     request = {"has_states": True, "highest_controller_epoch": epoch}
-    answer = await asked.register(**request, highest_commit=commit + 1)
-    assert answer.error_code == (0 if is_told else NOT_CONTROLLER)
-    assert [type(end) for end in asked.ends] == ([] if is_told else [SlicesBehind])
+    answer = await bench.register(**request, highest_commit=commit + 1)
+    assert answer.error_code == (0 if is_admitted else NOT_CONTROLLER)
+    assert [type(end) for end in bench.ends] == ([] if is_admitted else [SlicesBehind])
 
 
-async def test_a_broker_whose_object_was_removed_by_hand_and_made_again_is_no_sign(
-    asked: Asked,
+async def test_recreated_broker_object_does_not_reveal_old_slices(
+    bench: RequestBench,
 ) -> None:
-    """Everything beyond its first report came from this controller."""
-    world, state = asked.world, asked.world.services.state
-    told = _told(asked)
-    await asked.requests.replica_states(page(told))
-    assert (await asked.register(has_states=True)).error_code == 0
+    """The newer states that the broker reports come from this controller itself."""
+    world, state = bench.world, bench.world.services.state
+    report = received_state(bench)
+    await bench.requests.replica_states(page(report))
+    assert (await bench.register(has_states=True)).error_code == 0
     (made,) = state.all_rows()
+    # This controller decides a change and pushes it to broker 1.
     later = dataclasses.replace(made, partition_epoch=made.partition_epoch + 1)
     await world.services.committer.decide(lambda draft: draft.put_row(later))
-    told = _told(asked)
+    report = received_state(bench)
     body = world.server.find(BROKER, "broker-1")
     assert body is not None
+    # The Broker object is deleted by force and created again.
     world.services.objects.remove(body)
     world.server._remove(body)
     assert 1 not in state.brokers
     world.make_broker(1)
-    await asked.requests.replica_states(page(told))
-    await asked.register(has_states=True)
-    assert asked.ends == []
+    await bench.requests.replica_states(page(report))
+    await bench.register(has_states=True)
+    assert bench.ends == []
 
 
-async def test_where_slices_are_lost_their_commits_are_not_missed(asked: Asked) -> None:
-    world = asked.world
+async def test_commits_of_lost_slices_are_not_missed(bench: RequestBench) -> None:
+    world = bench.world
     world.server._objects.pop((PARTITION_SLICE.kind, "main-07"))
     taken = await _take_over(world)
     assert taken.state.found[1] > world.services.state.landed
@@ -379,4 +397,5 @@ async def test_a_recreated_cluster_without_slices_takes_the_id_that_brokers_know
     assert status["rebuilding"]["reason"] == "SlicesMissing"
     assert len(world.server.of_kind(PARTITION_SLICE)) == 64
     assert taken.adopted is not None
+    # The next takeover continues under the adopted id, without the annotation's help.
     assert (await _take_over(world)).state.cluster.cluster_id == cluster_id

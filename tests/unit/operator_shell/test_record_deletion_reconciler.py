@@ -39,9 +39,9 @@ async def world() -> AsyncIterator[ShellWorld]:
         yield made
 
 
-def points(_: int, asked: Sequence[DeletionPointQuery]) -> dict[int, DeletionPoint]:
-    """A hundred records of 7 bytes, in segments of ten."""
-    offsets = {query.partition: query.before_offset for query in asked}
+def points(_: int, queries: Sequence[DeletionPointQuery]) -> dict[int, DeletionPoint]:
+    """Answer for a log of a hundred records of 7 bytes, in segments of ten."""
+    offsets = {query.partition: query.before_offset for query in queries}
     return {
         part: DeletionPoint(
             error_code=0,
@@ -55,7 +55,7 @@ def points(_: int, asked: Sequence[DeletionPointQuery]) -> dict[int, DeletionPoi
     }
 
 
-def ask(world: ShellWorld, before: int = 40, **spec: Any) -> None:
+def request_deletion(world: ShellWorld, before: int = 40, **spec: Any) -> None:
     base = {"topicRef": {"name": "t"}, "partitions": [{"partition": 0, "beforeOffset": before}]}
     world.make(RECORD_DELETION, "d", base | spec)
 
@@ -65,8 +65,8 @@ async def run(world: ShellWorld, turns: int = 4) -> None:
         await RecordDeletionReconciler(world.services).reconcile(D)
 
 
-def elect_anew(world: ShellWorld) -> None:
-    """The partition's next leader epoch."""
+def bump_leader_epoch(world: ShellWorld) -> None:
+    """Raise the partition's leader epoch, as an election does."""
     state = world.services.state
     (key,) = state.keys_on(1)
     row = state.row(key)
@@ -76,16 +76,17 @@ def elect_anew(world: ShellWorld) -> None:
 
 def deletions(world: ShellWorld) -> list[Any]:
     return [
-        {part: point.offset for part, point in asked.points.items()}
-        for method, _, asked in world.engine.asked
+        {part: point.offset for part, point in request.points.items()}
+        for method, _, request in world.engine.requests
         if method == "delete_records"
     ]
 
 
-async def test_the_offsets_stand_in_the_status_before_anything_is_deleted(
+async def test_offsets_are_in_the_status_before_records_are_deleted(
     world: ShellWorld,
 ) -> None:
-    ask(world)
+    request_deletion(world)
+    # The status write fails: no offset may be used that a restart would forget.
     world.api.fail("replace_status RecordDeletion", Conflict(409, "modified"))
     with pytest.raises(Conflict):
         await run(world, 1)
@@ -98,15 +99,16 @@ async def test_the_offsets_stand_in_the_status_before_anything_is_deleted(
 
 
 async def test_once_finished_it_never_deletes_again(world: ShellWorld) -> None:
-    ask(world)
+    request_deletion(world)
     await run(world)
-    asked = len(world.engine.asked)
+    before = len(world.engine.requests)
     await run(world)
-    assert len(world.engine.asked) == asked
+    assert len(world.engine.requests) == before
 
 
 async def test_an_unreachable_leader_is_waited_for(world: ShellWorld) -> None:
-    ask(world, before=-1)
+    request_deletion(world, before=-1)
+    # The leader is disconnected when the offsets are requested.
     world.engine.reachable.clear()
     await run(world, 1)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "Unknown"
@@ -116,19 +118,22 @@ async def test_an_unreachable_leader_is_waited_for(world: ShellWorld) -> None:
 
 
 async def test_a_slow_leader_receives_the_same_request_again(world: ShellWorld) -> None:
-    ask(world)
+    request_deletion(world)
     done = world.engine.answers["delete_records"]
+    # The leader answers with REQUEST_TIMED_OUT: some followers lag behind.
     late = {0: PartitionDeletionResult(error_code=int(ErrorCode.request_timed_out.value))}
     world.engine.answers["delete_records"] = lambda _, __: late
     await run(world, 2)
     world.engine.answers["delete_records"] = done
     await run(world, 2)
+    # The repeated request has the frozen offset, so that it is idempotent.
     assert set(map(str, deletions(world))) == {"{0: 40}"}
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
 
 
-async def test_what_is_finished_goes_after_its_time(world: ShellWorld) -> None:
-    ask(world, ttlAfterFinished="0s")
+async def test_finished_deletion_is_removed_after_its_ttl(world: ShellWorld) -> None:
+    request_deletion(world, ttlAfterFinished="0s")
+    # Deliver the deletion of the object like a watch.
     world.server.watchers.append(lambda body, gone: gone and world.services.objects.remove(body))
     await run(world, 6)
     assert world.server.find(RECORD_DELETION, "d") is None
@@ -138,12 +143,13 @@ async def test_what_is_finished_goes_after_its_time(world: ShellWorld) -> None:
 async def test_a_deletion_without_its_topic_waits_and_fails_after_its_timeout(
     world: ShellWorld,
 ) -> None:
-    ask(world, topicRef={"name": "nothing"}, timeout="876000h")
+    # A hundred years, since the fake server's creation times are long ago.
+    request_deletion(world, topicRef={"name": "nothing"}, timeout="876000h")
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "TopicNotFound")
-    for given in ({"timeout": "0s"}, {}):  # none: a time of its own, for what was made long ago
+    for given in ({"timeout": "0s"}, {}):  # without a timeout, the default applies
         world.delete(RECORD_DELETION, "d")
-        ask(world, topicRef={"name": "nothing"}, **given)
+        request_deletion(world, topicRef={"name": "nothing"}, **given)
         await run(world)
         status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
         assert (status, reason) == ("False", "Timeout")
@@ -153,7 +159,7 @@ async def test_a_deletion_without_its_topic_waits_and_fails_after_its_timeout(
 
 
 async def test_a_deletion_continues_once_its_topic_exists_and_is_placed(world: ShellWorld) -> None:
-    ask(world, topicRef={"name": "later"}, timeout="876000h")
+    request_deletion(world, topicRef={"name": "later"}, timeout="876000h")
     await run(world, 1)
     status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
     assert (status, reason) == ("Unknown", "TopicNotFound")
@@ -167,8 +173,9 @@ async def test_a_deletion_continues_once_its_topic_exists_and_is_placed(world: S
 
 
 async def test_a_dry_run_counts_records_and_bytes_of_each_partition(world: ShellWorld) -> None:
-    ask(world, before=45, dryRun=True)
+    request_deletion(world, before=45, dryRun=True)
     await run(world)
+    # 45 records, but only the four whole segments below offset 45 free bytes.
     status = world.status(RECORD_DELETION, "d")
     assert (status["records"], status["bytes"]) == (45, 280)
     (point,) = status["resolved"]
@@ -177,15 +184,16 @@ async def test_a_dry_run_counts_records_and_bytes_of_each_partition(world: Shell
     assert deletions(world) == []
 
 
-async def test_what_took_the_place_of_lost_records_is_not_deleted(world: ShellWorld) -> None:
-    """An unclean election came between, and the new leader has already passed the offset."""
-    ask(world)
+async def test_records_that_replaced_lost_ones_are_not_deleted(world: ShellWorld) -> None:
+    """After an unclean election, the new leader has other records at these offsets."""
+    request_deletion(world)
+    # Freeze the offset, then elect a leader that lost the records from 30.
     await run(world, 1)
     lost = int(ErrorCode.offset_out_of_range.value)
     world.engine.answers["delete_records"] = lambda *_: {
         0: PartitionDeletionResult(error_code=lost, lost_from=30)
     }
-    elect_anew(world)
+    bump_leader_epoch(world)
     await run(world, 2)
     status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
     assert (status, reason) == ("False", "PartitionsFailed")
@@ -193,16 +201,16 @@ async def test_what_took_the_place_of_lost_records_is_not_deleted(world: ShellWo
 
 
 async def test_after_a_clean_election_the_deletion_continues(world: ShellWorld) -> None:
-    ask(world)
+    request_deletion(world)
     await run(world, 1)
-    elect_anew(world)
+    bump_leader_epoch(world)
     await run(world, 2)
     assert deletions(world) == [{0: 40}]
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
 
 
-async def test_a_paused_one_deletes_nothing(world: ShellWorld) -> None:
-    ask(world)
+async def test_paused_deletion_deletes_nothing(world: ShellWorld) -> None:
+    request_deletion(world)
     world.annotate(RECORD_DELETION, "d", **{"tidemark.dev/paused": "true"})
     await run(world)
     assert deletions(world) == []
@@ -210,27 +218,28 @@ async def test_a_paused_one_deletes_nothing(world: ShellWorld) -> None:
 
 
 async def test_kstatus_waits_for_a_record_deletion_until_it_has_finished(world: ShellWorld) -> None:
-    def said() -> kstatus.Verdict:
+    def verdict() -> kstatus.Verdict:
         return kstatus.verdict(world.known(RECORD_DELETION, "d"))
 
+    # The leader does not answer while the deletion is pending.
     delete = world.engine.answers.pop("delete_records")
-    ask(world)
+    request_deletion(world)
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "Deleting")
-    assert said() is kstatus.Verdict.IN_PROGRESS
+    assert verdict() is kstatus.Verdict.IN_PROGRESS
     world.annotate(RECORD_DELETION, "d", **{"tidemark.dev/paused": "true"})
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "Paused")
-    assert said() is kstatus.Verdict.IN_PROGRESS
+    assert verdict() is kstatus.Verdict.IN_PROGRESS
     world.annotate(RECORD_DELETION, "d")
     world.engine.answers["delete_records"] = delete
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
-    assert said() is kstatus.Verdict.CURRENT
+    assert verdict() is kstatus.Verdict.CURRENT
 
 
 async def test_a_record_deletion_that_fails_has_failed_for_kstatus(world: ShellWorld) -> None:
-    ask(world, partitions=[{"partition": 7, "beforeOffset": 1}])
+    request_deletion(world, partitions=[{"partition": 7, "beforeOffset": 1}])
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "False"
     assert kstatus.verdict(world.known(RECORD_DELETION, "d")) is kstatus.Verdict.FAILED

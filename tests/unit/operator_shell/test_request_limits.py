@@ -29,6 +29,7 @@ async def test_until_a_secret_was_shown_requests_are_small() -> None:
     small = announced(3, b"abc")
     assert await Intake().read(small, proven=False) == b"abc"
     for proven, refused in ((False, True), (True, False)):
+        # One byte above the limit for connections without a certificate.
         reader = announced(UNPROVEN_BYTES_MAX + 1, bytes(UNPROVEN_BYTES_MAX + 1))
         if refused:
             with pytest.raises(FrameError, match="65537 bytes"):
@@ -44,7 +45,7 @@ async def test_an_idle_connection_without_a_certificate_is_closed(
     with pytest.raises(TimeoutError):
         await Intake().read(stream(b""), proven=False)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):  # ours: the intake waits on
+        async with asyncio.timeout(0.05):  # the test's own timeout: the intake keeps waiting
             await Intake().read(stream(b""), proven=True)
 
 
@@ -54,16 +55,19 @@ async def test_a_started_request_has_to_arrive_in_time(monkeypatch: pytest.Monke
         await Intake().read(announced(10, b"never"), proven=True)
 
 
-async def test_of_large_requests_a_few_are_read_at_a_time() -> None:
-    """The others are not read: the socket holds them back."""
+async def test_only_a_few_large_requests_are_read_concurrently() -> None:
+    """Further requests stay in their sockets, so that TCP flow control stops the senders."""
     one = Intake()
     readers = [announced(LARGE_BYTES + 1) for _ in range(LARGE_AT_ONCE + 1)]
     reads = [asyncio.create_task(one.read(reader, proven=True)) for reader in readers]
     await asyncio.sleep(0)
+    # All slots are taken by incomplete requests: even a complete one waits.
     readers[-1].feed_data(bytes(LARGE_BYTES + 1))
     await asyncio.sleep(0)
     assert not reads[-1].done()
+    # Small requests need no slot.
     assert await one.read(announced(1, b"x"), proven=True) == b"x"
+    # A completed request frees its slot for the next one.
     readers[0].feed_data(bytes(LARGE_BYTES + 1))
     assert await reads[0] == await reads[-1] == bytes(LARGE_BYTES + 1)
     for read in reads:

@@ -1,5 +1,4 @@
-"""The slices on a fake API server: what is missing, what conflicts, and writes of unknown
-outcome."""
+"""Slices on a fake API server: missing slices, conflicts, and writes of unknown outcome."""
 
 import dataclasses
 import uuid
@@ -46,7 +45,7 @@ class Slices:
         return SliceStore(self.api, HOME, leads=lambda: self.leads)  # type: ignore[arg-type]
 
     async def begin(self) -> None:
-        """Two slices are made, as for a new Cluster."""
+        """Create two slices, as for a new Cluster."""
         self.store.begin(await list_slices(self.api, "ns", "main"), 2)  # type: ignore[arg-type]
         await self.store.create_missing()
 
@@ -70,7 +69,7 @@ class Slices:
         return body
 
     def overwrite(self, index: int, **fields: object) -> None:
-        """Another operator was quicker."""
+        """Overwrite fields, as another operator does."""
         self.server.replace("other", PARTITION_SLICE, {**self.stored(index), **fields})
 
     @property
@@ -85,7 +84,7 @@ async def slices() -> Slices:
     return made
 
 
-async def test_what_is_there_is_not_made_again(slices: Slices) -> None:
+async def test_existing_slices_are_not_created_again(slices: Slices) -> None:
     slices.overwrite(1, commit=5)
     slices.store = slices.opened()
     await slices.begin()
@@ -95,8 +94,8 @@ async def test_what_is_there_is_not_made_again(slices: Slices) -> None:
 async def test_a_slice_names_its_owner(slices: Slices) -> None:
     assert found_slice(slices.stored(0)) == FoundSlice(HOME.cluster_id, 0)
     body = slices.stored(0)
-    nobodys = {**body, "metadata": {**body["metadata"], "labels": {}}}
-    assert found_slice(nobodys).cluster_id == "unknown ()"
+    unlabelled = {**body, "metadata": {**body["metadata"], "labels": {}}}
+    assert found_slice(unlabelled).cluster_id == "unknown ()"
 
 
 async def test_the_state_advances_with_an_effective_write_and_is_announced_after_it(
@@ -109,32 +108,33 @@ async def test_the_state_advances_with_an_effective_write_and_is_announced_after
     assert slices.stored(write.index)["commit"] == write.commit
 
 
-async def test_a_conflict_is_never_forced_and_what_the_other_wrote_is_taken_in(
+async def test_conflict_is_not_forced_and_the_stored_slice_is_read(
     slices: Slices,
 ) -> None:
-    theirs = slices.planned(number=2)
-    write = dataclasses.replace(slices.planned(), index=theirs.index)
-    slices.overwrite(write.index, **{**theirs.payload, "commit": 50})
+    # The other writer placed another partition in the same slice, at commit 50.
+    foreign = slices.planned(number=2)
+    write = dataclasses.replace(slices.planned(), index=foreign.index)
+    slices.overwrite(write.index, **{**foreign.payload, "commit": 50})
     assert not await slices.write(write)
     assert slices.landed == []
     assert slices.state.commit == 50
-    assert slices.rows == 1, "theirs"
+    assert slices.rows == 1, "foreign"
     assert slices.stored(write.index)["commit"] == 50
 
 
-@pytest.mark.parametrize("way", ["older", "gone"])
-async def test_a_slice_that_is_put_back_under_a_controller_ends_its_term(
-    slices: Slices, way: str
-) -> None:
+@pytest.mark.parametrize("how", ["older", "vanished"])
+async def test_restored_slice_ends_the_term(slices: Slices, how: str) -> None:
     """Brokers' first reports are older than the states pushed since: missing rows must not be
     rebuilt from them.
     """
     before = slices.planned()
+    # The slice has advanced to the first write before the restore.
     assert await slices.write(before)
     slices.state.put_broker(broker(1))
     slices.state.take_held(1, [])
     assert await slices.write(slices.planned(partition_epoch=1))
-    slices.overwrite(before.index, **(before.payload if way == "older" else {"partitions": []}))
+    # The slice has an older commit, or has lost its rows.
+    slices.overwrite(before.index, **(before.payload if how == "older" else {"partitions": []}))
     with pytest.raises(SlicesBehind):
         await slices.write(slices.planned(partition_epoch=2))
     (known,) = slices.state.all_rows()
@@ -146,6 +146,7 @@ async def test_a_write_of_unknown_outcome_is_settled_by_its_commit_number(
     slices: Slices, took_effect: bool
 ) -> None:
     write = slices.planned()
+    # The connection breaks before the answer, with or without effect.
     slices.api.fail(WRITE, after=took_effect)
     assert await slices.write(write) is took_effect
     assert slices.rows == int(took_effect)
@@ -154,6 +155,7 @@ async def test_a_write_of_unknown_outcome_is_settled_by_its_commit_number(
 
 async def test_settling_reads_until_it_is_answered(slices: Slices) -> None:
     write = slices.planned()
+    # The write takes effect, but its answer and the first two reads fail.
     slices.api.fail(WRITE, after=True)
     slices.api.fail(READ)
     slices.api.fail(READ, Forbidden(403, "not now"))
@@ -163,26 +165,31 @@ async def test_settling_reads_until_it_is_answered(slices: Slices) -> None:
 
 async def test_a_higher_controller_epoch_ends_the_term(slices: Slices) -> None:
     write = slices.planned()
+    # Another controller claimed the slice.
     slices.overwrite(write.index, controllerEpoch=8)
     with pytest.raises(ControllerFenced):
         await slices.write(write)
+    # The admission policy refuses the epoch, which means the same.
     slices.api.fail(WRITE, Invalid(422, "STALE_CONTROLLER_EPOCH: 8 is higher"))
     with pytest.raises(ControllerFenced):
         await slices.write(write)
     assert slices.rows == 0
 
 
-@pytest.mark.parametrize("no", [Invalid(422, "too long"), Forbidden(403, "not you")])
-async def test_a_refused_or_vanished_slice_stops_everything(slices: Slices, no: KubeError) -> None:
+@pytest.mark.parametrize("refusal", [Invalid(422, "too long"), Forbidden(403, "not you")])
+async def test_a_refused_or_vanished_slice_stops_everything(
+    slices: Slices, refusal: KubeError
+) -> None:
     write = slices.planned()
-    slices.api.fail(WRITE, no)
+    slices.api.fail(WRITE, refusal)
     with pytest.raises(SlicesUnusable) as refused:
         await slices.write(write)
     assert refused.value.reason == "SliceRefused"
+    # The slice was deleted behind the operator's back.
     slices.server._objects.clear()
-    with pytest.raises(SlicesUnusable) as gone:
+    with pytest.raises(SlicesUnusable) as vanished:
         await slices.write(write)
-    assert gone.value.reason == "SlicesMissing"
+    assert vanished.value.reason == "SlicesMissing"
 
 
 async def test_without_the_lease_nothing_is_written(slices: Slices) -> None:
@@ -199,6 +206,7 @@ async def test_a_holder_that_loses_the_lease_during_an_unknown_outcome_reads_no_
     write = slices.planned()
     slices.api.fail(WRITE, ApiServerUnavailable(0, "no answer"), after=True)
 
+    # The lease is lost while the write is under way.
     def lost(call: str) -> None:
         slices.leads = False
 

@@ -38,35 +38,36 @@ def pulse(**changes: Any) -> Pulse:
     return Pulse(**(fields | changes))
 
 
-def test_an_idle_leader_is_well_however_long_nothing_was_to_do() -> None:
+def test_idle_leader_is_healthy_without_a_time_limit() -> None:
     assert verdict(pulse(since_pass_s=10_000.0), 120.0)[0]
 
 
-def test_a_stuck_key_and_a_line_that_does_not_move_are_not() -> None:
+def test_stuck_key_or_stuck_queue_is_unhealthy() -> None:
     assert not verdict(pulse(head_age_s=121.0), 120.0)[0]
     assert not verdict(pulse(depth=3, since_pass_s=121.0), 120.0)[0]
 
 
-def test_an_operator_that_waits_for_the_lease_is_well() -> None:
+def test_standby_is_healthy() -> None:
     assert verdict(pulse(leads=False, head_age_s=500.0), 120.0)[0]
 
 
-def test_a_leader_without_a_term_is_healthy_only_while_a_condition_says_why() -> None:
+def test_leader_without_a_term_is_healthy_while_a_condition_explains_it() -> None:
     assert verdict(pulse(without_term_s=119.0), 120.0)[0]
     assert not verdict(pulse(without_term_s=121.0), 120.0)[0]
     assert verdict(pulse(without_term_s=10_000.0, excuse="waiting for a Cluster"), 120.0)[0]
 
 
-def test_what_was_written_has_to_come_back_over_its_watch() -> None:
+def test_write_without_a_watch_event_is_reported() -> None:
     now = [100.0]
     echoes = Echoes(lambda: now[0])
-    began_s = echoes.begins()
+    write_started_s = echoes.begins()
     now[0] = 101.0
-    echoes.heard("Topic")  # sooner than the answer to the write
-    echoes.wrote("Topic", began_s)
+    echoes.heard("Topic")  # the event precedes the response of the write
+    echoes.wrote("Topic", write_started_s)
     assert echoes.silent() is None
     echoes.wrote("Broker", echoes.begins())
     now[0] = 150.0
+    # The first unanswered write counts, not the latest one.
     echoes.wrote("Broker", echoes.begins())
     now[0] = 222.0
     assert echoes.silent() == ("Broker", 121.0)
@@ -100,7 +101,7 @@ def test_settings_that_cannot_work_are_refused_by_name() -> None:
             settings_of(values)
 
 
-def test_addresses_read_back() -> None:
+def test_formatted_address_parses_to_itself() -> None:
     for text in ("127.0.0.1:0", "[::1]:9000"):
         assert str(BindAddress.parse(text)) == text
 
@@ -113,7 +114,7 @@ def topic(name: str, version: int, uid: str = "u") -> dict[str, Any]:
     return {"apiVersion": "tidemark.dev/v1alpha1", "kind": "Topic", "metadata": meta}
 
 
-def test_an_older_object_and_an_echo_are_no_news() -> None:
+def test_older_or_equal_version_is_no_change() -> None:
     objects = ObjectCache()
     assert objects.put(topic("a", 10))
     assert not objects.put(topic("a", 10))
@@ -130,9 +131,7 @@ def test_a_deletion_counts_only_for_the_object_that_was_deleted() -> None:
 
 
 def test_the_answer_to_a_write_does_not_bring_back_a_deleted_object() -> None:
-    """The answer may follow the news of the deletion; the user would reappear until the next
-    list.
-    """
+    """A late answer after the deletion would bring a user back until the next list."""
     objects = ObjectCache()
     objects.put(topic("a", 10))
     assert objects.remove(topic("a", 12))
@@ -150,6 +149,7 @@ def test_a_limited_number_of_deleted_objects_is_remembered(monkeypatch: pytest.M
 
 
 async def test_an_object_created_during_a_request_remains() -> None:
+    # The read races with the deletion of the object and the creation of another one.
     objects = ObjectCache()
     objects.put(topic("a", 10))
 
@@ -167,7 +167,7 @@ async def test_an_object_created_during_a_request_remains() -> None:
 
 
 class Pages:
-    """One object in each."""
+    """API whose lists have one object per page."""
 
     def __init__(self, listed: ObjectList, meanwhile: Callable[[], None] = lambda: None) -> None:
         self._listed = listed
@@ -191,11 +191,12 @@ async def test_a_full_list_reports_added_changed_and_deleted_objects() -> None:
     assert {key.name for key in objects.keys(TOPIC)} == {"same", "changed", "appeared"}
 
 
-async def test_what_was_made_and_deleted_while_a_list_was_under_way_stays_so() -> None:
+async def test_changes_during_a_list_are_preserved() -> None:
     objects = ObjectCache()
     objects.put(topic("deleted", 1))
     listed = ObjectList([topic("deleted", 1)], resource_version=4)
 
+    # Both changes happen after the snapshot of the list was taken.
     def meanwhile() -> None:
         objects.put(topic("made", 5))
         objects.remove(topic("deleted", 6))
@@ -223,6 +224,7 @@ def test_the_recorded_location_holds_no_credentials() -> None:
 
 def test_buckets_may_be_added_and_nothing_else_may_move() -> None:
     here = location_of({"s3": S3}) or {}
+    # Each change, by the text of the refusal. Buckets may be added only at the end.
     cases: dict[str, dict[str, Any]] = {
         "": {"buckets": ["a", "b", "c"]},
         "endpoint": {"endpoint": "http://127.0.0.1:9001"},
@@ -241,7 +243,7 @@ def test_buckets_may_be_added_and_nothing_else_may_move() -> None:
 # ---------------------------------------------------------------- errors and frames
 
 
-def test_answers_become_small_errors_and_5xx_means_that_the_effect_is_unknown() -> None:
+def test_http_answers_become_errors_and_5xx_has_an_unknown_effect() -> None:
     body = json.dumps({"message": "no"}).encode()
     for status, kind in (
         (409, Conflict),
@@ -255,6 +257,7 @@ def test_answers_become_small_errors_and_5xx_means_that_the_effect_is_unknown() 
     late = error_of(429, b"<html>", "3", "PUT /x")
     assert isinstance(late, ApiServerUnavailable)
     assert late.retry_after_s == 3.0
+    # A hostile or broken Retry-After must not stop the operator.
     for text, seconds in (("nan", 0.0), ("inf", 30.0), ("-1", 0.0), ("Mon, 01 Jan", 0.0)):
         hostile = error_of(503, body, text, "GET /x")
         assert isinstance(hostile, ApiServerUnavailable)
@@ -268,15 +271,22 @@ async def frame_of(data: bytes, limit: int = 1000) -> bytes | None:
     return await read_frame(reader, limit)
 
 
-async def test_frames_are_read_whole_and_nonsense_is_refused() -> None:
+async def test_complete_frames_are_decoded_and_malformed_ones_refused() -> None:
     request = control.AttachRequest(broker_id=1, broker_epoch=7)
-    whole = framing.encode_request(request, 5, "broker-1")
-    frame = await frame_of(whole)
+    frame_bytes = framing.encode_request(request, 5, "broker-1")
+    frame = await frame_of(frame_bytes)
     assert frame is not None
     received = decode_request(frame)
     assert (received.correlation_id, received.request) == (5, request)
     assert await frame_of(b"") is None
-    for data in (b"\x00\x00", whole[:-1], b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"GET / HTTP"):
+    # Truncated length and body, a length above the limit, a negative one, and HTTP.
+    for data in (
+        b"\x00\x00",
+        frame_bytes[:-1],
+        b"\x7f\xff\xff\xff",
+        b"\xff\xff\xff\xff",
+        b"GET / HTTP",
+    ):
         with pytest.raises(framing.FrameError):
             await frame_of(data)
 

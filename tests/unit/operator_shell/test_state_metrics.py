@@ -16,8 +16,8 @@ def figure(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"tidemark_{name}", labels)
 
 
-def seen(kind: Kind, *conditions: tuple[str, str, str], made: str = CREATED) -> Json:
-    """An object as a watch brings it: conditions by (type, status, reason)."""
+def seen(kind: Kind, *conditions: tuple[str, str, str], created: str = CREATED) -> Json:
+    """Return an object as a watch delivers it, with conditions by (type, status, reason)."""
     number = next(_numbers)
     return {
         "kind": kind.kind,
@@ -26,7 +26,7 @@ def seen(kind: Kind, *conditions: tuple[str, str, str], made: str = CREATED) -> 
             "name": f"seen-{number}",
             "uid": f"uid-{number}",
             "resourceVersion": str(number),
-            "creationTimestamp": made,
+            "creationTimestamp": created,
         },
         "status": {
             "conditions": [
@@ -37,12 +37,13 @@ def seen(kind: Kind, *conditions: tuple[str, str, str], made: str = CREATED) -> 
     }
 
 
-async def test_objects_are_counted_by_what_is_wrong_with_them() -> None:
+async def test_objects_are_counted_by_their_problem() -> None:
     world = ShellWorld()
     world.make_cluster()
     async with world.term():
         services = world.services
         services.objects.listener = None
+        # Problems of all kinds, and objects whose conditions are fine.
         for body in (
             seen(TOPIC, ("Ready", "True", "Serving"), ("Stalled", "True", "NoProgress")),
             seen(TOPIC, ("Ready", "True", "Serving"), ("Stalled", "True", "NoProgress")),
@@ -57,11 +58,13 @@ async def test_objects_are_counted_by_what_is_wrong_with_them() -> None:
             seen(
                 RECORD_DELETION, ("Succeeded", "False", "Timeout"), ("Stalled", "True", "Timeout")
             ),
+            # An object without a status yet is only counted.
             {**seen(TOPIC), "status": None},
         ):
             services.objects.put(body)
         measure(services)
         metrics = services.metrics
+        # Four Topics, including the one without a status.
         assert figure(metrics, "objects", kind="Topic") == 4
         assert figure(metrics, "objects", kind="User") == 0
         assert figure(metrics, "objects_stalled", kind="Topic", reason="NoProgress") == 2
@@ -71,31 +74,35 @@ async def test_objects_are_counted_by_what_is_wrong_with_them() -> None:
         assert shown.count("tidemark_objects_stalled{") == 2
         assert shown.count("tidemark_objects_not_ready{") == 2
         assert shown.count("tidemark_objects_unsettled{") == 2
-        told = {"kind": "Broker", "condition": "Draining", "reason": "ReplicasCannotMove"}
-        assert figure(metrics, "objects_unsettled", **told) == 1
+        draining = {"kind": "Broker", "condition": "Draining", "reason": "ReplicasCannotMove"}
+        assert figure(metrics, "objects_unsettled", **draining) == 1
 
 
-async def test_the_oldest_deletion_is_one_that_is_under_way_and_not_paused() -> None:
+async def test_oldest_deletion_ignores_finished_and_paused_ones() -> None:
     world = ShellWorld()
     world.make_cluster()
     async with world.term():
         services, metrics = world.services, world.services.metrics
         services.objects.listener = None
+        # Neither a finished nor a paused deletion is under way.
         services.objects.put(seen(RECORD_DELETION, ("Succeeded", "True", "Deleted")))
         services.objects.put(seen(RECORD_DELETION, ("Succeeded", "Unknown", "Paused")))
         measure(services)
         assert figure(metrics, "record_deletion_oldest_seconds") == 0
-        made = world.now().isoformat()
-        services.objects.put(seen(RECORD_DELETION, ("Succeeded", "Unknown", "Deleting"), made=made))
+        created = world.now().isoformat()
+        services.objects.put(
+            seen(RECORD_DELETION, ("Succeeded", "Unknown", "Deleting"), created=created)
+        )
         measure(services)
         assert 0 <= (figure(metrics, "record_deletion_oldest_seconds") or 0) < 60
+        # A deletion without conditions, created long ago, has not been started.
         services.objects.put(seen(RECORD_DELETION))
         measure(services)
         assert (figure(metrics, "record_deletion_oldest_seconds") or 0) > 3600
 
 
-async def test_without_a_term_nothing_is_shown_of_a_state() -> None:
-    """Else what a former leader knew would stand beside what the present one knows."""
+async def test_state_metrics_are_absent_without_a_term() -> None:
+    """Otherwise Prometheus would show the former leader's values beside the present ones."""
     world = ShellWorld()
     world.make_cluster()
     async with world.term():

@@ -1,5 +1,4 @@
-"""Taking over on a fake API server: the epoch first, then every slice, before anything is
-decided."""
+"""Takeover on a fake API server: first the epoch, then every slice, then decisions."""
 
 import dataclasses
 import uuid
@@ -34,6 +33,7 @@ async def test_the_epoch_is_written_first_and_then_into_every_slice() -> None:
     world = made()
     async with world.term():
         assert epochs(world) == {1}
+    # The order of the writes: first the Cluster's status, then the slices.
     claims = [call for call in world.api.calls if call.startswith(("replace ", "replace_status"))]
     assert claims[0] == "replace_status Cluster main"
     status = world.status(CLUSTER, "main")
@@ -43,8 +43,9 @@ async def test_the_epoch_is_written_first_and_then_into_every_slice() -> None:
         assert epochs(world) == {2}
 
 
-async def test_an_epoch_that_was_written_though_no_answer_came_is_not_raised_twice() -> None:
+async def test_epoch_of_an_unanswered_write_is_not_raised_twice() -> None:
     world = made()
+    # The status write takes effect, but the connection breaks before its answer.
     world.api.fail("replace_status Cluster", after=True)
     async with world.term():
         assert world.services.state.controller_epoch == 1
@@ -54,6 +55,7 @@ async def test_a_slice_that_an_older_controller_still_writes_is_claimed_again() 
     world = made()
     async with world.term():
         pass
+    # The former controller wins the race for this slice three times.
     world.api.fail("replace PartitionSlice main-01", Conflict(409, "modified"), times=3)
     async with world.term():
         assert epochs(world) == {2}
@@ -63,8 +65,8 @@ def commits(world: ShellWorld) -> list[int]:
     return [body["commit"] for body in world.server.of_kind(PARTITION_SLICE)]
 
 
-async def test_a_claim_does_not_pass_for_the_last_commit_of_those_before() -> None:
-    """The claim has the number of the commit that a backup lacks and that brokers know."""
+async def test_claim_is_not_the_last_commit_of_earlier_terms() -> None:
+    """Otherwise a restored backup would be hidden by the commit number of the claim itself."""
     world = made()
     async with world.term():
         pass
@@ -74,14 +76,15 @@ async def test_a_claim_does_not_pass_for_the_last_commit_of_those_before() -> No
         assert max(commits(world)) > before
 
 
-async def test_what_another_writes_during_the_claim_was_found() -> None:
+async def test_commit_written_during_the_claim_counts_as_found() -> None:
     world = made()
     async with world.term():
         pass
-    theirs = iter([max(commits(world)) + 7])
+    foreign_commits = iter([max(commits(world)) + 7])
 
+    # The former controller writes once more, just before its slice is claimed.
     def write(call: str) -> None:
-        if call == "replace PartitionSlice main-05" and (commit := next(theirs, None)):
+        if call == "replace PartitionSlice main-05" and (commit := next(foreign_commits, None)):
             body = world.server.find(PARTITION_SLICE, "main-05")
             world.server.replace("other", PARTITION_SLICE, {**(body or {}), "commit": commit})
 
@@ -96,37 +99,42 @@ async def test_a_lost_slice_is_recreated_once_the_status_has_its_loss() -> None:
     async with world.term():
         pass
     del world.server._objects["PartitionSlice", "main-05"]
-    told_before = []
+    rebuilding_before = []
 
+    # Record the status at the moment when the lost slice is created.
     def look(call: str) -> None:
         if call.startswith("create PartitionSlice"):
-            told_before.append(world.status(CLUSTER, "main").get("rebuilding"))
+            rebuilding_before.append(world.status(CLUSTER, "main").get("rebuilding"))
 
     world.api.before = look
     async with world.term():
         assert world.server.find(PARTITION_SLICE, "main-05") is not None
         assert world.services.state.cluster.rebuilding is not None
         assert not world.services.state.doubted
-    (told,) = told_before
-    assert told is not None
-    assert told["reason"] == "SlicesMissing"
+    (rebuilding,) = rebuilding_before
+    assert rebuilding is not None
+    assert rebuilding["reason"] == "SlicesMissing"
+    # The lost slice may have had higher producer ids, so they continue from the clock.
     assert world.status(CLUSTER, "main")["nextProducerId"] > 1_000_000_000_000_000
 
 
 async def test_producer_ids_begin_at_the_clock_and_continue_from_there() -> None:
-    """A log restored from another cluster's tier knows ids below: their holders' records would pass
-    for that cluster's, and be dropped as duplicates."""
+    """A log restored from another cluster's tier contains lower ids.
+
+    Records of new producers with such ids would be dropped as duplicates.
+    """
     world = made()
     async with world.term():
-        began = world.status(CLUSTER, "main")["nextProducerId"]
+        first_id = world.status(CLUSTER, "main")["nextProducerId"]
         block = await ProducerIdBlocks(world.services).allocate(1)
-    assert began > 1_000_000_000_000_000
-    assert block.producer_id_start == began
+    assert first_id > 1_000_000_000_000_000
+    assert block.producer_id_start == first_id
     async with world.term():
-        assert world.status(CLUSTER, "main")["nextProducerId"] == began + block.producer_id_len
+        # The second term continues after the block that the first one assigned.
+        assert world.status(CLUSTER, "main")["nextProducerId"] == first_id + block.producer_id_len
 
 
-async def test_a_later_takeover_does_not_restart_it() -> None:
+async def test_later_takeover_does_not_restart_the_rebuilding() -> None:
     world = made()
     async with world.term():
         pass
@@ -148,16 +156,17 @@ async def test_without_lease_or_cluster_there_is_no_takeover() -> None:
         async with ShellWorld().term():
             pass
     world.leads = True
+    # The takeover reads all objects: one failing list ends it.
     world.api.fail("list_all Topic", ApiServerUnavailable(503, "busy"))
     with pytest.raises(ApiServerUnavailable):
         async with world.term():
             pass
 
 
-async def test_topics_and_brokers_of_other_clusters_are_not_the_states() -> None:
+async def test_topics_and_brokers_of_other_clusters_are_ignored() -> None:
     world = made()
     world.make_topic("ours")
-    world.make_topic("theirs", clusterRef={"name": "other"})
+    world.make_topic("foreign_commits", clusterRef={"name": "other"})
     world.make_broker(1)
     spec: Json = {"clusterRef": {"name": "other"}, "nodeId": 2, "workload": "External"}
     world.make(BROKER, "broker-2", spec)
@@ -166,11 +175,12 @@ async def test_topics_and_brokers_of_other_clusters_are_not_the_states() -> None
         assert set(world.services.state.brokers) == {1}
 
 
-async def test_of_two_brokers_of_one_node_id_the_registered_one_counts() -> None:
+async def test_registered_broker_wins_among_duplicates() -> None:
     world = made()
     world.make_broker(1, "zzz")
     async with world.term():
         await world.start_broker(1)
+    # A second object claims the node id of the registered broker.
     world.make_broker(1, "aaa")
     async with world.term():
         assert world.services.state.brokers[1].key == "ns/zzz"
@@ -184,15 +194,16 @@ async def test_an_invalid_topic_is_skipped_and_prevents_no_leadership() -> None:
         assert set(world.services.state.topics) == {"ns/good"}
 
 
-async def test_fields_of_a_newer_version_prevent_no_leadership_or_return() -> None:
-    """After a rollback: Brokers that the newer operator has made still have them."""
-    world = await placed()
+async def test_fields_of_a_newer_version_do_not_block_the_takeover() -> None:
+    """After a rollback of the operator, objects still have the newer version's fields."""
+    world = await placed_world()
     for kind, name in ((CLUSTER, "main"), (BROKER, "broker-1"), (TOPIC, "t")):
         world.edit(kind, name, later={"than": "this"})
     async with world.term():
         state = world.services.state
         assert set(state.topics) == {"ns/t"}, "brokers receive its partitions"
         assert set(state.brokers) == {1}
+        # The broker registers again under the older operator.
         back = dataclasses.replace(
             state.brokers[1], broker_epoch=2**40, incarnation_id=uuid.uuid4()
         )
@@ -200,16 +211,15 @@ async def test_fields_of_a_newer_version_prevent_no_leadership_or_return() -> No
         assert world.status(BROKER, "broker-1")["brokerEpoch"] == 2**40
 
 
-def remade(world: ShellWorld, **annotations: str) -> str:
-    """The Cluster object goes by force, without its slices, and is made again; the id that the
-    slices have."""
+def recreate_cluster(world: ShellWorld, **annotations: str) -> str:
+    """Delete the Cluster by force and create it again; return the cluster id of its slices."""
     former = cluster_id_of(world.server._objects.pop(("Cluster", "main")))
     world.make(CLUSTER, "main", {"config": {}}, metadata={"annotations": annotations})
     return former
 
 
-async def placed() -> ShellWorld:
-    """A Cluster with a broker and a partition."""
+async def placed_world() -> ShellWorld:
+    """Return a world of a Cluster with a broker and a partition."""
     world = made()
     world.make_broker(1)
     world.make_topic()
@@ -220,10 +230,11 @@ async def placed() -> ShellWorld:
     return world
 
 
-async def test_a_cluster_that_cannot_be_controlled_is_not_written_to() -> None:
-    world = await placed()
-    remade(world)
+async def test_cluster_that_cannot_be_controlled_is_not_written() -> None:
+    world = await placed_world()
+    recreate_cluster(world)
     world.journal.clear()
+    # The message names the annotation that allows the adoption, and nothing is written.
     for _ in range(3):
         with pytest.raises(SlicesUnusable, match="an earlier Cluster"):
             async with world.term():
@@ -232,8 +243,8 @@ async def test_a_cluster_that_cannot_be_controlled_is_not_written_to() -> None:
 
 
 async def test_a_cluster_made_again_adopts_its_slices_by_annotation() -> None:
-    world = await placed()
-    former = remade(world)
+    world = await placed_world()
+    former = recreate_cluster(world)
     world.annotate(CLUSTER, "main", **{ADOPT_CLUSTER_ID: former})
     async with world.term():
         state = world.services.state
@@ -245,45 +256,48 @@ async def test_a_cluster_made_again_adopts_its_slices_by_annotation() -> None:
     assert status["slices"] == len(world.server.of_kind(PARTITION_SLICE))
     (record,) = status["accepted"]
     assert (record["annotation"], record["value"]) == (ADOPT_CLUSTER_ID, former)
+    # The written status still matches the resource's schema.
     parse_cluster(world.server.find(CLUSTER, "main") or {})
     async with world.term():
         assert world.status(CLUSTER, "main")["accepted"] == [record], "it is adopted once"
 
 
-async def test_producer_ids_are_not_given_twice_by_a_cluster_that_was_made_again() -> None:
-    world = await placed()
+async def test_recreated_cluster_assigns_no_producer_id_twice() -> None:
+    world = await placed_world()
     async with world.term():
         first = await ProducerIdBlocks(world.services).allocate(1)
-    former = remade(world)
+    former = recreate_cluster(world)
     world.annotate(CLUSTER, "main", **{ADOPT_CLUSTER_ID: former})
     async with world.term():
         again = await ProducerIdBlocks(world.services).allocate(1)
     assert again.producer_id_start >= first.producer_id_start + first.producer_id_len
 
 
-async def test_an_adoption_that_ended_halfway_is_carried_on() -> None:
-    world = await placed()
-    former = remade(world)
+async def test_interrupted_adoption_is_continued() -> None:
+    world = await placed_world()
+    former = recreate_cluster(world)
     world.annotate(CLUSTER, "main", **{ADOPT_CLUSTER_ID: former})
+    # The adoption is persisted before the list of Topics fails.
     world.api.fail("list_all Topic", ApiServerUnavailable(503, "busy"))
     with pytest.raises(ApiServerUnavailable):
         async with world.term():
             pass
+    # The annotation has been removed since: the persisted adoption is enough.
     world.annotate(CLUSTER, "main")
     async with world.term():
         assert len(list(world.services.state.all_rows())) == 1
 
 
 async def test_an_annotation_that_names_another_cluster_is_refused_with_the_right_name() -> None:
-    world = await placed()
-    former = remade(world, **{ADOPT_CLUSTER_ID: "AAAAAAAAAAAAAAAAAAAAAA"})
+    world = await placed_world()
+    former = recreate_cluster(world, **{ADOPT_CLUSTER_ID: "AAAAAAAAAAAAAAAAAAAAAA"})
     with pytest.raises(SlicesUnusable, match=f"{ADOPT_CLUSTER_ID}: {former}"):
         async with world.term():
             pass
 
 
-async def test_a_slice_that_is_not_understood_stops_the_take_over_before_any_write() -> None:
-    world = await placed()
+async def test_unreadable_slice_stops_the_takeover_before_any_write() -> None:
+    world = await placed_world()
     body = world.server.find(PARTITION_SLICE, "main-03")
     assert body is not None
     world.server.replace("newer", PARTITION_SLICE, {**body, "partitions": ["?"]})
@@ -295,12 +309,13 @@ async def test_a_slice_that_is_not_understood_stops_the_take_over_before_any_wri
     assert world.journal == []
 
 
-async def test_our_finalizer_is_written_before_anything_exists_outside() -> None:
+async def test_finalizer_is_written_before_any_dependent_object() -> None:
     world = made()
     async with world.term():
         pass
     body = world.server.find(CLUSTER, "main")
     assert body is not None
     assert body["metadata"]["finalizers"] == [CLUSTER_FINALIZER]
+    # Slices without the finalizer would remain if the Cluster were deleted now.
     first = next(call for call in world.api.calls if call.startswith(("apply", "create")))
     assert first == "apply Cluster main"

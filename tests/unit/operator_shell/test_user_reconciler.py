@@ -499,7 +499,7 @@ async def test_a_user_is_ready_once_every_broker_knows_it(world: ShellWorld) -> 
     assert await reconciler.reconcile(ALICE) == PROBLEM_RETRY_S
     assert world.condition(USER, "alice", "Ready")[:2] == ("False", "AcknowledgementsPending")
     assert world.services.state.users.take_waiting() == {ALICE.namespaced_name}
-    world.engine.users_told = world.services.state.users.version
+    world.engine.users_acknowledged = world.services.state.users.version
     assert await reconciler.reconcile(ALICE) == SECRET_CHECK_S
     assert world.condition(USER, "alice", "Ready")[:2] == ("True", "Usable")
 

@@ -1,4 +1,4 @@
-"""The fake API server with watches: what has happened is kept, until a test forgets it."""
+"""The fake API server with watches. Events stay in its history until a test drops them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from tidemark_operator.kube.kinds import Json, Kind, resource_version
 
 
 class WatchedServer(FakeApiServer):
-    """``history``: the events of all kinds, oldest first."""
+    """Server with a ``history`` of the events of all kinds, oldest first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,12 +25,13 @@ class WatchedServer(FakeApiServer):
             self._version += 1
             meta = {**body["metadata"], "resourceVersion": str(self._version)}
             body = {**body, "metadata": meta}
+        # The first event of an object is its creation, as in the API server's watch cache.
         seen = "MODIFIED" if uid in self._known else "ADDED"
         self._known.add(uid)
         self.say("DELETED" if gone else seen, body)
 
     def say(self, type_: str, body: Json) -> None:
-        """An event for those who watch."""
+        """Send an event to all open watches."""
         self.history.append({"type": type_, "object": body})
         self.turn()
 
@@ -39,19 +40,19 @@ class WatchedServer(FakeApiServer):
         self.turned = asyncio.Event()
 
     def bookmark(self, kind: Kind) -> None:
-        """This version, and nothing has happened."""
+        """Send a bookmark: a new version without a change."""
         self._version += 1
         meta = {"resourceVersion": str(self._version)}
         self.say("BOOKMARK", {"kind": kind.kind, "metadata": meta})
 
     def forget(self) -> None:
-        """No watch can begin with what has happened until now."""
+        """Drop the history, as etcd does when it compacts."""
         self._version += 1
         self.history.clear()
         self._forgotten = self._version
 
     def watch(self, who: str, kind: Kind, version: str) -> None:
-        """Whether a watch may begin."""
+        """Check that a watch may start at a version."""
         if int(version) < self._forgotten:
             raise Expired(410, "too old resource version")
 
@@ -73,8 +74,8 @@ class WatchedApi(FakeKubeApi):
         self.server.turn()
 
     def end_watch_with(self, event: Json) -> None:
-        """The watch that runs ends with this, whatever it is."""
-        self._ends.append({"said": event})
+        """End the open watch with an event of any content."""
+        self._ends.append({"event": event})
         self.server.turn()
 
     async def watch(
@@ -83,6 +84,7 @@ class WatchedApi(FakeKubeApi):
         await self._call(self.server.watch, kind, str(version), writes=False)
         self.watching += 1
         try:
+            # The first, empty list tells the client that the watch is established.
             yield []
             while True:
                 if self._ends:
@@ -90,9 +92,11 @@ class WatchedApi(FakeKubeApi):
                     if isinstance(error, KubeError):
                         raise error
                     if error is not None:
-                        yield [error.get("said", {"type": "ERROR", "object": error})]
+                        yield [error.get("event", {"type": "ERROR", "object": error})]
                     return
                 turned = self.server.turned
+                # Deliver everything after the client's version at once, as one read from the socket
+                # may.
                 found = [
                     event
                     for event in self.server.history

@@ -52,8 +52,8 @@ TAKEN = {
         "Paused": _EXITS + "test_a_pause_ends_with_its_annotation",
         "LeadersStarting": "unit/controller/test_acknowledgements.py::"
         "test_a_slow_broker_is_named_once_the_time_is_over",
-        "BrokersMissing": _EXITS + "test_brokers_are_started",
-        "PartitionsOffline": _EXITS + "test_a_broker_with_the_records_is_started",
+        "BrokersMissing": _EXITS + "test_exit_of_brokers_missing_is_to_start_brokers",
+        "PartitionsOffline": _EXITS + "test_exit_of_partitions_offline_is_to_start_a_replica",
         "ElectionPending": _LOSSES + "test_a_copy_is_accepted_where_an_election_waits_for_another",
         "LastCopyMissing": _LOSSES
         + "test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_ends_it",
@@ -61,7 +61,7 @@ TAKEN = {
         "test_it_is_taken_in_again_and_leads_again_once_its_storage_works",
         "Deleting": "unit/controller/test_topic_deletion.py::"
         "test_orphan_also_releases_a_deletion_that_hangs",
-        "NameTaken": _EXITS + "test_of_two_topics_of_one_name_one_is_deleted",
+        "NameTaken": _EXITS + "test_exit_of_name_taken_is_to_delete_one_topic",
         "PartitionsBeyondSpec": "unit/controller/test_rebuilding.py::"
         "test_partitions_that_were_added_after_the_backup_are_served",
         "AdoptionRequired": _ADOPTION + "test_the_named_id_becomes_the_topics",
@@ -69,8 +69,8 @@ TAKEN = {
         "Rebuilding": _EXITS
         + "test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported",
         "SliceFull": _EXITS + "test_a_full_slice_has_room_once_topics_are_deleted",
-        "StorageUnavailable": _EXITS + "test_tiering_is_given_a_store",
-        "LocalRetentionTooLong": _EXITS + "test_local_retention_is_shortened",
+        "StorageUnavailable": _EXITS + "test_exit_of_storage_unavailable_is_to_configure_a_store",
+        "LocalRetentionTooLong": _EXITS + "test_exit_of_local_retention_too_long_is_to_shorten_it",
         "Compacted": _EXITS + "test_a_topic_that_a_default_would_compact_has_an_explicit_policy",
         "NoProgress": "unit/controller/test_disablement.py::"
         "test_without_progress_the_topic_names_the_slow_broker_and_continues_with_it",
@@ -165,17 +165,17 @@ TAKEN = {
         "AddressPending": _OUTSIDE + "test_load_balancer_address_is_awaited_and_advertised",
         "AddressRefused": _OUTSIDE + "test_taken_port_is_reported_until_it_is_free",
         "Rebuilding": "unit/operator_shell/test_rebuilding.py::"
-        "test_it_ends_once_every_broker_has_reported",
+        "test_rebuilding_ends_once_every_broker_has_reported",
         "OrphansLeft": "unit/operator_shell/test_cluster_reconciler.py::"
         "test_a_condition_reports_leftovers_of_a_sweep_until_they_are_deleted",
-        "RemoteStorageUnavailable": _EXITS + "test_the_message_describes_an_unusable_store",
+        "RemoteStorageUnavailable": _EXITS + "test_exit_of_an_unusable_store_is_in_its_message",
         "BrokersRefused": "unit/operator_shell/test_made_brokers.py::"
         "test_a_refusal_is_reported_and_stops_nothing_else",
         "CreationRefused": "integration/operator/test_object_metadata.py::"
         "test_refused_objects_are_reported_to_clients_and_on_the_cluster",
-        "SecondCluster": _EXITS + "test_of_two_clusters_of_a_namespace_one_is_deleted",
+        "SecondCluster": _EXITS + "test_exit_of_second_cluster_is_to_delete_one",
         "CertificatesUnusable": "unit/operator_shell/test_pacemaker.py::"
-        "test_an_authority_that_is_damaged_later_is_in_the_clusters_conditions",
+        "test_damaged_authority_is_reported_by_the_cluster",
         **dict.fromkeys(("SliceUnreadable", "SliceRefused", "SlicesContended"), _TAKE_OVER),
         "NoBrokers": _EXITS + "test_a_broker_is_started_for_a_cluster_without_any",
     },
@@ -199,14 +199,14 @@ TAKEN = {
         "JobFailed": _EXPORTS + "test_a_failed_job_is_reported_and_restarted",
         "TopicNotFound": _EXPORTS + "test_an_export_waits_for_a_topic_that_is_not_there_yet",
         "TopicReplaced": _EXPORTS + "test_an_export_without_its_topic_ends_its_job_and_reports_it",
-        "TableTaken": _EXPORTS + "test_of_two_exports_on_one_table_the_younger_is_refused",
+        "TableTaken": _EXPORTS + "test_younger_of_two_exports_of_one_table_is_refused",
         "TableTakenOver": _EXPORTS + "test_a_table_taken_over_by_another_job_is_not_fought_for",
         "ScheduleInvalid": _EXPORTS + "test_an_invalid_schedule_is_corrected",
-        "SourceUnusable": _EXPORTS + "test_what_cannot_be_read_is_waited_for",
-        "PolicyRefused": _EXPORTS + "test_the_clusters_policy_counts_for_a_job_that_runs",
+        "SourceUnusable": _EXPORTS + "test_unusable_source_is_reported_until_it_is_usable",
+        "PolicyRefused": _EXPORTS + "test_policy_change_stops_a_running_job",
         "SecretNotOffered": _EXPORTS
         + "test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that",
-        "ImageMissing": _EXPORTS + "test_where_no_image_is_known_none_is_guessed",
+        "ImageMissing": _EXPORTS + "test_export_without_any_image_is_stalled",
         "JobRefused": _EXPORTS + "test_a_refused_job_is_reported_and_retried",
         "Lagging": _EXPORTING + "test_one_that_lags_is_believed_only_once_it_clearly_does_no_more",
         "NoProgress": _EXPORTING
@@ -216,14 +216,14 @@ TAKEN = {
     },
     "Topic, Broker and Cluster": {
         "DeletionProtected": "unit/operator_shell/test_deletion_protection.py::"
-        "test_a_protected_topic_is_served_on_until_the_annotation_is_removed",
+        "test_protected_topic_is_served_until_the_annotation_is_removed",
         "DefinitionDeleted": "integration/operator/test_deleted_definitions.py::"
         "test_definitions_that_are_deleted_take_no_data_along",
     },
     "Topic, Broker and User": {
         **dict.fromkeys(
             ("ClusterNotFound", "ClusterNotControlled"),
-            _EXITS + "test_the_cluster_that_a_topic_names_is_made",
+            _EXITS + "test_exit_of_a_missing_cluster_is_to_create_it",
         ),
     },
     "Topic, Broker, Cluster, User and Export": {
