@@ -246,4 +246,6 @@ def _judge_missing(
     if part.to_offset_inclusive < head.log_start_offset:
         text = f"{where} expired during the read (log start is {head.log_start_offset})"
         return DataLoss(text)
-    return CorruptData(f"{where}: the manifest names {part.entry.log_key}, which is gone")
+    return CorruptData(
+        f"{where}: the manifest names {part.entry.log_key}, but the object is missing"
+    )

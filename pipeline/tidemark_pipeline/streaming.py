@@ -240,7 +240,10 @@ class TidemarkStreamReader(DataSourceStreamReader):
         # A partition may disappear if the query has already read all of it.
         for key, at in until.positions.items():
             if key not in parts and at.offset > begin.positions.get(key, nothing).offset:
-                raise DataLoss(f"{key[0]}-{key[1]} is gone, with offsets that were not read yet")
+                raise DataLoss(
+                    f"{key[0]}-{key[1]} no longer exists, and its last offsets were not read. "
+                    "Start a new query with a new checkpoint, or set failOnDataLoss=false"
+                )
         for topic, topic_id in _ids_of(parts.values()).items():
             if until.topic_ids.get(topic, topic_id) != topic_id:
                 raise DataLoss(
@@ -275,8 +278,8 @@ class TidemarkStreamReader(DataSourceStreamReader):
             raise DataLoss(
                 f"{part.topic}-{part.partition}: the query is at offset {start} and reads to "
                 f"{until}, but the log goes from {extent.log_start} to {extent.end}: records have "
-                "expired, or the topic was made anew. Begin a new query, or set "
-                "failOnDataLoss=false"
+                "expired, or the topic was re-created. Start a new query with a new checkpoint, or "
+                "set failOnDataLoss=false"
             )
         end = min(until, extent.end)
         return Reach(min(max(start, extent.log_start), end), end)

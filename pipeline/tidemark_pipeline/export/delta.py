@@ -103,8 +103,8 @@ class DeltaTable:
             # Rows without progress: an export could write their records again.
             if found is None and history.files:
                 raise ExportError(
-                    f"{self.name} has rows, and no commit says which of the topic they are: "
-                    "export into a table of its own"
+                    f"{self.name} has rows, but no commit records which records of the topic "
+                    "they are. Export into a separate table"
                 )
             mine = begin(
                 *(found, topic, topic_id, self._job, self._layout.mode),
@@ -228,7 +228,7 @@ class DeltaTable:
     def _open(self) -> None:
         layout = self._layout
         if layout.partitioning.buckets:
-            raise ExportError("Delta Lake has no buckets of a key: leave them out")
+            raise ExportError("Delta Lake has no key buckets. Remove the option")
         # Partition by a column of its own, because Delta has no partition transforms.
         columns, by = layout.columns, ""
         if layout.partitioning.period is not PartitionPeriod.NONE:

@@ -50,11 +50,11 @@ class DeltaPropagation:
         self._until_done(delete)
 
     def drop_history(self, say: Say) -> Propagated:
-        say("files with rows that are marked as deleted are written anew")
+        say("rewriting files with rows that are marked as deleted")
         # Rows that upserts marked in deletion vectors are still in their files.
         reorganize = f"REORG TABLE {self._name} APPLY (PURGE)"
         self._until_done(lambda: self._session.sql(reorganize).collect())
-        say("files of older versions are removed")
+        say("removing the files of older versions")
         try:
             removed = vacuum(self._session, self._name, self._history, "LITE", 0.0)
         except _JAVA_ERRORS as error:
@@ -62,7 +62,7 @@ class DeltaPropagation:
                 raise
             raise ExportError(
                 f"the log of {self._name} does not go back to its last VACUUM and may not name "
-                "all files: run tidemark spark maintain without --from-history first"
+                "all files. Run tidemark spark maintain without --from-history first"
             ) from error
         return Propagated(removed=removed)
 

@@ -155,8 +155,8 @@ class Exported:
             )
         except (KeyError, ValueError, AttributeError, TypeError) as error:
             raise ExportError(
-                f"the table's last export says what is not understood ({error!r}); "
-                "export into a new table"
+                f"the table's last export recorded a malformed property ({error!r}). "
+                "Export into a new table"
             ) from error
 
 
@@ -188,12 +188,12 @@ def begin(
     # Appended and upserted rows in one table would have two meanings.
     if found.mode is not mode:
         raise ExportError(
-            f"the table was exported to with the mode {found.mode}: go on with that, "
-            "or export into another table"
+            f"the table was written with mode {found.mode}, not {mode}. Continue with mode "
+            f"{found.mode}, or export into another table"
         )
     if found.topic != topic:
         raise ExportError(
-            f"the table is of the topic {found.topic}, not of {topic}: name another table"
+            f"the table contains the topic {found.topic}, not {topic}. Name another table"
         )
     # A recreated topic has other records at the same offsets.
     check_topic(found, topic_id)
@@ -206,8 +206,8 @@ def check_topic(exported: Exported, topic_id: str) -> None:
     """Raise :class:`ExportError` if the topic was recreated; an unknown ID passes."""
     if exported.topic_id and topic_id and exported.topic_id != topic_id:
         raise ExportError(
-            f"the topic {exported.topic} was deleted and made anew since it was exported: "
-            "export it into a new table"
+            f"the topic {exported.topic} was deleted and re-created since it was exported. "
+            "Export it into a new table"
         )
 
 
@@ -229,8 +229,10 @@ def check_ours(mine: Exported, found: Exported | None) -> None:
         return
     # An older or missing epoch is not a newer job: the table itself went back.
     if found is None or found.epoch < mine.epoch or found.job == mine.job:
-        raise Superseded("the table was rolled back or emptied while it is exported to: begin anew")
+        raise Superseded(
+            "the table was rolled back or emptied while the job exported into it. Restart the job"
+        )
     raise Superseded(
-        f"another job ({found.job}, epoch {found.epoch}) has taken the table over from this one "
-        f"({mine.job}, epoch {mine.epoch}); one job at a time exports into a table"
+        f"another job ({found.job}, epoch {found.epoch}) has taken over the table from this one "
+        f"({mine.job}, epoch {mine.epoch}). Only one job at a time can export into a table"
     )

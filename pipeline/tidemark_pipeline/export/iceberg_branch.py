@@ -74,8 +74,8 @@ class Branch:
         # Rows without progress: an export could write their records again.
         if found is None and self.rows() != 0:
             raise ExportError(
-                f"{self._name} has rows, and no commit says which of the topic they are: "
-                "export into a table of its own"
+                f"{self._name} has rows, but no commit records which records of the topic they "
+                "are. Export into a separate table"
             )
         if found is None:
             return None
@@ -98,16 +98,17 @@ class Branch:
             gone = without_last_rows(before, now, prefix, found.exported.offsets, rows)
         except JAVA_ERRORS as error:
             raise ExportError(
-                f"others have removed rows from {self._name} since snapshot {found.snapshot_id}, "
-                "the last export's, which is no longer readable. Export into a new table"
+                f"another writer has removed rows from {self._name} since the last export's "
+                f"snapshot {found.snapshot_id}, which is no longer readable. Export into a new "
+                "table"
             ) from error
         # The export's offsets would claim rows that the table lacks.
         if gone:
             in_catalog = self._name.partition(".")[2]
             raise ExportError(
-                f"others have overwritten {self._name}: the last rows of {found.exported.topic}-"
-                f"{gone[0]} that were exported are gone. Nothing is exported or deleted. Roll the "
-                f"table back: CALL CATALOG.system.set_current_snapshot('{in_catalog}', "
+                f"another writer has overwritten {self._name}: it no longer has the last exported "
+                f"rows of {found.exported.topic}-{gone[0]}. Nothing is exported or deleted. Roll "
+                f"the table back: CALL CATALOG.system.set_current_snapshot('{in_catalog}', "
                 f"{found.snapshot_id}), or export into a new table"
             )
 

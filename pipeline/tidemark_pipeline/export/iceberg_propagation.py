@@ -57,14 +57,14 @@ class IcebergPropagation:
         failed = 0
         # Rows that upserts marked as deleted are still in their files.
         if int(self._table.currentSnapshot().summary().get("total-delete-files") or 0):
-            say("files with rows that are marked as deleted are written anew")
+            say("rewriting files with rows that are marked as deleted")
             options = {**COMPACTION, "delete-file-threshold": "1"}
             (done,) = procedures.call("rewrite_data_files", options=options)
             failed = done["failed_data_files_count"]
             procedures.call("rewrite_position_delete_files", options={"rewrite-all": "true"})
         # The tag moves to the newest snapshot, so that it keeps no older one.
         self._branch.repeat_progress()
-        say("all older snapshots expire")
+        say("expiring all older snapshots")
         expired = procedures.call("expire_snapshots", older_than=timedelta(), retain_last=1)
         return Propagated(
             # The commit of the progress added a snapshot after ``before`` was counted.

@@ -107,8 +107,8 @@ def export(
     read = topic_options(options, streaming=True)
     if deleter is not None and not read.fail_on_data_loss:
         raise ExportError(
-            "with failOnDataLoss=false records may be left out, which deletion would take from the "
-            "topic as well: leave that option out"
+            "failOnDataLoss=false allows to skip records, and the export would delete these from "
+            "the topic as well. Remove failOnDataLoss=false"
         )
     with Survey(read) as survey:
         parts = survey.parts()
@@ -165,21 +165,21 @@ class Beginning:
             start = log_starts.get(partition, 0)
             if start > offset and self.options.fail_on_data_loss:
                 raise DataLoss(
-                    f"the table goes on at offset {offset} of {self.topic}-{partition}, which "
-                    f"begins at {start}: what was between has expired. Export into a new table, "
-                    "or go on without that by failOnDataLoss=false"
+                    f"the table continues at offset {offset} of {self.topic}-{partition}, but the "
+                    f"log starts at {start}: the records in between have expired. Export into a "
+                    "new table, or set failOnDataLoss=false to skip them"
                 )
 
     def check_deletes(self, claimed: Exported, partitions: Iterable[int]) -> None:
         """Raise :class:`ExportError` if deletion would reach records that no table has."""
         if not claimed.deletes:
-            raise ExportError("the table's layout does not say that the export deletes")
+            raise ExportError("the table's layout does not declare that the export deletes records")
         new = [partition for partition in partitions if partition not in claimed.offsets]
         if not all(self.is_log_start(partition) for partition in new):
             raise ExportError(
-                "to delete up to what is committed would delete what is before the starting "
-                "offsets, too, which is in no table: begin at the log start, with no starting "
-                "option and without tier=local"
+                "deletion up to the committed offsets would also delete the records before the "
+                "starting offsets, which no table contains. Start at the log start: remove the "
+                "starting options and tier=local"
             )
 
     def reached(

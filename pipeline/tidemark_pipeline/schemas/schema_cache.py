@@ -54,8 +54,8 @@ class Schemas:
                 missing[number] = self._unknown(number, error)
         for number in ids[ASKED_MAX:]:
             missing[number] = (
-                f"it was not asked for: the batch has {len(ids)} ids that were not known, and "
-                f"{ASKED_MAX} are asked for"
+                f"it was not queried: the batch has {len(ids)} unknown ids, and at most "
+                f"{ASKED_MAX} are queried for one batch"
             )
         # The limit is checked before the cache takes the schemas, as they are all sent with one
         # batch.
@@ -72,8 +72,8 @@ class Schemas:
             return self._source(self.registry.latest(subject), message)
         except NotThere as error:
             raise ExportError(
-                f"the schema registry has no subject {subject}: name another with the registry's "
-                "option subject, or give the table's columns as they are (evolution=ignore)"
+                f"the schema registry has no subject {subject}. Name another one with the "
+                "registry's option subject, or keep the table's columns (evolution=ignore)"
             ) from error
         except SchemaRefused as error:
             raise ExportError(f"the latest schema of {subject}: {error}") from error
@@ -87,14 +87,14 @@ class Schemas:
     def _unknown(self, number: int, error: NotThere) -> str:
         if self.registry.access.unknown is Unknown.STOP:
             raise ExportError(
-                f"schema {number}: the registry does not know it ({error}); to make such records "
+                f"schema {number}: the registry does not know it ({error}). To make such records "
                 "dead letters, set the registry's option unknown=dead-letter"
             ) from error
         return f"the registry does not know it ({error})"
 
     def _source(self, found: Registered, message: str = "") -> SchemaSource:
         if found.kind not in set(SchemaType):
-            raise SchemaRefused(f"its type is {found.kind}, of which no columns are made")
+            raise SchemaRefused(f"schemas of type {found.kind} are not supported")
         used = self._referred(found.references)
         if found.kind == SchemaType.AVRO:
             return SchemaSource(
@@ -134,8 +134,8 @@ class Schemas:
         size = sum(source.size_bytes for source in found if isinstance(source, SchemaSource))
         if size > KEPT_BYTES_MAX:
             raise ExportError(
-                f"one batch has schemas of {size:,} bytes together, and {KEPT_BYTES_MAX:,} are "
-                "the most: let a batch have less (maxOffsetsPerTrigger)"
+                f"the schemas of one batch have {size:,} bytes, and the limit is "
+                f"{KEPT_BYTES_MAX:,}. Lower maxOffsetsPerTrigger"
             )
 
     def _size(self) -> int:

@@ -114,7 +114,7 @@ def test_a_job_that_was_taken_over_from_commits_nothing_more(lake: Lake, moment:
                 append = append.set(key, value)
             append.commit()
 
-    with pytest.raises(Superseded, match="has taken the table over"):
+    with pytest.raises(Superseded, match="has taken over the table"):
         lake.run(lake.table(Overtaken))
     summary = lake.loaded().currentSnapshot().summary()
     assert (Exported.of_properties(summary), summary.get("total-records")) == (overtook[-1], "0")
@@ -124,7 +124,7 @@ def test_a_job_that_was_taken_over_from_commits_nothing_more(lake: Lake, moment:
 def test_a_table_with_rows_of_others_is_refused(lake: Lake) -> None:
     lake.session.sql(f"CREATE TABLE {lake.name} (topic string) USING iceberg")
     lake.session.sql(f"INSERT INTO {lake.name} VALUES ('t')")
-    with pytest.raises(ExportError, match="export into a table of its own"):
+    with pytest.raises(ExportError, match="Export into a separate table"):
         lake.run(lake.table())
 
 

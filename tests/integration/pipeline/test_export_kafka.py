@@ -139,12 +139,12 @@ def test_a_topic_that_is_made_again_ends_the_job(lake: Lake, topic: Written) -> 
                 topic.make_again(100)
             return written
 
-    with pytest.raises(ExportError, match="was deleted and made anew"):
+    with pytest.raises(ExportError, match="was deleted and re-created"):
         lake.run(lake.table(MadeAgainAfterACommit), continuous=True)
     found = {bytes(row.value) for row in lake.session.table(lake.name).collect()}
     assert found
     assert found <= set(topic.rows.values())
-    with pytest.raises(ExportError, match="was deleted and made anew"):
+    with pytest.raises(ExportError, match="was deleted and re-created"):
         lake.run(lake.table())
 
 
@@ -236,7 +236,9 @@ def test_what_expired_before_it_was_exported_is_said(lake: Lake, topic: Written)
     topic.write(20)
     asked = topic.admin.delete_records([TopicPartition(topic.name, 1, -1)])
     wait(lambda: all(item.done() for item in asked.values()), "the deletion")
-    with pytest.raises(DataLoss, match=f"of {topic.name}-1, which begins at .*failOnDataLoss"):
+    with pytest.raises(
+        DataLoss, match=f"of {topic.name}-1, but the log starts at .*failOnDataLoss"
+    ):
         lake.run(lake.table())
     lake.source = {**lake.source, "failOnDataLoss": "false"}
     lake.run(lake.table())

@@ -96,7 +96,7 @@ def test_a_job_that_was_superseded_deletes_nothing(
             return written
 
     deleter = OfTier(topic)
-    with pytest.raises(Superseded, match="has taken the table over"):
+    with pytest.raises(Superseded, match="has taken over the table"):
         lake.run(lake.table(OvertakenAfterItsCommit, DELETING), deleter=deleter)
     assert deleter.asked == []
     assert offsets(lake) == list(range(20))
@@ -126,7 +126,7 @@ def test_table_started_later_than_its_topic_deletes_nothing_of_it(
         OfTier(topic),
         TableLayout(columns=RAW_DDL, deletes=True, mode=WriteMode.APPEND),
     )
-    with pytest.raises(ExportError, match="begin at the log start"):
+    with pytest.raises(ExportError, match="Start at the log start"):
         lake.run(lake.table(layout=layout), deleter=deleter)
     lake.run(lake.table(layout=layout))
     with pytest.raises(ExportError, match=r"log start 0 up to offset 40.*Nothing is deleted"):

@@ -206,7 +206,7 @@ def test_schemas_are_requested_once_and_unknown_ones_again(fake: Fake) -> None:
     schemas = Schemas(registry(fake.url))
     known = schemas.learn([7, 8, 9])
     assert isinstance(known[7], SchemaSource)
-    assert known[8] == "its type is THRIFT, of which no columns are made"
+    assert known[8] == "schemas of type THRIFT are not supported"
     assert "does not know it" in str(known[9])
     assert set(schemas.learn(())) == {7, 8}
     assert len(fake.asked) == 3
@@ -225,7 +225,7 @@ def test_thousands_of_ids_are_not_all_requested(
     assert len(fake.asked) == 5
     assert len(known) == 100
     assert ASKED_MAX == 1_000
-    assert "the batch has 100 ids that were not known" in str(known[99])
+    assert "the batch has 100 unknown ids" in str(known[99])
 
 
 def test_schemas_are_kept_within_bounds(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

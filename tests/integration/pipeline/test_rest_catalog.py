@@ -45,7 +45,7 @@ def test_one_job_at_a_time_writes_a_table_in_s3(
         second = lake.table(OthersCommitMeanwhile, layout)
         at = second.claim("t", "")
         assert (at.epoch, at.offsets) == (2, {0: 2})
-        with pytest.raises(Superseded, match="has taken the table over"):
+        with pytest.raises(Superseded, match="has taken over the table"):
             first.commit(records(session, (b"a", 0, 2, 3, "2")), at.reaching({0: 3}))
         second.commit(
             records(session, (b"a", 0, 2, 3, "2"), (b"b", 0, 3, 4, None)), at.reaching({0: 4})

@@ -139,7 +139,7 @@ async def test_the_table_is_a_dictionary_of_the_records_wherever_the_job_was_kil
     assert found == expected
     assert 0 < len(found) < 30
     # Rows of all records are another thing.
-    with pytest.raises(ExportError, match="with the mode upsert"):
+    with pytest.raises(ExportError, match="with mode upsert"):
         await asyncio.to_thread(lake.run, lake.table())
 
 

@@ -78,9 +78,9 @@ def test_a_batch_of_a_new_partition_begins_at_its_log_start_or_at_an_unknown_off
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"startingOffsets": '{"t": {"0": 5}}'}, "begin at the log start"),
-        ({"startingTimestamp": "5"}, "begin at the log start"),
-        ({"tier": "local"}, "begin at the log start"),
+        ({"startingOffsets": '{"t": {"0": 5}}'}, "Start at the log start"),
+        ({"startingTimestamp": "5"}, "Start at the log start"),
+        ({"tier": "local"}, "Start at the log start"),
     ],
 )
 def test_a_run_that_leaves_records_out_deletes_none(options: dict[str, str], why: str) -> None:
@@ -94,7 +94,7 @@ def test_a_run_that_leaves_records_out_deletes_none(options: dict[str, str], why
 def test_starting_options_are_of_a_new_table_only() -> None:
     """The options have no effect where the table determines the start."""
     beginning(WHOLE, startingTimestamp="5").check_deletes(WHOLE, [0, 1, 2])
-    with pytest.raises(ExportError, match="does not say that the export deletes"):
+    with pytest.raises(ExportError, match="does not declare that the export deletes"):
         beginning().check_deletes(replace(WHOLE, deletes=False), [0])
 
 

@@ -14,17 +14,17 @@ from tidemark_pipeline.errors import ExportError
 PASSWORD_VARIABLE, TOKEN_VARIABLE = "TIDEMARK_REGISTRY_PASSWORD", "TIDEMARK_REGISTRY_TOKEN"
 #: Options with their meaning, for the command line and the documentation.
 OPTIONS = {
-    "subject": "of the topic's values; the topic's name with -value where it is not given",
-    "key-subject": "of the topic's keys; the topic's name with -key where it is not given",
-    "unknown": "what a record is whose schema id the registry does not know: dead-letter, or stop",
-    "user": "for basic authentication",
-    "password": f"its password, else that in {PASSWORD_VARIABLE}",
-    "token": f"a bearer token, else that in {TOKEN_VARIABLE}",
-    "ca": "a PEM file with who signs the registry's name; the system's otherwise",
-    "certificate": "a PEM file, where the registry asks for one",
-    "key": "its key, a PEM file without a password",
-    "timeout": "seconds for one request (10)",
-    "patience": "seconds in which a registry that fails is asked again (60)",
+    "subject": "subject of the topic's values; default: the topic's name with -value",
+    "key-subject": "subject of the topic's keys; default: the topic's name with -key",
+    "unknown": "treatment of a record with an unknown schema id: dead-letter (default) or stop",
+    "user": "user for basic authentication",
+    "password": f"password of the user; default: {PASSWORD_VARIABLE}",
+    "token": f"bearer token; default: {TOKEN_VARIABLE}",
+    "ca": "PEM file with the authority of the registry's certificate; default: the system's",
+    "certificate": "PEM file with the client's certificate, if the registry requires one",
+    "key": "PEM file with the certificate's key, without a password",
+    "timeout": "seconds for one request; default: 10",
+    "patience": "seconds for which a failed query is retried; default: 60",
 }
 
 
@@ -76,7 +76,8 @@ class RegistryAccess:
         unknown = sorted(set(given) - set(OPTIONS))
         if unknown:
             raise ExportError(
-                f"the registry has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}"
+                f"the registry has no option {', '.join(unknown)}. "
+                f"Its options are {', '.join(OPTIONS)}"
             )
         urls = tuple(part.strip().rstrip("/") for part in url.split(",") if part.strip())
         for checked in urls:
