@@ -60,7 +60,7 @@ class OutOfRange(ValueError):
     """The offset is no longer (or not yet) in the log."""
 
 
-class _AnsweredTopic(Protocol[P_co]):
+class _TopicResult(Protocol[P_co]):
     """A topic of an answer."""
 
     @property
@@ -112,7 +112,7 @@ class BrokerClient:
 
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
-        self._open: dict[BrokerAddress, BlockingConnection] = {}
+        self._connections: dict[BrokerAddress, BlockingConnection] = {}
         # Leaders are cached until a request fails; their epochs fence outdated entries.
         self._leaders: dict[tuple[str, int], PartitionLeader] = {}
 
@@ -124,25 +124,25 @@ class BrokerClient:
 
     def close(self) -> None:
         """Close all connections; the client opens new ones when it is used again."""
-        while self._open:
-            self._open.popitem()[1].close()
+        while self._connections:
+            self._connections.popitem()[1].close()
 
     @property
     def connections(self) -> int:
         """Return the number of open connections."""
-        return len(self._open)
+        return len(self._connections)
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, BrokersTopic]:
         """Return the existing topics among ``names``; all topics without names.
 
         Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
         """
-        answer = self._retry(lambda: self._metadata(names))
+        response = self._retry(lambda: self._metadata(names))
         return {
             str(topic.name): BrokersTopic(
                 str(topic.name), topic.topic_id, len(topic.partitions), topic.is_internal
             )
-            for topic in answer.topics
+            for topic in response.topics
             if topic.name is not None and not topic.error_code
         }
 
@@ -155,7 +155,7 @@ class BrokerClient:
 
         Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
         """
-        found = self._listed(topic, timestamps, committed=committed)
+        found = self._offsets_of_timestamps(topic, timestamps, committed=committed)
         return {partition: end.offset for partition, end in found.items()}
 
     def log_ends(self, topic: str, partitions: Iterable[int]) -> dict[int, StableLogEnd]:
@@ -164,7 +164,7 @@ class BrokerClient:
 
         Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
         """
-        return self._listed(topic, dict.fromkeys(partitions, LATEST), committed=True)
+        return self._offsets_of_timestamps(topic, dict.fromkeys(partitions, LATEST), committed=True)
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, EpochEndAnswer]:
         """Return the end of an epoch by partition (OffsetForLeaderEpoch, KIP-320).
@@ -173,30 +173,34 @@ class BrokerClient:
         found: dict[int, EpochEndAnswer] = {}
 
         # A retry only requests the partitions that have no answer yet.
-        def ask_rest() -> None:
-            rest = [partition for partition in epochs if partition not in found]
-            for address, partitions in self._by_leader(topic, rest).items():
-                wanted = {partition: epochs[partition] for partition in partitions}
-                found.update(self._epoch_ends(address, topic, wanted))
+        def request_remaining() -> None:
+            remaining = [partition for partition in epochs if partition not in found]
+            for address, partitions in self._by_leader(topic, remaining).items():
+                requested_epochs = {partition: epochs[partition] for partition in partitions}
+                found.update(self._epoch_ends(address, topic, requested_epochs))
 
-        self._retry(ask_rest)
+        self._retry(request_remaining)
         return found
 
-    def _listed(
+    def _offsets_of_timestamps(
         self, topic: str, timestamps: Mapping[int, int], *, committed: bool
     ) -> dict[int, StableLogEnd]:
         found: dict[int, StableLogEnd] = {}
 
-        def ask_rest() -> None:
-            rest = [partition for partition in timestamps if partition not in found]
-            for address, partitions in self._by_leader(topic, rest).items():
-                wanted = {partition: timestamps[partition] for partition in partitions}
+        def request_remaining() -> None:
+            remaining = [partition for partition in timestamps if partition not in found]
+            for address, partitions in self._by_leader(topic, remaining).items():
+                requested_timestamps = {
+                    partition: timestamps[partition] for partition in partitions
+                }
                 # Each request names these epochs: a leader of another epoch refuses it.
                 epochs = {part: self._leader(topic, part).leader_epoch for part in partitions}
-                offsets = self._list_offsets(address, topic, wanted, committed=committed)
+                offsets = self._list_offsets(
+                    address, topic, requested_timestamps, committed=committed
+                )
                 found.update({part: StableLogEnd(at, epochs[part]) for part, at in offsets.items()})
 
-        self._retry(ask_rest)
+        self._retry(request_remaining)
         return found
 
     def fetch(self, topic: str, partition: int, offset: int) -> Fetched:
@@ -219,13 +223,13 @@ class BrokerClient:
         found: dict[int, int] = {}
 
         # Repeating a deletion does no harm; partitions with an answer are left out all the same.
-        def ask_rest() -> None:
-            rest = [partition for partition in below if partition not in found]
-            for address, partitions in self._by_leader(topic, rest).items():
-                wanted = {partition: below[partition] for partition in partitions}
-                found.update(self._delete_records(address, topic, wanted))
+        def request_remaining() -> None:
+            remaining = [partition for partition in below if partition not in found]
+            for address, partitions in self._by_leader(topic, remaining).items():
+                requested_offsets = {partition: below[partition] for partition in partitions}
+                found.update(self._delete_records(address, topic, requested_offsets))
 
-        self._retry(ask_rest)
+        self._retry(request_remaining)
         return found
 
     def _retry(self, call: Callable[[], R]) -> R:
@@ -262,27 +266,27 @@ class BrokerClient:
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )
-        answer = self._ask_any(request, MetadataResponse)
-        addresses = {int(b.node_id): BrokerAddress(b.host, int(b.port)) for b in answer.brokers}
-        for topic in answer.topics:
+        response = self._request_any(request, MetadataResponse)
+        addresses = {int(b.node_id): BrokerAddress(b.host, int(b.port)) for b in response.brokers}
+        for topic in response.topics:
             # A topic that does not exist is left out; topics() callers compare the names.
             if topic.error_code != ErrorCode.unknown_topic_or_partition:
                 _check(topic.error_code, str(topic.name))
             self._leaders.update(_leaders_of(topic, addresses))
-        return answer
+        return response
 
-    def _ask_any(self, request: object, answer: type[R]) -> R:
+    def _request_any(self, request: object, response_type: type[R]) -> R:
         """Send a request over any open connection, or to the first bootstrap address that
         accepts one.
         """
         # An open connection saves a handshake, and its broker was reachable before.
-        for address in tuple(self._open):
-            with self._dropped_on_error(address):
-                return self._open[address].request(request, answer, _TIMEOUT_S)
+        for address in tuple(self._connections):
+            with self._closed_on_error(address):
+                return self._connections[address].request(request, response_type, _TIMEOUT_S)
         reason = "no bootstrap address was given"
         for text in self._access.bootstrap:
             try:
-                return self._ask(parse_address(text), request, answer)
+                return self._request(parse_address(text), request, response_type)
             # A subclass of OSError, but another broker does not make the certificate valid.
             except ssl.SSLCertVerificationError:
                 raise
@@ -290,12 +294,12 @@ class BrokerClient:
                 reason = f"{text}: {error}"
         raise BrokersUnavailable(f"no broker answered; the last one said: {reason}")
 
-    def _ask(self, address: BrokerAddress, request: Any, answer: type[R]) -> R:
-        with self._dropped_on_error(address):
-            connection = self._open.get(address)
+    def _request(self, address: BrokerAddress, request: Any, response_type: type[R]) -> R:
+        with self._closed_on_error(address):
+            connection = self._connections.get(address)
             if connection is None:
-                connection = self._open[address] = self._connect(address)
-            return connection.request(request, answer, _TIMEOUT_S)
+                connection = self._connections[address] = self._connect(address)
+            return connection.request(request, response_type, _TIMEOUT_S)
 
     def _connect(self, address: BrokerAddress) -> BlockingConnection:
         connection = BlockingConnection(
@@ -315,13 +319,13 @@ class BrokerClient:
         return connection
 
     @contextlib.contextmanager
-    def _dropped_on_error(self, address: BrokerAddress) -> Iterator[None]:
+    def _closed_on_error(self, address: BrokerAddress) -> Iterator[None]:
         try:
             yield
         except BaseException:
             # After an error, unread bytes of the old response may follow; the connection is
             # unusable.
-            connection = self._open.pop(address, None)
+            connection = self._connections.pop(address, None)
             if connection is not None:
                 connection.close()
             raise
@@ -363,11 +367,11 @@ class BrokerClient:
                 ),
             ),
         )
-        answer = self._ask(address, request, ListOffsetsResponse)
+        response = self._request(address, request, ListOffsetsResponse)
         # One error fails the whole request: the retry reads metadata again.
         found: dict[int, int] = {}
-        for listed in answer.topics:
-            for result in listed.partitions:
+        for topic_result in response.topics:
+            for result in topic_result.partitions:
                 _check(result.error_code, f"{topic}-{result.partition_index}")
                 found[int(result.partition_index)] = int(result.offset)
         if found.keys() != timestamps.keys():
@@ -395,10 +399,10 @@ class BrokerClient:
                 ),
             ),
         )
-        answer = self._ask(address, request, OffsetForLeaderEpochResponse)
+        response = self._request(address, request, OffsetForLeaderEpochResponse)
         found: dict[int, EpochEndAnswer] = {}
-        for answered in answer.topics:
-            for result in answered.partitions:
+        for topic_result in response.topics:
+            for result in topic_result.partitions:
                 _check(result.error_code, f"{topic}-{result.partition}")
                 partition, end = int(result.partition), int(result.end_offset)
                 found[partition] = EpochEndAnswer(None if end < 0 else end, leaders[partition])
@@ -424,11 +428,11 @@ class BrokerClient:
             ),
             timeout=_DELETE_TIMEOUT,
         )
-        answer = self._ask(address, request, DeleteRecordsResponse)
+        response = self._request(address, request, DeleteRecordsResponse)
         # The first error ends it; partitions before it have been deleted.
         found: dict[int, int] = {}
-        for listed in answer.topics:
-            for result in listed.partitions:
+        for topic_result in response.topics:
+            for result in topic_result.partitions:
                 _check(result.error_code, f"{topic}-{result.partition_index}")
                 found[int(result.partition_index)] = int(result.low_watermark)
         if found.keys() != below.keys():
@@ -458,11 +462,11 @@ class BrokerClient:
             ),
             forgotten_topics_data=(),
         )
-        answer = self._ask(leader.address, request, FetchResponse)
+        response = self._request(leader.address, request, FetchResponse)
         name = f"{topic}-{partition}"
         # An error of the whole session comes before those of the partition.
-        _check(answer.error_code, name)
-        result = only_partition(answer.responses, name)
+        _check(response.error_code, name)
+        result = only_partition(response.responses, name)
         # A separate exception: the caller decides whether expired records are an error.
         if result.error_code == ErrorCode.offset_out_of_range:
             raise OutOfRange(f"{name}: offset {offset} is no longer in the log")
@@ -475,7 +479,7 @@ class BrokerClient:
         return Fetched(bytes(result.records or b""), aborted)
 
 
-def only_partition(topics: Sequence[_AnsweredTopic[R]], name: str) -> R:
+def only_partition(topics: Sequence[_TopicResult[R]], name: str) -> R:
     """Return the requested partition of an answer; raises BrokersUnavailable if it is missing."""
     for topic in topics:
         for partition in topic.partitions:

@@ -59,21 +59,22 @@ class DecodeThreads:
             self._pool.shutdown(cancel_futures=True)
 
     def map(
-        self, do: Callable[[T], R], values: Iterable[T], worth: Callable[[T], bool]
+        self, function: Callable[[T], R], values: Iterable[T], needs_thread: Callable[[T], bool]
     ) -> Iterator[R]:
         """Yield ``do(value)`` for each value, with a bounded number of results that wait for the
         caller.
 
-        Values that are not ``worth`` a thread are processed by the caller's thread in their turn.
+        Values for which ``needs_thread`` is false are processed by the caller's thread in their
+        turn.
         """
         if self._pool is None:
-            yield from map(do, values)
+            yield from map(function, values)
             return
         waiting: deque[Callable[[], R]] = deque()
         for value in values:
-            here = functools.partial(do, value)
+            task = functools.partial(function, value)
             # An uncompressed batch costs less than handing it to a thread.
-            waiting.append(self._pool.submit(here).result if worth(value) else here)
+            waiting.append(self._pool.submit(task).result if needs_thread(value) else task)
             # Popping the oldest result bounds memory and preserves the order.
             if len(waiting) > self._ahead:
                 yield waiting.popleft()()
@@ -81,7 +82,7 @@ class DecodeThreads:
             yield waiting.popleft()()
 
 
-ALONE = DecodeThreads(1)
+CALLER_THREAD = DecodeThreads(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def decode(
     data: bytes,
     source: ByteSource,
     aborted: Iterable[tuple[int, int]] = (),
-    threads: DecodeThreads = ALONE,
+    threads: DecodeThreads = CALLER_THREAD,
 ) -> Iterator[pa.RecordBatch]:
     """Yield Arrow batches of the requested records in ``data``, in order.
 
@@ -110,7 +111,7 @@ def decode(
     yield from decode_batches(data, _headers_of(data, source, aborted), source, threads)
 
 
-def is_wanted(header: BatchHeader, source: ByteSource) -> bool:
+def is_requested(header: BatchHeader, source: ByteSource) -> bool:
     """Return whether the batch may contain a requested record."""
     return (
         header.last_offset >= source.from_offset
@@ -123,15 +124,15 @@ def decode_batches(
     data: bytes,
     batches: Iterable[tuple[int, BatchHeader]],
     source: ByteSource,
-    threads: DecodeThreads = ALONE,
+    threads: DecodeThreads = CALLER_THREAD,
 ) -> Iterator[pa.RecordBatch]:
     """Do the same as :func:`decode` for batches in ``data`` whose positions are known."""
 
     def unpack(place: tuple[int, BatchHeader]) -> _Unpacked | None:
         return _unpack(data, *place, source)
 
-    wanted = (place for place in batches if is_wanted(place[1], source))
-    for group in _groups(threads.map(unpack, wanted, _is_packed)):
+    requested = (place for place in batches if is_requested(place[1], source))
+    for group in _groups(threads.map(unpack, requested, _is_compressed)):
         # A few KiB may decompress to millions of records, so a large batch is split.
         if group[0].header.count > ROWS_MAX:
             yield from _decode_large(group[0], source)
@@ -174,7 +175,7 @@ def _unpack(
     return unpacked
 
 
-def _is_packed(place: tuple[int, BatchHeader]) -> bool:
+def _is_compressed(place: tuple[int, BatchHeader]) -> bool:
     return place[1].codec != Codec.NONE
 
 
@@ -214,8 +215,8 @@ def _decode_group(
     wrong = scan.scan_batches(view, starts, ends, counts, table)
     # Half the value is the batch's index; its last bit tells the two errors apart.
     if wrong >= 0:
-        raise _corrupt(source, headers[wrong // 2], _WRONG[wrong % 2])
-    yield from _chosen(view, table, headers, counts, source)
+        raise _corrupt(source, headers[wrong // 2], _SCAN_ERRORS[wrong % 2])
+    yield from _requested_rows(view, table, headers, counts, source)
 
 
 def _decode_large(batch: _Unpacked, source: ByteSource) -> Iterator[pa.RecordBatch]:
@@ -229,17 +230,17 @@ def _decode_large(batch: _Unpacked, source: ByteSource) -> Iterator[pa.RecordBat
         # Each call continues at the position where the previous one ended.
         position = scan.scan_records(view, position, rows, table)
         if position == scan.BROKEN:
-            raise _corrupt(source, header, _WRONG[0])
+            raise _corrupt(source, header, _SCAN_ERRORS[0])
         # Bytes after the last record mean that the header's count is wrong.
         if first + rows == header.count and position != len(view):
-            raise _corrupt(source, header, _WRONG[1])
-        yield from _chosen(view, table, [header], np.array([rows]), source)
+            raise _corrupt(source, header, _SCAN_ERRORS[1])
+        yield from _requested_rows(view, table, [header], np.array([rows]), source)
 
 
-_WRONG = ("its records cannot be read", "there are bytes behind its last record")
+_SCAN_ERRORS = ("its records cannot be read", "there are bytes behind its last record")
 
 
-def _chosen(
+def _requested_rows(
     buffer: scan.Bytes,
     table: scan.Longs,
     headers: list[BatchHeader],
@@ -260,7 +261,7 @@ def _chosen(
     found = scan.spread(
         table,
         counts,
-        np.array([_said(header) for header in headers], dtype=np.int64),
+        np.array([_batch_columns(header) for header in headers], dtype=np.int64),
         (source.from_offset, source.to_offset_inclusive),
         rows.offsets,
         rows.timestamps_us,
@@ -275,7 +276,7 @@ def _chosen(
         yield to_arrow(rows, source)
 
 
-def _said(header: BatchHeader) -> tuple[int, ...]:
+def _batch_columns(header: BatchHeader) -> tuple[int, ...]:
     """Return the values of a batch in the order that :func:`scan.spread` expects."""
     return (
         header.base_offset,

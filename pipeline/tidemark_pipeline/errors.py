@@ -6,8 +6,8 @@ The module is separate for programs that run without Spark's libraries.
 import re
 
 #: First line of py4j's message for any exception in the JVM; the exception's own text is below it.
-_OF_A_CALL = "An error occurred while calling"
-_THROWN = r"^(?:Caused by: |: )?[\w.$]+(?:Exception|Error): (.+)$"
+_PY4J_PREFIX = "An error occurred while calling"
+_EXCEPTION_LINE = r"^(?:Caused by: |: )?[\w.$]+(?:Exception|Error): (.+)$"
 
 
 class DataLoss(RuntimeError):
@@ -26,7 +26,7 @@ class CorruptData(ValueError):
     """Bytes that are no record batches; the message names topic, partition and offsets."""
 
 
-def own_words(text: str) -> tuple[str, str]:
+def project_error(text: str) -> tuple[str, str]:
     """Return the name and text of our own error in one of Spark's messages with stack traces.
 
     Otherwise the name is "", and the text is the innermost cause or the first line.
@@ -34,11 +34,11 @@ def own_words(text: str) -> tuple[str, str]:
     # The innermost exception of this project is the last one in the message.
     own = re.findall(r"^tidemark[\w.]*\.(\w+): (.+)$", text, re.MULTILINE)
     if own:
-        name, said = own[-1]
-        return str(name), str(said)
+        name, message = own[-1]
+        return str(name), str(message)
     # Only a message of py4j has a stack trace to search.
     first = text.strip().partition("\n")[0]
-    if not first.startswith(_OF_A_CALL):
+    if not first.startswith(_PY4J_PREFIX):
         return "", first
-    causes = re.findall(_THROWN, text, re.MULTILINE)
+    causes = re.findall(_EXCEPTION_LINE, text, re.MULTILINE)
     return "", causes[-1] if causes else first

@@ -36,7 +36,7 @@ class Narrowing:
         )
 
 
-EVERYTHING = Narrowing()
+NO_NARROWING = Narrowing()
 
 
 def narrow(filters: Iterable[object]) -> Narrowing:
@@ -44,7 +44,7 @@ def narrow(filters: Iterable[object]) -> Narrowing:
 
     Filters that compare a column have ``attribute`` (its path) and ``value``, a list for ``In``.
     """
-    found = EVERYTHING
+    found = NO_NARROWING
     for given in filters:
         column: tuple[str, ...] = getattr(given, "attribute", ())
         # Filters on nested fields and those without a value do not narrow anything.

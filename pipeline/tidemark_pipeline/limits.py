@@ -73,20 +73,20 @@ class PendingPartition:
         return steps
 
 
-def limited(waiting: Mapping[P, PendingPartition], limits: BatchLimits) -> dict[P, int]:
+def limited(pending: Mapping[P, PendingPartition], limits: BatchLimits) -> dict[P, int]:
     """Return the end of the next micro-batch for each partition, never below its start."""
-    ends = {part: max(backlog.start, backlog.end) for part, backlog in waiting.items()}
-    offsets = sum(backlog.offsets for backlog in waiting.values())
+    ends = {part: max(backlog.start, backlog.end) for part, backlog in pending.items()}
+    offsets = sum(backlog.offsets for backlog in pending.values())
     # Below the limit, every partition is read to its end.
     if limits.offsets is not None and offsets > limits.offsets:
-        for part, backlog in waiting.items():
+        for part, backlog in pending.items():
             share = limits.offsets * backlog.offsets // offsets
             # At least one offset, or a small backlog would never be read.
             ends[part] = min(ends[part], backlog.start + max(share, 1))
-    size = sum(backlog.bytes for backlog in waiting.values()) if limits.bytes is not None else 0
+    size = sum(backlog.bytes for backlog in pending.values()) if limits.bytes is not None else 0
     # With both limits, each partition ends at the smaller of the two ends.
     if limits.bytes is not None and size > limits.bytes:
-        for part, backlog in waiting.items():
+        for part, backlog in pending.items():
             share_end = backlog.end_of_bytes(limits.bytes * backlog.bytes / size)
             ends[part] = min(ends[part], max(share_end, backlog.start + 1))
     return ends

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark_pipeline.errors import DataLoss
-from tidemark_pipeline.filters import EVERYTHING, Narrowing
+from tidemark_pipeline.filters import NO_NARROWING, Narrowing
 from tidemark_pipeline.options import OptionError, Options
 from tidemark_pipeline.positions import At, Extent, NoSuchTime, end_of, start_of
 from tidemark_pipeline.tasks import RemoteTask, TailTask, Task, bytes_of, cut
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedTask:
     """Task with its partition."""
 
     part: Part
@@ -29,7 +29,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReadRange:
     """The offsets of a partition that are read: from ``start`` up to, not including, ``end``."""
 
     start: int
@@ -43,25 +43,25 @@ class ReadPlan:
     ``ends_with_tier``: no brokers are read, so records that are not in the tier yet are missing.
     """
 
-    reaches: Mapping[Part, Reach]
-    tasks: Sequence[Planned]
+    read_ranges: Mapping[Part, ReadRange]
+    tasks: Sequence[PlannedTask]
     ends_with_tier: bool
 
     def lines(self) -> Iterator[str]:
         """Yield a line for each partition about what is read."""
-        by_part: dict[Part, list[Task]] = {part: [] for part in self.reaches}
+        by_part: dict[Part, list[Task]] = {part: [] for part in self.read_ranges}
         for placed in self.tasks:
             by_part[placed.part].append(placed.task)
-        for part, reach in self.reaches.items():
+        for part, read_range in self.read_ranges.items():
             tasks = by_part[part]
             remote = [task for task in tasks if isinstance(task, RemoteTask)]
             size = sum(bytes_of(chosen) for task in remote for chosen in task.ranges)
             tail = sum(t.end_offset - t.start_offset for t in tasks if isinstance(t, TailTask))
             end = ", where the tier ends" if self.ends_with_tier else ""
             yield (
-                f"{part.topic}-{part.partition}: offsets {reach.start} to {reach.end} (exclusive"
-                f"{end}): about {size} bytes of the tier in {len(remote)} tasks, {tail} offsets of "
-                "brokers"
+                f"{part.topic}-{part.partition}: offsets {read_range.start} to {read_range.end} "
+                f"(exclusive{end}): about {size} bytes of the tier in {len(remote)} tasks, {tail} "
+                "offsets of brokers"
             )
 
 
@@ -74,7 +74,7 @@ def explain(options: Options) -> str:
         return "\n".join(plan_batch(survey, options).lines())
 
 
-def plan_batch(survey: Survey, options: Options, narrowing: Narrowing = EVERYTHING) -> ReadPlan:
+def plan_batch(survey: Survey, options: Options, narrowing: Narrowing = NO_NARROWING) -> ReadPlan:
     """Return the plan for everything between the starting and the ending positions.
 
     Raises TopicNotFound, StoreUnavailable, BrokersUnavailable, BrokerRefused, OptionError,
@@ -83,33 +83,33 @@ def plan_batch(survey: Survey, options: Options, narrowing: Narrowing = EVERYTHI
     # Partitions that no row of the query can be in are not even looked up.
     parts = [p for p in survey.parts() if narrowing.has(p.topic, p.partition)]
     extents = survey.extents(parts)
-    reaches = {
-        part: _narrowed(asked(survey, options, part, extent), narrowing)
+    read_ranges = {
+        part: _narrowed(requested_range(survey, options, part, extent), narrowing)
         for part, extent in extents.items()
     }
-    return plan_reaches(survey, options, reaches, narrowing)
+    return plan_ranges(survey, options, read_ranges, narrowing)
 
 
-def plan_reaches(
+def plan_ranges(
     survey: Survey,
     options: Options,
-    reaches: Mapping[Part, Reach],
-    narrowing: Narrowing = EVERYTHING,
+    read_ranges: Mapping[Part, ReadRange],
+    narrowing: Narrowing = NO_NARROWING,
 ) -> ReadPlan:
     """Return the tasks for known offsets, none of which is below the log start."""
     tasks = [
-        Planned(part, task)
-        for part, reach in reaches.items()
-        if reach.start < reach.end
-        for task in _tasks(survey, options, part, reach, narrowing)
+        PlannedTask(part, task)
+        for part, read_range in read_ranges.items()
+        if read_range.start < read_range.end
+        for task in _tasks(survey, options, part, read_range, narrowing)
     ]
-    plan = ReadPlan(reaches, tasks, ends_with_tier=not survey.reads_brokers)
+    plan = ReadPlan(read_ranges, tasks, ends_with_tier=not survey.reads_brokers)
     for line in plan.lines():
         logger.info("%s", line)
     return plan
 
 
-def asked(survey: Survey, options: Options, part: Part, extent: Extent) -> Reach:
+def requested_range(survey: Survey, options: Options, part: Part, extent: Extent) -> ReadRange:
     """Return the offsets that the options request of one partition, bounded by its extent.
 
     Raises OptionError if an offset is beyond the end and data loss is not accepted.
@@ -130,7 +130,7 @@ def asked(survey: Survey, options: Options, part: Part, extent: Extent) -> Reach
         )
     # An end below the start gives an empty read.
     end = min(end, extent.end)
-    return Reach(min(start, end), end)
+    return ReadRange(min(start, end), end)
 
 
 def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> int:
@@ -166,32 +166,32 @@ def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> in
     return min(max(start, extent.log_start), extent.end)
 
 
-def _narrowed(reach: Reach, narrowing: Narrowing) -> Reach:
+def _narrowed(read_range: ReadRange, narrowing: Narrowing) -> ReadRange:
     # Filters move both ends inwards only, and never past each other.
-    start = max(reach.start, narrowing.first_offset)
-    end = min(reach.end, narrowing.last_offset + 1)
-    return Reach(min(start, reach.end), max(end, min(start, reach.end)))
+    start = max(read_range.start, narrowing.first_offset)
+    end = min(read_range.end, narrowing.last_offset + 1)
+    return ReadRange(min(start, read_range.end), max(end, min(start, read_range.end)))
 
 
 def _tasks(
-    survey: Survey, options: Options, part: Part, reach: Reach, narrowing: Narrowing
+    survey: Survey, options: Options, part: Part, read_range: ReadRange, narrowing: Narrowing
 ) -> Iterator[Task]:
     # The head may have a later log start than the extent, which was read before it.
-    version, start, ranges = survey.ranges(part, reach.start, reach.end)
-    if start > reach.start and options.fail_on_data_loss:
+    version, start, ranges = survey.ranges(part, read_range.start, read_range.end)
+    if start > read_range.start and options.fail_on_data_loss:
         raise DataLoss(
-            f"{part.topic}-{part.partition}: the offsets from {reach.start} to {start - 1} expired "
-            "while the read was planned"
+            f"{part.topic}-{part.partition}: the offsets from {read_range.start} to {start - 1} "
+            "expired while the read was planned"
         )
     # Retention may have removed everything that was requested.
-    if start >= reach.end:
+    if start >= read_range.end:
         return
     # An upper bound of the time needs the promise about out-of-order records.
     until_ms, skew_ms = narrowing.until_ms, options.timestamp_skew_ms
     yield from cut(
         part.partition,
         start,
-        reach.end,
+        read_range.end,
         ranges,
         head_version=version,
         brokers=survey.reads_brokers,

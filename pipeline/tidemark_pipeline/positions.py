@@ -85,10 +85,10 @@ class Extent:
 
 def parse_offsets(text: str, otherwise: Position) -> Positions:
     """Parse ``earliest``, ``latest`` or JSON by partition. Raises :class:`PositionError`."""
-    words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
-    word = words.get(text.strip().lower())
-    if word is not None:
-        return Positions(word)
+    named_positions: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
+    position = named_positions.get(text.strip().lower())
+    if position is not None:
+        return Positions(position)
     return Positions(otherwise, _each(text, _offset))
 
 
@@ -150,7 +150,7 @@ def end_of(position: Position, extent: Extent, find: Callable[[int], int | None]
 def _each(text: str, read: Callable[[int], Position]) -> dict[tuple[str, int], Position]:
     try:
         return {
-            (topic, _whole(int(partition))): read(_whole(number))
+            (topic, _integer(int(partition))): read(_integer(number))
             for topic, rows in _by_topic(json.loads(text))
             for partition, number in rows.items()
         }
@@ -165,7 +165,7 @@ def _by_topic(parsed: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
         yield (name, value) if isinstance(value, dict) else (ANY_TOPIC, {name: value})
 
 
-def _whole(number: object) -> int:
+def _integer(number: object) -> int:
     # A bool is an int in Python, but not in JSON.
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{number!r} is no whole number")

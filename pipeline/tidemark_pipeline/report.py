@@ -9,7 +9,7 @@ _WIDTHS_MS = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class TierShare:
     """Share of a partition that is in one tier; offsets are inclusive.
 
     ``first_ms`` and ``last_ms``: the least and the greatest time, None if no record has one.
@@ -45,7 +45,7 @@ class ReportFigures:
     """
 
     topic: str
-    held: tuple[Held, ...]
+    shares: tuple[TierShare, ...]
     width_ms: int
     periods: tuple[ReportPeriod, ...]
     sizes: tuple[tuple[int, int], ...]
@@ -55,23 +55,27 @@ class ReportFigures:
     @property
     def rows(self) -> int:
         """Return the number of rows of the whole topic."""
-        return sum(share.rows for share in self.held)
+        return sum(share.rows for share in self.shares)
 
     @property
     def bytes(self) -> int:
         """Return the uncompressed bytes of keys and values."""
-        return sum(share.bytes for share in self.held)
+        return sum(share.bytes for share in self.shares)
 
     def missing(self) -> dict[int, int]:
         """Return by partition the number of offsets without a row between the first and the
         last one.
         """
         found: dict[int, int] = {}
-        for partition in sorted({share.partition for share in self.held}):
+        for partition in sorted({share.partition for share in self.shares}):
             # Both tiers together, as the local share continues where the remote one ends.
-            mine = [share for share in self.held if share.partition == partition]
-            span = max(h.last_offset for h in mine) + 1 - min(h.first_offset for h in mine)
-            found[partition] = span - sum(share.rows for share in mine)
+            of_partition = [share for share in self.shares if share.partition == partition]
+            span = (
+                max(h.last_offset for h in of_partition)
+                + 1
+                - min(h.first_offset for h in of_partition)
+            )
+            found[partition] = span - sum(share.rows for share in of_partition)
         return found
 
 

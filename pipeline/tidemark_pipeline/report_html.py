@@ -35,8 +35,8 @@ def page(found: ReportFigures, when: str) -> str:
 def _summary(found: ReportFigures) -> str:
     if not found.rows:
         return "No records."
-    without_key = sum(share.without_key for share in found.held)
-    without_value = sum(share.without_value for share in found.held)
+    without_key = sum(share.without_key for share in found.shares)
+    without_value = sum(share.without_value for share in found.shares)
     return (
         f"{found.rows:,} records, {size(found.bytes)} of keys and values; {without_key:,} without "
         f"a key, {without_value:,} without a value; about {found.distinct_keys:,} different keys."
@@ -86,7 +86,7 @@ def _chart(title: str, bars: Bars, note: str) -> str:
 def _tables(found: ReportFigures) -> str:
     # Keys, topics and tiers are data of users; the tables escape every cell.
     missing = found.missing()
-    held = [
+    shares = [
         (
             str(share.partition),
             share.tier,
@@ -96,14 +96,14 @@ def _tables(found: ReportFigures) -> str:
             "-" if share.first_ms is None else utc(share.first_ms),
             "-" if share.last_ms is None else utc(share.last_ms),
         )
-        for share in found.held
+        for share in found.shares
     ]
     # A table without rows is left out.
     return (
         _table(
             "What each tier has",
             ("partition", "tier", "offsets", "records", "bytes", "earliest", "latest"),
-            held,
+            shares,
         )
         + _table(
             "Offsets without a record (compacted, aborted, or a transaction's marker)",

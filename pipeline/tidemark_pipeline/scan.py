@@ -196,7 +196,7 @@ def spread(
     table: Longs,
     counts: Longs,
     batches: Longs,
-    wanted: tuple[int, int],
+    requested: tuple[int, int],
     offsets: Longs,
     timestamps_us: Longs,
     timestamp_types: Ints,
@@ -205,7 +205,7 @@ def spread(
     """Fill the values that each scanned record takes from its batch.
 
     ``counts`` has the number of records of each of the ``batches`` (columns as named above).
-    ``wanted`` is the first and the last requested offset. Fills the last four arrays and returns
+    ``requested`` is the first and the last requested offset. Fills the last four arrays and returns
     the number of requested records.
     """
     row, found = 0, 0
@@ -228,7 +228,7 @@ def spread(
             timestamps_us[row] = stamp * 1000
             timestamp_types[row] = batches[batch, APPEND_TIME]
             leader_epochs[row] = batches[batch, LEADER_EPOCH]
-            if wanted[0] <= offset <= wanted[1]:
+            if requested[0] <= offset <= requested[1]:
                 found += 1
             row += 1
     return found

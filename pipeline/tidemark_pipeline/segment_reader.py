@@ -26,10 +26,16 @@ from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.whole_batches import Batches, whole_batches
 from tidemark_pipeline import columns
-from tidemark_pipeline.decode import ALONE, ByteSource, DecodeThreads, decode_batches, is_wanted
+from tidemark_pipeline.decode import (
+    CALLER_THREAD,
+    ByteSource,
+    DecodeThreads,
+    decode_batches,
+    is_requested,
+)
 from tidemark_pipeline.errors import CorruptData, DataLoss
 from tidemark_pipeline.tasks import RemoteTask
-from tidemark_pipeline.windows import Window, first_offset_since, whole, window_of
+from tidemark_pipeline.windows import Window, first_offset_since, full_window, window_of
 
 PIECE_BYTES = 16 * 1024 * 1024
 
@@ -54,8 +60,8 @@ def read_task(
     task: RemoteTask,
     *,
     fail_on_data_loss: bool,
-    wanted: RecordSelection = ALL,
-    threads: DecodeThreads = ALONE,
+    selection: RecordSelection = ALL,
+    threads: DecodeThreads = CALLER_THREAD,
 ) -> Iterator[pa.RecordBatch]:
     """Yield every requested record of the task's segments, in offset order.
 
@@ -72,8 +78,8 @@ def read_task(
             part.from_offset,
             part.to_offset_inclusive,
             tiered_epoch=part.entry.tiered_epoch,
-            since_ms=wanted.since_ms,
-            columns=wanted.columns,
+            since_ms=selection.since_ms,
+            columns=selection.columns,
         )
         try:
             yield from _read_range(tier, part.entry, source, threads)
@@ -82,7 +88,7 @@ def read_task(
             raise _corrupt(tier, part.entry, source, error) from error
         except ObjectNotFound as error:
             # An object may be missing because it expired after the plan was made.
-            loss = _judge_missing(tier, topic_id, part, source)
+            loss = _missing_object_error(tier, topic_id, part, source)
             if fail_on_data_loss or isinstance(loss, CorruptData):
                 raise loss from error
 
@@ -93,7 +99,7 @@ def _read_range(
     """Yield the requested part of a segment, or all of it if it has no digests to check a part
     with.
     """
-    aux, window = None, whole(entry)
+    aux, window = None, full_window(entry)
     # Digests allow to check single pieces, so the indexes may narrow what is read.
     if entry.digests is not None:
         aux = tier.segments.fetch_aux(entry)
@@ -119,10 +125,12 @@ def _read_range(
             if header.last_offset >= source.from_offset:
                 line.check_epoch(header)
         # Each batch bounds the rows that it can give, for the comparison at the end.
-        read = [batch for batch in committed(data, headers, aborted) if is_wanted(batch[1], source)]
+        read = [
+            batch for batch in committed(data, headers, aborted) if is_requested(batch[1], source)
+        ]
         for _, header in read:
-            fewest, all_wanted = _rows_planned(header, source)
-            least, most = least + fewest, most + all_wanted
+            minimum, maximum = _rows_planned(header, source)
+            least, most = least + minimum, most + maximum
         for batch in decode_batches(data, read, source, threads):
             rows += batch.num_rows
             yield batch
@@ -183,9 +191,9 @@ def _rows_planned(header: BatchHeader, source: ByteSource) -> tuple[int, int]:
     tiered has only the header's count, so any of its offsets may lack a record.
     """
     first = max(header.base_offset, source.from_offset)
-    wanted = max(0, min(header.last_offset, source.to_offset_inclusive) - first + 1)
-    unwanted = header.last_offset - header.base_offset + 1 - wanted
-    return max(0, header.count - unwanted), min(wanted, header.count)
+    requested = max(0, min(header.last_offset, source.to_offset_inclusive) - first + 1)
+    not_requested = header.last_offset - header.base_offset + 1 - requested
+    return max(0, header.count - not_requested), min(requested, header.count)
 
 
 def _batches(tier: Tier, entry: SegmentEntry, aux: Aux | None, window: Window) -> Iterator[Batches]:
@@ -212,14 +220,14 @@ def _pieces(tier: Tier, entry: SegmentEntry, window: Window) -> Iterator[bytes]:
         yield from map(fetch, begins)
         return
     with ThreadPoolExecutor(1, "fetch") as ahead:
-        coming = ahead.submit(fetch, begins[0])
+        next_piece = ahead.submit(fetch, begins[0])
         for begin in begins[1:]:
             # The next request starts before this piece is decoded. At most two pieces are in
             # memory.
-            piece = coming.result()
-            coming = ahead.submit(fetch, begin)
+            piece = next_piece.result()
+            next_piece = ahead.submit(fetch, begin)
             yield piece
-        yield coming.result()
+        yield next_piece.result()
 
 
 def _corrupt(tier: Tier, entry: SegmentEntry, source: ByteSource, error: Exception) -> CorruptData:
@@ -231,7 +239,7 @@ def _corrupt(tier: Tier, entry: SegmentEntry, source: ByteSource, error: Excepti
     )
 
 
-def _judge_missing(
+def _missing_object_error(
     tier: Tier, topic_id: uuid.UUID, part: SegmentRange, source: ByteSource
 ) -> CorruptData | DataLoss:
     """Return the error that a missing object means, according to the current head."""

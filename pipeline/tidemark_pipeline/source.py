@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline import columns
-from tidemark_pipeline.filters import EVERYTHING, narrow
+from tidemark_pipeline.filters import NO_NARROWING, narrow
 from tidemark_pipeline.options import Options, parse
 from tidemark_pipeline.plan import plan_batch
 from tidemark_pipeline.streaming import TidemarkPartition, TidemarkStreamReader
@@ -57,7 +57,7 @@ class TidemarkReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._narrowing = EVERYTHING
+        self._narrowing = NO_NARROWING
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Return all filters, as Spark must apply them again, see

@@ -44,12 +44,12 @@ if TYPE_CHECKING:  # options are checked without Spark
 #: Those columns that Kafka's protocol provides.
 COLUMNS = tuple(n for n in columns.NAMES if n not in {"tier", "tieredEpoch", "leaderEpoch"})
 #: Options that only the ``tidemark`` source has.
-OURS_ALONE = (
+TIDEMARK_ONLY = (
     *("tier", *STORAGE_OPTIONS, "bytesPerTask", "decodeThreads", "maxBytesPerTrigger"),
     "timestampSkewMs",
 )
 _BY_SPARK = "Spark's own source reads it: leave it out"
-_INSTEAD = {
+_ALTERNATIVES = {
     "maxBytesPerTrigger": "say maxOffsetsPerTrigger",
     **dict.fromkeys(("bytesPerTask", "decodeThreads", "timestampSkewMs"), _BY_SPARK),
 }
@@ -62,7 +62,7 @@ def read(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     Raises :class:`OptionError`, and the errors of :class:`~tidemark_pipeline.topic_survey.Survey`.
     """
     options = checked(raw)
-    frame = session.read.format("kafka").options(**_said(options)).load()
+    frame = session.read.format("kafka").options(**_spark_options(options)).load()
     return frame.select(*options.columns)
 
 
@@ -73,11 +73,11 @@ def stream(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     same.
     """
     options = checked(raw, streaming=True)
-    frame = session.readStream.format("kafka").options(**_said(options)).load()
+    frame = session.readStream.format("kafka").options(**_spark_options(options)).load()
     return frame.select(*options.columns)
 
 
-def _said(options: Options) -> dict[str, str]:
+def _spark_options(options: Options) -> dict[str, str]:
     with Survey(options) as survey:
         return kafka_options(options, survey)
 
@@ -89,18 +89,20 @@ def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
     """
     given = without_engine(raw)
     # Options that only the tidemark source has are refused, as Spark would ignore them.
-    ours = {name.lower(): name for name in OURS_ALONE}
+    tidemark_only = {name.lower(): name for name in TIDEMARK_ONLY}
     for name in given:
-        if name.lower() in ours:
-            own = ours[name.lower()]
-            instead = _INSTEAD.get(own, "its brokers read it for us wherever it lies: leave it out")
-            raise OptionError(f"{own} is no option of a topic of Apache Kafka: {instead}")
+        if name.lower() in tidemark_only:
+            option = tidemark_only[name.lower()]
+            alternative = _ALTERNATIVES.get(
+                option, "its brokers read it for us wherever it lies: leave it out"
+            )
+            raise OptionError(f"{option} is no option of a topic of Apache Kafka: {alternative}")
     # Every read needs brokers, also one of tiered records alone.
     if not names_brokers(given):
         raise OptionError("engine is kafka, which needs 'bootstrap': name its brokers")
     # Parsed as a read of brokers alone, so that no storage is required.
-    all_there_is = {**given, "tier": ONLY_LOCAL}
-    options = replace(parse(all_there_is, streaming=streaming, names=COLUMNS), tier=AUTO)
+    local_only = {**given, "tier": ONLY_LOCAL}
+    options = replace(parse(local_only, streaming=streaming, names=COLUMNS), tier=AUTO)
     # Spark's source has ending offsets for batches only.
     if streaming and options.ending is not None:
         raise OptionError(
@@ -110,7 +112,7 @@ def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
     return options
 
 
-class Look(Protocol):
+class OffsetLookup(Protocol):
     """Requests to brokers for single partitions.
 
     :class:`~tidemark_pipeline.topic_survey.Survey` implements it.
@@ -123,10 +125,10 @@ class Look(Protocol):
         """Return the first offset of this time or later, None if there is none."""
 
 
-def kafka_options(options: Options, look: Look) -> dict[str, str]:
+def kafka_options(options: Options, lookup: OffsetLookup) -> dict[str, str]:
     """Return the options of Spark's Kafka source. Raises OptionError."""
     assert options.access is not None
-    said = {
+    spark_options = {
         "includeHeaders": "true",
         "failOnDataLoss": str(options.fail_on_data_loss).lower(),
         "startingOffsetsByTimestampStrategy": "error" if options.strict_times else "latest",
@@ -136,13 +138,13 @@ def kafka_options(options: Options, look: Look) -> dict[str, str]:
         **_security(options.access),
     }
     if options.limits.offsets is not None:
-        said["maxOffsetsPerTrigger"] = str(options.limits.offsets)
+        spark_options["maxOffsetsPerTrigger"] = str(options.limits.offsets)
     # Spark looks up a time for all partitions itself; single positions are resolved here.
     for side, positions in (("starting", options.starting), ("ending", options.ending)):
         if positions is not None:
-            name, value = _position(side, positions, look, strict=options.strict_times)
-            said[name] = value
-    return said
+            name, value = _position(side, positions, lookup, strict=options.strict_times)
+            spark_options[name] = value
+    return spark_options
 
 
 def _subscription(topics: Topics) -> dict[str, str]:
@@ -156,7 +158,9 @@ def _subscription(topics: Topics) -> dict[str, str]:
 # ---------------------------------------------------------------- from where to where
 
 
-def _position(side: str, positions: Positions, look: Look, *, strict: bool) -> tuple[str, str]:
+def _position(
+    side: str, positions: Positions, lookup: OffsetLookup, *, strict: bool
+) -> tuple[str, str]:
     """Return the name and value of Spark's option for one side."""
     # One position for all partitions has a short form that needs no request.
     if not positions.each:
@@ -169,13 +173,17 @@ def _position(side: str, positions: Positions, look: Look, *, strict: bool) -> t
                 return f"{side}Offsets", "earliest"
     numbers: dict[str, dict[int, int]] = {}
     # Spark requires an offset for every partition, also for those that are not named.
-    for part in look.parts():
-        number = _number(side, positions.of(part.topic, part.partition), part, look, strict=strict)
+    for part in lookup.parts():
+        number = _number(
+            side, positions.of(part.topic, part.partition), part, lookup, strict=strict
+        )
         numbers.setdefault(part.topic, {})[part.partition] = number
     return f"{side}Offsets", json.dumps(numbers)
 
 
-def _number(side: str, position: Position, part: Part, look: Look, *, strict: bool) -> int:
+def _number(
+    side: str, position: Position, part: Part, lookup: OffsetLookup, *, strict: bool
+) -> int:
     """Return a position as a number in Spark's JSON of offsets.
 
     Times are looked up here. Spark's own option would need a time for each partition and has none
@@ -189,7 +197,7 @@ def _number(side: str, position: Position, part: Part, look: Look, *, strict: bo
         case Earliest():
             return EARLIEST
         case Since(timestamp_ms):
-            found = look.find(part, timestamp_ms)
+            found = lookup.find(part, timestamp_ms)
             # As with the tidemark source, a missing time is an error unless the strategy is
             # `latest`.
             if found is None and strict and side == "starting":
@@ -204,15 +212,15 @@ def _number(side: str, position: Position, part: Part, look: Look, *, strict: bo
 
 
 def _security(access: KafkaAccess) -> dict[str, str]:
-    said = {"kafka.bootstrap.servers": ",".join(access.bootstrap)}
+    security = {"kafka.bootstrap.servers": ",".join(access.bootstrap)}
     protocol = ("SASL_" if access.login else "") + ("SSL" if access.tls else "PLAINTEXT")
-    said["kafka.security.protocol"] = protocol
+    security["kafka.security.protocol"] = protocol
     if access.tls is not None:
-        said |= _tls(access.tls)
+        security |= _tls(access.tls)
     if access.login is not None:
-        said["kafka.sasl.mechanism"] = access.login.mechanism
-        said["kafka.sasl.jaas.config"] = _jaas(access.login)
-    return said
+        security["kafka.sasl.mechanism"] = access.login.mechanism
+        security["kafka.sasl.jaas.config"] = _jaas(access.login)
+    return security
 
 
 def _tls(tls: Tls) -> dict[str, str]:
@@ -220,16 +228,16 @@ def _tls(tls: Tls) -> dict[str, str]:
 
     Kafka's client requires a certificate and its key in one file, but the options name two files.
     """
-    said = {}
+    pem_options = {}
     if tls.ca:
-        said["kafka.ssl.truststore.type"] = "PEM"
-        said["kafka.ssl.truststore.certificates"] = _text(tls.ca)
+        pem_options["kafka.ssl.truststore.type"] = "PEM"
+        pem_options["kafka.ssl.truststore.certificates"] = _text(tls.ca)
     if tls.certificate:
-        said["kafka.ssl.keystore.type"] = "PEM"
+        pem_options["kafka.ssl.keystore.type"] = "PEM"
         # Without a file for the key, the certificate's PEM file contains both.
-        said["kafka.ssl.keystore.certificate.chain"] = _text(tls.certificate)
-        said["kafka.ssl.keystore.key"] = _text(tls.key or tls.certificate)
-    return said
+        pem_options["kafka.ssl.keystore.certificate.chain"] = _text(tls.certificate)
+        pem_options["kafka.ssl.keystore.key"] = _text(tls.key or tls.certificate)
+    return pem_options
 
 
 def _text(path: str) -> str:

@@ -33,12 +33,12 @@ from tidemark.log_lineage import ReadPosition, loss_text
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.limits import PendingPartition, Weight, limited
 from tidemark_pipeline.options import Options
-from tidemark_pipeline.plan import Planned, Reach, asked, plan_reaches, starting
+from tidemark_pipeline.plan import PlannedTask, ReadRange, plan_ranges, requested_range, starting
 from tidemark_pipeline.positions import Extent
 from tidemark_pipeline.tasks import bytes_of
 from tidemark_pipeline.topic_survey import Part, Survey
 
-_STOP_LOOK_S = 0.2
+_STOP_POLL_S = 0.2
 #: Offsets in the form of a checkpoint.
 Offsets = dict[str, dict[str, Any]]
 _EPOCHS, _TOPIC_IDS = "#leaderEpochs", "#topicIds"
@@ -87,7 +87,7 @@ class StreamOffset:
 class TidemarkPartition(InputPartition):
     """Task of a micro-batch."""
 
-    def __init__(self, planned: Planned, since_ms: int | None = None) -> None:
+    def __init__(self, planned: PlannedTask, since_ms: int | None = None) -> None:
         super().__init__(planned)
         self.planned = planned
         self.since_ms = since_ms
@@ -110,13 +110,13 @@ class TidemarkStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> Offsets:
         """Return the start of a new query."""
-        return self._begin(self._look()).to_json()
+        return self._start(self._refreshed_survey()).to_json()
 
     def latestOffset(self) -> Offsets:
         """Return the end of the next micro-batch, bounded by its limits and the query's end."""
-        survey = self._look()
+        survey = self._refreshed_survey()
         parts = survey.parts()
-        known = self._planned if self._planned is not None else self._begin(survey)
+        known = self._planned if self._planned is not None else self._start(survey)
         ends = self._ends(survey, parts)
         new = [part for part in parts if known.offset(part) is None]
         starts = {part: known.offset(part) or 0 for part in parts}
@@ -128,8 +128,8 @@ class TidemarkStreamReader(DataSourceStreamReader):
         behind = [part for part in parts if survey.reads_brokers and ends[part] < starts[part]]
         lost = self._diverged(survey, behind if is_strict else parts, known)
         starts.update(lost)
-        waiting = {part: self._waiting(survey, part, starts[part], ends[part]) for part in parts}
-        found = limited(waiting, self._options.limits)
+        pending = {part: self._pending(survey, part, starts[part], ends[part]) for part in parts}
+        found = limited(pending, self._options.limits)
         # An unchanged offset keeps its epoch: nothing proves that it belongs to a later one.
         moved = {
             part: end for part, end in found.items() if part in lost or known.offset(part) != end
@@ -151,23 +151,23 @@ class TidemarkStreamReader(DataSourceStreamReader):
         # Spark plans an empty batch after a restart to report the query's position.
         if begin.positions == until.positions:
             return []
-        survey = self._look()
+        survey = self._refreshed_survey()
         parts = {_key(part): part for part in survey.parts()}
-        self._check_there(until, parts, begin)
-        wanted = [parts[key] for key in until.positions if key in parts]
-        lost = self._diverged(survey, wanted, begin)
+        self._check_present(until, parts, begin)
+        present = [parts[key] for key in until.positions if key in parts]
+        lost = self._diverged(survey, present, begin)
         # A repeated batch must have the same rows as before, or fail.
         if until != self._reached:
-            lost |= self._diverged(survey, wanted, until)
-        reaches = {}
+            lost |= self._diverged(survey, present, until)
+        read_ranges = {}
         # Each partition is read from the query's offset, or from the first lost offset before it.
-        for part, extent in survey.extents(wanted).items():
+        for part, extent in survey.extents(present).items():
             begins_at = begin.offset(part)
             if part in lost and begins_at is not None:
                 begins_at = min(begins_at, max(lost[part], extent.log_start))
             ends_at = until.positions[_key(part)].offset
-            reaches[part] = self._reach(part, extent, begins_at, ends_at)
-        plan = plan_reaches(survey, self._options, reaches)
+            read_ranges[part] = self._read_range(part, extent, begins_at, ends_at)
+        plan = plan_ranges(survey, self._options, read_ranges)
         return [TidemarkPartition(task) for task in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -183,7 +183,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         if self._survey is not None:
             self._survey.close()
 
-    def _look(self) -> Survey:
+    def _refreshed_survey(self) -> Survey:
         """Return a survey of the current state."""
         if self._survey is None:
             self._survey = Survey(self._options)
@@ -191,7 +191,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         self._survey.forget()
         return self._survey
 
-    def _begin(self, survey: Survey) -> StreamOffset:
+    def _start(self, survey: Survey) -> StreamOffset:
         # Computed once: `latest` and times would otherwise move while the query has no batch.
         if self._initial is None:
             extents = survey.extents(survey.parts())
@@ -212,12 +212,12 @@ class TidemarkStreamReader(DataSourceStreamReader):
         # Fixed when the query starts, so that it ends although producers continue.
         if self._last is None:
             self._last = {
-                _key(part): asked(survey, self._options, part, extent).end
+                _key(part): requested_range(survey, self._options, part, extent).end
                 for part, extent in survey.extents(parts).items()
             }
         return {part: self._last.get(_key(part), 0) for part in parts}
 
-    def _waiting(self, survey: Survey, part: Part, start: int, end: int) -> PendingPartition:
+    def _pending(self, survey: Survey, part: Part, start: int, end: int) -> PendingPartition:
         # Bytes come from manifests, which are read only if a limit needs them.
         if self._options.limits.bytes is None or end <= start:
             return PendingPartition(start, end)
@@ -231,7 +231,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         ]
         return PendingPartition(start, end, weights)
 
-    def _check_there(
+    def _check_present(
         self, until: StreamOffset, parts: Mapping[tuple[str, int], Part], begin: StreamOffset
     ) -> None:
         if not self._options.fail_on_data_loss:
@@ -270,7 +270,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
                 )
         return found
 
-    def _reach(self, part: Part, extent: Extent, begin: int | None, until: int) -> Reach:
+    def _read_range(self, part: Part, extent: Extent, begin: int | None, until: int) -> ReadRange:
         start = extent.log_start if begin is None else begin
         # Records below the log start have expired; they are lost only if the batch includes them.
         lost = begin is not None and start < extent.log_start and start < until
@@ -282,7 +282,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
                 "set failOnDataLoss=false"
             )
         end = min(until, extent.end)
-        return Reach(min(max(start, extent.log_start), end), end)
+        return ReadRange(min(max(start, extent.log_start), end), end)
 
 
 def run_available(writer: DataStreamWriter, stop: threading.Event | None = None) -> StreamingQuery:
@@ -296,10 +296,10 @@ def run_available(writer: DataStreamWriter, stop: threading.Event | None = None)
     """
     query = writer.trigger(processingTime="0 seconds").start()
     # A thread watches the event, as the query blocks this one until it ends.
-    over = threading.Event()
+    ended = threading.Event()
 
     def watch() -> None:
-        while not over.wait(_STOP_LOOK_S):
+        while not ended.wait(_STOP_POLL_S):
             if stop is not None and stop.is_set():
                 query.stop()
                 return
@@ -310,7 +310,7 @@ def run_available(writer: DataStreamWriter, stop: threading.Event | None = None)
         query.processAllAvailable()
     finally:
         # The watcher ends first, so that it cannot stop a query that is already stopped.
-        over.set()
+        ended.set()
         watcher.join()
         query.stop()
     return query

@@ -10,14 +10,14 @@ from tidemark_pipeline import columns, segment_reader
 from tidemark_pipeline.decode import ByteSource, DecodeThreads, decode
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.options import Options
-from tidemark_pipeline.plan import Planned
+from tidemark_pipeline.plan import PlannedTask
 from tidemark_pipeline.tasks import RemoteTask, TailTask
 from tidemark_pipeline.topic_survey import Part
 from tidemark_pipeline.workers import settle
 
 
 def read_planned(
-    options: Options, planned: Planned, since_ms: int | None = None
+    options: Options, planned: PlannedTask, since_ms: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the Arrow batches of one task, in offset order.
 
@@ -54,7 +54,7 @@ def _read_remote(
         part.topic_id,
         task,
         fail_on_data_loss=options.fail_on_data_loss,
-        wanted=segment_reader.RecordSelection(options.columns, since_ms),
+        selection=segment_reader.RecordSelection(options.columns, since_ms),
         threads=threads,
     )
 

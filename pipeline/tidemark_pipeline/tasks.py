@@ -69,12 +69,12 @@ def cut(
         yield TailTask(partition, start, first)
     # The segment that exceeds over_ms is still read: it may contain records within the limit.
     over = next((n for n, part in enumerate(ranges, 1) if _is_over(part, over_ms)), None)
-    wanted = [
+    selected = [
         part
         for part in ranges[:over]
         if since_ms is None or part.entry.max_timestamp_ms >= since_ms
     ]
-    yield from split_remote(partition, head_version, wanted, task_bytes)
+    yield from split_remote(partition, head_version, selected, task_bytes)
     # Brokers have only later records than a segment that already exceeds over_ms.
     if behind < end and over is None:
         yield TailTask(partition, behind, end)

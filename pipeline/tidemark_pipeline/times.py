@@ -12,7 +12,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.whole_batches import whole_batches
-from tidemark_pipeline.windows import first_offset_since, whole, window_of
+from tidemark_pipeline.windows import first_offset_since, full_window, window_of
 
 _READ_BYTES = 1024 * 1024
 
@@ -54,7 +54,7 @@ def _batches_from(
     tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int
 ) -> Iterator[tuple[bytes, int, BatchHeader]]:
     # Without digests the whole segment is read, as a part could not be verified.
-    window = whole(entry)
+    window = full_window(entry)
     pieces: tuple[bytes, ...] = ()
     if entry.digests is not None:
         aux = tier.segments.fetch_aux(entry)

@@ -252,8 +252,8 @@ class Survey:
         # Brokers search their tier as well, so one request covers the whole log.
         if self.reads_brokers:
             assert self._brokers is not None
-            asked = {part.partition: timestamp_ms}
-            offset = self._brokers.list_offsets(part.topic, asked)[part.partition]
+            timestamps = {part.partition: timestamp_ms}
+            offset = self._brokers.list_offsets(part.topic, timestamps)[part.partition]
             return None if offset < 0 else offset
         snapshot = self._snapshot(part)
         if snapshot is None or self._tier is None:
@@ -268,7 +268,7 @@ class Survey:
         The start is later than requested if the requested one has expired meanwhile.
         """
         found = self._with_pages(
-            part, lambda snapshot: (snapshot.head.version, *answered(snapshot, start, until))
+            part, lambda snapshot: (snapshot.head.version, *tier_ranges(snapshot, start, until))
         )
         return (0, start, ()) if found is None else found
 
@@ -288,17 +288,17 @@ class Survey:
         raise AssertionError("not reached")
 
     def _named(self) -> dict[str, tuple[int, uuid.UUID | None]]:
-        wanted = self._options.topics.names
+        requested = self._options.topics.names
         if self._brokers is None:
             assert self._tier is not None
-            found = [self._tier.reader.find_topic(name) for name in wanted]
+            found = [self._tier.reader.find_topic(name) for name in requested]
             return {topic.name: (topic.partitions, topic.topic_id) for topic in found}
-        known = self._brokers.topics(wanted)
-        missing = [name for name in wanted if name not in known]
+        known = self._brokers.topics(requested)
+        missing = [name for name in requested if name not in known]
         # Brokers leave unknown topics out of their metadata, so the names are compared.
         if missing:
-            asked = self._options.access
-            where = f" at {','.join(asked.bootstrap)}" if asked else ""
+            access = self._options.access
+            where = f" at {','.join(access.bootstrap)}" if access else ""
             raise TopicNotFound(f"brokers{where} know no topic {', '.join(map(repr, missing))}")
         return {name: (topic.partitions, topic.topic_id) for name, topic in known.items()}
 
@@ -313,8 +313,12 @@ class Survey:
                 if not topic.internal and pattern.fullmatch(topic.name)
             }
         assert self._tier is not None
-        there = {topic.name for topic in self._tier.topics.all() if pattern.fullmatch(topic.name)}
-        found = [self._tier.reader.find_topic(name) for name in there if not name.startswith("__")]
+        matching = {
+            topic.name for topic in self._tier.topics.all() if pattern.fullmatch(topic.name)
+        }
+        found = [
+            self._tier.reader.find_topic(name) for name in matching if not name.startswith("__")
+        ]
         return {topic.name: (topic.partitions, topic.topic_id) for topic in found}
 
     def _brokers_offsets(self, parts: Sequence[Part], timestamp: int) -> dict[Part, int]:
@@ -322,8 +326,8 @@ class Survey:
             return {}
         found: dict[Part, int] = {}
         for topic, members in _by_topic(parts).items():
-            asked = dict.fromkeys((part.partition for part in members), timestamp)
-            offsets = self._brokers.list_offsets(topic, asked)
+            timestamps = dict.fromkeys((part.partition for part in members), timestamp)
+            offsets = self._brokers.list_offsets(topic, timestamps)
             found.update({part: offsets[part.partition] for part in members})
         return found
 
@@ -356,7 +360,7 @@ class Survey:
         return snapshot
 
 
-def answered(snapshot: Snapshot, start: int, until: int) -> tuple[int, tuple[SegmentRange, ...]]:
+def tier_ranges(snapshot: Snapshot, start: int, until: int) -> tuple[int, tuple[SegmentRange, ...]]:
     """Return the start of a read and the tier's ranges from there to ``until``.
 
     The start is later than ``start`` if that has expired. Raises PageNotFound.

@@ -30,7 +30,7 @@ from tidemark_pipeline.usage_figures import (
     DIMENSIONS,
     DISABLE_DELETE,
     DISABLE_RETAIN,
-    NOBODY,
+    NO_TOPIC,
     OTHER,
     ListedObjects,
     Policy,
@@ -52,25 +52,25 @@ def measure(
     tier: Tier,
     topics: Sequence[TopicObject],
     *,
-    whole: bool,
+    all_topics: bool,
     by: Collection[str] = ("bucket",),
     policies: Sequence[Policy] = (DISABLE_DELETE, DISABLE_RETAIN),
     now_ms: int,
 ) -> Usage:
     """Return the usage of ``topics``. Raises StoreUnavailable.
 
-    ``whole``: these are all topics, so objects that belong to none of them are counted as well.
-    ``by``: some of DIMENSIONS.
+    ``all_topics``: these are all topics, so objects without a topic are counted as well. ``by``:
+    some of DIMENSIONS.
     """
     # Objects outside the topics' folders are only known if every topic is listed.
     usage = Usage(
         [TopicUsage(topic.name, topic.topic_id) for topic in topics],
-        TopicUsage("", NOBODY) if whole else None,
+        TopicUsage("", NO_TOPIC) if all_topics else None,
         tuple(name for name in DIMENSIONS if name in by),
         tuple(policies),
     )
     # Every bucket has a row, so that an empty one is shown as 0.
-    for owner in (*usage.topics, *filter(None, [usage.elsewhere])):
+    for owner in (*usage.topics, *filter(None, [usage.unowned])):
         owner.listed = {bucket: ListedObjects() for bucket in tier.segments.stores}
     _list(tier, usage)
     for topic, own in zip(topics, usage.topics, strict=True):
@@ -104,8 +104,8 @@ def _list(tier: Tier, usage: Usage) -> None:
 
 def _folders(usage: Usage) -> Iterator[tuple[str, TopicUsage]]:
     """Yield each folder to list, with the owner of objects that no other topic owns."""
-    if usage.elsewhere is not None:
-        yield DATA_PREFIX, usage.elsewhere
+    if usage.unowned is not None:
+        yield DATA_PREFIX, usage.unowned
     else:
         yield from ((_folder(topic), topic) for topic in usage.topics)
 

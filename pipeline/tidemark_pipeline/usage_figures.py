@@ -19,7 +19,7 @@ BUCKETS_MAX = 100
 #: Most troubles that are reported one by one.
 TROUBLES_MAX = 100
 #: The id of objects that belong to no topic.
-NOBODY = uuid.UUID(int=0)
+NO_TOPIC = uuid.UUID(int=0)
 #: The value of each dimension in the row that sums the rows beyond the limit.
 OTHER = "other"
 
@@ -46,8 +46,8 @@ class Policy:
             return None
         time, size = self.retention_ms, self.retention_bytes
         return RetentionLimits(
-            retention_ms=_whole(topic.config.get("retention.ms")) if time is None else time,
-            retention_bytes=_whole(topic.config.get("retention.bytes")) if size is None else size,
+            retention_ms=_limit(topic.config.get("retention.ms")) if time is None else time,
+            retention_bytes=_limit(topic.config.get("retention.bytes")) if size is None else size,
             deletes="delete" in topic.config.get("cleanup.policy", "delete"),
         )
 
@@ -136,13 +136,13 @@ class TopicUsage:
 class Usage:
     """Usage of all requested topics.
 
-    ``elsewhere``: objects under ``data/`` that belong to no topic, if all topics were listed.
+    ``unowned``: objects under ``data/`` that belong to no topic, if all topics were listed.
     ``troubles``: manifests that could not be read, ``passed_over`` in total. Their segments are not
     counted.
     """
 
     topics: list[TopicUsage]
-    elsewhere: TopicUsage | None
+    unowned: TopicUsage | None
     by: tuple[str, ...]
     policies: tuple[Policy, ...]
     row_count: int = 0
@@ -176,7 +176,7 @@ class Usage:
             self.troubles.append(text)
 
 
-def _whole(text: str | None) -> int:
+def _limit(text: str | None) -> int:
     try:
         # Topic settings come from users, so an invalid number counts as no limit.
         return -1 if text is None else int(text)

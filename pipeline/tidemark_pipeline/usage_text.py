@@ -36,7 +36,7 @@ def json_text(usage: Usage, *, now_ms: int) -> bytes:
         "timeMs": now_ms,
         "by": list(usage.by),
         "topics": [_topic(topic, usage.by) for topic in usage.topics],
-        "elsewhere": None if usage.elsewhere is None else _listed_rows(usage.elsewhere),
+        "elsewhere": None if usage.unowned is None else _listed_rows(usage.unowned),
         "rowsLeftOut": usage.rows_left_out,
         "passedOver": usage.passed_over,
         "troubles": usage.troubles,
@@ -78,8 +78,8 @@ def prometheus_text(usage: Usage, *, now_ms: int) -> bytes:
 
 
 def _samples(usage: Usage) -> Iterator[tuple[Metric, tuple[str, str], int]]:
-    elsewhere = [] if usage.elsewhere is None else [usage.elsewhere]
-    for topic in [*usage.topics, *elsewhere]:
+    unowned = [] if usage.unowned is None else [usage.unowned]
+    for topic in [*usage.topics, *unowned]:
         for bucket, figures in topic.buckets.items():
             where = topic.name, bucket
             yield usage_table.SEGMENTS, where, figures.segments

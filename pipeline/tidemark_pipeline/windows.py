@@ -23,12 +23,12 @@ class Window:
     position: int
     end: int
 
-    def is_whole(self, entry: SegmentEntry) -> bool:
+    def covers_segment(self, entry: SegmentEntry) -> bool:
         """Return whether the window covers the whole segment."""
         return self.position == 0 and self.end == entry.size_bytes
 
 
-def whole(entry: SegmentEntry) -> Window:
+def full_window(entry: SegmentEntry) -> Window:
     """Return the window of a whole segment."""
     return Window(0, 0, entry.size_bytes)
 
@@ -40,18 +40,18 @@ def window_of(entry: SegmentEntry, aux: Aux, from_offset: int, to_offset_inclusi
     read is checked.
     """
     if from_offset <= entry.start_offset and to_offset_inclusive >= entry.end_offset_inclusive:
-        return whole(entry)
+        return full_window(entry)
     try:
         index = OffsetIndex.from_bytes(entry.start_offset, aux.offset_index)
     except IndexFormatError:
-        return whole(entry)
+        return full_window(entry)
     position = index.position_for(from_offset)
     # Positions beyond the file mean a damaged index, which must not shorten the read.
     behind = index.position_behind(to_offset_inclusive)
     if behind is None or not 0 <= position < behind <= entry.size_bytes:
         behind = entry.size_bytes
     if not 0 <= position < behind:
-        return whole(entry)
+        return full_window(entry)
     # Digests cover whole pieces, so both ends are rounded to pieces.
     begin = position - position % PIECE_BYTES
     end = min(entry.size_bytes, -(-behind // PIECE_BYTES) * PIECE_BYTES)

@@ -17,7 +17,7 @@ from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import Tiering, TieringState
-from tidemark_pipeline.filters import EVERYTHING, Narrowing
+from tidemark_pipeline.filters import NO_NARROWING, Narrowing
 from tidemark_pipeline.options import parse
 from tidemark_pipeline.plan import ReadPlan, plan_batch
 from tidemark_pipeline.tasks import RemoteTask, bytes_of
@@ -58,7 +58,7 @@ def plan_figures() -> str:
     )
 
 
-def _planned(path: Path, narrowing: Narrowing = EVERYTHING) -> tuple[ReadPlan, float]:
+def _planned(path: Path, narrowing: Narrowing = NO_NARROWING) -> tuple[ReadPlan, float]:
     """Nothing is known of the tier before."""
     options = parse({"topic": "t", "path": str(path), "timestampSkewMs": "60000"})
     began_s = time.process_time()

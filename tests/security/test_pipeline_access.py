@@ -103,7 +103,7 @@ async def test_returning_leader_is_retried(
             assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
             assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
             assert opened == 1
-            for connection in client._open.values():
+            for connection in client._connections.values():
                 connection._socket.shutdown(2)
             assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
             assert opened == 2

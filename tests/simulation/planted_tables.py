@@ -12,7 +12,7 @@ from tidemark_pipeline.export.export_progress import Exported
 from tidemark_pipeline.export.iceberg_lineage import Ancestor, TableProgress
 from tidemark_pipeline.topic_survey import Survey
 
-_standing = iceberg_lineage.standing
+_standing = iceberg_lineage.progress_from_ancestors
 _positions = Survey.positions
 
 

@@ -43,7 +43,12 @@ from tidemark.tiering import Tiering, TieringState
 from tidemark_pipeline.brokers import BrokersTopic, EpochEndAnswer, StableLogEnd
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.export import iceberg_lineage
-from tidemark_pipeline.export.export_progress import Exported, ExportError, begin, check_ours
+from tidemark_pipeline.export.export_progress import (
+    Exported,
+    ExportError,
+    check_not_superseded,
+    new_claim,
+)
 from tidemark_pipeline.export.iceberg_lineage import Ancestor
 from tidemark_pipeline.export.table import RowCounts, Written
 from tidemark_pipeline.jobs import export as job
@@ -452,7 +457,7 @@ class StubTable:
     # ---------------------------------------------------------------- of a job
 
     def claim(self, topic: str, topic_id: str) -> Exported:
-        self._mine = begin(
+        self._mine = new_claim(
             self._standing(),
             *(topic, topic_id, str(next(self._ids))),
             deletes=self._world.deletes,
@@ -464,7 +469,7 @@ class StubTable:
         """Commit a batch. ``frame``: its end by partition; rows are read when they are written."""
         mine, world = self._mine, self._world
         assert mine is not None
-        check_ours(mine, self._standing())
+        check_not_superseded(mine, self._standing())
         starts = {
             part: max(mine.offsets.get(part, 0), log.start) for part, log in world.logs.items()
         }
@@ -482,9 +487,9 @@ class StubTable:
         self._mine = kept
         return Written(rows=len(read))
 
-    def standing(self) -> Exported:
+    def progress_from_ancestors(self) -> Exported:
         assert self._mine is not None
-        check_ours(self._mine, self._standing())
+        check_not_superseded(self._mine, self._standing())
         return self._mine
 
     def counts(self) -> RowCounts:
@@ -535,7 +540,7 @@ class StubTable:
         self.expire_snapshots()
 
     def _standing(self) -> Exported | None:
-        at = iceberg_lineage.standing(
+        at = iceberg_lineage.progress_from_ancestors(
             "lake.db.orders", self._there[self._main], self._find, self._there.get(self._tag)
         )
         if at is None and self.rows():

@@ -105,7 +105,7 @@ def _audited(
     found: OpenTier, topics: Sequence[TopicObject], cores: int, log: Path
 ) -> "Iterator[tuple[AuditReport, TopicAudit]]":
     from tidemark_pipeline.jobs.audit import audit as run
-    from tidemark_pipeline.jobs.progress import told
+    from tidemark_pipeline.jobs.progress import reporting_stages
     from tidemark_pipeline.session import local_session
 
     program = f"tidemark-{importlib.metadata.version('tidemark')}"
@@ -116,7 +116,7 @@ def _audited(
                 errors.print(f"{name}: {done:,} of {tasks:,} shares read", highlight=False)
 
             at_ms = _now_ms()
-            with told(session.sparkContext, say):
+            with reporting_stages(session.sparkContext, say):
                 report = run(session, found.config, topic)
             yield report, report.outcome(at_ms=at_ms, by=program)
 

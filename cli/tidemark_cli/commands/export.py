@@ -48,7 +48,7 @@ from tidemark_cli.local.tier import kafka_jars
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
-from tidemark_pipeline.errors import DataLoss, own_words
+from tidemark_pipeline.errors import DataLoss, project_error
 from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table import Evolution, PartitionPeriod
@@ -220,7 +220,7 @@ def export(
                     watch=_StartNotice(table),
                 )
         except (PySparkException, Py4JJavaError) as error:
-            fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
+            fail(f"{project_error(str(error))[1]}; Spark's own log: {log}")
     except _EXPLAINED as error:
         fail(str(error))
     console.print(f"{table}: {_text(done)}", highlight=False, markup=False)

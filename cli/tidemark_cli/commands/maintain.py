@@ -39,7 +39,7 @@ from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_operator.resources.durations import duration_ms
 from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
-from tidemark_pipeline.errors import own_words
+from tidemark_pipeline.errors import project_error
 from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
@@ -157,7 +157,7 @@ def maintain(
                         _propagate(session, wanted, table, source, history=from_history)
                     _maintain(session, wanted, table, upkeep)
         except (PySparkException, Py4JJavaError) as error:
-            fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
+            fail(f"{project_error(str(error))[1]}; Spark's own log: {log}")
     except _EXPLAINED as error:
         fail(str(error))
 
@@ -182,7 +182,7 @@ def _propagate(
 
 def propagated(done: Propagated) -> str:
     """Return one line about the rows that were deleted with their records, and what is pending."""
-    held = f"; still referenced by {', '.join(done.held)}" if done.held else ""
+    held = f"; still referenced by {', '.join(done.retained_by)}" if done.retained_by else ""
     behind = ", ".join(map(str, done.behind))
     more = f"; partitions {behind} are not exported that far yet" if behind else ""
     again = ": run this command again later" if held or more else ""
@@ -196,13 +196,13 @@ def _maintain(
     session: "SparkSession", wanted: TableOptions, table: str, upkeep: TableMaintenance
 ) -> None:
     from tidemark_pipeline.jobs.maintain import maintain as run
-    from tidemark_pipeline.jobs.progress import told
+    from tidemark_pipeline.jobs.progress import reporting_stages
 
     def say(line: str) -> None:
         errors.print(f"{table}: {line}", highlight=False, markup=False)
 
     started = time.monotonic()
-    with told(session.sparkContext, lambda done, of: say(f"{done:,} of {of:,} tasks")):
+    with reporting_stages(session.sparkContext, lambda done, of: say(f"{done:,} of {of:,} tasks")):
         done = run(session, wanted.format, wanted.name_of(table), upkeep, say)
     took_s = time.monotonic() - started
     console.print(f"{table}: {text(done)}; {took_s:.0f} s", highlight=False, markup=False)

@@ -45,7 +45,7 @@ from tidemark_cli.local.tier import kafka_jars
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.answer_text import SameNames, cell, csv_text, json_text
-from tidemark_pipeline.errors import own_words
+from tidemark_pipeline.errors import project_error
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table_options import CATALOG, TableOptions, catalog_of
@@ -190,8 +190,8 @@ def _ask(
     # Imported here, as loading Spark takes a second that other commands need not wait for.
     from pyspark.errors import PySparkException
 
-    from tidemark_pipeline.jobs.progress import told
-    from tidemark_pipeline.jobs.sql import ask, make_view
+    from tidemark_pipeline.jobs.progress import reporting_stages
+    from tidemark_pipeline.jobs.sql import make_view, run_statement
     from tidemark_pipeline.session import local_session
 
     # Progress goes to standard error, so that standard output has only the result.
@@ -201,19 +201,19 @@ def _ask(
     try:
         with (
             local_session("tidemark sql", cores=cores, log=log, settings=settings) as session,
-            told(session.sparkContext, say),
+            reporting_stages(session.sparkContext, say),
         ):
             # All views exist before the statement runs, as it may join topics.
             for topic in views.topics:
                 make_view(session, topic, views.options)
-            return ask(session, statement, limit)
+            return run_statement(session, statement, limit)
     except PySparkException as error:
         fail(failure(error, views, log))
 
 
 def failure(error: "PySparkException", views: Views, log: Path) -> str:
     """Return one line about Spark's error; for an unknown table it lists the topics."""
-    name, text = own_words(str(error))
+    name, text = project_error(str(error))
     # An error without a condition is not about the statement: the log has the details.
     if name or error.getCondition() is None:
         return f"{text}; Spark's own log: {log}"

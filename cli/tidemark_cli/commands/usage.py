@@ -30,7 +30,7 @@ from tidemark_pipeline.usage_figures import (
     DIMENSIONS,
     DISABLE_DELETE,
     DISABLE_RETAIN,
-    NOBODY,
+    NO_TOPIC,
     Policy,
     TopicUsage,
     Usage,
@@ -84,7 +84,7 @@ def usage(
         usage = measure(
             found.tier,
             _chosen(found, topics or []),
-            whole=not topics,
+            all_topics=not topics,
             by=dimensions,
             policies=_policies(retention_ms, retention_bytes),
             now_ms=now_ms,
@@ -161,7 +161,7 @@ def print_usage(usage: Usage) -> None:
         ("as listed", "bucket", "objects", "bytes", "unnamed bytes", "without manifest"),
         (
             (
-                topic.name if topic.topic_id != NOBODY else "(no topic)",
+                topic.name if topic.topic_id != NO_TOPIC else "(no topic)",
                 bucket,
                 *map(_figure, (of.objects, of.size_bytes, of.unnamed_bytes, of.unknown_bytes)),
             )
@@ -184,7 +184,7 @@ def print_usage(usage: Usage) -> None:
 
 
 def _listed(usage: Usage) -> list[TopicUsage]:
-    return [*usage.topics, *([] if usage.elsewhere is None else [usage.elsewhere])]
+    return [*usage.topics, *([] if usage.unowned is None else [usage.unowned])]
 
 
 def _print(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

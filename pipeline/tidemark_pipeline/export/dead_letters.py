@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export import row_shapes
-from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
+from tidemark_pipeline.export.evolution import changes, check_allowed, text, with_changes
 from tidemark_pipeline.export.export_progress import Exported, WriteMode
 from tidemark_pipeline.export.row_shapes import KAFKA
 from tidemark_pipeline.export.table import Evolution, NamedTable, RowCounts, Written, contended
@@ -23,20 +23,20 @@ from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.schemas.values.value_format import ValueReader
 
 #: Reads of one batch, and attempts to add columns, until nothing new is found.
-_LOOKS = 5
+_ATTEMPTS = 5
 
 
 class LetteredTables:
     """Tables ``rows`` and ``letters`` that the job sees as one table.
 
-    ``rows`` receives the rows that ``reading``, a
+    ``rows`` receives the rows that ``reader``, a
     :class:`~tidemark_pipeline.schemas.values.value_format.ValueReader`, makes of values. ``say``
     receives a line for each change of the table's columns.
     """
 
     def __init__(
         self,
-        reading: ValueReader,
+        reader: ValueReader,
         rows: NamedTable,
         letters: NamedTable,
         mode: WriteMode = WriteMode.APPEND,
@@ -44,23 +44,23 @@ class LetteredTables:
         names: ColumnNames = row_shapes.ANY_FORMAT,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._reading, self._rows, self._letters = reading, rows, letters
+        self._reader, self._rows, self._letters = reader, rows, letters
         self._mode, self._evolution, self._names, self._say = mode, evolution, names, say
         self._rows_at = self._letters_at = Exported("")
-        self._before: Exported = Exported("")
+        self._common: Exported = Exported("")
 
     def claim(self, topic: str, topic_id: str) -> Exported:
         """Claim both tables; return the progress that both have reached."""
         self._letters_at = self._letters.claim(topic, topic_id)
         self._rows_at = self._rows.claim(topic, topic_id)
         row_shapes.check_table(self._rows.name, self._rows.columns())
-        self._grown()  # raise schema errors before any record is read
-        self._before = in_both(self._rows_at, self._letters_at)
-        return self._before
+        self._evolve()  # raise schema errors before any record is read
+        self._common = common_progress(self._rows_at, self._letters_at)
+        return self._common
 
-    def standing(self) -> Exported:
+    def progress(self) -> Exported:
         """Return the progress that both tables have reached."""
-        return in_both(self._rows.standing(), self._letters.standing())
+        return common_progress(self._rows.progress(), self._letters.progress())
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         """Commit the dead letters of a batch, then its rows."""
@@ -69,21 +69,21 @@ class LetteredTables:
             letters = row_shapes.letters(read, self._mode)
             rows = row_shapes.rows(read, fields, self._mode)
             # A killed job may have committed dead letters of this range already.
-            if ahead(self._letters_at.offsets, self._before.offsets):
-                letters = self._not_there(letters)
-            passed = ahead(self._rows_at.offsets, self._before.offsets)
+            if offsets_above(self._letters_at.offsets, self._common.offsets):
+                letters = self._without_written(letters)
+            passed = offsets_above(self._rows_at.offsets, self._common.offsets)
             # Rows below the offset of the rows table are already in it.
             if passed:
-                rows = rows.where(_behind_column(passed))
+                rows = rows.where(_is_not_written(passed))
             # Letters first: rows that are committed never lack their dead letters.
-            self._letters_at = at_least(self._letters_at, exported)
+            self._letters_at = raised_claim(self._letters_at, exported)
             lettered = self._letters.commit(letters, self._letters_at)
-            self._rows_at = at_least(self._rows_at, exported)
+            self._rows_at = raised_claim(self._rows_at, exported)
             written = self._rows.commit(rows, self._rows_at)
         finally:
             read.unpersist()
         # From here on both tables are at the same offsets.
-        self._before = exported
+        self._common = exported
         return replace(written + replace(lettered, rows=0), letters=lettered.rows)
 
     def _read(self, frame: DataFrame) -> tuple[DataFrame, StructType]:
@@ -92,12 +92,12 @@ class LetteredTables:
         The batch is read again while it shows fields or schema IDs that were not known. Return the
         frame and its fields.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             # New fields become columns of the table before the batch is read with them.
-            fields = self._grown()
-            read = self._reading.read(frame, fields).persist()
+            fields = self._evolve()
+            read = self._reader.read(frame, fields).persist()
             try:
-                if not self._reading.learn(read):
+                if not self._reader.learn(read):
                     return read, fields
             except BaseException:
                 read.unpersist()
@@ -105,18 +105,18 @@ class LetteredTables:
             read.unpersist()
         raise AssertionError("a batch shows something new each time that it is read")
 
-    def _grown(self) -> StructType:
+    def _evolve(self) -> StructType:
         """Add the missing columns if the evolution allows it; return the value fields of the
         table.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             fields = row_shapes.value_fields(self._rows.columns() or StructType())
-            wanted = self._reading.wanted
-            needed = changes(fields, wanted) if wanted is not None else []
+            schema_columns = self._reader.schema_columns
+            needed = changes(fields, schema_columns) if schema_columns is not None else []
             if not needed or self._evolution is Evolution.IGNORE:
                 return fields
             check_allowed(needed, self._evolution)
-            row_shapes.check_fields(applied(fields, wanted or fields), self._names)
+            row_shapes.check_fields(with_changes(fields, schema_columns or fields), self._names)
             # Another writer may have changed the table: read its columns again.
             if self._rows.grow(needed):
                 self._say("; ".join(map(text, needed)))
@@ -130,25 +130,25 @@ class LetteredTables:
         self._letters.close()
         self._rows.close()
 
-    def _not_there(self, letters: DataFrame) -> DataFrame:
+    def _without_written(self, letters: DataFrame) -> DataFrame:
         session = letters.sparkSession
         # Offsets below the batch need no comparison.
-        least = min(self._before.offsets.values(), default=0)
-        there = session.table(self._letters.name).select("partition", "offset")
-        there = there.where(f.col("offset") >= least)
-        return letters.join(there, ["partition", "offset"], "left_anti").select(letters.columns)
+        least = min(self._common.offsets.values(), default=0)
+        written = session.table(self._letters.name).select("partition", "offset")
+        written = written.where(f.col("offset") >= least)
+        return letters.join(written, ["partition", "offset"], "left_anti").select(letters.columns)
 
 
-def behind(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+def lower_offsets(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     """Return the lower offset of each partition that both mappings contain."""
     return {
         partition: min(one[partition], other[partition]) for partition in one.keys() & other.keys()
     }
 
 
-def in_both(rows: Exported, letters: Exported) -> Exported:
+def common_progress(rows: Exported, letters: Exported) -> Exported:
     """Return the progress that both tables have surely reached."""
-    offsets = behind(rows.offsets, letters.offsets)
+    offsets = lower_offsets(rows.offsets, letters.offsets)
     # A range is complete only if neither table has a gap in it.
     starts = {
         partition: max(rows.since(partition), letters.since(partition)) for partition in offsets
@@ -156,24 +156,24 @@ def in_both(rows: Exported, letters: Exported) -> Exported:
     epochs = {}
     for partition, offset in offsets.items():
         # The epoch of the table that is behind. If neither is, the lower one, which is safer.
-        at = [
+        positions = [
             own.position(partition) for own in (rows, letters) if own.offsets[partition] == offset
         ]
         # An unknown epoch could be lower than the known one, so none is recorded.
-        known = [one.leader_epoch for one in at if one.leader_epoch is not None]
-        if len(known) == len(at):
+        known = [one.leader_epoch for one in positions if one.leader_epoch is not None]
+        if len(known) == len(positions):
             epochs[partition] = min(known)
     return replace(rows, offsets=offsets, starts=starts, leader_epochs=epochs)
 
 
-def ahead(offsets: Mapping[int, int], of: Mapping[int, int]) -> dict[int, int]:
+def offsets_above(offsets: Mapping[int, int], of: Mapping[int, int]) -> dict[int, int]:
     """Return the offsets that are above those of ``of``."""
     return {
         partition: offset for partition, offset in offsets.items() if offset > of.get(partition, 0)
     }
 
 
-def at_least(own: Exported, exported: Exported) -> Exported:
+def raised_claim(own: Exported, exported: Exported) -> Exported:
     """Return a table's own claim with the offsets of a batch, never below its own offsets."""
     both = {**exported.offsets}
     starts = {**exported.starts}
@@ -189,7 +189,7 @@ def at_least(own: Exported, exported: Exported) -> Exported:
     return replace(own, offsets=both, starts=starts, leader_epochs=epochs)
 
 
-def _behind_column(passed: Mapping[int, int]) -> Column:
+def _is_not_written(passed: Mapping[int, int]) -> Column:
     pairs = [
         (f.lit(partition), f.lit(offset).cast("long"))
         for partition, offset in sorted(passed.items())

@@ -25,30 +25,30 @@ class Propagated:
     """Result of a deletion from a table.
 
     ``rows``: deleted rows. ``expired``: deleted table versions. ``removed``: deleted files.
-    ``held``: references and files that still keep older versions. ``behind``:
+    ``retained_by``: references and files that still keep older versions. ``behind``:
     partitions for which a running batch may still add such rows.
     """
 
     rows: int = 0
     expired: int = 0
     removed: int = 0
-    held: tuple[str, ...] = ()
+    retained_by: tuple[str, ...] = ()
     behind: tuple[int, ...] = ()
 
 
-class DroppedFrom(Protocol):
+class DeletionTarget(Protocol):
     """Table of one format from which rows are deleted."""
 
-    def found(self) -> Exported | None:
+    def progress(self) -> Exported | None:
         """Return the progress of the table; None if no export has written it.
 
         Raises :class:`ExportError`.
         """
 
-    def drop(self, where: str) -> None:
+    def delete_rows(self, where: str) -> None:
         """Delete the rows that match an SQL condition, in one commit."""
 
-    def drop_history(self, say: Say) -> Propagated:
+    def delete_history(self, say: Say) -> Propagated:
         """Delete every version but the newest, and the files that only older versions need."""
 
 
@@ -76,22 +76,25 @@ def below(
     return {partition: start for partition, start in sorted(log_starts.items()) if start > 0}
 
 
-def behind(exported: Exported, gone: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the partitions whose rows below ``gone`` are not all in the table yet.
+def behind(exported: Exported, log_starts: Mapping[int, int]) -> tuple[int, ...]:
+    """Return the partitions whose rows below ``log_starts`` are not all in the table yet.
 
     A batch that was read before the deletion may be committed after it.
     """
     return tuple(
-        partition for partition, start in gone.items() if exported.offsets.get(partition, 0) < start
+        partition
+        for partition, start in log_starts.items()
+        if exported.offsets.get(partition, 0) < start
     )
 
 
-def condition(prefix: str, gone: Mapping[int, int]) -> str:
-    """Return the SQL condition that selects the rows below the offsets of ``gone``.
+def condition(prefix: str, log_starts: Mapping[int, int]) -> str:
+    """Return the SQL condition that selects the rows below the offsets of ``log_starts``.
 
     ``prefix``: prefix of the columns ``partition`` and ``offset``.
     """
     partition, offset = f"{prefix}`partition`", f"{prefix}`offset`"
     return " OR ".join(
-        f"({partition} = {number} AND {offset} < {start})" for number, start in sorted(gone.items())
+        f"({partition} = {number} AND {offset} < {start})"
+        for number, start in sorted(log_starts.items())
     )

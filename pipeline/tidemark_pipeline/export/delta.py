@@ -28,13 +28,13 @@ from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.delta_history import APPLICATION, History
-from tidemark_pipeline.export.delta_log import say
+from tidemark_pipeline.export.delta_log import export_metadata
 from tidemark_pipeline.export.export_progress import (
     Exported,
     ExportError,
     WriteMode,
-    begin,
-    check_ours,
+    check_not_superseded,
+    new_claim,
 )
 from tidemark_pipeline.export.row_shapes import bounded
 from tidemark_pipeline.export.table import (
@@ -48,7 +48,7 @@ from tidemark_pipeline.export.table import (
     Written,
     contended,
 )
-from tidemark_pipeline.export.upsert import configured, merge_into, refused
+from tidemark_pipeline.export.upsert import configured, keyless_record_error, merge_into
 
 _CONF = "spark.databricks.delta."
 _JAVA_ERRORS = (Py4JJavaError, PySparkException)
@@ -80,8 +80,8 @@ class DeltaTable:
         self._session = session
         self._layout = layout
         self._job = uuid.uuid4().hex
-        self._opened: History | None = None
-        self._mine: Exported | None = None
+        self._loaded_history: History | None = None
+        self._own_progress: Exported | None = None
         #: Table version that the job has read, and the job's own last transaction.
         self._base = self._transaction = -1
         self._period: PartitionPeriod = PartitionPeriod.NONE
@@ -89,47 +89,47 @@ class DeltaTable:
 
     @property
     def _history(self) -> History:
-        if self._opened is None:
+        if self._loaded_history is None:
             raise ExportError("claim the table first")
-        return self._opened
+        return self._loaded_history
 
     def claim(self, topic: str, topic_id: str) -> Exported:
         self._open()
         history = self._history
-        nothing = self._session.table(self.name).limit(0)
+        no_rows = self._session.table(self.name).limit(0)
         for _ in range(ATTEMPTS):
             self._base = history.refresh()
-            found = history.standing()
+            found = history.progress()
             # Rows without progress: an export could write their records again.
             if found is None and history.files:
                 raise ExportError(
                     f"{self.name} has rows, but no commit records which records of the topic "
                     "they are. Export into a separate table"
                 )
-            mine = begin(
+            claimed = new_claim(
                 *(found, topic, topic_id, self._job, self._layout.mode),
                 deletes=self._layout.deletes,
             )
             # The next transaction fences every older job: Delta rejects or skips its writes.
-            number = history.transaction + 1
+            transaction = history.transaction + 1
             try:
-                self._append(nothing, say(mine, self._base, claim=True), number)
+                self._append(no_rows, export_metadata(claimed, self._base, claim=True), transaction)
             except _JAVA_ERRORS as error:
                 if not CONFLICT.search(str(error)):
                     raise
                 continue
             # Delta may have skipped the write. Only the log shows whether this job owns the table.
             self._base = history.refresh()
-            if history.standing() == mine:
-                self._mine, self._transaction = mine, number
-                return mine
+            if history.progress() == claimed:
+                self._own_progress, self._transaction = claimed, transaction
+                return claimed
         raise contended(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
-        if self._mine is None:
+        if self._own_progress is None:
             raise ExportError("claim the table first")
         for _ in range(ATTEMPTS):
-            self._check_ours()
+            self._check_not_superseded()
             # A failed write may still have been committed, so the log decides in either case.
             before, failed = self._base, None
             try:
@@ -137,16 +137,16 @@ class DeltaTable:
             except _JAVA_ERRORS as error:
                 failed = error
             now = self._history.refresh()
-            found = self._history.standing(now - before + 1)
+            found = self._history.progress(now - before + 1)
             if found == exported:  # committed, even if the writer raised an error
                 self._base = now
-                self._mine, self._transaction = exported, self._transaction + 1
+                self._own_progress, self._transaction = exported, self._transaction + 1
                 return self._written(now - before)
             # Not committed: retry after a conflict if the job still owns the table.
-            check_ours(self._mine, found)
+            check_not_superseded(self._own_progress, found)
             self._base = now
             if failed is not None and not CONFLICT.search(str(failed)):
-                raise refused(failed) or failed
+                raise keyless_record_error(failed) or failed
         raise contended(self.name)
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
@@ -157,15 +157,15 @@ class DeltaTable:
             _, expression = _PERIODS[self._period]
             value = f.expr(expression.format(self._layout.of_record("timestamp")))
             frame = frame.withColumn(PERIOD_COLUMNS[self._period], value)
-        said, number = say(exported, self._base), self._transaction + 1
+        metadata, transaction = export_metadata(exported, self._base), self._transaction + 1
         if self._layout.mode is WriteMode.APPEND:
-            self._append(frame, said, number)
+            self._append(frame, metadata, transaction)
             return
         # A MERGE has no options. A stream's batches have a session of their own.
         settings = {
-            _CONF + "commitInfo.userMetadata": said,
+            _CONF + "commitInfo.userMetadata": metadata,
             _CONF + "write.txnAppId": APPLICATION,
-            _CONF + "write.txnVersion": str(number),
+            _CONF + "write.txnVersion": str(transaction),
         }
         with configured(frame.sparkSession, settings):
             merge_into(self.name, frame, self._layout, f"tidemark_job_{self._job}")
@@ -185,7 +185,7 @@ class DeltaTable:
 
     def grow(self, needed: Sequence[Added | Widened]) -> bool:
         """Add and widen columns; each kind of change takes one or two commits."""
-        self._check_ours()
+        self._check_not_superseded()
         # All new columns are one statement, so a reader sees all of them or none.
         added = [
             f"{quoting.path_of(*change.path)} {quoting.type_of(change.type)}"
@@ -211,10 +211,10 @@ class DeltaTable:
             return False
         return True
 
-    def standing(self) -> Exported:
-        self._check_ours()
-        assert self._mine is not None
-        return self._mine
+    def progress(self) -> Exported:
+        self._check_not_superseded()
+        assert self._own_progress is not None
+        return self._own_progress
 
     def counts(self) -> RowCounts:
         version = self._history.version
@@ -250,18 +250,18 @@ class DeltaTable:
         self._period = next(
             (p for p, c in PERIOD_COLUMNS.items() if c in there), PartitionPeriod.NONE
         )
-        self._opened = History(self._session, self.name)
+        self._loaded_history = History(self._session, self.name)
 
-    def _append(self, frame: DataFrame, said: str, number: int) -> None:
-        writer = frame.writeTo(self.name).option("userMetadata", said)
-        writer.option("txnAppId", APPLICATION).option("txnVersion", str(number)).append()
+    def _append(self, frame: DataFrame, metadata: str, transaction: int) -> None:
+        writer = frame.writeTo(self.name).option("userMetadata", metadata)
+        writer.option("txnAppId", APPLICATION).option("txnVersion", str(transaction)).append()
 
-    def _check_ours(self) -> None:
+    def _check_not_superseded(self) -> None:
         """Read the table's state; raise :class:`Superseded` if this job no longer owns it."""
-        assert self._mine is not None
+        assert self._own_progress is not None
         now = self._history.refresh()
         if now != self._base:
-            check_ours(self._mine, self._history.standing(now - self._base + 1))
+            check_not_superseded(self._own_progress, self._history.progress(now - self._base + 1))
             self._base = now  # only after the check: a refusal is repeated
 
     def _written(self, commits: int) -> Written:
@@ -270,7 +270,7 @@ class DeltaTable:
         metrics = next(
             entry.metrics
             for entry in self._history.commits(commits)
-            if Exported.of_properties(entry.properties) == self._mine
+            if Exported.of_properties(entry.properties) == self._own_progress
         )
         rows, size, files, deleted = (
             sum(int(metrics.get(name) or 0) for name in names)

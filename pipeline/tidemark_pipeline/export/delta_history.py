@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tidemark_pipeline.export.delta_log import DeltaCommit, standing
+from tidemark_pipeline.export.delta_log import DeltaCommit, progress_in_log
 from tidemark_pipeline.export.export_progress import Exported
 
 #: Application ID that all exports share in Delta.
@@ -52,12 +52,12 @@ class History:
         found = self._snapshot.transactions().get(APPLICATION)
         return int(found.get()) if found.isDefined() else -1
 
-    def standing(self, look_at: int = _FIRST) -> Exported | None:
-        """Return the table's progress (:func:`~tidemark_pipeline.export.delta_log.standing`).
+    def progress(self, look_at: int = _FIRST) -> Exported | None:
+        """Return the table's progress (:func:`~tidemark_pipeline.export.delta_log.progress`).
 
         ``look_at``: number of commits that usually suffices.
         """
-        return standing(self.commits(look_at), lambda: self.transaction)
+        return progress_in_log(self.commits(look_at), lambda: self.transaction)
 
     def commits(self, count: int) -> Iterator[DeltaCommit]:
         """Yield commits from the newest to the oldest.
@@ -76,7 +76,7 @@ class History:
                         operation=row["operation"],
                         parameters=row["operationParameters"] or {},
                         metrics=row["operationMetrics"] or {},
-                        said=row["userMetadata"],
+                        user_metadata=row["userMetadata"],
                     )
             # Fewer rows than the limit: the log is read to its start.
             if len(rows) < count:

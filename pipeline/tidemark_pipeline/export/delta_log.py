@@ -11,8 +11,8 @@ write is visible in the log only. The rolled-back rows are then missing, so the 
 log raises an error.
 
 Delta removes old log entries (``delta.logRetentionDuration``). So maintenance repeats the progress
-in its own commits (``carried``), with the transaction that it read. A carried record counts if that
-transaction is still the newest and no export's own record is found.
+in its own commits (``tidemark.carried``), with the transaction that it read. A carried record
+counts if that transaction is still the newest and no export's own record is found.
 
 Pure.
 """
@@ -27,18 +27,18 @@ _BASE, _CLAIM, _CARRIED = "tidemark.base", "tidemark.claim", "tidemark.carried"
 _RESTORE, _WRITE = "RESTORE", "WRITE"
 _DYNAMIC = "isDynamicPartitionOverwrite"
 #: Operations that replace the table, so earlier progress does not count.
-_ANEW = ("CREATE", "REPLACE", "CLONE", "CONVERT")
+_REPLACING = ("CREATE", "REPLACE", "CLONE", "CONVERT")
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommit:
-    """Commit as ``DESCRIBE HISTORY`` shows it. ``said``: its ``userMetadata``."""
+    """Commit as ``DESCRIBE HISTORY`` shows it. ``user_metadata``: its ``userMetadata``."""
 
     version: int
     operation: str
     parameters: Mapping[str, str | None] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
-    said: str | None = None
+    user_metadata: str | None = None
 
     @property
     def is_rollback(self) -> bool:
@@ -46,7 +46,7 @@ class DeltaCommit:
         return self.operation == _RESTORE
 
     @property
-    def is_anew(self) -> bool:
+    def replaces_table(self) -> bool:
         """Return whether earlier progress does not count after this commit.
 
         An overwrite of all rows is included, because the new rows may be those of an older version.
@@ -54,13 +54,13 @@ class DeltaCommit:
         if self.operation == _WRITE:
             is_partial = self.parameters.get("predicate") or self.parameters.get(_DYNAMIC)
             return self.parameters.get("mode") == "Overwrite" and is_partial in (None, "false")
-        return self.operation.startswith(_ANEW)
+        return self.operation.startswith(_REPLACING)
 
     @property
     def properties(self) -> dict[str, str]:
         """Return the properties that an export or its maintenance recorded, if any."""
         try:
-            found = json.loads(self.said or "")
+            found = json.loads(self.user_metadata or "")
         except ValueError:
             return {}
         if not isinstance(found, dict):
@@ -73,7 +73,7 @@ class Lost(ExportError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _RecordedProgress:
     """Progress recorded by an export, or carried by maintenance, that had read version ``base``."""
 
     exported: Exported
@@ -82,102 +82,106 @@ class _Said:
     is_claim: bool
 
 
-def say(exported: Exported, base: int, *, claim: bool = False) -> str:
+def export_metadata(exported: Exported, base: int, *, claim: bool = False) -> str:
     """Return the ``userMetadata`` of an export's commit after it read version ``base``.
 
     ``claim``: the commit has no rows.
     """
-    more = {_BASE: str(base), **({_CLAIM: "true"} if claim else {})}
-    return json.dumps({**exported.to_properties(), **more})
+    own_properties = {_BASE: str(base), **({_CLAIM: "true"} if claim else {})}
+    return json.dumps({**exported.to_properties(), **own_properties})
 
 
-def carry(exported: Exported, base: int, transaction: int) -> str:
+def carried_metadata(exported: Exported, base: int, transaction: int) -> str:
     """Return the ``userMetadata`` of maintenance that read ``base`` and ``transaction``."""
-    more = {_BASE: str(base), _CARRIED: str(transaction)}
-    return json.dumps({**exported.to_properties(), **more})
+    own_properties = {_BASE: str(base), _CARRIED: str(transaction)}
+    return json.dumps({**exported.to_properties(), **own_properties})
 
 
-def standing(commits: Iterable[DeltaCommit], transaction: Callable[[], int]) -> Exported | None:
+def progress_in_log(
+    commits: Iterable[DeltaCommit], transaction: Callable[[], int]
+) -> Exported | None:
     """Return the table's progress; None if no export has committed since the table was created.
 
     ``commits``: all commits, newest first. ``transaction``: returns the table's last transaction of
     exports; called only if a carried record is found. Raises :class:`Lost`, and
     :class:`ExportError` if rows were written after an unseen rollback.
     """
-    reading = _Reading(transaction)
+    reader = _LogReader(transaction)
     oldest = 0
     for commit in commits:
         oldest = commit.version
-        if reading.ends_at(commit):
-            return reading.exported
+        if reader.is_decided_after(commit):
+            return reader.exported
     # The log was cleaned if its oldest commit is not version 0.
-    if reading.exported is None and oldest > 0:
+    if reader.exported is None and oldest > 0:
         raise Lost(
             "the table's log does not go back to its last export (delta.logRetentionDuration), so "
             "nothing says which records it has: export into a new table"
         )
-    return reading.exported
+    return reader.exported
 
 
-class _Reading:
+class _LogReader:
     """State of reading a log from the newest commit to the oldest."""
 
     def __init__(self, transaction: Callable[[], int]) -> None:
         self._transaction = transaction
-        self._before: int | None = None  # commits from this version on were rolled back
-        self._real: _Said | None = None
-        self._carried: _Said | None = None
+        self._rolled_back_from: int | None = None  # commits from this version on were rolled back
+        self._exported: _RecordedProgress | None = None
+        self._carried: _RecordedProgress | None = None
 
     @property
     def exported(self) -> Exported | None:
         """Return the progress found so far; an export's own record takes precedence."""
-        found = self._real or self._carried
+        found = self._exported or self._carried
         return found.exported if found is not None else None
 
-    def ends_at(self, commit: DeltaCommit) -> bool:
+    def is_decided_after(self, commit: DeltaCommit) -> bool:
         """Return whether the progress is decided once this commit is read."""
         # Rolled-back commits do not count.
-        if self._before is not None and commit.version >= self._before:
+        if self._rolled_back_from is not None and commit.version >= self._rolled_back_from:
             return False
         # No rollback happened between the export's check and its write.
-        if self._real is not None and commit.version <= self._real.base:
+        if self._exported is not None and commit.version <= self._exported.base:
             return True
-        if commit.is_anew or commit.is_rollback:
-            self._begin_again(commit)
-            return commit.is_anew
-        if self._real is None:
-            self._take(commit)
+        if commit.replaces_table or commit.is_rollback:
+            self._reset_at(commit)
+            return commit.replaces_table
+        if self._exported is None:
+            self._read_progress(commit)
         return False
 
-    def _begin_again(self, commit: DeltaCommit) -> None:
+    def _reset_at(self, commit: DeltaCommit) -> None:
         # The export had not seen this rollback, and rows below its offsets are missing.
-        if self._real is not None and not self._real.is_claim:
-            raise _written_over(commit, self._real.version)
-        self._real = None  # a claim of a state that was rolled back
-        if commit.is_anew:
+        if self._exported is not None and not self._exported.is_claim:
+            raise _unseen_rollback(commit, self._exported.version)
+        self._exported = None  # a claim of a state that was rolled back
+        if commit.replaces_table:
             self._carried = None
             return
         # Maintenance had not seen this rollback, so its progress is outdated.
         if self._carried is not None and commit.version > self._carried.base:
             self._carried = None
-        self._before = _restored(commit) + 1
+        self._rolled_back_from = _restored_version(commit) + 1
 
-    def _take(self, commit: DeltaCommit) -> None:
-        said = commit.properties
-        exported = Exported.of_properties(said)
+    def _read_progress(self, commit: DeltaCommit) -> None:
+        properties = commit.properties
+        exported = Exported.of_properties(properties)
         if exported is None:
             return
-        found = _Said(exported, commit.version, int(said.get(_BASE, 0)), _CLAIM in said)
-        if _CARRIED not in said:
-            self._real = found
+        found = _RecordedProgress(
+            exported, commit.version, int(properties.get(_BASE, 0)), _CLAIM in properties
+        )
+        if _CARRIED not in properties:
+            self._exported = found
             return
         # Only the newest carried record counts, and only if no export has committed since.
-        first = self._carried is None and self._before is None
-        if first and int(said[_CARRIED]) == self._transaction():
+        first = self._carried is None and self._rolled_back_from is None
+        if first and int(properties[_CARRIED]) == self._transaction():
             self._carried = found
 
 
-def _restored(rollback: DeltaCommit) -> int:
+def _restored_version(rollback: DeltaCommit) -> int:
     version = rollback.parameters.get("version")
     if version is None:  # a clock time, which does not identify a version
         raise ExportError(
@@ -187,7 +191,7 @@ def _restored(rollback: DeltaCommit) -> int:
     return int(version)
 
 
-def _written_over(rollback: DeltaCommit, version: int) -> ExportError:
+def _unseen_rollback(rollback: DeltaCommit, version: int) -> ExportError:
     return ExportError(
         f"the table was rolled back (its version {rollback.version}, {rollback.operation}) while a "
         f"job wrote to it (version {version}), so that records are missing: stop the job, and "

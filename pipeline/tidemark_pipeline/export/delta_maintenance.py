@@ -1,7 +1,8 @@
 """Maintenance of a Delta Lake table: ``OPTIMIZE`` and ``VACUUM``.
 
 Delta removes old commits from its log, and the exports' progress with them. So both statements
-repeat the progress in their own commits (:func:`~tidemark_pipeline.export.delta_log.carry`).
+repeat the progress in their own commits
+(:func:`~tidemark_pipeline.export.delta_log.carried_metadata`).
 
 ``VACUUM`` does not distinguish orphans from files of expired versions, so one age applies to both.
 Delta requires at least the table's ``delta.deletedFileRetentionDuration``, by default one week, so
@@ -15,14 +16,14 @@ from datetime import timedelta
 from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.delta_history import History
-from tidemark_pipeline.export.delta_log import carry
+from tidemark_pipeline.export.delta_log import carried_metadata
 from tidemark_pipeline.export.maintenance import Maintained, Say, TableMaintenance
 from tidemark_pipeline.export.upsert import configured
 
-_SAY = "spark.databricks.delta.commitInfo.userMetadata"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _LOG_VACUUM = "spark.databricks.delta.vacuum.logging.enabled"
 _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
-_LOOK_AT = 5
+_NEWEST_COMMITS = 5
 
 
 def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Say) -> Maintained:
@@ -57,7 +58,7 @@ def vacuum(session: SparkSession, name: str, history: History, kind: str, hours:
     # The statement returns no count; its end is one of the newest commits.
     return next(
         int(commit.metrics.get("numDeletedFiles", 0))
-        for commit in history.commits(_LOOK_AT)
+        for commit in history.commits(_NEWEST_COMMITS)
         if commit.operation == "VACUUM END"
     )
 
@@ -66,9 +67,11 @@ def vacuum(session: SparkSession, name: str, history: History, kind: str, hours:
 def carrying(session: SparkSession, history: History) -> Iterator[None]:
     """Make commits in this context repeat the table's progress, if an export has recorded any."""
     base = history.refresh()
-    exported = history.standing()
+    exported = history.progress()
     if exported is None:
         yield
         return
-    with configured(session, {_SAY: carry(exported, base, history.transaction)}):
+    with configured(
+        session, {_USER_METADATA: carried_metadata(exported, base, history.transaction)}
+    ):
         yield

@@ -1,7 +1,8 @@
 """Deletion of rows of deleted records from a Delta Lake table and from its history.
 
-Each commit repeats the table's progress (:func:`~tidemark_pipeline.export.delta_log.carry`), as all
-maintenance does. If a job commits at the same time, its own record takes precedence.
+Each commit repeats the table's progress, as all maintenance does
+(:func:`~tidemark_pipeline.export.delta_log.carried_metadata`). If a job commits at the same time,
+its own record takes precedence.
 
 Files are rewritten, because a deletion vector would leave the rows in the file. To delete older
 versions at once, ``VACUUM … LITE`` removes the files that the table's log records as removed. A
@@ -38,18 +39,18 @@ class DeltaPropagation:
         self._session, self._name = session, name
         self._history = History(session, name)
 
-    def found(self) -> Exported | None:
+    def progress(self) -> Exported | None:
         self._history.refresh()
-        return self._history.standing()
+        return self._history.progress()
 
-    def drop(self, where: str) -> None:
+    def delete_rows(self, where: str) -> None:
         def delete() -> None:
             with configured(self._session, _NO_VECTORS):
                 self._session.sql(f"DELETE FROM {self._name} WHERE {where}").collect()
 
         self._until_done(delete)
 
-    def drop_history(self, say: Say) -> Propagated:
+    def delete_history(self, say: Say) -> Propagated:
         say("rewriting files with rows that are marked as deleted")
         # Rows that upserts marked in deletion vectors are still in their files.
         reorganize = f"REORG TABLE {self._name} APPLY (PURGE)"

@@ -31,28 +31,28 @@ from tidemark_pipeline.schemas.values.names import folded
 Change = Added | Widened
 
 
-def changes(table: StructType, wanted: StructType) -> list[Change]:
-    """Return the changes after which the table's columns hold rows of ``wanted``.
+def changes(table: StructType, schema: StructType) -> list[Change]:
+    """Return the changes after which the table's columns hold rows of ``schema``.
 
-    Columns that ``wanted`` lacks stay. Raises :class:`ExportError` if no change is sufficient.
+    Columns that ``schema`` lacks stay. Raises :class:`ExportError` if no change is sufficient.
     """
-    return list(_of_struct((), table, wanted))
+    return list(_struct_changes((), table, schema))
 
 
-def applied(table: StructType, wanted: StructType) -> StructType:
+def with_changes(table: StructType, schema: StructType) -> StructType:
     """Return the table's columns after the changes."""
-    made = _applied(table, wanted)
+    made = _changed_type(table, schema)
     assert isinstance(made, StructType)
     return made
 
 
-def check_allowed(found: list[Change], evolution: Evolution) -> None:
+def check_allowed(needed: list[Change], evolution: Evolution) -> None:
     """Raise :class:`ExportError` if there are changes and the evolution refuses them."""
-    if found and evolution is Evolution.REFUSE:
-        told = "; ".join(map(text, found[:5])) + ("; …" if len(found) > 5 else "")
+    if needed and evolution is Evolution.REFUSE:
+        shown = "; ".join(map(text, needed[:5])) + ("; …" if len(needed) > 5 else "")
         raise ExportError(
-            f"the table has not what the schema has ({told}): let the table grow (evolution=grow), "
-            "or leave out what it has no column for (evolution=ignore)"
+            f"the table lacks columns of the schema ({shown}). Add them to the table "
+            "(evolution=grow), or ignore fields without a column (evolution=ignore)"
         )
 
 
@@ -65,14 +65,16 @@ def text(change: Change) -> str:
     return f"{path} is widened from {before} to {after}"
 
 
-def _of_struct(path: tuple[str, ...], table: StructType, wanted: StructType) -> Iterator[Change]:
+def _struct_changes(
+    path: tuple[str, ...], table: StructType, schema: StructType
+) -> Iterator[Change]:
     columns = {field.name: field for field in table}
     # Spark compares names without case, so such a column could not be added.
     by_fold = {folded(column.name): column.name for column in table}
-    for field in wanted:
+    for field in schema:
         where = (*path, field.name)
         if field.name in columns:
-            yield from _of_type(where, columns[field.name].dataType, field.dataType)
+            yield from _type_changes(where, columns[field.name].dataType, field.dataType)
         elif (same := by_fold.get(folded(field.name))) is not None:
             raise ExportError(
                 f"{'.'.join(where)}: the table calls it {same}, which differs by case "
@@ -90,19 +92,19 @@ def _of_struct(path: tuple[str, ...], table: StructType, wanted: StructType) -> 
             yield Added(where, field.dataType)
 
 
-def _of_type(path: tuple[str, ...], table: DataType, wanted: DataType) -> Iterator[Change]:
-    if isinstance(table, StructType) and isinstance(wanted, StructType):
-        yield from _of_struct(path, table, wanted)
-    elif isinstance(table, ArrayType) and isinstance(wanted, ArrayType):
-        yield from _of_type((*path, "element"), table.elementType, wanted.elementType)
-    elif isinstance(table, MapType) and isinstance(wanted, MapType):
-        if table.keyType != wanted.keyType:
-            raise _refused((*path, "key"), table.keyType, wanted.keyType)
-        yield from _of_type((*path, "value"), table.valueType, wanted.valueType)
-    elif table != wanted:
-        if not is_wider(table, wanted):
-            raise _refused(path, table, wanted)
-        yield Widened(path, table, wanted)
+def _type_changes(path: tuple[str, ...], table: DataType, schema: DataType) -> Iterator[Change]:
+    if isinstance(table, StructType) and isinstance(schema, StructType):
+        yield from _struct_changes(path, table, schema)
+    elif isinstance(table, ArrayType) and isinstance(schema, ArrayType):
+        yield from _type_changes((*path, "element"), table.elementType, schema.elementType)
+    elif isinstance(table, MapType) and isinstance(schema, MapType):
+        if table.keyType != schema.keyType:
+            raise _incompatible((*path, "key"), table.keyType, schema.keyType)
+        yield from _type_changes((*path, "value"), table.valueType, schema.valueType)
+    elif table != schema:
+        if not is_wider(table, schema):
+            raise _incompatible(path, table, schema)
+        yield Widened(path, table, schema)
 
 
 def is_wider(narrow: DataType, wide: DataType) -> bool:
@@ -115,14 +117,14 @@ def is_wider(narrow: DataType, wide: DataType) -> bool:
     return any(isinstance(narrow, a) and isinstance(wide, b) for a, b in pairs)
 
 
-def _refused(path: tuple[str, ...], table: DataType, wanted: DataType) -> ExportError:
-    where, had, wants = ".".join(path), quoting.type_of(table), quoting.type_of(wanted)
+def _incompatible(path: tuple[str, ...], table: DataType, schema: DataType) -> ExportError:
+    where, table_type, schema_type = ".".join(path), quoting.type_of(table), quoting.type_of(schema)
     # Distinguish a narrowed field from an unrelated type: the remedies differ.
-    if is_wider(wanted, table):
-        why = f"a column cannot be narrowed from {had} to {wants}"
-        remedy = f"let the schema have {had} again"
+    if is_wider(schema, table):
+        why = f"a column cannot be narrowed from {table_type} to {schema_type}"
+        remedy = f"let the schema have {table_type} again"
     else:
-        why = f"a column of {had} cannot become {wants}"
+        why = f"a column of {table_type} cannot become {schema_type}"
         remedy = "give the field another name in the schema"
     return ExportError(
         f"{where}: {why}: {remedy}, keep the table's columns as they are (evolution=ignore), or "
@@ -130,26 +132,26 @@ def _refused(path: tuple[str, ...], table: DataType, wanted: DataType) -> Export
     )
 
 
-def _applied(table: DataType, wanted: DataType) -> DataType:
-    if isinstance(table, StructType) and isinstance(wanted, StructType):
+def _changed_type(table: DataType, schema: DataType) -> DataType:
+    if isinstance(table, StructType) and isinstance(schema, StructType):
         # Existing columns keep their order and attributes; new ones follow.
-        there = {field.name: field for field in wanted}
+        schema_fields = {field.name: field for field in schema}
         fields = [
             StructField(
                 field.name,
-                _applied(field.dataType, there[field.name].dataType)
-                if field.name in there
+                _changed_type(field.dataType, schema_fields[field.name].dataType)
+                if field.name in schema_fields
                 else field.dataType,
                 field.nullable,
                 field.metadata,
             )
             for field in table
         ]
-        had = set(table.fieldNames())
-        return StructType(fields + [field for field in wanted if field.name not in had])
+        table_names = set(table.fieldNames())
+        return StructType(fields + [field for field in schema if field.name not in table_names])
     # Elements and map values are widened; keys never change.
-    if isinstance(table, ArrayType) and isinstance(wanted, ArrayType):
-        return ArrayType(_applied(table.elementType, wanted.elementType))
-    if isinstance(table, MapType) and isinstance(wanted, MapType):
-        return MapType(table.keyType, _applied(table.valueType, wanted.valueType))
-    return wanted
+    if isinstance(table, ArrayType) and isinstance(schema, ArrayType):
+        return ArrayType(_changed_type(table.elementType, schema.elementType))
+    if isinstance(table, MapType) and isinstance(schema, MapType):
+        return MapType(table.keyType, _changed_type(table.valueType, schema.valueType))
+    return schema

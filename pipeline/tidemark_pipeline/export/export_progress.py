@@ -17,7 +17,14 @@ from enum import StrEnum
 from tidemark.log_lineage import ReadPosition, loss_text
 from tidemark_pipeline.errors import ExportError
 
-__all__ = ["ExportError", "Exported", "Superseded", "WriteMode", "begin", "check_ours"]
+__all__ = [
+    "ExportError",
+    "Exported",
+    "Superseded",
+    "WriteMode",
+    "check_not_superseded",
+    "new_claim",
+]
 
 PREFIX = "tidemark."
 _TOPIC, _TOPIC_ID, _OFFSETS, _STARTS, _EPOCH, _JOB, _MODE, _DELETES, _LEADER_EPOCHS = (
@@ -169,7 +176,7 @@ def _numbers(text: str) -> dict[int, int]:
     return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
 
 
-def begin(
+def new_claim(
     found: Exported | None,
     topic: str,
     topic_id: str,
@@ -223,16 +230,16 @@ def check_lineage(exported: Exported, diverged: Mapping[int, int]) -> None:
         )
 
 
-def check_ours(mine: Exported, found: Exported | None) -> None:
+def check_not_superseded(own: Exported, found: Exported | None) -> None:
     """Raise :class:`Superseded` unless the table is as this job left it."""
-    if found == mine:
+    if found == own:
         return
     # An older or missing epoch is not a newer job: the table itself went back.
-    if found is None or found.epoch < mine.epoch or found.job == mine.job:
+    if found is None or found.epoch < own.epoch or found.job == own.job:
         raise Superseded(
             "the table was rolled back or emptied while the job exported into it. Restart the job"
         )
     raise Superseded(
         f"another job ({found.job}, epoch {found.epoch}) has taken over the table from this one "
-        f"({mine.job}, epoch {mine.epoch}). Only one job at a time can export into a table"
+        f"({own.job}, epoch {own.epoch}). Only one job at a time can export into a table"
     )

@@ -21,7 +21,7 @@ class Freshness:
         self.current_ms: int | None = None
         self._awaited: tuple[int, dict[int, int]] | None = None
 
-    def look(self, now_ms: int, ends: Mapping[int, int], offsets: Mapping[int, int]) -> None:
+    def observe(self, now_ms: int, ends: Mapping[int, int], offsets: Mapping[int, int]) -> None:
         """Record the end offsets of the topic and the offsets of the table.
 
         ``ends``: end offset of each partition now. ``offsets``: first offset of each partition that

@@ -19,8 +19,8 @@ from tidemark_pipeline.export.export_progress import (
     Exported,
     ExportError,
     WriteMode,
-    begin,
-    check_ours,
+    check_not_superseded,
+    new_claim,
 )
 from tidemark_pipeline.export.iceberg_branch import BRANCH, JAVA_ERRORS, Branch, ColumnChange
 from tidemark_pipeline.export.row_shapes import bounded
@@ -33,7 +33,7 @@ from tidemark_pipeline.export.table import (
     Written,
     contended,
 )
-from tidemark_pipeline.export.upsert import configured, merge_into, refused
+from tidemark_pipeline.export.upsert import configured, keyless_record_error, merge_into
 
 _SUMMARY = "spark.sql.iceberg.snapshot-property."
 #: Metadata files that are kept; each commit leaves one.
@@ -59,7 +59,7 @@ class IcebergTable:
         self._session = session
         self._layout = layout
         self._job = uuid.uuid4().hex
-        self._mine: Exported | None = None
+        self._own_progress: Exported | None = None
         self._opened: Branch | None = None
 
     @property
@@ -77,35 +77,35 @@ class IcebergTable:
         self._open()
         for _ in range(ATTEMPTS):
             self._branch.refresh()
-            found = self._branch.found()
-            mine = begin(
+            found = self._branch.progress()
+            claimed = new_claim(
                 *(found, topic, topic_id, self._job, self._layout.mode),
                 deletes=self._layout.deletes,
             )
             # The claim is a commit without rows. Publishing it fences all older jobs.
-            base = self._branch.begin()
+            base = self._branch.reset_to_main()
             if base is None:
                 continue
-            self._branch.commit_nothing(mine)
+            self._branch.commit_progress(claimed)
             # A killed job's branch is removed in the commit that takes the table over.
-            if self._branch.publish(base, mine, self._branch.left()):
-                self._mine = mine
-                return mine
+            if self._branch.publish(base, claimed, self._branch.branches_of_others()):
+                self._own_progress = claimed
+                return claimed
         raise contended(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         is_written = False
         for _ in range(ATTEMPTS):
             # Each attempt starts from the current ``main``, if the job still owns the table.
-            self._check_ours()
-            base = self._branch.rebase() if is_written else self._branch.begin()
+            self._check_not_superseded()
+            base = self._branch.rebase() if is_written else self._branch.reset_to_main()
             if base is None:
                 is_written = False
                 continue
             if not is_written:
                 self._write(frame, exported)
             if self.publish(base, exported):
-                self._mine = exported
+                self._own_progress = exported
                 return self._written()
             # Appended files stay valid. An upsert's deletes refer to files that may be replaced.
             is_written = self._layout.mode is WriteMode.APPEND
@@ -115,8 +115,8 @@ class IcebergTable:
         try:
             self.write(frame, exported)
         except JAVA_ERRORS as error:
-            self._check_ours()  # a job that took over has removed the branch
-            refusal = refused(error)
+            self._check_not_superseded()  # a job that took over has removed the branch
+            refusal = keyless_record_error(error)
             if refusal is not None:
                 raise refusal from error
             raise
@@ -125,8 +125,8 @@ class IcebergTable:
         """Write the data files and commit them to the branch."""
         target = f"{self.name}.branch_{self.branch}"
         frame = bounded(frame, self._layout.kafka)
-        said = {_SUMMARY + key: value for key, value in exported.to_properties().items()}
-        with configured(frame.sparkSession, said):
+        properties = {_SUMMARY + key: value for key, value in exported.to_properties().items()}
+        with configured(frame.sparkSession, properties):
             if self._layout.mode is WriteMode.APPEND:
                 frame.writeTo(target).append()
             else:
@@ -142,13 +142,13 @@ class IcebergTable:
         return self._session.table(self.name).schema
 
     def grow(self, needed: Sequence[Change]) -> bool:
-        self._check_ours()
+        self._check_not_superseded()
         return self._branch.grow([_change_of(self._session, change) for change in needed])
 
-    def standing(self) -> Exported:
-        self._check_ours()
-        assert self._mine is not None
-        return self._mine
+    def progress(self) -> Exported:
+        self._check_not_superseded()
+        assert self._own_progress is not None
+        return self._own_progress
 
     def counts(self) -> RowCounts:
         return RowCounts(rows=self._branch.rows())
@@ -163,11 +163,11 @@ class IcebergTable:
         except JAVA_ERRORS:
             pass
 
-    def _check_ours(self) -> None:
+    def _check_not_superseded(self) -> None:
         self._branch.refresh()
-        if self._mine is None:
+        if self._own_progress is None:
             raise ExportError("claim the table first")
-        check_ours(self._mine, self._branch.found())
+        check_not_superseded(self._own_progress, self._branch.progress())
 
     def _open(self) -> None:
         # A cached table would hide the commits of other jobs.
@@ -209,8 +209,8 @@ class IcebergTable:
 def _change_of(session: Any, change: Change) -> ColumnChange:
     """Return the change with its type converted to Iceberg's Java type."""
     # Types convert only as part of a schema, so the column is wrapped in one.
-    whole = StructType([StructField("c", change.type)]).json()
-    java = session._jsparkSession.parseDataType(whole)
+    schema_json = StructType([StructField("c", change.type)]).json()
+    java = session._jsparkSession.parseDataType(schema_json)
     schema = session._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java)
     return change.path, isinstance(change, Added), schema.columns().get(0).type()
 

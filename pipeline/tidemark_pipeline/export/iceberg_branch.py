@@ -20,7 +20,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tidemark_pipeline.export.export_progress import PREFIX, Exported, ExportError
-from tidemark_pipeline.export.iceberg_lineage import Ancestor, TableProgress, standing
+from tidemark_pipeline.export.iceberg_lineage import (
+    Ancestor,
+    TableProgress,
+    progress_from_ancestors,
+)
 from tidemark_pipeline.export.last_rows import SOME, without_last_rows
 from tidemark_pipeline.export.row_shapes import prefix_of_record
 from tidemark_pipeline.export.table import ATTEMPTS, contended
@@ -58,14 +62,14 @@ class Branch:
         """Read the table's current state."""
         self._table.refresh()
 
-    def found(self) -> Exported | None:
+    def progress(self) -> Exported | None:
         """Return the progress in the newest ancestor of ``main`` that an export has committed.
 
         Raises :class:`ExportError` if the table has rows and no progress.
         """
         # Only ancestors count. The tag serves the error message alone.
         current, tagged = self._table.currentSnapshot(), self._table.snapshot(TAG)
-        found = standing(
+        found = progress_from_ancestors(
             self._name,
             None if current is None else _ancestor(current),
             self._ancestor_of_id,
@@ -95,7 +99,7 @@ class Branch:
             before = self._session.sql(older)
             # If all rows were replaced, the very last one decides; otherwise some of them.
             rows = 1 if found.is_replaced else SOME
-            gone = without_last_rows(before, now, prefix, found.exported.offsets, rows)
+            missing = without_last_rows(before, now, prefix, found.exported.offsets, rows)
         except JAVA_ERRORS as error:
             raise ExportError(
                 f"another writer has removed rows from {self._name} since the last export's "
@@ -103,21 +107,21 @@ class Branch:
                 "table"
             ) from error
         # The export's offsets would claim rows that the table lacks.
-        if gone:
+        if missing:
             in_catalog = self._name.partition(".")[2]
             raise ExportError(
                 f"another writer has overwritten {self._name}: it no longer has the last exported "
-                f"rows of {found.exported.topic}-{gone[0]}. Nothing is exported or deleted. Roll "
-                f"the table back: CALL CATALOG.system.set_current_snapshot('{in_catalog}', "
+                f"rows of {found.exported.topic}-{missing[0]}. Nothing is exported or deleted. "
+                f"Roll the table back: CALL CATALOG.system.set_current_snapshot('{in_catalog}', "
                 f"{found.snapshot_id}), or export into a new table"
             )
 
     def _ancestor_of_id(self, snapshot_id: int) -> Ancestor | None:
         """Find a snapshot in the table, or in its older metadata files if it has expired."""
         # The table itself, then what was read before, then metadata files that are not read yet.
-        there = self._table.snapshot(snapshot_id)
-        if there is not None:
-            return _ancestor(there)
+        snapshot = self._table.snapshot(snapshot_id)
+        if snapshot is not None:
+            return _ancestor(snapshot)
         if snapshot_id in self._expired:
             return self._expired[snapshot_id]
         parser = self._session._jvm.org.apache.iceberg.TableMetadataParser
@@ -143,15 +147,15 @@ class Branch:
         try:
             for _ in range(ATTEMPTS):
                 self.refresh()
-                exported = self.found()
-                base = self.begin()
+                exported = self.progress()
+                base = self.reset_to_main()
                 if exported is None or base is None:
                     continue
                 if write is not None:
                     write()
                     self.refresh()
                 # A deletion of whole files cannot have our properties: a second commit has them.
-                self.commit_nothing(exported)
+                self.commit_progress(exported)
                 commits = 1 if write is None else 2
                 if self.publish(base, exported, commits=commits) and self.is_published():
                     return
@@ -163,13 +167,15 @@ class Branch:
     def rows(self) -> int | None:
         """Return the rows of ``main``; None if its newest commit does not tell."""
         summary = self._table.currentSnapshot().summary()
-        total, gone, equal = (summary.get(f"total-{name}") for name in _TOTALS)
+        total, position_deletes, equality_deletes = (
+            summary.get(f"total-{name}") for name in _TOTALS
+        )
         # Equality deletes do not tell how many rows they remove.
-        if total is None or int(equal or 0):
+        if total is None or int(equality_deletes or 0):
             return None
-        return int(total) - int(gone or 0)
+        return int(total) - int(position_deletes or 0)
 
-    def begin(self) -> int | None:
+    def reset_to_main(self) -> int | None:
         """Set the branch to the snapshot of ``main``; return its ID.
 
         Return None if the table changed at the same time.
@@ -204,10 +210,10 @@ class Branch:
             return None
         files = head.addedDataFiles(self._table.io()).iterator()
         # One transaction: the branch never lacks the rows in the catalog.
-        together = self._table.newTransaction()
+        transaction = self._table.newTransaction()
         try:
-            together.manageSnapshots().replaceBranch(self.name, base).commit()
-            append = together.newFastAppend().toBranch(self.name)
+            transaction.manageSnapshots().replaceBranch(self.name, base).commit()
+            append = transaction.newFastAppend().toBranch(self.name)
             while files.hasNext():
                 append = append.appendFile(files.next())
             # The new commit needs the export's properties; Iceberg adds the others itself.
@@ -215,7 +221,7 @@ class Branch:
                 if key.startswith(PREFIX):
                     append = append.set(key, value)
             append.commit()
-            together.commitTransaction()
+            transaction.commitTransaction()
         except JAVA_ERRORS as error:
             # Lost a race with another commit: the caller starts over.
             if _CONFLICT not in str(error):
@@ -242,7 +248,7 @@ class Branch:
             self.refresh()
         return True
 
-    def commit_nothing(self, exported: Exported) -> None:
+    def commit_progress(self, exported: Exported) -> None:
         """Commit the progress to the branch without rows."""
         append = self._table.newFastAppend().toBranch(self.name)
         for key, value in exported.to_properties().items():
@@ -250,11 +256,12 @@ class Branch:
         append.commit()
 
     def publish(
-        self, base: int, exported: Exported, left: tuple[str, ...] = (), commits: int = 1
+        self, base: int, exported: Exported, removed: tuple[str, ...] = (), commits: int = 1
     ) -> bool:
         """Fast-forward ``main`` to the branch; return False if ``main`` has moved.
 
-        ``commits``: the most commits that the branch may have. ``left``: branches to remove.
+        ``commits``: the most commits that the branch may have. ``removed``: other branches to
+        remove in the same commit.
         """
         failed: Exception | None = None
         for _ in range(ATTEMPTS):
@@ -265,11 +272,11 @@ class Branch:
                 return False
             if self._table.currentSnapshot().snapshotId() != base:
                 # Another job moved it, or an earlier attempt of ours succeeded despite an error.
-                if self.found() != exported:
+                if self.progress() != exported:
                     return False
                 break
             try:
-                self._fast_forward(head.snapshotId(), left)
+                self._fast_forward(head.snapshotId(), removed)
             except JAVA_ERRORS as error:
                 failed = error
             else:
@@ -302,7 +309,7 @@ class Branch:
         summary: Mapping[str, str] = self._table.snapshot(self.name).summary()
         return summary
 
-    def left(self) -> tuple[str, ...]:
+    def branches_of_others(self) -> tuple[str, ...]:
         """Return the branches of other jobs."""
         names = [str(name) for name in self._table.refs()]
         return tuple(n for n in names if n.startswith(BRANCH) and n != self.name)
@@ -312,14 +319,14 @@ class Branch:
         if self._table.snapshot(self.name) is not None:
             self._table.manageSnapshots().removeBranch(self.name).commit()
 
-    def _fast_forward(self, head: int, left: tuple[str, ...]) -> None:
+    def _fast_forward(self, head: int, removed: tuple[str, ...]) -> None:
         # One commit, so that the tag never names a snapshot that was not published.
         changes = self._table.manageSnapshots().fastForwardBranch(_MAIN, self.name)
         if self._table.snapshot(TAG) is None:
             changes = changes.createTag(TAG, head)
         else:
             changes = changes.replaceTag(TAG, head)
-        for name in left:
+        for name in removed:
             changes = changes.removeBranch(name)
         changes.commit()
 

@@ -52,7 +52,7 @@ class LineageLost(ExportError):
     """Raised when an ancestor of the current snapshot has expired and is no longer known."""
 
 
-def standing(
+def progress_from_ancestors(
     name: str,
     current: Ancestor | None,
     find: Callable[[int], Ancestor | None],
@@ -70,7 +70,7 @@ def standing(
     while current is not None:
         # A picked commit repeats the properties of another snapshot, so they do not count.
         source = current.summary.get(_PICKED)
-        if source is not None and picked is None and _has_exports_rows(source, find):
+        if source is not None and picked is None and _may_have_export_rows(source, find):
             picked = current
         exported = None if source is not None else Exported.of_properties(current.summary)
         if exported is not None:
@@ -90,7 +90,7 @@ def standing(
     return None
 
 
-def _has_exports_rows(source_id: str, find: Callable[[int], Ancestor | None]) -> bool:
+def _may_have_export_rows(source_id: str, find: Callable[[int], Ancestor | None]) -> bool:
     """Return whether a picked snapshot may have rows of an export.
 
     An unknown snapshot may, and a picked one may have been picked from another. Every writer of the

@@ -38,7 +38,7 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
     if upkeep.keep is not None:
         say(f"snapshots older than {text_of(upkeep.keep)} expire")
         # The snapshot with the export's progress may be among those that expire.
-        _keep_offsets(session, name)
+        _repeat_progress(session, name)
         before = snapshots(session, name)
         done = procedures.call(
             "expire_snapshots", older_than=upkeep.keep, retain_last=upkeep.keep_last
@@ -60,7 +60,7 @@ def maintain(session: SparkSession, name: str, upkeep: TableMaintenance, say: Sa
     )
 
 
-def _keep_offsets(session: Any, name: str) -> None:
+def _repeat_progress(session: Any, name: str) -> None:
     """Commit the table's progress again, because the ancestor that has it may expire.
 
     A table that no export has written stays unchanged. If the progress is not known, the next
@@ -71,7 +71,7 @@ def _keep_offsets(session: Any, name: str) -> None:
         return
     branch = Branch(session, name, table, uuid.uuid4().hex)
     try:
-        if branch.found() is None:
+        if branch.progress() is None:
             return
     except ExportError:
         return
@@ -100,8 +100,8 @@ class Procedures:
 
     def call(self, procedure: str, **arguments: object) -> list[Row]:
         """Call a procedure; a ``timedelta`` argument becomes the time that long ago."""
-        said = [f"{name} => {_literal(value)}" for name, value in arguments.items()]
-        given = ", ".join([f"table => {quoting.literal(self._table)}", *said])
+        named = [f"{name} => {_literal(value)}" for name, value in arguments.items()]
+        given = ", ".join([f"table => {quoting.literal(self._table)}", *named])
         return self._session.sql(f"CALL {self._catalog}.system.{procedure}({given})").collect()
 
 

@@ -36,11 +36,11 @@ class IcebergPropagation:
         self._table = spark3.loadIcebergTable(java._jsparkSession, name)
         self._branch = Branch(session, name, self._table, uuid.uuid4().hex)
 
-    def found(self) -> Exported | None:
+    def progress(self) -> Exported | None:
         self._branch.refresh()
-        return None if self._table.currentSnapshot() is None else self._branch.found()
+        return None if self._table.currentSnapshot() is None else self._branch.progress()
 
-    def drop(self, where: str) -> None:
+    def delete_rows(self, where: str) -> None:
         self._branch.refresh()
         # Merge-on-read would leave the rows in the files and only mark them.
         if self._table.properties().get(_MODE) != _COPY:
@@ -51,7 +51,7 @@ class IcebergPropagation:
     def _delete(self, target: str, where: str) -> None:
         self._session.sql(f"DELETE FROM {target} WHERE {where}")
 
-    def drop_history(self, say: Say) -> Propagated:
+    def delete_history(self, say: Say) -> Propagated:
         procedures = Procedures(self._session, self._name)
         before = snapshots(self._session, self._name)
         failed = 0
@@ -70,7 +70,10 @@ class IcebergPropagation:
             # The commit of the progress added a snapshot after ``before`` was counted.
             expired=before + 1 - snapshots(self._session, self._name),
             removed=sum(count or 0 for row in expired for count in row),
-            held=(*self._others(), *((f"{failed} files that others changed",) if failed else ())),
+            retained_by=(
+                *self._others(),
+                *((f"{failed} files that others changed",) if failed else ()),
+            ),
         )
 
     def _others(self) -> list[str]:

@@ -30,31 +30,31 @@ _CORRUPT = "_corrupt"
 _WRITE = "write fields with their types, as in id BIGINT, name STRING"
 
 
-class Json:
+class JsonValues:
     """Reader of JSON values.
 
-    ``wanted``: the fields; None for those of the table. ``grows``: fields that appear later are
-    also wanted, if ``names`` allows them.
+    ``fields``: columns of the schema; None for those of the table. ``grows``: add fields that
+    appear later, if ``names`` allows them.
     """
 
     def __init__(
         self,
-        wanted: StructType | None,
+        fields: StructType | None,
         *,
         grows: bool = False,
         names: ColumnNames = ANY_FORMAT,
     ) -> None:
-        self._wanted = wanted
+        self._schema_columns = fields
         self._grows = grows
         self._names = names
         self._columns = StructType()
         #: The batch whose new fields were added.
-        self._learned: DataFrame | None = None
+        self._extended_frame: DataFrame | None = None
         self._frame: DataFrame | None = None
 
     @property
-    def wanted(self) -> StructType | None:
-        return self._wanted
+    def schema_columns(self) -> StructType | None:
+        return self._schema_columns
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
         self._columns, self._frame = columns, frame
@@ -86,19 +86,19 @@ class Json:
         return read if is_exact(columns) else read.withColumn(PARSED, tightened(parsed, columns))
 
     def learn(self, read: DataFrame) -> bool:
-        """Add new fields of a batch to the wanted ones; return whether there were any.
+        """Add new fields of a batch to the schema's columns; return whether there were any.
 
         Fields are added once for each batch. Records whose fields exceed the limit become dead
         letters.
         """
         room = min(NEW_MAX, COLUMNS_MAX - size_of(self._columns))
-        if not self._grows or room <= 0 or self._learned is self._frame:
+        if not self._grows or room <= 0 or self._extended_frame is self._frame:
             return False
         new = read.where(f.col(HAS_NEW_FIELDS))
         checking = Checking(self._columns.json(), self._names, grows=True)
         found, added = grown(self._columns, summary(new, checking), room)
         if added:
-            self._wanted, self._learned = found, self._frame
+            self._schema_columns, self._extended_frame = found, self._frame
         return added > 0
 
 

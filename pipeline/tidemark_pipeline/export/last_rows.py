@@ -40,11 +40,11 @@ def without_last_rows(
         )
         # The last rows of the last export, and those of them that the table lacks now.
         last = numbered.where(f.col("place") <= rows).select("partition", "offset")
-        gone = last.join(now.where(near).select(*place), ["partition", "offset"], "left_anti")
+        missing = last.join(now.where(near).select(*place), ["partition", "offset"], "left_anti")
         # Each last row counts once, and once more if it is missing.
         counts = (
             last.withColumn("is_gone", f.lit(0))
-            .unionByName(gone.withColumn("is_gone", f.lit(1)))
+            .unionByName(missing.withColumn("is_gone", f.lit(1)))
             .groupBy("partition")
             .agg(f.sum("is_gone").alias("gone"), f.count("*").alias("all"))
         )

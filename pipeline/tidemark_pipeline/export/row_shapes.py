@@ -60,9 +60,9 @@ def bounded(frame: DataFrame, kafka: str) -> DataFrame:
     last = last - f.expr("INTERVAL '0.000001' SECOND")
     if kafka:
         # ``withField`` replaces one field of the struct and keeps the others.
-        time = f.col(kafka)["timestamp"]
+        timestamp = f.col(kafka)["timestamp"]
         return frame.withColumn(
-            kafka, f.col(kafka).withField("timestamp", _between(time, first, last))
+            kafka, f.col(kafka).withField("timestamp", _between(timestamp, first, last))
         )
     return frame.withColumn("timestamp", _between(f.col("timestamp"), first, last))
 

@@ -19,23 +19,23 @@ from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 logger = logging.getLogger(__name__)
 
-#: Unknown IDs of one batch that are examined; see ASKED_MAX of the registry's schemas.
+#: Unknown IDs of one batch that are examined; see QUERIES_MAX of the registry's schemas.
 _IDS_MAX = 100_000
 
 
-class Given:
+class GivenSchemaValues:
     """Reader of values that all have one schema.
 
-    ``wanted``: columns of the schema; None for those of the table.
+    ``fields``: columns of the schema; None for those of the table.
     """
 
-    def __init__(self, source: SchemaSource, wanted: StructType | None) -> None:
+    def __init__(self, source: SchemaSource, fields: StructType | None) -> None:
         self._source = source
-        self._wanted = wanted
+        self._schema_columns = fields
 
     @property
-    def wanted(self) -> StructType | None:
-        return self._wanted
+    def schema_columns(self) -> StructType | None:
+        return self._schema_columns
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
         try:  # report it here instead of from a worker
@@ -50,7 +50,7 @@ class Given:
         return False
 
 
-class OfRegistry:
+class RegistryValues:
     """Reader of values that carry the ID of their schema.
 
     ``reads_latest``: the columns are those of the subject's latest schema, otherwise the table's.
@@ -80,11 +80,11 @@ class OfRegistry:
         self._reader: SchemaSource | None = None
         self._columns: StructType | None = None
         # Read the latest schema first: it decides which of the known schemas are refused.
-        self._look()
-        self._known = self._learned(())
+        self._read_latest_schema()
+        self._known = self._known_schemas(())
 
     @property
-    def wanted(self) -> StructType | None:
+    def schema_columns(self) -> StructType | None:
         return self._columns
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
@@ -109,14 +109,14 @@ class OfRegistry:
         )
         if not counts:
             # IDs that were not registered are remembered for one batch, then queried again.
-            self._known = self._learned(())
+            self._known = self._known_schemas(())
             return False
-        self._look()
-        self._known = self._learned([row[UNKNOWN] for row in counts])
+        self._read_latest_schema()
+        self._known = self._known_schemas([row[UNKNOWN] for row in counts])
         # Read again even if the registry has none of the IDs, because their reason is new.
         return True
 
-    def _learned(self, ids: Sequence[int]) -> Mapping[int, SchemaSource | str]:
+    def _known_schemas(self, ids: Sequence[int]) -> Mapping[int, SchemaSource | str]:
         """Return the known schemas with those of ``ids``; a reason replaces a refused one."""
         known = self._schemas.learn(ids)
         refused = self._refused
@@ -129,7 +129,7 @@ class OfRegistry:
             for number, source in known.items()
         }
 
-    def _look(self) -> None:
+    def _read_latest_schema(self) -> None:
         """Read the latest schema of the subject.
 
         If no table can have its columns, an existing table keeps its own, and records of that

@@ -175,7 +175,7 @@ class TargetTable(Protocol):
         Raises :class:`~tidemark_pipeline.export.export_progress.Superseded`.
         """
 
-    def standing(self) -> Exported:
+    def progress(self) -> Exported:
         """Return the table's progress, read again from the table.
 
         Raises :class:`~tidemark_pipeline.export.export_progress.Superseded`.

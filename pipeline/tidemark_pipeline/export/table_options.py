@@ -119,16 +119,16 @@ class TableOptions:
 
         home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
         missing = [p for p in packages(self.format, self.catalog) if not is_among(p, home)]
-        found = {"spark.jars": ",".join(jars)} if jars else {}
+        spark_conf = {"spark.jars": ",".join(jars)} if jars else {}
         if missing and not jars:
-            found = {"spark.jars.packages": ",".join(missing)}
+            spark_conf = {"spark.jars.packages": ",".join(missing)}
         if self.format is Format.DELTA:
-            return {**found, **DELTA_SETTINGS, **(conf or {})}
+            return {**spark_conf, **DELTA_SETTINGS, **(conf or {})}
         # The catalog's settings come last, so that ``conf`` cannot enable its cache.
-        return {**found, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
+        return {**spark_conf, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
     @property
-    def asked(self) -> SchemaOptions:
+    def schema_options(self) -> SchemaOptions:
         """Return the schema options among the fields."""
         return SchemaOptions(
             schema=self.schema,
@@ -141,7 +141,7 @@ class TableOptions:
 
     def check(self) -> None:
         """Raise :class:`ExportError` for errors that can be found before Spark starts."""
-        self.asked.check()
+        self.schema_options.check()
 
     def tables(
         self,
@@ -163,32 +163,34 @@ class TableOptions:
             column_names,
             columns_ddl,
         )
-        from tidemark_pipeline.export.schema_values import OfRegistry
-        from tidemark_pipeline.export.value_reader_selection import choose
+        from tidemark_pipeline.export.schema_values import RegistryValues
+        from tidemark_pipeline.export.value_reader_selection import choose_reader
 
         self.check()
         # Without a schema rows are the records as they are, and all of them parse.
-        if not self.asked.any:
+        if not self.schema_options.any:
             return self._open(session, self.table, self._layout(RAW_DDL))
         # An existing table's columns decide if no schema names others.
-        there = self._open(session, self.table, self._layout("")).columns()
+        table_columns = self._open(session, self.table, self._layout("")).columns()
         names = column_names(self.format)
-        reading, fields = choose(self.asked, session, source, there, say, names)
+        reader, fields = choose_reader(
+            self.schema_options, session, source, table_columns, say, names
+        )
         layout = self._layout(columns_ddl(fields), KAFKA)
         # Keys with the frame of a registry are equal whatever the ID of their schema is.
-        if isinstance(reading, OfRegistry) and self.mode is WriteMode.UPSERT:
-            layout = dataclasses.replace(layout, keys=reading.keys)
+        if isinstance(reader, RegistryValues) and self.mode is WriteMode.UPSERT:
+            layout = dataclasses.replace(layout, keys=reader.keys)
         rows = self._open(session, self.table, layout)
         # Dead letters are not upserted, so they have no key buckets.
-        by = Partitioning(self.partition)
+        period = Partitioning(self.partition)
         of_letters = TableLayout(
             columns=LETTERS_DDL,
-            partitioning=by,
+            partitioning=period,
             properties=self.properties,
             deletes=self.deletes,
         )
         return LetteredTables(
-            reading,
+            reader,
             rows,
             self._open(session, self.letters, of_letters),
             mode=self.mode,

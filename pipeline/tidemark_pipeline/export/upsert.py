@@ -51,10 +51,10 @@ def latest(frame: DataFrame, layout: TableLayout) -> DataFrame:
     return frame.drop(number)
 
 
-def refused(error: Exception) -> ExportError | None:
+def keyless_record_error(error: Exception) -> ExportError | None:
     """Return the error of :func:`latest` in an exception of Spark; None for other exceptions."""
-    said = _KEYLESS.search(str(error))
-    return ExportError(said[0]) if said else None
+    match = _KEYLESS.search(str(error))
+    return ExportError(match[0]) if match else None
 
 
 def merge(target: str, source: str, layout: TableLayout, columns: Sequence[str]) -> str:
@@ -63,12 +63,14 @@ def merge(target: str, source: str, layout: TableLayout, columns: Sequence[str])
     ``source``: view of :func:`latest` with ``columns`` and :data:`DELETED`.
     """
     newer = _newer(layout)
-    ours, theirs = (layout.same_key(f"{alias}.{layout.of_record('key')}") for alias in "ts")
+    target_key, source_key = (
+        layout.same_key(f"{alias}.{layout.of_record('key')}") for alias in "ts"
+    )
     names = [quoting.identifier(name) for name in columns]
     values = [f"s.{column}" for column in names]
     sets = (f"{name} = {value}" for name, value in zip(names, values, strict=True))
     return (
-        f"MERGE INTO {target} AS t USING {source} AS s ON {ours} = {theirs} "
+        f"MERGE INTO {target} AS t USING {source} AS s ON {target_key} = {source_key} "
         f"WHEN MATCHED AND s.{DELETED} AND {newer} THEN DELETE "
         f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(sets)} "
         f"WHEN NOT MATCHED AND NOT s.{DELETED} "

@@ -7,12 +7,12 @@ from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.export_progress import ExportError
-from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.json_values import JsonValues, fields_of
 from tidemark_pipeline.export.row_shapes import check_fields, value_fields
 from tidemark_pipeline.export.schema_files import AVRO, PROTO, check_file
 from tidemark_pipeline.export.schema_inference import inferred, sample
 from tidemark_pipeline.export.schema_options import SchemaOptions
-from tidemark_pipeline.export.schema_values import Given, OfRegistry
+from tidemark_pipeline.export.schema_values import GivenSchemaValues, RegistryValues
 from tidemark_pipeline.export.table import Evolution
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled_file
 from tidemark_pipeline.schemas.registry.client import Registry
@@ -29,68 +29,72 @@ _NEEDS_TABLE = (
 )
 
 
-def choose(
-    asked: SchemaOptions,
+def choose_reader(
+    schema_options: SchemaOptions,
     session: SparkSession,
     source: Mapping[str, str],
-    there: StructType | None,
+    table_columns: StructType | None,
     say: Callable[[str], None],
     names: ColumnNames,
 ) -> tuple[ValueReader, StructType]:
-    """Return the value reader, and the fields for a table that is not ``there``.
+    """Return the value reader, and the fields for a table that is not ``table_columns``.
 
     ``names``: names that columns of the format may have. Raises :class:`ExportError`.
     """
     if not source.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
     # Only an existing table or a written schema has columns to restrict the values to.
-    if there is None and asked.evolution is Evolution.IGNORE and not asked.schema:
+    if (
+        table_columns is None
+        and schema_options.evolution is Evolution.IGNORE
+        and not schema_options.schema
+    ):
         raise ExportError(_NEEDS_TABLE)
-    reading = _reading(asked, session, source, there, say, names)
+    reader = _open_reader(schema_options, session, source, table_columns, say, names)
     # Check the schema's names before any table is created with them.
-    fields = reading.wanted
+    fields = reader.schema_columns
     if fields is not None:
         check_fields(fields, names)
-    elif there is not None:
-        fields = value_fields(there)
+    elif table_columns is not None:
+        fields = value_fields(table_columns)
     if fields is None:
         raise ExportError(_NEEDS_TABLE)
-    return reading, fields
+    return reader, fields
 
 
-def _reading(
-    asked: SchemaOptions,
+def _open_reader(
+    schema_options: SchemaOptions,
     session: SparkSession,
     source: Mapping[str, str],
-    there: StructType | None,
+    table_columns: StructType | None,
     say: Callable[[str], None],
     names: ColumnNames,
 ) -> ValueReader:
-    access = asked.access()
-    ignores = asked.evolution is Evolution.IGNORE
+    access = schema_options.access()
+    ignores = schema_options.evolution is Evolution.IGNORE
     # Values of a registry carry the ID of their schema.
     if access is not None:
         registry = Registry(access)
-        return OfRegistry(
+        return RegistryValues(
             Schemas(registry),
             access.subject_of(source["topic"]),
             reads_latest=not ignores,
-            message=asked.message,
-            has_table=there is not None,
+            message=schema_options.message,
+            has_table=table_columns is not None,
             names=names,
             keys=RegistryKeys(registry, access.key_subject_of(source["topic"])),
         )
-    if asked.schema_file:
-        found = of_file(asked.schema_file, asked.message)
+    if schema_options.schema_file:
+        found = of_file(schema_options.schema_file, schema_options.message)
         try:
-            return Given(found, None if ignores else columns_of(found))
+            return GivenSchemaValues(found, None if ignores else columns_of(found))
         except SchemaRefused as error:
-            raise ExportError(f"{asked.schema_file}: {error}") from error
-    if not asked.infers:
-        return Json(fields_of(asked.schema, session), names=names)
-    grows = asked.evolution is Evolution.GROW
-    if there is not None:  # the fields inferred first are the table's columns
-        return Json(None, grows=grows, names=names)
+            raise ExportError(f"{schema_options.schema_file}: {error}") from error
+    if not schema_options.infers:
+        return JsonValues(fields_of(schema_options.schema, session), names=names)
+    grows = schema_options.evolution is Evolution.GROW
+    if table_columns is not None:  # the fields inferred first are the table's columns
+        return JsonValues(None, grows=grows, names=names)
     fields = inferred(sample(session, source), names)
     if not len(fields):
         raise ExportError(
@@ -98,7 +102,7 @@ def _reading(
             "column, or the topic has no records yet: give a schema, as 'id BIGINT, name STRING'"
         )
     say(f"inferred: {quoting.columns_of(fields)}")
-    return Json(fields, grows=grows, names=names)
+    return JsonValues(fields, grows=grows, names=names)
 
 
 def of_file(name: str, message: str) -> SchemaSource:

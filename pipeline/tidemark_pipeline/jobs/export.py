@@ -45,13 +45,13 @@ from tidemark_pipeline.topic_survey import Part, Survey
 logger = logging.getLogger(__name__)
 
 #: Errors of a query of the topic's end that may be absent at the next attempt.
-_PASSING = (ManifestError, StoreError, TopicNotFound, BrokersUnavailable, BrokerRefused)
+_TRANSIENT = (ManifestError, StoreError, TopicNotFound, BrokersUnavailable, BrokerRefused)
 #: Default limits of one commit. Kafka's protocol reports offsets but no sizes before the fetch, so
 #: its limit is a number of records.
-_OF_OURS = {"maxBytesPerTrigger": str(1024**3)}
-_OF_KAFKA = {"maxOffsetsPerTrigger": "1000000"}
-_LOOK_S = 1
-_ONCE_LOOK_S = 60.0
+_DEFAULT_LIMITS = {"maxBytesPerTrigger": str(1024**3)}
+_DEFAULT_KAFKA_LIMITS = {"maxOffsetsPerTrigger": "1000000"}
+_POLL_S = 1
+_LAG_INTERVAL_S = 60.0
 #: Spark's error if the process that plans a stream does not start within 10 s, which no setting
 #: changes.
 _WORKER_LATE = re.compile(r"(?:failed|waiting for the Python worker) to connect back")
@@ -119,24 +119,24 @@ def export(
             # A topic that was recreated or truncated must not extend rows of its earlier records.
             check_log_lineage(survey, parts, claimed)
             given = stream_options(options, claimed, once=every_s is None)
-            beginning = Beginning(topic_options(given, streaming=True), claimed.topic)
+            rules = StartRules(topic_options(given, streaming=True), claimed.topic)
             # For Apache Kafka the job itself detects records that expired before they were read.
             if is_kafkas(options):
-                beginning.check_kept(
+                rules.check_not_expired(
                     claimed, {part.partition: at for part, at in survey.log_starts(parts).items()}
                 )
-            batches = _Batches(table, claimed, survey, beginning, deleter, say, watch)
+            batches = _Batches(table, claimed, survey, rules, deleter, say, watch)
             # Records that an earlier run committed but did not delete are deleted before the first
             # batch.
             if deleter is not None:
-                beginning.check_deletes(claimed, [part.partition for part in parts])
+                rules.check_deletable(claimed, [part.partition for part in parts])
                 batches.delete()
             watch(batches.progress)
 
             def run() -> None:
                 # Each attempt starts at the offsets that the previous one committed.
                 reached = stream_options(options, batches.progress.exported, once=every_s is None)
-                _run(session, reached, batches, every_s, stop)
+                _run_query(session, reached, batches, every_s, stop)
 
             retry_late_workers(run)
         finally:
@@ -145,7 +145,7 @@ def export(
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class StartRules:
     """Rules for the start of partitions that the table does not contain yet."""
 
     options: Options
@@ -159,7 +159,7 @@ class Beginning:
         position = self.options.starting.of(self.topic, partition)
         return isinstance(position, Earliest) and self.options.tier != ONLY_LOCAL
 
-    def check_kept(self, claimed: Exported, log_starts: Mapping[int, int]) -> None:
+    def check_not_expired(self, claimed: Exported, log_starts: Mapping[int, int]) -> None:
         """Raise :class:`DataLoss` if the topic starts behind the table's end."""
         for partition, offset in claimed.offsets.items():
             start = log_starts.get(partition, 0)
@@ -170,7 +170,7 @@ class Beginning:
                     "new table, or set failOnDataLoss=false to skip them"
                 )
 
-    def check_deletes(self, claimed: Exported, partitions: Iterable[int]) -> None:
+    def check_deletable(self, claimed: Exported, partitions: Iterable[int]) -> None:
         """Raise :class:`ExportError` if deletion would reach records that no table has."""
         if not claimed.deletes:
             raise ExportError("the table's layout does not declare that the export deletes records")
@@ -208,19 +208,19 @@ class _Batches:
         table: TargetTable,
         claimed: Exported,
         survey: Survey,
-        beginning: Beginning,
+        rules: StartRules,
         deleter: Deleter | None,
         say: Callable[[ExportProgress], None],
         watch: Callable[[ExportProgress], None],
     ) -> None:
         self._table, self._survey, self._say, self._watch = table, survey, say, watch
-        self._beginning, self._deleter, self._deleted = beginning, deleter, 0
+        self._rules, self._deleter, self._deleted = rules, deleter, 0
         self.checkpoint = Path()
         self.failure: BaseException | None = None
         self._freshness = Freshness()
         #: Batches run in a thread of Spark, queries of the topic's end in the job's own.
         self._lock = threading.Lock()
-        self.progress = self._told(0, Written(), claimed)
+        self.progress = self._progress_after(0, Written(), claimed)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         try:
@@ -232,7 +232,7 @@ class _Batches:
             # Check that the topic is still the one that was exported, and read the leader epochs of
             # the ends.
             with self._lock:
-                parts = self._parts(before.exported)
+                parts = self._current_parts(before.exported)
                 read = {part: ends[part.partition] for part in parts if part.partition in ends}
                 positions = self._survey.positions(read)
                 check_log_lineage(self._survey, parts, before.exported)
@@ -242,7 +242,7 @@ class _Batches:
                 if at.leader_epoch is not None
             }
             # Combine them into the position that the table records with this commit.
-            reached = self._beginning.reached(
+            reached = self._rules.reached(
                 before.exported, ends, self._log_starts(before, ends), epochs
             )
             # An empty batch, such as the first one of a query, needs no commit.
@@ -252,7 +252,9 @@ class _Batches:
             # Deletion follows the commit, so that a crash between them loses no record.
             self.delete()
             with self._lock:
-                self.progress = self._told(before.commits + 1, before.written + written, reached)
+                self.progress = self._progress_after(
+                    before.commits + 1, before.written + written, reached
+                )
             self._say(self.progress)
             self._watch(self.progress)
         except BaseException as error:
@@ -263,16 +265,16 @@ class _Batches:
         """Delete the records from the topic that the table's newest commit contains."""
         if self._deleter is None:
             return
-        standing = self._table.standing()
+        committed = self._table.progress()
         with self._lock:
             # Offsets of a recreated or truncated topic may belong to records that the table does
             # not have.
-            parts = self._parts(standing)
-            check_log_lineage(self._survey, parts, standing)
+            parts = self._current_parts(committed)
+            check_log_lineage(self._survey, parts, committed)
             starts = {part.partition: at for part, at in self._survey.log_starts(parts).items()}
-        below = points(standing, starts)
+        below = points(committed, starts)
         if below:
-            self._deleter.delete(standing.topic, standing.topic_id, below)
+            self._deleter.delete(committed.topic, committed.topic_id, below)
             self._deleted += sum(at.offset - starts[partition] for partition, at in below.items())
             with self._lock:
                 self.progress = replace(self.progress, deleted=self._deleted)
@@ -287,10 +289,12 @@ class _Batches:
         if not numbers:
             return {}
         with self._lock:
-            new = [part for part in self._parts(before.exported) if part.partition in numbers]
+            new = [
+                part for part in self._current_parts(before.exported) if part.partition in numbers
+            ]
             return {part.partition: e.log_start for part, e in self._survey.extents(new).items()}
 
-    def _parts(self, exported: Exported) -> list[Part]:
+    def _current_parts(self, exported: Exported) -> list[Part]:
         """Query the partitions again and check the topic's id. Raises :class:`ExportError`.
 
         Spark's own Kafka source knows only offsets, so it would continue with another topic of the
@@ -302,7 +306,7 @@ class _Batches:
             check_topic(exported, str(part.topic_id or ""))
         return parts
 
-    def look(self) -> None:
+    def report_lag(self) -> None:
         """Query the topic's end and report the lag.
 
         A failed query is repeated at the next call. Only a batch that cannot be planned ends the
@@ -311,24 +315,24 @@ class _Batches:
         try:
             with self._lock:
                 now = self.progress
-                self.progress = self._told(now.commits, now.written, now.exported)
-        except _PASSING as error:
+                self.progress = self._progress_after(now.commits, now.written, now.exported)
+        except _TRANSIENT as error:
             logger.warning("the topic's end is not known: %s", error)
         self._watch(self.progress)
 
-    def _told(self, commits: int, written: Written, exported: Exported) -> ExportProgress:
-        parts = self._parts(exported)
+    def _progress_after(self, commits: int, written: Written, exported: Exported) -> ExportProgress:
+        parts = self._current_parts(exported)
         ends = {part.partition: end for part, end in self._survey.ends_of(parts).items()}
         # For a new partition the lag is counted from its log start.
         new = [part for part in parts if part.partition not in exported.offsets]
         starts = {part.partition: e.log_start for part, e in self._survey.extents(new).items()}
-        from_there = replace(exported, offsets={**starts, **exported.offsets})
-        self._freshness.look(time.time_ns() // 1_000_000, ends, from_there.offsets)
+        from_log_start = replace(exported, offsets={**starts, **exported.offsets})
+        self._freshness.observe(time.time_ns() // 1_000_000, ends, from_log_start.offsets)
         return ExportProgress(
             commits=commits,
             written=written,
             exported=exported,
-            lag=from_there.lag(ends),
+            lag=from_log_start.lag(ends),
             counts=self._table.counts(),
             current_ms=self._freshness.current_ms,
             deleted=self._deleted,
@@ -386,7 +390,7 @@ def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool)
     limits = {"maxoffsetspertrigger", "maxbytespertrigger"}
     # Without a limit the first batch would contain the whole topic in one commit.
     if not limits & {name.lower() for name in given}:
-        given |= _OF_KAFKA if is_kafkas(options) else _OF_OURS
+        given |= _DEFAULT_KAFKA_LIMITS if is_kafkas(options) else _DEFAULT_LIMITS
     if claimed.offsets:
         # The table's offsets take precedence over all starting options.
         given = {n: v for n, v in given.items() if not n.lower().startswith("starting")}
@@ -402,7 +406,7 @@ def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool)
     return {**given, "columns": ",".join(RAW)}
 
 
-def _run(
+def _run_query(
     session: SparkSession,
     options: Mapping[str, str],
     batches: _Batches,
@@ -416,10 +420,10 @@ def _run(
         try:
             if every_s is not None:
                 query = writer.trigger(processingTime=f"{every_s} seconds").start()
-                _until(query, stop, batches.look, every_s)
+                _await_query(query, stop, batches.report_lag, every_s)
             elif is_kafkas(options):  # Spark's own source supports a query up to the current end.
                 query = writer.trigger(availableNow=True).start()
-                _until(query, stop, batches.look, _ONCE_LOOK_S)
+                _await_query(query, stop, batches.report_lag, _LAG_INTERVAL_S)
             else:
                 run_available(writer, stop)
         except PySparkException as error:
@@ -429,7 +433,7 @@ def _run(
             raise
 
 
-def _until(
+def _await_query(
     query: StreamingQuery, stop: threading.Event | None, look: Callable[[], None], every_s: float
 ) -> None:
     """Wait for the query's end and call ``look`` every ``every_s`` seconds.
@@ -439,7 +443,7 @@ def _until(
     looked_s = time.monotonic()
     try:
         while not (stop is not None and stop.is_set()):
-            if query.awaitTermination(_LOOK_S):
+            if query.awaitTermination(_POLL_S):
                 return
             if time.monotonic() - looked_s >= every_s:
                 look()

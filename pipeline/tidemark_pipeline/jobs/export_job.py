@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 
 from tidemark.export_job import ORDER_VARIABLE, ExportJobPhase, OptionPlace, Order, OrderError
 from tidemark_pipeline.broker_deletions import BrokerDeletions
-from tidemark_pipeline.errors import DataLoss, DependencyUnavailable, ExportError, own_words
+from tidemark_pipeline.errors import DataLoss, DependencyUnavailable, ExportError, project_error
 from tidemark_pipeline.export.export_progress import Superseded
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.java import JavaMissing, find_java
-from tidemark_pipeline.jobs.job_page import Told
+from tidemark_pipeline.jobs.job_page import JobStatus
 from tidemark_pipeline.options import OptionError, parse
 
 if TYPE_CHECKING:
@@ -52,27 +52,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each batch and each end
     stop = _stop_on_signals()
     # The page starts before Spark, so that the operator can read the report while Spark starts.
-    told = Told()
-    page = told.page()
+    status = JobStatus()
+    page = status.page()
     host, _, port = given.listen.rpartition(":")
     bound = page.start(host.strip("[]"), int(port))
     # A local operator reads this line to find the port that was chosen.
     sys.stdout.write(json.dumps({"ready": True, "page": f"{host}:{bound}"}) + "\n")
     sys.stdout.flush()
     if given.until_stdin_ends:
-        threading.Thread(target=_end_with, args=(stop,), name="stdin", daemon=True).start()
-    phase, message = run(os.environ, told, stop)
-    told.end(phase, message)
+        threading.Thread(target=_stop_after_stdin, args=(stop,), name="stdin", daemon=True).start()
+    phase, message = run(os.environ, status, stop)
+    status.end(phase, message)
     # The page stops with the process, so the operator reads the final state from this file.
     if given.report is not None:
-        told.leave(given.report)
+        status.write_report(given.report)
     page.stop()
     logger.info("%s%s", phase, f": {message}" if message else "")
     return 0 if phase in (ExportJobPhase.DONE, ExportJobPhase.STOPPED) else 1
 
 
 def run(
-    environment: Mapping[str, str], told: Told, stop: threading.Event
+    environment: Mapping[str, str], status: JobStatus, stop: threading.Event
 ) -> tuple[ExportJobPhase, str]:
     """Export, and return the final phase and what to do if it failed."""
     secrets: list[str] = []
@@ -82,7 +82,7 @@ def run(
         order = Order.of_json(environment.get(ORDER_VARIABLE, ""))
         secrets += [environment.get(secret.variable, "") for secret in order.hidden]
         order = order.revealed(environment)
-        _export(order, told, stop)
+        _export(order, status, stop)
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "py4j", "pyarrow"):
             raise
@@ -92,12 +92,12 @@ def run(
             logger.info("given up: %s", error)
             return ExportJobPhase.STOPPED, ""
         logger.exception("the export failed")
-        phase, message = judged(error)
-        return phase, _without(secrets, message)
+        phase, message = phase_of(error)
+        return phase, _without_secrets(secrets, message)
     return (ExportJobPhase.STOPPED if stop.is_set() else ExportJobPhase.DONE), ""
 
 
-def judged(error: Exception) -> tuple[ExportJobPhase, str]:
+def phase_of(error: Exception) -> tuple[ExportJobPhase, str]:
     """Return the phase, which says whether a retry helps, and the message for the user."""
     if isinstance(error, Superseded):
         return ExportJobPhase.SUPERSEDED, str(error)
@@ -106,41 +106,41 @@ def judged(error: Exception) -> tuple[ExportJobPhase, str]:
     if isinstance(error, (*_REFUSED, DataLoss)):
         return ExportJobPhase.REFUSED, str(error)
     # An error of a Python worker reaches the driver as text, which starts with its class name.
-    name, message = own_words(str(error))
+    name, message = project_error(str(error))
     if name == DataLoss.__name__:
         return ExportJobPhase.REFUSED, message
     return ExportJobPhase.FAILED, message or type(error).__name__
 
 
-def _export(order: Order, told: Told, stop: threading.Event) -> None:
+def _export(order: Order, status: JobStatus, stop: threading.Event) -> None:
     with tempfile.TemporaryDirectory(prefix="tidemark-schema-") as folder:
         # Spark reads the definition from a path, so its text is written to a file.
         if order.definition:
             path = Path(folder) / Path(order.definition_name).name
             path.write_text(order.definition, encoding="utf-8")
             order = order.put({(OptionPlace.TABLE, "schema_file"): str(path)})
-        _run(order, told, stop)
+        _run(order, status, stop)
 
 
-def _run(order: Order, told: Told, stop: threading.Event) -> None:
-    wanted = TableOptions.of(order.table)
+def _run(order: Order, status: JobStatus, stop: threading.Event) -> None:
+    table_options = TableOptions.of(order.table)
     # Options and Java are checked before the import of Spark, which takes seconds.
-    wanted.check()
+    table_options.check()
     find_java()
     from tidemark_pipeline.jobs.export import export
     from tidemark_pipeline.session import local_session
 
-    settings = wanted.settings(order.jars, order.conf)
+    settings = table_options.settings(order.jars, order.conf)
     with local_session("tidemark export", cores=order.cores, settings=settings) as session:
         export(
             session,
             order.source,
-            wanted.tables(session, order.source, logger.info),
+            table_options.tables(session, order.source, logger.info),
             every_s=order.every_s,
             stop=stop,
-            deleter=_deleter(order.source) if wanted.deletes else None,
+            deleter=_deleter(order.source) if table_options.deletes else None,
             say=_say,
-            watch=told.take,
+            watch=status.update,
         )
 
 
@@ -164,7 +164,7 @@ def _say(progress: "ExportProgress") -> None:
     )
 
 
-def _without(secrets: Iterable[str], text: str) -> str:
+def _without_secrets(secrets: Iterable[str], text: str) -> str:
     """Replace secrets in a text.
 
     Messages of catalogs and drivers may contain their address with its password. Some change the
@@ -183,7 +183,7 @@ def _stop_on_signals() -> threading.Event:
     return stop
 
 
-def _end_with(stop: threading.Event) -> None:
+def _stop_after_stdin(stop: threading.Event) -> None:
     # Reading to the end detects the parent's exit, whatever ended it.
     while os.read(sys.stdin.fileno(), 4096):
         pass

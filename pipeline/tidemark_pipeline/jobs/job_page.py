@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidemark_pipeline.jobs.export import ExportProgress
 
 
-class Told(Collector):
+class JobStatus(Collector):
     """Newest report and progress of the job, and a collector of its metrics."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Told(Collector):
         with self._lock:
             return self._report
 
-    def take(self, progress: "ExportProgress") -> None:
+    def update(self, progress: "ExportProgress") -> None:
         """Take progress after the claim, a commit, or a query of the topic's end."""
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
@@ -70,13 +70,13 @@ class Told(Collector):
         return HttpPage(
             metrics=lambda: bytes(generate_latest(self._registry)),
             health=lambda: (True, str(self.report.phase)),
-            more={REPORT_PATH: self._newest},
+            more={REPORT_PATH: self._report_json},
         )
 
-    def _newest(self) -> bytes:
+    def _report_json(self) -> bytes:
         return self.report.to_json()
 
-    def leave(self, path: Path) -> None:
+    def write_report(self, path: Path) -> None:
         """Write the report to a file, which is readable after the page has stopped."""
         path.write_bytes(self.report.to_json())
 

@@ -14,7 +14,7 @@ EVERY_S = 5.0
 
 
 @contextlib.contextmanager
-def told(
+def reporting_stages(
     context: SparkContext, say: Callable[[int, int], None], every_s: float = EVERY_S
 ) -> Iterator[None]:
     """Call ``say(done, all)`` with the tasks of the stages that run, every ``every_s`` seconds."""

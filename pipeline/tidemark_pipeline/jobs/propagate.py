@@ -9,7 +9,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.deletion_propagation import (
-    DroppedFrom,
+    DeletionTarget,
     Propagated,
     behind,
     below,
@@ -26,7 +26,7 @@ from tidemark_pipeline.jobs.maintain import few_listing_tasks
 from tidemark_pipeline.topic_source import topic_options
 from tidemark_pipeline.topic_survey import Survey
 
-_BY_FORMAT: Mapping[Format, Callable[[SparkSession, str], DroppedFrom]] = {
+_BY_FORMAT: Mapping[Format, Callable[[SparkSession, str], DeletionTarget]] = {
     Format.ICEBERG: IcebergPropagation,
     Format.DELTA: DeltaPropagation,
 }
@@ -52,7 +52,7 @@ def propagate(
     # Find the exported position, which also names the topic and its id.
     prefix = prefix_of_record(name, session.table(name).schema)
     table = _BY_FORMAT[kind](session, name)
-    exported = table.found()
+    exported = table.progress()
     if exported is None:
         raise ExportError(f"no export has written {name}: nothing says which records its rows are")
     with Survey(topic_options({**source, "topic": exported.topic})) as survey:
@@ -61,18 +61,18 @@ def propagate(
         check_log_lineage(survey, parts, exported)
         starts = {part.partition: at for part, at in survey.log_starts(parts).items()}
     # Select the partitions of which the table has rows below the log start.
-    gone = below(exported, {str(part.topic_id or "") for part in parts}, starts)
-    if not gone:
+    log_starts = below(exported, {str(part.topic_id or "") for part in parts}, starts)
+    if not log_starts:
         return Propagated()
-    where = condition(prefix, gone)
+    where = condition(prefix, log_starts)
     # A delete without matching rows would still commit a new version of the table.
     rows = session.table(name).where(where).count()
     if rows:
         say(f"{rows} rows of records that {exported.topic} has no more are dropped")
-        table.drop(where)
+        table.delete_rows(where)
     done = Propagated()
     # Older versions contain the rows until they are removed.
     if history:
         with few_listing_tasks(session):
-            done = table.drop_history(say)
-    return replace(done, rows=rows, behind=behind(table.found() or exported, gone))
+            done = table.delete_history(say)
+    return replace(done, rows=rows, behind=behind(table.progress() or exported, log_starts))

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from tidemark_pipeline.engines import KAFKA, is_kafkas
-from tidemark_pipeline.report import Held, ReportFigures, ReportPeriod, width_of
+from tidemark_pipeline.report import ReportFigures, ReportPeriod, TierShare, width_of
 from tidemark_pipeline.topic_source import read_topic
 
 KEYS_NAMED = 10
@@ -23,16 +23,16 @@ def figures(session: SparkSession, options: Mapping[str, str]) -> ReportFigures:
     """Return the statistics of the topic in ``options``. Raises the errors of reading it."""
     topic = options["topic"]
     # The first read finds the share of each partition and tier, and the time range.
-    held = _held(_with_tier(session, options))
-    times = [(share.first_ms, share.last_ms) for share in held]
+    shares = _tier_shares(_with_tier(session, options))
+    times = [(share.first_ms, share.last_ms) for share in shares]
     first_ms = min((first for first, _ in times if first is not None), default=0)
     last_ms = max((last for _, last in times if last is not None), default=0)
     width_ms = width_of(last_ms - first_ms)
-    if not held:
+    if not shares:
         return ReportFigures(topic, (), width_ms, (), (), (), 0)
     # The further reads end where the first one did.
     ends: dict[str, int] = {}
-    for share in held:
+    for share in shares:
         ends[str(share.partition)] = max(ends.get(str(share.partition), 0), share.last_offset + 1)
     # Records that expire meanwhile are left out, and new records are not counted.
     pinned = {**options, "endingOffsets": json.dumps({topic: ends}), "failOnDataLoss": "false"}
@@ -44,7 +44,7 @@ def figures(session: SparkSession, options: Mapping[str, str]) -> ReportFigures:
         sizes[row.size] = sizes.get(row.size, 0) + row.rows
     return ReportFigures(
         topic,
-        held,
+        shares,
         width_ms,
         _periods(rows, width_ms),
         tuple(sorted(sizes.items())),
@@ -71,7 +71,7 @@ def _with_tier(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
 _SIZE = "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0)"
 
 
-def _held(table: DataFrame) -> tuple[Held, ...]:
+def _tier_shares(table: DataFrame) -> tuple[TierShare, ...]:
     rows = (
         table.groupBy("partition", "tier")
         .agg(
@@ -87,7 +87,7 @@ def _held(table: DataFrame) -> tuple[Held, ...]:
         .orderBy("partition", "first_offset")
         .collect()
     )
-    return tuple(Held(**row.asDict()) for row in rows)
+    return tuple(TierShare(**row.asDict()) for row in rows)
 
 
 def _by_time_and_size(table: DataFrame, width_ms: int) -> list[Row]:

@@ -49,7 +49,7 @@ def make_view(session: SparkSession, topic: str, options: Mapping[str, str]) -> 
     read_topic(session, {**options, "topic": topic}).createOrReplaceTempView(name)
 
 
-def ask(session: SparkSession, statement: str, limit: int) -> StatementResult:
+def run_statement(session: SparkSession, statement: str, limit: int) -> StatementResult:
     """Return the first ``limit`` rows of a statement. Raises PySparkException."""
     table = session.sql(statement)
     names = tuple(table.columns)

@@ -72,17 +72,17 @@ class _DecodedBatch:
         data, starts, ends = _places(values)
         if absent.any():
             yield from self._failed(np.flatnonzero(absent), NO_VALUE)
-        there = np.flatnonzero(~absent)
+        present = np.flatnonzero(~absent)
         # One schema for all records: no ids to read.
         source = self.decoding.source
         if source is not None:
             decoder = decoder_of(source, self.decoding.columns, self.decoding.reader)
-            yield from self._decoded(there, decoder, data, starts, ends)
+            yield from self._decoded(present, decoder, data, starts, ends)
             return
         # Records are grouped by schema, as a decoder reads many records of one schema at a time.
         ids = wire.ids_of(data, starts, ends)
-        for number in np.unique(ids[there]).tolist():
-            rows = there[ids[there] == number]
+        for number in np.unique(ids[present]).tolist():
+            rows = present[ids[present] == number]
             if number == wire.UNFRAMED:
                 yield from self._failed(rows, _NO_FRAME)
             else:
@@ -142,8 +142,8 @@ class _DecodedBatch:
     def _with(
         self, rows: Longs, parsed: pa.Array, errors: pa.Array, unknown: pa.Array
     ) -> pa.RecordBatch:
-        whole = len(rows) == self.batch.num_rows
-        given = self.batch if whole else self.batch.take(pa.array(rows))
+        is_complete = len(rows) == self.batch.num_rows
+        given = self.batch if is_complete else self.batch.take(pa.array(rows))
         arrays = [*given.columns, parsed, errors, unknown]
         return pa.RecordBatch.from_arrays(
             arrays, names=[*self.batch.schema.names, PARSED, ERROR, UNKNOWN]

@@ -21,9 +21,9 @@ from tidemark_pipeline.schemas.sources import SchemaSource, SchemaType
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 #: Ids that one batch may query. The less frequent ids behind them count as unknown.
-ASKED_MAX = 1_000
-KEPT_MAX = 1_000
-KEPT_BYTES_MAX = 32 * 1024 * 1024
+QUERIES_MAX = 1_000
+CACHED_MAX = 1_000
+CACHED_BYTES_MAX = 32 * 1024 * 1024
 #: Other schemas that one refers to, directly or not.
 REFERENCES_MAX = 200
 
@@ -47,22 +47,22 @@ class Schemas:
         """
         found: dict[int, SchemaSource | str] = {}
         missing: dict[int, SchemaSource | str] = {}
-        for number in ids[:ASKED_MAX]:
+        for number in ids[:QUERIES_MAX]:
             try:
-                found[number] = self._asked(number)
+                found[number] = self._fetch(number)
             except NotThere as error:  # Not cached, as the schema may be registered later.
                 missing[number] = self._unknown(number, error)
-        for number in ids[ASKED_MAX:]:
+        for number in ids[QUERIES_MAX:]:
             missing[number] = (
                 f"it was not queried: the batch has {len(ids)} unknown ids, and at most "
-                f"{ASKED_MAX} are queried for one batch"
+                f"{QUERIES_MAX} are queried for one batch"
             )
         # The limit is checked before the cache takes the schemas, as they are all sent with one
         # batch.
         self._check_size(found.values())
         self.known.update(found)
         # The oldest entries are removed first. They are queried again when a record needs them.
-        while len(self.known) > KEPT_MAX or self._size() > KEPT_BYTES_MAX:
+        while len(self.known) > CACHED_MAX or self._size() > CACHED_BYTES_MAX:
             self.known.popitem(last=False)
         return {**self.known, **found, **missing}
 
@@ -78,7 +78,7 @@ class Schemas:
         except SchemaRefused as error:
             raise ExportError(f"the latest schema of {subject}: {error}") from error
 
-    def _asked(self, number: int) -> SchemaSource | str:
+    def _fetch(self, number: int) -> SchemaSource | str:
         try:
             return self._source(self.registry.schema(number))
         except SchemaRefused as error:
@@ -95,7 +95,7 @@ class Schemas:
     def _source(self, found: Registered, message: str = "") -> SchemaSource:
         if found.kind not in set(SchemaType):
             raise SchemaRefused(f"schemas of type {found.kind} are not supported")
-        used = self._referred(found.references)
+        used = self._referenced(found.references)
         if found.kind == SchemaType.AVRO:
             return SchemaSource(
                 SchemaType.AVRO, found.text, tuple(reference.text for reference in used.values())
@@ -107,7 +107,7 @@ class Schemas:
             message=message,
         )
 
-    def _referred(self, references: tuple[Reference, ...]) -> dict[str, Registered]:
+    def _referenced(self, references: tuple[Reference, ...]) -> dict[str, Registered]:
         """Return the referenced schemas by name, each after those that it references itself."""
         found: dict[str, Registered] = {}
         begun: set[tuple[str, int]] = set()
@@ -132,10 +132,10 @@ class Schemas:
 
     def _check_size(self, found: Iterable[SchemaSource | str]) -> None:
         size = sum(source.size_bytes for source in found if isinstance(source, SchemaSource))
-        if size > KEPT_BYTES_MAX:
+        if size > CACHED_BYTES_MAX:
             raise ExportError(
                 f"the schemas of one batch have {size:,} bytes, and the limit is "
-                f"{KEPT_BYTES_MAX:,}. Lower maxOffsetsPerTrigger"
+                f"{CACHED_BYTES_MAX:,}. Lower maxOffsetsPerTrigger"
             )
 
     def _size(self) -> int:

@@ -15,7 +15,7 @@ from tidemark_pipeline.schemas.avro.schema import Schema, names_of, parse_schema
 from tidemark_pipeline.schemas.values.decoder_results import Decoder
 from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
-_KEPT = 256
+_CACHED_MAX = 256
 
 
 class SchemaType(StrEnum):
@@ -62,7 +62,7 @@ def columns_of(source: SchemaSource) -> StructType:
     return protobuf_types.columns_of(by_name(Messages(source.descriptors), source.message))
 
 
-@functools.lru_cache(_KEPT)
+@functools.lru_cache(_CACHED_MAX)
 def decoder_of(
     source: SchemaSource,
     columns: str,
@@ -74,30 +74,32 @@ def decoder_of(
     ``reader``: the schema whose aliases and defaults apply, or whose message the records must have.
     ``indexes``: path of the message in a Protobuf file. Raises :class:`SchemaRefused`.
     """
-    wanted = StructType.fromJson(json.loads(columns))
+    table_columns = StructType.fromJson(json.loads(columns))
     if source.kind is SchemaType.AVRO:
         from tidemark_pipeline.schemas.avro.decode import AvroDecoder as OfAvro
 
-        read_by = None
+        reader_schema = None
         # Aliases and defaults exist in Avro only.
         if reader is not None and reader.kind is SchemaType.AVRO:
-            read_by = _schema(reader)
-        return OfAvro(_schema(source), wanted, read_by)
+            reader_schema = _schema(reader)
+        return OfAvro(_schema(source), table_columns, reader_schema)
     from tidemark_pipeline.schemas.protobuf.decode import ProtobufDecoder as OfProtobuf
     from tidemark_pipeline.schemas.protobuf.descriptors import Messages, by_indexes, by_name
 
     messages = Messages(source.descriptors)
     if not indexes:
-        return OfProtobuf(by_name(messages, source.message), wanted)
+        return OfProtobuf(by_name(messages, source.message), table_columns)
     found = by_indexes(messages, indexes)
     # The table has the columns of one message. Records of another one would fill wrong columns.
-    meant = reader.message if reader is not None else ""
-    if meant and found.full_name != meant:
-        raise SchemaRefused(f"it is a message {found.full_name}, and the table is of {meant}")
-    return OfProtobuf(found, wanted)
+    table_message = reader.message if reader is not None else ""
+    if table_message and found.full_name != table_message:
+        raise SchemaRefused(
+            f"it is a message {found.full_name}, and the table is of {table_message}"
+        )
+    return OfProtobuf(found, table_columns)
 
 
-@functools.lru_cache(_KEPT)
+@functools.lru_cache(_CACHED_MAX)
 def _schema(source: SchemaSource) -> Schema:
     named: dict[str, Schema] = {}
     # A later schema may reference the names of earlier ones.

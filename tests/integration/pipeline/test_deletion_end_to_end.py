@@ -130,7 +130,7 @@ def test_what_a_record_deletion_takes_is_nowhere(
         rows = session.table(lake.name)
         assert rows.count() == RECORDS
         done = propagate(session, lake.kind, lake.name, source, history=True)
-        assert (done.rows, done.held, done.behind) == (sum(points.values()), (), ())
+        assert (done.rows, done.retained_by, done.behind) == (sum(points.values()), (), ())
         assert files(lake, tmp_path / lake.kind.value) == points
         # A job continues, too.
         assert export(session, source, lake.table()).commits == 0

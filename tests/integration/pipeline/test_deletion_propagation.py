@@ -14,7 +14,7 @@ from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.export_progress import Exported, ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.json_values import JsonValues, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import TableLayout
 from tidemark_pipeline.jobs.propagate import propagate
@@ -89,7 +89,7 @@ def test_records_that_went_are_in_no_version_of_the_table(
     assert offsets(lake) == list(range(27, 40))
     assert kept(tmp_path / "lake") == set(range(40))
     done = dropped(lake, topic, history=True)
-    assert (done.rows, done.held, done.behind) == (0, (), ())
+    assert (done.rows, done.retained_by, done.behind) == (0, (), ())
     assert done.removed > 0
     assert kept(tmp_path / "lake") == set(range(27, 40))
     more(topic, 5)
@@ -107,7 +107,7 @@ def test_rows_that_an_upsert_had_replaced_go_from_the_files(
     assert offsets(lake) == [39]
     topic.expire_to(30)
     done = dropped(lake, topic, history=True)
-    assert (done.rows, done.held) == (0, ())
+    assert (done.rows, done.retained_by) == (0, ())
     assert kept(tmp_path / "lake") == {39}
     more(topic, 5)
     lake.run(lake.table(layout=layout))
@@ -124,7 +124,7 @@ def test_rows_of_values_and_dead_letters(
     def tables() -> LetteredTables:
         rows = TableLayout(columns=columns_ddl(fields), kafka=KAFKA)
         letters = lake.table(layout=TableLayout(columns=LETTERS_DDL), name="letters")
-        return LetteredTables(Json(fields), lake.table(layout=rows), letters)
+        return LetteredTables(JsonValues(fields), lake.table(layout=rows), letters)
 
     lake.run(tables())
     topic.expire_to(13)

@@ -15,7 +15,7 @@ from tests.integration.pipeline.rows import records
 from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded, WriteMode
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.json_values import JsonValues, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Partitioning, PartitionPeriod, TableLayout
 
@@ -50,7 +50,7 @@ def test_a_job_that_was_taken_over_from_commits_nothing_more(
         pause.meanwhile(lambda: taken.append(second.claim("t", ""))),
     ):
         first.commit(pause.of(of_offsets(lake, 0, 1)), at.reaching({0: 2}))
-    first._check_ours = lambda: None
+    first._check_not_superseded = lambda: None
     with pytest.raises(Superseded, match="has taken over the table"):
         first.commit(of_offsets(lake, 0, 1), at.reaching({0: 2}))
     (at,) = taken
@@ -114,7 +114,7 @@ def test_json_and_dead_letters_by_day_and_hour(lake: Lake) -> None:
     of_rows = TableLayout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=hour)
     of_letters = TableLayout(columns=LETTERS_DDL, partitioning=day)
     rows = lake.table(layout=of_rows)
-    tables = LetteredTables(Json(fields), rows, lake.table(layout=of_letters, name="dlq"))
+    tables = LetteredTables(JsonValues(fields), rows, lake.table(layout=of_letters, name="dlq"))
     at = tables.claim("t", str(uuid.UUID(int=1)))
     late = 90_000_000 - 1  # of the second day, in its first hour
     lake.session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")

@@ -17,7 +17,7 @@ from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.iceberg_branch import TAG
-from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.json_values import JsonValues, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Partitioning, PartitionPeriod, TableLayout
 from tidemark_pipeline.schemas.values.value_format import ERROR, PARSED
@@ -155,7 +155,7 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
         of_rows = TableLayout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=by_day)
         of_letters = TableLayout(columns=LETTERS_DDL, partitioning=by_hour)
         rows, letters = lake.table(doomed, of_rows), lake.table(object, of_letters, "dlq")
-        return LetteredTables(Json(fields), rows, letters)
+        return LetteredTables(JsonValues(fields), rows, letters)
 
     with pytest.raises(Killed):
         lake.run(tables(KilledAfterWriting, SCHEMA))
@@ -237,7 +237,7 @@ def test_json_that_spark_would_read_as_something_else(session: SparkSession) -> 
         ('{"S": "a"}', "'S': the column s differs from it by case only"),
     ]
     frame = records(session, *((b"k", 0, n, 0, value) for n, (value, _) in enumerate(given)))
-    read = Json(fields).read(frame, fields).orderBy("offset")
+    read = JsonValues(fields).read(frame, fields).orderBy("offset")
     rows = read.select(ERROR, f.to_json(PARSED).alias("parsed")).collect()
     for row, (value, cause) in zip(rows, given, strict=True):
         assert (row[ERROR] or "").startswith(cause or ""), value

@@ -155,7 +155,7 @@ def test_wrong_option_takes_the_table_from_no_job(lake: Lake, topic: Written) ->
     lake.source = {**lake.source, "endingOffsets": '{"0": 5}'}
     with pytest.raises(OptionError, match="leave the ending option out"):
         lake.run(lake.table())
-    assert mine.standing() == claimed
+    assert mine.progress() == claimed
 
 
 def test_records_without_a_time_are_not_left_out(lake: Lake, topic: Written) -> None:

@@ -112,7 +112,7 @@ def test_a_job_that_could_leave_records_out_is_refused_before_it_takes_the_table
     deleter = OfTier(topic)
     with pytest.raises(ExportError, match="leave that option out"):
         lake.run(lake.table(layout=DELETING), deleter=deleter)
-    running.standing()  # raises if another job has it
+    running.progress()  # raises if another job has it
     assert deleter.asked == []
 
 

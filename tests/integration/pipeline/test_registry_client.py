@@ -24,7 +24,7 @@ from tidemark_pipeline.schemas.registry.client import (
     RegistryDown,
     RegistryRefused,
 )
-from tidemark_pipeline.schemas.schema_cache import ASKED_MAX, Schemas
+from tidemark_pipeline.schemas.schema_cache import QUERIES_MAX, Schemas
 from tidemark_pipeline.schemas.sources import SchemaSource
 
 AVRO = '{"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}'
@@ -224,7 +224,7 @@ def test_thousands_of_ids_are_not_all_requested(
     known = Schemas(registry(fake.url)).learn(range(100))
     assert len(fake.asked) == 5
     assert len(known) == 100
-    assert ASKED_MAX == 1_000
+    assert QUERIES_MAX == 1_000
     assert "the batch has 100 unknown ids" in str(known[99])
 
 

@@ -189,7 +189,7 @@ def test_an_older_version_that_was_written_over_the_table_is_refused(
     assert offsets(lake) == [0, 1]
     for _ in range(2):
         with pytest.raises(ExportError):
-            running.standing()
+            running.progress()
         with pytest.raises(ExportError):
             running.commit(rows_of(lake, 5), at.reaching({0: 6}))
         with pytest.raises(ExportError, match=r"overwritten|has rows, but no commit records"):

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 from tidemark_pipeline.jobs.audit import audit
-from tidemark_pipeline.jobs.progress import told
+from tidemark_pipeline.jobs.progress import reporting_stages
 from tidemark_pipeline.jobs.report import figures
-from tidemark_pipeline.report import Held, ReportPeriod
+from tidemark_pipeline.report import ReportPeriod, TierShare
 from tidemark_pipeline.topic_source import read_topic
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
@@ -83,8 +83,8 @@ def test_a_report_counts_what_there_is(session: SparkSession, flights: SmallTier
         len(json.dumps({"carrier": "A", "delay": None if n % 5 == 0 else n})) for n in range(60)
     ]
     found = figures(session, {"topic": "t", "path": str(flights.path)})
-    (held,) = found.held
-    assert held == Held(
+    (share,) = found.shares
+    assert share == TierShare(
         partition=0,
         tier="remote",
         rows=60,
@@ -96,7 +96,7 @@ def test_a_report_counts_what_there_is(session: SparkSession, flights: SmallTier
         without_key=0,
         without_value=0,
     )
-    assert found.periods == (ReportPeriod(0, 60, held.bytes),)
+    assert found.periods == (ReportPeriod(0, 60, share.bytes),)
     assert found.sizes == ((32, 60),)
     assert (found.keys, found.distinct_keys) == (((b"k", 60),), 1)
 
@@ -107,7 +107,7 @@ def test_executors_audit_a_topic_and_report_missing_objects(
     topic = flights.tier.reader.find_topic("t")
     storage = FilesystemConfig(flights.path)
     heard: list[tuple[int, int]] = []
-    with told(session.sparkContext, lambda *counts: heard.append(counts), every_s=0.01):
+    with reporting_stages(session.sparkContext, lambda *counts: heard.append(counts), every_s=0.01):
         sound = audit(session, storage, topic, task_bytes=1)
     assert (sound.segments, sound.findings) == (3, ())
     assert all(tasks == 3 for _, tasks in heard)

@@ -86,7 +86,7 @@ def test_the_jobs_read_it(session: SparkSession, topic: dict[str, str], tmp_path
     found = {row.carrier: row.total for row in aggregate(session, topic, job).collect()}
     assert found == {name: float(sum(range(i, RECORDS, 2))) for i, name in enumerate("AB")}
     counted = figures(session, topic)
-    assert [(item.partition, item.tier, item.rows) for item in counted.held] == [
+    assert [(item.partition, item.tier, item.rows) for item in counted.shares] == [
         (0, "kafka", RECORDS // 2),
         (1, "kafka", RECORDS // 2),
     ]

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark_cli.commands.sql import Views, failure
-from tidemark_pipeline.jobs.sql import StatementResult, ask, make_view
+from tidemark_pipeline.jobs.sql import StatementResult, make_view, run_statement
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
@@ -41,10 +41,10 @@ def test_a_topic_is_a_view_by_its_own_name(session: SparkSession, tier: Path) ->
         "SELECT partition, sum(get_json_object(CAST(value AS STRING), '$.n')) AS total "
         f"FROM `{NAME.upper()}` WHERE offset >= 40 GROUP BY partition"
     )
-    assert ask(session, query, 5) == StatementResult(
+    assert run_statement(session, query, 5) == StatementResult(
         ("partition", "total"), ((0, sum(range(40, 60))),), cut=False
     )
-    everything = ask(session, f"SELECT * FROM `{NAME}` ORDER BY offset DESC", 1)
+    everything = run_statement(session, f"SELECT * FROM `{NAME}` ORDER BY offset DESC", 1)
     assert everything.cut
     assert dict(zip(everything.columns, everything.rows[0], strict=True)) == {
         "key": b"k",
@@ -62,7 +62,7 @@ def test_a_topic_is_a_view_by_its_own_name(session: SparkSession, tier: Path) ->
 
 
 def test_every_type_can_be_written_down(session: SparkSession) -> None:
-    answer = ask(
+    answer = run_statement(
         session,
         "SELECT timestamp_millis(1831600000000000) AS at, struct(timestamp_millis(0) AS at) AS at, "
         "map(1, X'ff') AS m, 1.50 AS d, NULL AS n, DATE'2013-01-01' AS day, INTERVAL 1 DAY AS i",
@@ -78,7 +78,7 @@ def test_every_type_can_be_written_down(session: SparkSession) -> None:
         "2013-01-01",
         "INTERVAL '1' DAY",
     )
-    assert ask(session, "CREATE TEMPORARY VIEW nothing_said AS SELECT 1", 10).rows == ()
+    assert run_statement(session, "CREATE TEMPORARY VIEW nothing_said AS SELECT 1", 10).rows == ()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_spark_has_against_it_is_one_line(
     session: SparkSession, statement: str, said: str
 ) -> None:
     with pytest.raises(PySparkException) as error:
-        ask(session, statement, 1)
+        run_statement(session, statement, 1)
     told = failure(error.value, Views({"path": "p"}, (), ("t", NAME)), Path("spark.log"))
     assert told.startswith(said)
     assert "\n" not in told
@@ -106,7 +106,7 @@ def test_unreadable_topic_is_reported_in_our_words(session: SparkSession, tier: 
     for segment in tier.rglob("*.log"):
         segment.unlink()
     with pytest.raises(PySparkException) as error:
-        ask(session, f"SELECT * FROM `{NAME}`", 1)
+        run_statement(session, f"SELECT * FROM `{NAME}`", 1)
     told = failure(error.value, Views({"path": "p"}, (), ()), Path("spark.log"))
     assert "is missing" in told or "gone" in told
     assert told.endswith("; Spark's own log: spark.log")

@@ -27,7 +27,7 @@ from tidemark_broker.replication.partition import produce
 from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.export_progress import ExportError, WriteMode
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.json_values import JsonValues, fields_of
 from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Partitioning, PartitionPeriod, TableLayout
 
@@ -183,7 +183,9 @@ def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
     fields = fields_of("n INT", session)
     layout = replace(UPSERT, columns=columns_ddl(fields), kafka=KAFKA)
     letters = lake.table(layout=TableLayout(columns=LETTERS_DDL), name="dlq")
-    tables = LetteredTables(Json(fields), lake.table(layout=layout), letters, WriteMode.UPSERT)
+    tables = LetteredTables(
+        JsonValues(fields), lake.table(layout=layout), letters, WriteMode.UPSERT
+    )
     at = tables.claim("t", "")
     first = records(
         session,

@@ -111,7 +111,7 @@ def test_bytes_by_partition_bucket_and_day_are_those_that_minio_lists(
     usage = measure(
         tier,
         [topic],
-        whole=True,
+        all_topics=True,
         by=["partition", "bucket", "day"],
         policies=[Policy("retention", retention_ms=6 * DAY_MS), DISABLE_DELETE],
         now_ms=11 * DAY_MS,

@@ -51,7 +51,7 @@ def test_the_line_of_what_went_says_what_did_not_yet() -> None:
     assert propagated(Propagated(rows=1200, expired=3, removed=4)) == (
         "1,200 rows deleted, 3 versions expired, 4 files removed"
     )
-    assert propagated(Propagated(held=("the branch or tag x",), behind=(0, 2))) == (
+    assert propagated(Propagated(retained_by=("the branch or tag x",), behind=(0, 2))) == (
         "0 rows deleted, 0 versions expired, 0 files removed; still referenced by the branch or "
         "tag x; partitions 0, 2 are not exported that far yet: run this command again later"
     )

@@ -17,7 +17,7 @@ from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import new_segment
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_pipeline.tasks import RemoteTask, cut
-from tidemark_pipeline.topic_survey import answered
+from tidemark_pipeline.topic_survey import tier_ranges
 
 TOPIC_ID, CLUSTER = uuid.UUID(int=1), "c"
 OPERATIONS = (
@@ -163,7 +163,7 @@ def read(
 ) -> list[int]:
     """The offsets of all tasks, in their order."""
     known: Any = pages
-    start, ranges = answered(Snapshot(head, head.version, known), first, until)
+    start, ranges = tier_ranges(Snapshot(head, head.version, known), first, until)
     offsets: list[int] = []
     for task in (
         cut(0, start, until, ranges, head_version=1, brokers=True, task_bytes=task_bytes)

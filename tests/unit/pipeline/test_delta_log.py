@@ -5,7 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark_pipeline.export.delta_log import DeltaCommit, Lost, carry, say, standing
+from tidemark_pipeline.export.delta_log import (
+    DeltaCommit,
+    Lost,
+    carried_metadata,
+    export_metadata,
+    progress_in_log,
+)
 from tidemark_pipeline.export.export_progress import Exported, ExportError
 
 CLAIM = Exported("t", "id", {}, 1, "a")
@@ -13,7 +19,7 @@ AT = {version: replace(CLAIM, offsets={0: version * 10}) for version in range(20
 
 
 def log(*commits: DeltaCommit, transaction: int = 9) -> Exported | None:
-    return standing(sorted(commits, key=lambda commit: -commit.version), lambda: transaction)
+    return progress_in_log(sorted(commits, key=lambda commit: -commit.version), lambda: transaction)
 
 
 def made(version: int = 0) -> DeltaCommit:
@@ -21,18 +27,20 @@ def made(version: int = 0) -> DeltaCommit:
 
 
 def claimed(version: int, base: int | None = None) -> DeltaCommit:
-    said = say(AT[version], version - 1 if base is None else base, claim=True)
-    return DeltaCommit(version, "WRITE", said=said)
+    said = export_metadata(AT[version], version - 1 if base is None else base, claim=True)
+    return DeltaCommit(version, "WRITE", user_metadata=said)
 
 
 def wrote(version: int, base: int | None = None) -> DeltaCommit:
     return DeltaCommit(
-        version, "MERGE", said=say(AT[version], version - 1 if base is None else base)
+        version,
+        "MERGE",
+        user_metadata=export_metadata(AT[version], version - 1 if base is None else base),
     )
 
 
 def other(version: int, said: str | None = None) -> DeltaCommit:
-    return DeltaCommit(version, "OPTIMIZE", {"predicate": "[]"}, said=said)
+    return DeltaCommit(version, "OPTIMIZE", {"predicate": "[]"}, user_metadata=said)
 
 
 def restored(version: int, to: int) -> DeltaCommit:
@@ -44,7 +52,7 @@ def test_the_newest_export_counts_despite_later_commits() -> None:
     assert log(made(), other(1)) is None
     assert log(made(), claimed(1), wrote(2), other(3, "by hand"), other(4, "[1]")) == AT[2]
     # No more is read than is needed.
-    assert standing(iter([wrote(8), other(7)]), lambda: 9) == AT[8]
+    assert progress_in_log(iter([wrote(8), other(7)]), lambda: 9) == AT[8]
 
 
 def test_after_a_rollback_the_former_properties_count() -> None:
@@ -98,7 +106,7 @@ def test_a_log_that_was_cleaned_is_not_taken_for_a_new_one() -> None:
 
 
 def test_what_maintenance_carried_on_counts_where_nothing_newer_was_said() -> None:
-    carried = other(8, carry(AT[3], 6, 9))
+    carried = other(8, carried_metadata(AT[3], 6, 9))
     assert log(other(7), carried, other(9)) == AT[3]
     with pytest.raises(Lost):  # there was an export since it read the table
         log(other(7), carried, other(9), transaction=10)
@@ -112,5 +120,5 @@ def test_what_maintenance_carried_on_counts_where_nothing_newer_was_said() -> No
 
 
 def test_what_others_say_in_the_same_place_is_theirs() -> None:
-    assert DeltaCommit(1, "WRITE", said=json.dumps({"tidemark.offsets": "{}"})).properties
-    assert log(made(), DeltaCommit(1, "WRITE", said=json.dumps({"job": 1}))) is None
+    assert DeltaCommit(1, "WRITE", user_metadata=json.dumps({"tidemark.offsets": "{}"})).properties
+    assert log(made(), DeltaCommit(1, "WRITE", user_metadata=json.dumps({"job": 1}))) is None

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from tidemark_pipeline.export import quoting
-from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
+from tidemark_pipeline.export.evolution import changes, check_allowed, text, with_changes
 from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.row_shapes import check_fields, check_table, columns_ddl
 from tidemark_pipeline.export.table import Evolution, TableLayout
@@ -61,7 +61,7 @@ def test_columns_are_added_and_widened_at_any_depth() -> None:
         "m.value is widened from decimal(4,2) to decimal(9,2)",
         "n string is added",
     ]
-    made = applied(table, wanted)
+    made = with_changes(table, wanted)
     assert changes(made, wanted) == []
     assert made["s"].dataType == of(x=DOUBLE, gone=TEXT, new=INT)
 
@@ -134,12 +134,12 @@ def test_a_table_that_has_grown_holds_both(table: StructType, wanted: StructType
         found = changes(table, wanted)
     except ExportError:
         return
-    made = applied(table, wanted)
+    made = with_changes(table, wanted)
     assert changes(made, wanted) == []
     assert made.fieldNames()[: len(table)] == table.fieldNames()
     assert (made == table) == (not found)
     half = StructType(wanted.fields[: len(wanted) // 2])
-    assert changes(applied(applied(table, half), wanted), wanted) == []
+    assert changes(with_changes(with_changes(table, half), wanted), wanted) == []
 
 
 def test_names_that_columns_cannot_have_are_refused() -> None:

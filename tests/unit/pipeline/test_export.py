@@ -7,19 +7,19 @@ import pytest
 
 from tidemark.export_job import ExportJobPhase
 from tidemark_pipeline.errors import DependencyUnavailable
-from tidemark_pipeline.export.dead_letters import ahead, at_least, behind
+from tidemark_pipeline.export.dead_letters import lower_offsets, offsets_above, raised_claim
 from tidemark_pipeline.export.export_progress import (
     Exported,
     ExportError,
     Superseded,
     WriteMode,
-    begin,
-    check_ours,
+    check_not_superseded,
+    new_claim,
 )
 from tidemark_pipeline.export.formats import catalog_settings
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.jobs.export import planned_end, retry_late_workers, stream_options
-from tidemark_pipeline.jobs.export_job import judged
+from tidemark_pipeline.jobs.export_job import phase_of
 
 FOUND = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
 
@@ -33,8 +33,8 @@ def test_what_a_commit_says_is_read_back() -> None:
 
 
 def test_a_starting_job_continues_at_the_tables_position_with_the_next_epoch() -> None:
-    assert begin(None, "t", "id", "b") == Exported("t", "id", {}, 1, "b")
-    assert begin(FOUND, "t", "", "b") == Exported("t", "id", {0: 17, 1: 4}, 4, "b")
+    assert new_claim(None, "t", "id", "b") == Exported("t", "id", {}, 1, "b")
+    assert new_claim(FOUND, "t", "", "b") == Exported("t", "id", {0: 17, 1: 4}, 4, "b")
 
 
 def test_a_table_keeps_the_mode_that_it_was_begun_with() -> None:
@@ -42,16 +42,16 @@ def test_a_table_keeps_the_mode_that_it_was_begun_with() -> None:
     assert Exported.of_properties(FOUND.to_properties() | {"tidemark.mode": "upsert"}) != FOUND
     del (older := FOUND.to_properties())["tidemark.mode"]
     assert Exported.of_properties(older) == FOUND
-    upsert = begin(None, "t", "id", "b", WriteMode.UPSERT)
+    upsert = new_claim(None, "t", "id", "b", WriteMode.UPSERT)
     assert Exported.of_properties(upsert.to_properties()) == upsert
     with pytest.raises(ExportError, match="with mode upsert, not append"):
-        begin(upsert, "t", "id", "c", WriteMode.APPEND)
+        new_claim(upsert, "t", "id", "c", WriteMode.APPEND)
 
 
 @pytest.mark.parametrize(("topic", "topic_id"), [("u", "id"), ("t", "another")])
 def test_a_table_of_another_topic_is_refused(topic: str, topic_id: str) -> None:
     with pytest.raises(ExportError, match=r"another table|a new table"):
-        begin(FOUND, topic, topic_id, "b")
+        new_claim(FOUND, topic, topic_id, "b")
 
 
 def test_offsets_never_move_back() -> None:
@@ -65,11 +65,11 @@ def test_lag_counts_what_the_table_has_not() -> None:
 
 
 def test_a_superseded_job_names_its_successor() -> None:
-    check_ours(FOUND, Exported.of_properties(FOUND.to_properties()))
+    check_not_superseded(FOUND, Exported.of_properties(FOUND.to_properties()))
     with pytest.raises(Superseded, match=r"another job \(b, epoch 4\)"):
-        check_ours(FOUND, FOUND.taken_by("b"))
+        check_not_superseded(FOUND, FOUND.taken_by("b"))
     with pytest.raises(Superseded, match="rolled back"):
-        check_ours(FOUND, Exported("t", "id", {0: 1}, 2, "a"))
+        check_not_superseded(FOUND, Exported("t", "id", {0: 1}, 2, "a"))
 
 
 def test_where_a_batch_ends_is_what_spark_has_written_down(tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ def test_a_catalog_keeps_no_tables_in_its_cache() -> None:
 
 def test_two_tables_continue_at_the_earlier_position() -> None:
     rows, letters = {0: 17, 1: 4}, {0: 20, 2: 9}
-    assert behind(rows, letters) == {0: 17}
-    assert ahead(letters, behind(rows, letters)) == {0: 20, 2: 9}
-    assert ahead(rows, rows) == {}
+    assert lower_offsets(rows, letters) == {0: 17}
+    assert offsets_above(letters, lower_offsets(rows, letters)) == {0: 20, 2: 9}
+    assert offsets_above(rows, rows) == {}
     # A batch that ends below what a table has takes nothing back from it.
     own = Exported("t", "id", letters, 3, "a")
-    assert at_least(own, Exported("t", "id", {0: 18, 1: 5})).offsets == {0: 20, 1: 5, 2: 9}
+    assert raised_claim(own, Exported("t", "id", {0: 18, 1: 5})).offsets == {0: 20, 1: 5, 2: 9}
 
 
 LATE = "[STREAM_FAILED] ... SparkException: Python worker failed to connect back. SQLSTATE: XXKST"
@@ -159,7 +159,7 @@ def test_a_failing_worker_start_names_the_remedy() -> None:
         DependencyUnavailable, match=r"did not start within .* 5 times: .* more CPU"
     ) as found:
         retry_late_workers(late)
-    assert judged(found.value)[0] is ExportJobPhase.FAILED  # so the operator starts it again
+    assert phase_of(found.value)[0] is ExportJobPhase.FAILED  # so the operator starts it again
 
 
 def test_other_failures_are_not_tried_again() -> None:

@@ -14,28 +14,28 @@ from tidemark.export_job import (
     Order,
 )
 from tidemark.http_page import HttpPage
-from tidemark_pipeline.errors import DataLoss, own_words
+from tidemark_pipeline.errors import DataLoss, project_error
 from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded
 from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.table import RowCounts, Written
 from tidemark_pipeline.export.table_options import TableOptions
 from tidemark_pipeline.jobs import export_job
 from tidemark_pipeline.jobs.export import ExportProgress
-from tidemark_pipeline.jobs.job_page import Told
+from tidemark_pipeline.jobs.job_page import JobStatus
 from tidemark_pipeline.schemas.registry.client import RegistryDown, RegistryRefused
 
 TRACE = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\ntidemark_pipeline.{}: gone\n\tat y"
 
 
 def test_an_error_of_spark_is_reported_in_one_line() -> None:
-    assert own_words(TRACE.format("remote.DataLoss")) == ("DataLoss", "gone")
-    assert own_words("[STREAM_FAILED] terminated\n\tat y") == ("", "[STREAM_FAILED] terminated")
+    assert project_error(TRACE.format("remote.DataLoss")) == ("DataLoss", "gone")
+    assert project_error("[STREAM_FAILED] terminated\n\tat y") == ("", "[STREAM_FAILED] terminated")
     thrown = (
         "An error occurred while calling o7.append.\n: org.apache.spark.SparkException: aborted\n"
     )
-    assert own_words(thrown + "\tat y") == ("", "aborted")
+    assert project_error(thrown + "\tat y") == ("", "aborted")
     thrown += "Caused by: java.lang.Kafka$IllegalStateException: lost.\n\tat z"
-    assert own_words(thrown) == ("", "lost.")
+    assert project_error(thrown) == ("", "lost.")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_an_error_of_spark_is_reported_in_one_line() -> None:
 def test_an_end_is_judged_by_whether_trying_again_helps(
     error: Exception, phase: ExportJobPhase
 ) -> None:
-    found, message = export_job.judged(error)
+    found, message = export_job.phase_of(error)
     assert found is phase
     assert message
 
@@ -74,7 +74,7 @@ def test_no_secret_is_in_a_reported_error(monkeypatch: pytest.MonkeyPatch) -> No
         hidden=(Hidden(place=OptionPlace.CATALOG, name="jdbc.password", variable="P"),),
     )
     environment = {ORDER_VARIABLE: order.to_json(), "P": "secret-word"}
-    ended = export_job.run(environment, Told(), threading.Event())
+    ended = export_job.run(environment, JobStatus(), threading.Event())
     assert ended == (ExportJobPhase.FAILED, "cannot connect to jdbc:x://host?password=***")
 
 
@@ -101,7 +101,7 @@ def test_a_secret_is_hidden_in_every_spelling(
     order = Order(source={"topic": "t"}, table={"table": "db.t"}, hidden=hidden)
     environment = {f"P{n}": secret for n, secret in enumerate(secrets)}
     ended = export_job.run(
-        {ORDER_VARIABLE: order.to_json(), **environment}, Told(), threading.Event()
+        {ORDER_VARIABLE: order.to_json(), **environment}, JobStatus(), threading.Event()
     )
     assert ended == (ExportJobPhase.FAILED, told)
 
@@ -117,12 +117,12 @@ def test_a_job_that_is_stopped_in_the_middle_has_not_failed(
 
     monkeypatch.setattr(export_job, "_export", stopped)
     order = Order(source={"topic": "t"}, table={"table": "db.t"})
-    ended = export_job.run({ORDER_VARIABLE: order.to_json()}, Told(), stop)
+    ended = export_job.run({ORDER_VARIABLE: order.to_json()}, JobStatus(), stop)
     assert ended == (ExportJobPhase.STOPPED, "")
 
 
 def test_an_unreadable_order_is_reported() -> None:
-    phase, message = export_job.run({}, Told(), threading.Event())
+    phase, message = export_job.run({}, JobStatus(), threading.Event())
     assert phase is ExportJobPhase.REFUSED
     assert "TIDEMARK_EXPORT" in message
 
@@ -150,13 +150,13 @@ def shown(page: HttpPage, path: str) -> str:
 
 
 def test_the_page_shows_the_jobs_progress(tmp_path: Path) -> None:
-    told = Told()
+    told = JobStatus()
     page = told.page()
     assert JobReport.of_json(shown(page, "/report")) == JobReport(phase=ExportJobPhase.STARTING)
     assert "tidemark_export_lag_offsets 5" not in shown(page, "/metrics")
-    told.take(progress(0, 5))
+    told.update(progress(0, 5))
     assert told.report.committed_ms is None
-    told.take(progress(2, 1, 1_700_000_000_000))
+    told.update(progress(2, 1, 1_700_000_000_000))
     assert told.report.committed_ms is not None
     assert (told.report.lag, told.report.rows, told.report.letters) == (1, 30, 4)
     metrics = shown(page, "/metrics")
@@ -164,10 +164,10 @@ def test_the_page_shows_the_jobs_progress(tmp_path: Path) -> None:
     assert "tidemark_export_written_rows_total 20.0" in metrics
     assert "tidemark_export_current_timestamp_seconds 1.7e+09" in metrics
     committed_ms = told.report.committed_ms
-    told.take(progress(2, 9))  # a look: nothing was committed
+    told.update(progress(2, 9))  # a look: nothing was committed
     assert told.report.committed_ms == committed_ms
     told.end(ExportJobPhase.FAILED, "why")
-    told.leave(tmp_path / "report")
+    told.write_report(tmp_path / "report")
     assert JobReport.of_json((tmp_path / "report").read_bytes()) == told.report
     assert (told.report.phase, told.report.message, told.report.lag) == (
         ExportJobPhase.FAILED,
@@ -181,23 +181,23 @@ def test_the_page_shows_the_jobs_progress(tmp_path: Path) -> None:
 
 def test_a_table_is_as_of_the_moment_whose_end_it_has_reached() -> None:
     fresh = Freshness()
-    fresh.look(100, {0: 10, 1: 5}, {0: 3, 1: 5})
+    fresh.observe(100, {0: 10, 1: 5}, {0: 3, 1: 5})
     assert fresh.current_ms is None
-    fresh.look(200, {0: 20, 1: 5}, {0: 9, 1: 5})
+    fresh.observe(200, {0: 20, 1: 5}, {0: 9, 1: 5})
     assert fresh.current_ms is None
     # It is behind the end as ever, and has all that there was at 100.
-    fresh.look(300, {0: 30, 1: 5}, {0: 20, 1: 5})
+    fresh.observe(300, {0: 30, 1: 5}, {0: 20, 1: 5})
     assert fresh.current_ms == 100
-    fresh.look(400, {0: 30, 1: 5}, {0: 29, 1: 5})
+    fresh.observe(400, {0: 30, 1: 5}, {0: 29, 1: 5})
     assert fresh.current_ms == 100
-    fresh.look(500, {0: 31, 1: 5}, {0: 30, 1: 5})
+    fresh.observe(500, {0: 31, 1: 5}, {0: 30, 1: 5})
     assert fresh.current_ms == 300
 
 
 def test_an_idle_topic_is_current_at_each_check() -> None:
     fresh = Freshness()
     for now_ms in (100, 200):
-        fresh.look(now_ms, {0: 10}, {0: 10})
+        fresh.observe(now_ms, {0: 10}, {0: 10})
         assert fresh.current_ms == now_ms
-    fresh.look(300, {0: 10, 1: 1}, {0: 10})  # a partition more
+    fresh.observe(300, {0: 10, 1: 1}, {0: 10})  # a partition more
     assert fresh.current_ms == 200

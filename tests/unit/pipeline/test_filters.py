@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tidemark_pipeline.filters import EVERYTHING, Narrowing, narrow
+from tidemark_pipeline.filters import NO_NARROWING, Narrowing, narrow
 
 
 @dataclass
@@ -59,8 +59,8 @@ def among(*values: object) -> frozenset[object]:
             Narrowing(until_ms=T0_MS),
         ),
         ([("In", "timestamp", [T0, T0.replace(year=2099)]), ("LessThan", "timestamp", T0)], BOTH),
-        ([("StringContains", "topic", "a"), ("EqualTo", "value", b"x")], EVERYTHING),
-        ([("EqualTo", "offset", None), ("GreaterThan", "partition", 3)], EVERYTHING),
+        ([("StringContains", "topic", "a"), ("EqualTo", "value", b"x")], NO_NARROWING),
+        ([("EqualTo", "offset", None), ("GreaterThan", "partition", 3)], NO_NARROWING),
     ],
     ids=[
         *("partition", "partitions", "topic", "open-offsets", "offsets", "some-offsets"),
@@ -74,4 +74,4 @@ def test_what_is_understood(filters: list[tuple[str, str, object]], expected: Na
 def test_what_is_no_comparison_is_passed_over() -> None:
     negated = type("Not", (), {"child": made("EqualTo", "partition", 3)})()
     is_null = type("IsNotNull", (), {"attribute": ("partition",)})()
-    assert narrow([negated, is_null, made("EqualTo", "a", 1)]) == EVERYTHING
+    assert narrow([negated, is_null, made("EqualTo", "a", 1)]) == NO_NARROWING

@@ -59,7 +59,7 @@ class Kept:
     def commit(self, frame: Any, exported: Exported) -> Written:
         raise NotImplementedError
 
-    def standing(self) -> Exported:
+    def progress(self) -> Exported:
         raise NotImplementedError
 
     def counts(self) -> RowCounts:
@@ -70,7 +70,7 @@ class Kept:
 
 class Wants:
     def __init__(self, wanted: StructType | None) -> None:
-        self.wanted = wanted
+        self.schema_columns = wanted
 
     def read(self, frame: Any, columns: StructType) -> Any:
         raise NotImplementedError

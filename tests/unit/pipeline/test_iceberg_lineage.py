@@ -3,7 +3,7 @@
 import pytest
 
 from tidemark_pipeline.export.export_progress import Exported, ExportError
-from tidemark_pipeline.export.iceberg_lineage import Ancestor, LineageLost, standing
+from tidemark_pipeline.export.iceberg_lineage import Ancestor, LineageLost, progress_from_ancestors
 
 AT = {n: Exported("t", "id", {0: n * 10}, 1, "a") for n in range(1, 9)}
 
@@ -18,7 +18,9 @@ def other(number: int, parent: int | None, **summary: str) -> Ancestor:
 
 def found(current: int, *snapshots: Ancestor, tag: int | None = None) -> Exported | None:
     known = {snapshot.id: snapshot for snapshot in snapshots}
-    at = standing("lake.db.t", known[current], known.get, None if tag is None else known.get(tag))
+    at = progress_from_ancestors(
+        "lake.db.t", known[current], known.get, None if tag is None else known.get(tag)
+    )
     return None if at is None else at.exported
 
 
@@ -69,7 +71,7 @@ def test_rows_of_a_picked_snapshot_are_refused_with_the_way_back() -> None:
 )
 def test_rows_removed_by_others_are_reported(operation: str, is_rewritten: bool) -> None:
     known = {1: wrote(1, None), 2: Ancestor(2, 1, {}, operation), 3: other(3, 2)}
-    at = standing("lake.db.t", known[3], known.get, None)
+    at = progress_from_ancestors("lake.db.t", known[3], known.get, None)
     assert at is not None
     assert (at.exported, at.snapshot_id, at.is_rewritten) == (AT[1], 1, is_rewritten)
 
@@ -78,7 +80,7 @@ def test_a_replaced_table_is_distinguished_from_one_that_lost_rows() -> None:
     for total, is_replaced in (("5", True), ("9", False)):
         summary = {"added-records": "5", "deleted-records": "7", "total-records": total}
         known = {1: wrote(1, None), 2: Ancestor(2, 1, summary, "overwrite")}
-        at = standing("lake.db.t", known[2], known.get, None)
+        at = progress_from_ancestors("lake.db.t", known[2], known.get, None)
         assert at is not None
         assert (at.is_rewritten, at.is_replaced) == (True, is_replaced)
 

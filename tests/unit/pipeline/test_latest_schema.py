@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidemark_pipeline.errors import ExportError
-from tidemark_pipeline.export.schema_values import OfRegistry
+from tidemark_pipeline.export.schema_values import RegistryValues
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 from tidemark_pipeline.schemas.registry.client import Registry
 from tidemark_pipeline.schemas.schema_cache import Schemas
@@ -51,26 +51,26 @@ def test_its_records_are_dead_letters_and_the_table_keeps_its_columns(
     refused: SchemaSource, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     schemas = Known(SOUND)
-    reading = OfRegistry(schemas, "t-value", reads_latest=True)
+    reading = RegistryValues(schemas, "t-value", reads_latest=True)
     schemas.given.append(refused)
     with caplog.at_level(logging.WARNING):
-        reading._look()
+        reading._read_latest_schema()
     assert said in caplog.text
-    assert reading.wanted is not None
-    assert reading.wanted.fieldNames() == ["x"]
-    known = reading._learned([1])
+    assert reading.schema_columns is not None
+    assert reading.schema_columns.fieldNames() == ["x"]
+    known = reading._known_schemas([1])
     assert known[0] == SOUND
     assert said in str(known[1])
     # The next sound one counts again.
     schemas.given.append(avro(("x", "int"), ("y", "int")))
-    reading._look()
-    assert reading.wanted.fieldNames() == ["x", "y"]
+    reading._read_latest_schema()
+    assert reading.schema_columns.fieldNames() == ["x", "y"]
 
 
 @pytest.mark.parametrize(("refused", "said"), REFUSED)
 def test_a_job_that_starts_needs_a_table_for_it(refused: SchemaSource, said: str) -> None:
     with pytest.raises(ExportError, match=said):
-        OfRegistry(Known(refused), "t-value", reads_latest=True)
-    reading = OfRegistry(Known(refused), "t-value", reads_latest=True, has_table=True)
-    assert reading.wanted is None
-    assert said in str(reading._learned([0])[0])
+        RegistryValues(Known(refused), "t-value", reads_latest=True)
+    reading = RegistryValues(Known(refused), "t-value", reads_latest=True, has_table=True)
+    assert reading.schema_columns is None
+    assert said in str(reading._known_schemas([0])[0])

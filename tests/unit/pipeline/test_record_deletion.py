@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tidemark.log_lineage import ReadPosition
-from tidemark_pipeline.export.dead_letters import at_least, in_both
-from tidemark_pipeline.export.export_progress import Exported, ExportError, begin
+from tidemark_pipeline.export.dead_letters import common_progress, raised_claim
+from tidemark_pipeline.export.export_progress import Exported, ExportError, new_claim
 from tidemark_pipeline.export.record_deletion import points
-from tidemark_pipeline.jobs.export import Beginning, stream_options
+from tidemark_pipeline.jobs.export import StartRules, stream_options
 from tidemark_pipeline.options import parse
 
 WHOLE = Exported("t", "id", {0: 17, 1: 4, 2: 9}, 3, "a", starts={0: 0, 1: 0, 2: 5}, deletes=True)
@@ -20,9 +20,9 @@ SOURCE = {"topic": "t", "path": "/tier", "bootstrap": "b:9092"}
 NEW = Exported("t")
 
 
-def beginning(claimed: Exported = NEW, **options: str) -> Beginning:
+def beginning(claimed: Exported = NEW, **options: str) -> StartRules:
     given = stream_options({**SOURCE, **options}, claimed, once=True)
-    return Beginning(parse(given, streaming=True), "t")
+    return StartRules(parse(given, streaming=True), "t")
 
 
 def test_records_are_deleted_up_to_the_commit_and_no_partition_is_guessed() -> None:
@@ -52,11 +52,11 @@ def test_where_a_partition_was_begun_is_kept() -> None:
     """Every later job keeps it."""
     read = Exported.of_properties(WHOLE.to_properties())
     assert read == WHOLE
-    later = begin(read, "t", "id", "b").reaching({0: 20, 3: 8}, {0: 19, 3: 2})
+    later = new_claim(read, "t", "id", "b").reaching({0: 20, 3: 8}, {0: 19, 3: 2})
     assert later.starts == {0: 0, 1: 0, 2: 5, 3: 2}
     assert later.deletes
-    assert begin(None, "t", "id", "b", deletes=True).deletes
-    assert not begin(None, "t", "id", "b").deletes
+    assert new_claim(None, "t", "id", "b", deletes=True).deletes
+    assert not new_claim(None, "t", "id", "b").deletes
 
 
 def test_a_batch_of_a_new_partition_begins_at_its_log_start_or_at_an_unknown_offset() -> None:
@@ -85,24 +85,24 @@ def test_a_batch_of_a_new_partition_begins_at_its_log_start_or_at_an_unknown_off
 )
 def test_a_run_that_leaves_records_out_deletes_none(options: dict[str, str], why: str) -> None:
     new = Exported("t", deletes=True)
-    beginning().check_deletes(new, [0, 1])
-    beginning(startingOffsets="earliest").check_deletes(new, [0, 1])
+    beginning().check_deletable(new, [0, 1])
+    beginning(startingOffsets="earliest").check_deletable(new, [0, 1])
     with pytest.raises(ExportError, match=why):
-        beginning(**options).check_deletes(new, [0, 1])
+        beginning(**options).check_deletable(new, [0, 1])
 
 
 def test_starting_options_are_of_a_new_table_only() -> None:
     """The options have no effect where the table determines the start."""
-    beginning(WHOLE, startingTimestamp="5").check_deletes(WHOLE, [0, 1, 2])
+    beginning(WHOLE, startingTimestamp="5").check_deletable(WHOLE, [0, 1, 2])
     with pytest.raises(ExportError, match="does not declare that the export deletes"):
-        beginning().check_deletes(replace(WHOLE, deletes=False), [0])
+        beginning().check_deletable(replace(WHOLE, deletes=False), [0])
 
 
 def test_of_two_tables_both_must_have_a_record() -> None:
     rows = replace(WHOLE, offsets={0: 17, 1: 9}, starts={0: 0, 1: 2})
     letters = replace(WHOLE, offsets={0: 12, 1: 9, 2: 3}, starts={0: 4})
-    both = in_both(rows, letters)
+    both = common_progress(rows, letters)
     assert (both.offsets, both.starts) == ({0: 12, 1: 9}, {0: 4, 1: 9})
     # A partition that is new to one of them was begun where that one says.
-    later = at_least(letters, Exported("t", "id", {0: 13, 3: 7}, starts={0: 0, 3: 1}))
+    later = raised_claim(letters, Exported("t", "id", {0: 13, 3: 7}, starts={0: 0, 3: 1}))
     assert later.starts == {0: 4, 1: 9, 2: 3, 3: 1}

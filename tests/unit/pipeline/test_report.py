@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from tidemark_pipeline.report import PERIODS_MAX, Held, ReportFigures, ReportPeriod, width_of
+from tidemark_pipeline.report import PERIODS_MAX, ReportFigures, ReportPeriod, TierShare, width_of
 from tidemark_pipeline.report_html import duration, page, shown, size
 
 DAY_MS = 24 * 3600 * 1000
 
 
-def held(partition: int, tier: str, first: int, last: int, rows: int) -> Held:
-    return Held(
+def held(partition: int, tier: str, first: int, last: int, rows: int) -> TierShare:
+    return TierShare(
         partition=partition,
         tier=tier,
         rows=rows,

@@ -147,7 +147,7 @@ class TestPartsOfSegments:
             patch.setattr(tier.tier.segments, "fetch", counted)
             for task in plan(tier, options):
                 for batch in segment_reader.read_task(
-                    tier.tier, "t", tier.topic_id, task, fail_on_data_loss=True, wanted=wanted
+                    tier.tier, "t", tier.topic_id, task, fail_on_data_loss=True, selection=wanted
                 ):
                     columns = (batch.column(name).to_pylist() for name in ("offset", "value"))
                     rows += zip(*columns, strict=True)
@@ -210,7 +210,7 @@ def test_columns_that_are_not_wanted_are_not_made(small_tier: SmallTier) -> None
     (task,) = plan(small_tier, {})
     wanted = RecordSelection(columns=("offset", "tier", "tieredEpoch", "leaderEpoch"))
     (batch,) = segment_reader.read_task(
-        small_tier.tier, "t", small_tier.topic_id, task, fail_on_data_loss=True, wanted=wanted
+        small_tier.tier, "t", small_tier.topic_id, task, fail_on_data_loss=True, selection=wanted
     )
     assert batch.to_pylist()[7] == {
         "offset": 7, "tier": "remote", "tieredEpoch": 0, "leaderEpoch": 1

@@ -48,7 +48,7 @@ def paged(small_tier: SmallTier) -> SmallTier:
 
 def measured(small: SmallTier, *policies: Policy, **options: Any) -> Usage:
     topic = replace(small.tier.reader.find_topic("t"), config=options.pop("config", {}))
-    options.setdefault("whole", True)
+    options.setdefault("all_topics", True)
     chosen = policies or (DISABLE_DELETE, DISABLE_RETAIN)
     return measure(small.tier, [topic], policies=chosen, now_ms=NOW_MS, **options)
 
@@ -169,11 +169,11 @@ def test_unreferenced_objects_are_reported_with_bytes_and_owner(paged: SmallTier
     assert (listed.unnamed, listed.unnamed_bytes) == (1, 5)
     assert (listed.unknown, listed.unknown_bytes) == (1, 3)
     assert listed.size_bytes == on_disk(paged, named) + 5 + 3
-    assert usage.elsewhere is not None
-    elsewhere = usage.elsewhere.listed[""]
-    assert (elsewhere.objects, elsewhere.size_bytes, elsewhere.unknown_bytes) == (2, 3, 3)
-    by_name = measured(paged, whole=False)
-    assert by_name.elsewhere is None
+    assert usage.unowned is not None
+    unowned = usage.unowned.listed[""]
+    assert (unowned.objects, unowned.size_bytes, unowned.unknown_bytes) == (2, 3, 3)
+    by_name = measured(paged, all_topics=False)
+    assert by_name.unowned is None
     assert by_name.topics[0].listed[""] == listed
 
 
@@ -245,7 +245,7 @@ def of_memory(memory: MemoryStore, place: Place, metadata: list[bytes], **option
             ),
         )
     topic = TopicObject(topic_id=place.topic_id, name=place.topic, cluster_id="c", partitions=4)
-    return measure(tier_on(memory), [topic], whole=True, now_ms=NOW_MS, **options)
+    return measure(tier_on(memory), [topic], all_topics=True, now_ms=NOW_MS, **options)
 
 
 def test_rows_and_buckets_beyond_the_limit_are_summed(

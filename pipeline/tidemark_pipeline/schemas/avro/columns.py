@@ -25,37 +25,38 @@ def arrow_type(columns: StructType) -> pa.DataType:
 
 
 def to_arrow(
-    store: kernel.Store, data: kernel.Bytes, layout: Layout, wanted: pa.DataType
+    store: kernel.Store, data: kernel.Bytes, layout: Layout, column_type: pa.DataType
 ) -> pa.Array:
     """Return the values of a layout as an array. ``data``: buffer of all texts and bytes."""
     first = store.base[layout.slot]
     entries = slice(first, first + store.size[layout.slot])
-    there = store.there[entries]
+    valid = store.there[entries]
     if isinstance(layout, Leaf):
-        return _leaf(store, data, layout, entries, wanted)
+        return _leaf(store, data, layout, entries, column_type)
     # Structs, lists and maps share the validity buffer, and differ in their children.
-    validity = _bits(there)
+    validity = _bits(valid)
     if isinstance(layout, StructOf):
         children = [
-            to_arrow(store, data, field, wanted.field(name).type) for name, field in layout.fields
+            to_arrow(store, data, field, column_type.field(name).type)
+            for name, field in layout.fields
         ]
-        return pa.Array.from_buffers(wanted, len(there), [validity], children=children)
+        return pa.Array.from_buffers(column_type, len(valid), [validity], children=children)
     lengths = store.low[entries]
     if isinstance(layout, ListOf):
-        children = [to_arrow(store, data, layout.item, wanted.value_type)]
+        children = [to_arrow(store, data, layout.item, column_type.value_type)]
     else:
         # A map is an Arrow list of key-value pairs.
         assert isinstance(layout, MapOf)
-        pair = pa.struct([wanted.key_field, wanted.item_field])
+        pair = pa.struct([column_type.key_field, column_type.item_field])
         pairs = [
-            to_arrow(store, data, layout.key, wanted.key_type),
-            to_arrow(store, data, layout.value, wanted.item_type),
+            to_arrow(store, data, layout.key, column_type.key_type),
+            to_arrow(store, data, layout.value, column_type.item_type),
         ]
         pairs, lengths = _last_of_each_key(pairs, lengths)
         children = [pa.Array.from_buffers(pair, len(pairs[0]), [None], children=pairs)]
     # Arrow stores the offsets of lists instead of their lengths.
     buffers = [validity, pa.py_buffer(_offsets(lengths))]
-    return pa.Array.from_buffers(wanted, len(there), buffers, children=children)
+    return pa.Array.from_buffers(column_type, len(valid), buffers, children=children)
 
 
 def _last_of_each_key(
@@ -82,7 +83,7 @@ def _last_of_each_key(
 
 
 def _leaf(
-    store: kernel.Store, data: kernel.Bytes, layout: Leaf, entries: slice, wanted: pa.DataType
+    store: kernel.Store, data: kernel.Bytes, layout: Leaf, entries: slice, column_type: pa.DataType
 ) -> pa.Array:
     low, high = store.low[entries], store.high[entries]
     # Two words per entry: a position and a length for bytes, both halves for decimals, else a
@@ -97,9 +98,9 @@ def _leaf(
             buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
         case DecimalType():
             # Arrow stores a decimal in 16 bytes, the low word first.
-            words = np.empty((len(low), 2), dtype=np.int64)
-            words[:, 0], words[:, 1] = low, high
-            buffers = [validity, pa.py_buffer(words)]
+            halves = np.empty((len(low), 2), dtype=np.int64)
+            halves[:, 0], halves[:, 1] = low, high
+            buffers = [validity, pa.py_buffer(halves)]
         case BooleanType():
             buffers = [validity, _bits(low.astype(np.uint8))]
         case DoubleType():
@@ -114,11 +115,11 @@ def _leaf(
         case _:
             # Copied, as the slice belongs to the store of all slots.
             buffers = [validity, pa.py_buffer(low.copy())]
-    return pa.Array.from_buffers(wanted, len(low), buffers)
+    return pa.Array.from_buffers(column_type, len(low), buffers)
 
 
-def _bits(there: kernel.Bytes) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(there, bitorder="little"))
+def _bits(valid: kernel.Bytes) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def _offsets(lengths: kernel.Longs) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":

@@ -25,35 +25,35 @@ _NUMBERS = {"int": 0, "long": 1, "float": 2, "double": 3}
 _WIDTHS: dict[type[DataType], int] = {IntegerType: 0, LongType: 1, FloatType: 2, DoubleType: 3}
 
 
-def conversion(writer: Schema, wanted: DataType) -> int | None:
+def conversion(writer: Schema, column_type: DataType) -> int | None:
     """Return the conversion of a writer's value to a column's type, None if they do not fit."""
     if writer.logical == "decimal":
-        if isinstance(wanted, DecimalType):
+        if isinstance(column_type, DecimalType):
             # Another scale would need rounding, or digits that the value does not have.
-            if wanted.scale != writer.scale:
+            if column_type.scale != writer.scale:
                 return None
-            return kernel.TO_DECIMAL + wanted.precision
-        return kernel.AS_IS if isinstance(wanted, BinaryType) else None
+            return kernel.TO_DECIMAL + column_type.precision
+        return kernel.AS_IS if isinstance(column_type, BinaryType) else None
     if writer.kind == "long" and writer.logical:
         # A local timestamp has no time zone, so only TIMESTAMP_NTZ fits. A plain long takes the raw
         # number.
         local = writer.logical.startswith("local-")
-        if isinstance(wanted, TimestampNTZType if local else TimestampType):
+        if isinstance(column_type, TimestampNTZType if local else TimestampType):
             return kernel.MILLIS if writer.logical.endswith("millis") else kernel.MICROS
-        return kernel.AS_IS if isinstance(wanted, LongType) else None
+        return kernel.AS_IS if isinstance(column_type, LongType) else None
     if writer.kind == "int" and writer.logical == "date":
-        if isinstance(wanted, DateType):
+        if isinstance(column_type, DateType):
             return kernel.DAYS
-        return kernel.AS_IS if isinstance(wanted, IntegerType) else None
+        return kernel.AS_IS if isinstance(column_type, IntegerType) else None
     if writer.kind in _NUMBERS:
         # A number only goes to a column that is at least as wide.
-        width = _WIDTHS.get(type(wanted))
+        width = _WIDTHS.get(type(column_type))
         if width is None or width < _NUMBERS[writer.kind]:
             return None
-        whole = _NUMBERS[writer.kind] < 2
-        return kernel.TO_DOUBLE if whole and width >= 2 else kernel.AS_IS
+        is_integer = _NUMBERS[writer.kind] < 2
+        return kernel.TO_DOUBLE if is_integer and width >= 2 else kernel.AS_IS
     # Text is checked for UTF-8. Strings also fit binary columns, where no check is needed.
-    if writer.kind in {"string", "bytes"} and isinstance(wanted, StringType):
+    if writer.kind in {"string", "bytes"} and isinstance(column_type, StringType):
         return kernel.TEXT
     fits = {
         "boolean": BooleanType,
@@ -62,4 +62,4 @@ def conversion(writer: Schema, wanted: DataType) -> int | None:
         "bytes": BinaryType,
         "fixed": BinaryType,
     }.get(writer.kind)
-    return kernel.AS_IS if fits is not None and isinstance(wanted, fits) else None
+    return kernel.AS_IS if fits is not None and isinstance(column_type, fits) else None

@@ -39,7 +39,7 @@ class AvroDecoder:
         Raises SchemaRefused if the writer's schema does not fit the columns.
         """
         self._compiled: Compiled = compile_program(writer, columns, reader)
-        self._wanted = arrow_type(columns)
+        self._arrow_type = arrow_type(columns)
         #: Entries per record of each slot within a list, as the records so far needed.
         self._each = np.full(len(self._compiled.in_list), 2.0)
 
@@ -71,7 +71,7 @@ class AvroDecoder:
                 # Enlarge the full slot and continue. Later stores start with the larger size.
                 store = _larger(store, full)
                 self._each = np.maximum(self._each, store.room / (len(starts) - first))
-            values = to_arrow(store, data, compiled.layout, self._wanted)
+            values = to_arrow(store, data, compiled.layout, self._arrow_type)
             # Records that failed are null. Their codes become messages with the field's path.
             codes = failures[first:done]
             failed = np.flatnonzero(codes[:, 0]).tolist()

@@ -56,19 +56,19 @@ class Slots:
     def __init__(self) -> None:
         self.in_list: list[bool] = []
 
-    def layout(self, wanted: DataType, *, in_list: bool = False) -> Layout:
+    def layout(self, column_type: DataType, *, in_list: bool = False) -> Layout:
         """Return the layout of a type's values."""
         slot = self._next(in_list)
-        if isinstance(wanted, StructType):
-            fields = ((f.name, self.layout(f.dataType, in_list=in_list)) for f in wanted)
+        if isinstance(column_type, StructType):
+            fields = ((f.name, self.layout(f.dataType, in_list=in_list)) for f in column_type)
             return StructOf(slot, tuple(fields))
-        if isinstance(wanted, ArrayType):
-            return ListOf(slot, self.layout(wanted.elementType, in_list=True))
-        if isinstance(wanted, MapType):
+        if isinstance(column_type, ArrayType):
+            return ListOf(slot, self.layout(column_type.elementType, in_list=True))
+        if isinstance(column_type, MapType):
             # A map's keys and values repeat, even outside a list.
-            key = Leaf(self._next(True), wanted.keyType)
-            return MapOf(slot, key, self.layout(wanted.valueType, in_list=True))
-        return Leaf(slot, wanted)
+            key = Leaf(self._next(True), column_type.keyType)
+            return MapOf(slot, key, self.layout(column_type.valueType, in_list=True))
+        return Leaf(slot, column_type)
 
     def _next(self, in_list: bool) -> int:
         self.in_list.append(in_list)

@@ -94,7 +94,7 @@ class _Compiler:
     behind: bytearray = field(default_factory=bytearray)
     paths: list[str] = field(default_factory=list)
     unfit: dict[int, str] = field(default_factory=dict)
-    passed_over: dict[int, int] = field(default_factory=dict)
+    skipped_nodes: dict[int, int] = field(default_factory=dict)
 
     def program(self, writer: Schema, columns: StructType, reader: Schema | None) -> Compiled:
         slots = Slots()
@@ -262,7 +262,7 @@ class _Compiler:
             where = f"{path}.{written.name}" if path else written.name
             column = goes_to.get(written.name)
             if column is None:
-                kids.append(self._pass_over(written.schema, where))
+                kids.append(self._skip(written.schema, where))
             else:
                 name, place = column
                 inner = known[name].schema if name in known else None
@@ -276,17 +276,17 @@ class _Compiler:
         self._kids(node, kids)
         return node
 
-    def _default(self, wanted: Field | None, layout: Layout, path: str) -> int:
+    def _default(self, reader_field: Field | None, layout: Layout, path: str) -> int:
         # A null default needs no bytes.
-        if wanted is None or not wanted.has_default or wanted.default is None:
+        if reader_field is None or not reader_field.has_default or reader_field.default is None:
             return self._missing(layout, path)
-        schema = wanted.schema
+        schema = reader_field.schema
         if schema.kind == "union":  # Avro: a default has the type of the first branch.
             schema = schema.branches[0]
         # Producers write the schema, so a default may have any JSON value.
         encoded = bytearray()
         try:
-            encode(wanted.default, schema, encoded)
+            encode(reader_field.default, schema, encoded)
         except (
             TypeError,
             ValueError,
@@ -305,23 +305,23 @@ class _Compiler:
         self._kids(node, [self._read(schema, layout, schema, path)])
         return node
 
-    def _pass_over(self, writer: Schema, path: str) -> int:
+    def _skip(self, writer: Schema, path: str) -> int:
         """Compile a node that skips a value.
 
         A type that contains itself has one node, which is its own descendant.
         """
-        known = self.passed_over.get(id(writer))
+        known = self.skipped_nodes.get(id(writer))
         if known is not None:
             return known
         ops = {"array": kernel.ARRAY, "map": kernel.MAP, "record": kernel.RECORD}
         op = {**_OPS, **ops, "union": kernel.UNION}[writer.kind]
         # Registered before its parts, which may contain the type again.
-        node = self.passed_over[id(writer)] = self._node(op, None, path)
+        node = self.skipped_nodes[id(writer)] = self._node(op, None, path)
         self.nodes[node][kernel.SIZE] = writer.size
         if writer.kind == "enum":
             self.nodes[node][kernel.COUNT] = len(writer.symbols)
         else:
-            kids = [self._pass_over(part, path) for part in writer.parts()]
+            kids = [self._skip(part, path) for part in writer.parts()]
             # The parts of a map omit its key, which is encoded before each value.
             if writer.kind == "map":
                 kids.insert(0, self._node(kernel.STRING, None, path))
@@ -341,16 +341,16 @@ def _matched(
     A column takes the field of its own name, else the first field that is one of its aliases.
     """
     # A field of type null never has a value, so an alias may take its column.
-    there = {written.name for written in writer.fields if written.schema.kind != "null"}
+    present = {written.name for written in writer.fields if written.schema.kind != "null"}
     found: dict[str, tuple[str, Layout]] = {}
     for name, place in layout.fields:
-        if name in there:
+        if name in present:
             found[name] = (name, place)
     # An alias applies only if no other column has taken the field.
     for name, place in layout.fields:
-        aliases = known[name].aliases if name in known and name not in there else ()
+        aliases = known[name].aliases if name in known and name not in present else ()
         for alias in aliases:
-            if alias in there and alias not in found:
+            if alias in present and alias not in found:
                 found[alias] = (name, place)
                 break
     return found
@@ -369,7 +369,7 @@ def _counterpart(reader: Schema | None, writer: Schema) -> Schema | None:
 
 def _misfit(path: str, writer: Schema, layout: Layout) -> str:
     kinds = {ListOf: "array", MapOf: "map", StructOf: "struct"}
-    wanted = layout.type.simpleString() if isinstance(layout, Leaf) else kinds[type(layout)]
+    column = layout.type.simpleString() if isinstance(layout, Leaf) else kinds[type(layout)]
     logical = f" ({writer.logical})" if writer.logical else ""
     where = path or "the record"
-    return f"{where}: {writer.name}{logical} in the record's schema does not fit {wanted}"
+    return f"{where}: {writer.name}{logical} in the record's schema does not fit {column}"

@@ -96,14 +96,14 @@ def names_of(schema: Schema) -> dict[str, Schema]:
 
 def walk(schema: Schema) -> Iterator[Schema]:
     """Yield the type and all types within it, each once."""
-    seen, left = {id(schema)}, [schema]
-    while left:
-        each = left.pop()
-        yield each
-        for part in each.parts():
-            if id(part) not in seen:
-                seen.add(id(part))
-                left.append(part)
+    visited, pending = {id(schema)}, [schema]
+    while pending:
+        current = pending.pop()
+        yield current
+        for part in current.parts():
+            if id(part) not in visited:
+                visited.add(id(part))
+                pending.append(part)
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class _SchemaReader:
         # Registered before its fields are read, which may refer to it.
         made = self.named[full] = Schema(kind, full)
         if kind == "fixed":
-            made.size = _whole(given.get("size"), where)
+            made.size = _fixed_size(given.get("size"), where)
             if made.size > _FIXED_BYTES_MAX:
                 raise SchemaRefused(f"{where}: a fixed of {made.size} bytes is too large")
             made.logical, made.precision, made.scale = _logical(given, kind, made.size)
@@ -257,7 +257,7 @@ def _logical(given: dict[str, Any], kind: str, size: int) -> tuple[str, int, int
     return ("decimal", precision, scale) if fits else ("", 0, 0)
 
 
-def _whole(given: Any, where: str) -> int:
+def _fixed_size(given: Any, where: str) -> int:
     if type(given) is not int or given < 0:
         raise SchemaRefused(f"{where}: a fixed has the size {_short(given)}")
     return given
@@ -272,13 +272,15 @@ def _check_items(root: Schema) -> None:
         for part in schema.fields:
             within.setdefault(id(part.schema), []).append(schema)
     # These types take a byte in any case. A record does if one of its fields does.
-    left = [t for t in types if t.kind not in {"null", "record"} and (t.kind != "fixed" or t.size)]
-    takes = {id(schema) for schema in left}
-    while left:
-        for record in within.get(id(left.pop()), ()):
+    pending = [
+        t for t in types if t.kind not in {"null", "record"} and (t.kind != "fixed" or t.size)
+    ]
+    takes = {id(schema) for schema in pending}
+    while pending:
+        for record in within.get(id(pending.pop()), ()):
             if id(record) not in takes:
                 takes.add(id(record))
-                left.append(record)
+                pending.append(record)
     # An item without bytes would allow any number of items in a short record.
     for schema in types:
         if schema.kind == "array" and id(schema.items) not in takes:
@@ -303,7 +305,7 @@ def _mark_recursive(schema: Schema) -> None:
     open_.append(schema)
     on.add(id(schema))
     while stack:
-        each, parts = stack[-1]
+        current, parts = stack[-1]
         part = next(parts, None)
         if part is None:
             # All parts are visited: pass the lowest number to the parent, and close a component at
@@ -311,9 +313,9 @@ def _mark_recursive(schema: Schema) -> None:
             stack.pop()
             if stack:
                 parent = id(stack[-1][0])
-                low[parent] = min(low[parent], low[id(each)])
-            if low[id(each)] == number[id(each)]:
-                _close(each, open_, on)
+                low[parent] = min(low[parent], low[id(current)])
+            if low[id(current)] == number[id(current)]:
+                _close(current, open_, on)
         # A part that is seen for the first time is visited next.
         elif id(part) not in number:
             number[id(part)] = low[id(part)] = len(number)
@@ -322,16 +324,16 @@ def _mark_recursive(schema: Schema) -> None:
             stack.append((part, part.parts()))
         # A part in the open component closes a cycle.
         elif id(part) in on:
-            low[id(each)] = min(low[id(each)], number[id(part)])
+            low[id(current)] = min(low[id(current)], number[id(part)])
 
 
 def _close(root: Schema, open_: list[Schema], on: set[int]) -> None:
     component = []
     while True:
-        each = open_.pop()
-        on.discard(id(each))
-        component.append(each)
-        if each is root:
+        member = open_.pop()
+        on.discard(id(member))
+        component.append(member)
+        if member is root:
             break
     # A component of one type is recursive only if the type contains itself directly.
     circle = len(component) > 1 or any(part is root for part in root.parts())

@@ -80,7 +80,7 @@ class RecordShape:
         if kind is bool:
             self.seen |= ObservedValues.BOOLEAN
         elif kind is int:
-            self._add_whole(value)
+            self._add_integer(value)
         elif kind is float:
             self.seen |= ObservedValues.DOUBLE
         elif kind is str:
@@ -107,10 +107,10 @@ class RecordShape:
         if other.item is not None:
             self.item = self.item or RecordShape()
             self.item.merge(other.item, places)
-        for name, theirs in other.fields.items():
+        for name, other_field in other.fields.items():
             inner = self._field(name, places)
             if inner is not None:
-                inner.merge(theirs, places)
+                inner.merge(other_field, places)
 
     def _field(self, name: str, places: PlaceBudget) -> "RecordShape | None":
         found = self.fields.get(name)
@@ -119,7 +119,7 @@ class RecordShape:
             found = self.fields[name] = RecordShape()
         return found
 
-    def _add_whole(self, value: int) -> None:
+    def _add_integer(self, value: int) -> None:
         if _LONG_LEAST <= value < _LONG_END:
             self.seen |= ObservedValues.LONG
             return

@@ -148,20 +148,20 @@ class _Budget:
 _Read = Callable[[Sequence[Any], _Budget], pa.Array]
 
 
-def _struct(message: Descriptor, columns: StructType, path: str, wanted: pa.DataType) -> _Read:
+def _struct(message: Descriptor, columns: StructType, path: str, arrow_type: pa.DataType) -> _Read:
     # Readers are built once for each column, as they run for each record.
     fields = {field.name: field for field in message.fields}
     readers: list[tuple[Callable[[Any], Any] | None, _Read | None]] = []
     for column in columns:
         where = f"{path}.{column.name}" if path else column.name
         # A column that the message does not have is null in every row.
-        each = fields.get(column.name)
-        if each is None:
+        field = fields.get(column.name)
+        if field is None:
             readers.append((None, None))
         else:
-            kind = wanted.field(column.name).type
-            readers.append((_getter(each), _field(each, column.dataType, where, kind)))
-    types = [wanted.field(n).type for n in range(wanted.num_fields)]
+            kind = arrow_type.field(column.name).type
+            readers.append((_getter(field), _field(field, column.dataType, where, kind)))
+    types = [arrow_type.field(n).type for n in range(arrow_type.num_fields)]
 
     def read(messages: Sequence[Any], budget: _Budget) -> pa.Array:
         # Rows count even without fields, so that a list of empty messages is limited as well.
@@ -181,16 +181,16 @@ def _struct(message: Descriptor, columns: StructType, path: str, wanted: pa.Data
             )
             arrays.append(into(values, budget))
         mask = pa.array(absent) if some else None
-        names = [wanted.field(n) for n in range(wanted.num_fields)]
+        names = [arrow_type.field(n) for n in range(arrow_type.num_fields)]
         return pa.StructArray.from_arrays(arrays, fields=names, mask=mask)
 
     return read
 
 
-def _getter(each: FieldDescriptor) -> Callable[[Any], Any]:
-    name = each.name
+def _getter(field: FieldDescriptor) -> Callable[[Any], Any]:
+    name = field.name
     # Repeated fields and proto3 fields without presence are never unset.
-    if each.is_repeated or not each.has_presence:
+    if field.is_repeated or not field.has_presence:
         return attrgetter(name)
 
     def get(message: Any) -> Any:
@@ -199,64 +199,72 @@ def _getter(each: FieldDescriptor) -> Callable[[Any], Any]:
     return get
 
 
-def _field(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataType) -> _Read:
-    if is_map(each) and isinstance(wanted, MapType):
-        entry = each.message_type.fields_by_name
-        keys = _single(entry["key"], wanted.keyType, f"{path}.key", kind.key_type)
-        values = _single(entry["value"], wanted.valueType, f"{path}.value", kind.item_type)
-        return _map(keys, values, kind)
-    if each.is_repeated and not is_map(each) and isinstance(wanted, ArrayType):
-        item = _single(each, wanted.elementType, f"{path}.element", kind.value_type)
-        return _list(item, kind)
-    if each.is_repeated:
-        raise SchemaRefused(f"{path}: several values do not fit {wanted.simpleString()}")
-    return _single(each, wanted, path, kind)
+def _field(
+    field: FieldDescriptor, column_type: DataType, path: str, arrow_type: pa.DataType
+) -> _Read:
+    if is_map(field) and isinstance(column_type, MapType):
+        entry = field.message_type.fields_by_name
+        keys = _single(entry["key"], column_type.keyType, f"{path}.key", arrow_type.key_type)
+        values = _single(
+            entry["value"], column_type.valueType, f"{path}.value", arrow_type.item_type
+        )
+        return _map(keys, values, arrow_type)
+    if field.is_repeated and not is_map(field) and isinstance(column_type, ArrayType):
+        item = _single(field, column_type.elementType, f"{path}.element", arrow_type.value_type)
+        return _list(item, arrow_type)
+    if field.is_repeated:
+        raise SchemaRefused(f"{path}: several values do not fit {column_type.simpleString()}")
+    return _single(field, column_type, path, arrow_type)
 
 
-def _single(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataType) -> _Read:
-    message = each.message_type
+def _single(
+    field: FieldDescriptor, column_type: DataType, path: str, arrow_type: pa.DataType
+) -> _Read:
+    message = field.message_type
     if message is None:
-        return _scalar(each, wanted, path, kind)
+        return _scalar(field, column_type, path, arrow_type)
     name = message.full_name
     # Well-known types become single values, unless the table has a struct for them.
-    if name == TIMESTAMP and isinstance(wanted, TimestampType):
-        return _mapped(lambda value: _micros(value, path), kind)
-    if name in JSON and isinstance(wanted, StringType):
-        return _mapped(lambda value: json_format.MessageToJson(value, indent=None), kind)
-    if name in WRAPPERS and not isinstance(wanted, StructType):
-        inner = _scalar(message.fields_by_name["value"], wanted, path, kind)
+    if name == TIMESTAMP and isinstance(column_type, TimestampType):
+        return _mapped(lambda value: _micros(value, path), arrow_type)
+    if name in JSON and isinstance(column_type, StringType):
+        return _mapped(lambda value: json_format.MessageToJson(value, indent=None), arrow_type)
+    if name in WRAPPERS and not isinstance(column_type, StructType):
+        inner = _scalar(message.fields_by_name["value"], column_type, path, arrow_type)
         get = attrgetter("value")
         return lambda values, budget: inner([v if v is None else get(v) for v in values], budget)
-    if isinstance(wanted, StructType):
-        return _struct(message, wanted, path, kind)
-    raise SchemaRefused(f"{path}: the message {name} does not fit {wanted.simpleString()}")
+    if isinstance(column_type, StructType):
+        return _struct(message, column_type, path, arrow_type)
+    raise SchemaRefused(f"{path}: the message {name} does not fit {column_type.simpleString()}")
 
 
-def _scalar(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataType) -> _Read:
-    is_bytes = each.type == FieldDescriptor.TYPE_BYTES
-    own: DataType = BinaryType() if is_bytes else SIMPLE[each.cpp_type]
+def _scalar(
+    field: FieldDescriptor, column_type: DataType, path: str, arrow_type: pa.DataType
+) -> _Read:
+    is_bytes = field.type == FieldDescriptor.TYPE_BYTES
+    own: DataType = BinaryType() if is_bytes else SIMPLE[field.cpp_type]
     # A column may be wider than the field, as after an evolution of the schema.
     wider = (IntegerType, LongType), (FloatType, DoubleType)
-    if own != wanted and not any(
-        isinstance(own, narrow) and isinstance(wanted, wide) for narrow, wide in wider
+    if own != column_type and not any(
+        isinstance(own, narrow) and isinstance(column_type, wide) for narrow, wide in wider
     ):
         raise SchemaRefused(
             f"{path}: {own.simpleString()} in the record's schema does not fit "
-            f"{wanted.simpleString()}"
+            f"{column_type.simpleString()}"
         )
-    if each.enum_type is not None:
-        names = _names(each.enum_type)
+    if field.enum_type is not None:
+        names = _names(field.enum_type)
         # An open enum (proto3) may have a number without a name, which is kept as text.
-        return _mapped(lambda number: names.get(number, str(number)), kind)
-    return lambda values, _: pa.array(values, kind)
+        return _mapped(lambda number: names.get(number, str(number)), arrow_type)
+    return lambda values, _: pa.array(values, arrow_type)
 
 
 def _names(enum: EnumDescriptor) -> dict[int, str]:
     return {number: value.name for number, value in enum.values_by_number.items()}
 
 
-def _mapped(change: Callable[[Any], Any], kind: pa.DataType) -> _Read:
-    return lambda values, _: pa.array([v if v is None else change(v) for v in values], kind)
+def _mapped(change: Callable[[Any], Any], arrow_type: pa.DataType) -> _Read:
+    return lambda values, _: pa.array([v if v is None else change(v) for v in values], arrow_type)
 
 
 def _micros(value: Any, path: str) -> int:
@@ -266,23 +274,23 @@ def _micros(value: Any, path: str) -> int:
     return int(seconds) * _US + int(nanos) // 1_000
 
 
-def _list(item: _Read, kind: pa.DataType) -> _Read:
+def _list(item: _Read, arrow_type: pa.DataType) -> _Read:
     def read(values: Sequence[Any], budget: _Budget) -> pa.Array:
         offsets, flat = _flat(values, budget)
-        return _with_offsets(values, offsets, [item(flat, budget)], kind)
+        return _with_offsets(values, offsets, [item(flat, budget)], arrow_type)
 
     return read
 
 
-def _map(keys: _Read, items: _Read, kind: pa.DataType) -> _Read:
-    pair = pa.struct([kind.key_field, kind.item_field])
+def _map(keys: _Read, items: _Read, arrow_type: pa.DataType) -> _Read:
+    pair = pa.struct([arrow_type.key_field, arrow_type.item_field])
 
     def read(values: Sequence[Any], budget: _Budget) -> pa.Array:
         offsets, flat = _flat([v if v is None else list(v.items()) for v in values], budget)
         pairs = [keys([k for k, _ in flat], budget), items([v for _, v in flat], budget)]
         # No validity buffer: an entry itself is never null.
         entries = pa.Array.from_buffers(pair, len(flat), [None], children=pairs)
-        return _with_offsets(values, offsets, [entries], kind)
+        return _with_offsets(values, offsets, [entries], arrow_type)
 
     return read
 
@@ -296,8 +304,8 @@ def _flat(values: Sequence[Any], budget: _Budget) -> tuple[list[int], list[Any]]
 
 
 def _with_offsets(
-    values: Sequence[Any], offsets: list[int], children: list[pa.Array], kind: pa.DataType
+    values: Sequence[Any], offsets: list[int], children: list[pa.Array], arrow_type: pa.DataType
 ) -> pa.Array:
     bits = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
     lengths = pa.array(offsets, pa.int32()).buffers()[1]
-    return pa.Array.from_buffers(kind, len(values), [bits, lengths], children=children)
+    return pa.Array.from_buffers(arrow_type, len(values), [bits, lengths], children=children)

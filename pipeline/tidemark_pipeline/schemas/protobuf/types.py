@@ -63,9 +63,9 @@ def columns_of(message: Descriptor) -> StructType:
     return _ProtobufTypeMaker().struct(message, "", ())
 
 
-def is_map(each: FieldDescriptor) -> bool:
+def is_map(field: FieldDescriptor) -> bool:
     """Return whether Protobuf generated the field's message from ``map<K, V>``."""
-    message = each.message_type
+    message = field.message_type
     return message is not None and message.GetOptions().map_entry
 
 
@@ -96,27 +96,29 @@ class _ProtobufTypeMaker:
             raise SchemaRefused(f"the message {message.full_name} has no fields")
         return StructType(list(made.values()))
 
-    def _field(self, each: FieldDescriptor, path: str, within: tuple[str, ...]) -> DataType | None:
+    def _field(self, field: FieldDescriptor, path: str, within: tuple[str, ...]) -> DataType | None:
         self.columns += 1
         if self.columns > COLUMNS_MAX:
             raise SchemaRefused(f"the schema comes to more than {COLUMNS_MAX} columns")
-        if is_map(each):
-            entry = each.message_type.fields_by_name
+        if is_map(field):
+            entry = field.message_type.fields_by_name
             key = self._single(entry["key"], f"{path}.key", within)
             value = self._single(entry["value"], f"{path}.value", within)
             return None if key is None or value is None else MapType(key, value)
-        found = self._single(each, path, within)
-        if found is None or not each.is_repeated:
+        found = self._single(field, path, within)
+        if found is None or not field.is_repeated:
             return found
         return ArrayType(found)
 
-    def _single(self, each: FieldDescriptor, path: str, within: tuple[str, ...]) -> DataType | None:
+    def _single(
+        self, field: FieldDescriptor, path: str, within: tuple[str, ...]
+    ) -> DataType | None:
         """Return the type of a single value, None for a message without fields."""
-        message = each.message_type
+        message = field.message_type
         if message is None:
-            if each.type == FieldDescriptor.TYPE_BYTES:
+            if field.type == FieldDescriptor.TYPE_BYTES:
                 return BinaryType()
-            return SIMPLE[each.cpp_type]
+            return SIMPLE[field.cpp_type]
         # Well-known types become plain values instead of structs.
         if message.full_name == TIMESTAMP:
             return TimestampType()

@@ -21,7 +21,7 @@ class ValueReader(Protocol):
     """Reader of values for one job."""
 
     @property
-    def wanted(self) -> "StructType | None":
+    def schema_columns(self) -> "StructType | None":
         """Columns of the current schema, or None for the columns of the table."""
 
     def read(self, frame: "DataFrame", columns: "StructType") -> "DataFrame":
