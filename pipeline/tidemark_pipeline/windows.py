@@ -23,10 +23,6 @@ class Window:
     position: int
     end: int
 
-    def covers_segment(self, entry: SegmentEntry) -> bool:
-        """Return whether the window covers the whole segment."""
-        return self.position == 0 and self.end == entry.size_bytes
-
 
 def full_window(entry: SegmentEntry) -> Window:
     """Return the window of a whole segment."""
