@@ -418,7 +418,7 @@ async def test_a_user_gets_no_password_that_is_not_offered(
             name = f"thief-{number}-{key.replace('.', '-')}"
             await editor.create(USER, world.namespace, with_password(name, victim, key))
             await world.condition(USER, name, "Ready", "False", "PasswordUnusable")
-            assert await world.gone(SECRET, name)
+            assert await world.is_deleted(SECRET, name)
             assert name not in peer.users or not peer.users[name].scram
     await editor.create(USER, world.namespace, with_password("guest", "offered-to-users"))
     await world.condition(USER, "guest", "Ready", "True")

@@ -61,7 +61,7 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
 async def put_secret(world: KafkaWorld, name: str, data: dict[str, str]) -> None:
     """Made, or given another content."""
     texts = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
-    if await world.gone(SECRET, name):
+    if await world.is_deleted(SECRET, name):
         meta = {"name": name, "annotations": {OFFERED_ANNOTATION: "Cluster"}}
         body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": texts}
         await world.api.create(SECRET, world.namespace, body)

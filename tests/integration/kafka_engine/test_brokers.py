@@ -21,7 +21,7 @@ async def test_brokers_appear_and_come_back(world: KafkaWorld) -> None:
     await world.delete(BROKER, "demo-2")  # by a person: the broker is there all the same
 
     async def again() -> bool:
-        there = await world.there(BROKER, "demo-2")
+        there = await world.exists(BROKER, "demo-2")
         return there and (await world.get(BROKER, "demo-2"))["metadata"]["uid"] != uid
 
     await world.until(again, "the Broker is shown again")
@@ -31,10 +31,10 @@ async def test_brokers_appear_and_come_back(world: KafkaWorld) -> None:
     told = await world.condition(EXPORT, "x", "Stalled", "True", "EngineKafka")
     assert "tidemark spark export with --option engine=kafka" in told["message"]
     await world.create(BROKER, "invented", nodeId=10, workload="Observed")
-    await world.until(lambda: world.gone(BROKER, "invented"), "there is no such broker")
+    await world.until(lambda: world.is_deleted(BROKER, "invented"), "there is no such broker")
     await world.delete(CLUSTER, "demo")
     await world.delete(BROKER, "mine")
     await world.until(
-        lambda: world.gone(CLUSTER, "demo"), "the Cluster is deleted with its brokers"
+        lambda: world.is_deleted(CLUSTER, "demo"), "the Cluster is deleted with its brokers"
     )
-    assert await world.gone(BROKER, "demo-1")
+    assert await world.is_deleted(BROKER, "demo-1")

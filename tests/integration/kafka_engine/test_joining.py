@@ -117,7 +117,7 @@ async def _all_are_away(world: KafkaWorld, nodes: KafkaNodes) -> None:
     nodes.start(nodes.broker_ids())
     await world.status_where(CLUSTER, "demo", lambda status: _reason(status) == "Serving", LONG_S)
     await world.delete(TOPIC, "meanwhile")
-    await world.until(lambda: world.gone(TOPIC, "meanwhile"), "the Topic is deleted", LONG_S)
+    await world.until(lambda: world.is_deleted(TOPIC, "meanwhile"), "the Topic is deleted", LONG_S)
 
 
 def _reason(status: dict[str, object]) -> object:

@@ -104,7 +104,7 @@ async def test_existing_topic_is_taken_over_only_on_request_and_if_it_matches(
     assert "it has 2 partitions, not 3" in told["message"]
     assert "retention.ms has 3600000, not 1" in told["message"]
     await world.delete(TOPIC, name)
-    await world.until(lambda: world.gone(TOPIC, name), "nothing held it")
+    await world.until(lambda: world.is_deleted(TOPIC, name), "nothing held it")
     before = await own(admin, name), (await admin.topics([name]))[name]
     body = await world.create_topic(name, 2, 2, config={"retention.ms": "3600000"})
     await world.annotate(TOPIC, body["metadata"]["name"], **{ADOPT_TOPIC_ID: id_text(topic_id)})
@@ -129,7 +129,7 @@ async def test_topic_deleted_elsewhere_is_not_recreated_without_a_request(
     await world.condition(TOPIC, name, "Stalled", "True", "TopicReplaced")
     await world.patch(TOPIC, name, deletionPolicy="Orphan")
     await world.delete(TOPIC, name)
-    await world.until(lambda: world.gone(TOPIC, name), "it is left behind")
+    await world.until(lambda: world.is_deleted(TOPIC, name), "it is left behind")
     assert (await admin.topics([name]))[name].topic_id == again
     await world.create_topic(name)
     await world.annotate(TOPIC, name, **{ADOPT_TOPIC_ID: id_text(again)})
@@ -137,7 +137,7 @@ async def test_topic_deleted_elsewhere_is_not_recreated_without_a_request(
     await admin.delete_topics([again])
     await world.condition(TOPIC, name, "Stalled", "True", "TopicMissing")
     await world.delete(TOPIC, name)
-    await world.until(lambda: world.gone(TOPIC, name), "there is nothing to delete")
+    await world.until(lambda: world.is_deleted(TOPIC, name), "there is nothing to delete")
     await world.create_topic(name)
     await world.ready(name)
 

@@ -1,4 +1,4 @@
-"""The broker's end of the control protocol, nothing behind it: what the operator says is kept, and
+"""The broker's end of the control protocol with nothing behind it: commands are recorded, and
 each test decides how it is answered."""
 
 import asyncio
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-class Refused(Exception):
+class ControllerRefused(Exception):
     """The controller answered with an error code."""
 
     def __init__(self, code: int, message: str | None = None) -> None:
@@ -35,7 +35,7 @@ class Refused(Exception):
         self.code = code
 
 
-class Connection:
+class ControllerConnection:
     """One connection to the controller, request after request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -43,15 +43,17 @@ class Connection:
         self._number = 0
 
     @classmethod
-    async def open(cls, address: str, tls: TlsFiles) -> "Connection":
+    async def open(cls, address: str, tls: TlsFiles) -> "ControllerConnection":
         host, _, port = address.rpartition(":")
         return cls(*await asyncio.open_connection(host, int(port), ssl=tls.contexts().client))
 
     async def frame(self) -> bytes:
+        # Frames have a length of four bytes before them, as in Kafka's protocol.
         size = int.from_bytes(await self.reader.readexactly(4), "big")
         return await self.reader.readexactly(size)
 
     async def ask(self, request: Any, response_type: type[R], timeout_s: float = 20.0) -> R:
+        # Correlation ids let the peer notice a response that belongs to another request.
         self._number += 1
         self.writer.write(encode_request(request, self._number, "peer"))
         async with asyncio.timeout(timeout_s):
@@ -63,6 +65,7 @@ class Connection:
         self.writer.close()
 
 
+# The response to a query that arrives before the partition's state.
 def _unknown_log(topic_id: uuid.UUID, partition: int) -> control.ReplicaLog:
     return control.ReplicaLog(
         topic_id=topic_id,
@@ -77,10 +80,10 @@ def _unknown_log(topic_id: uuid.UUID, partition: int) -> control.ReplicaLog:
 
 
 class BrokerPeer:
-    """Registers, attaches, heartbeats; applies states into ``topics`` and ``removed``."""
+    """Registers, attaches, sends heartbeats; applies states to ``topics`` and ``removed``."""
 
     def __init__(self, node_id: int, cluster_id: str, certificates: Path) -> None:
-        """``certificates``: the operators' folder, in which the authority is found."""
+        """``certificates``: the operators' folder that has the certificate authority."""
         self.node_id, self.cluster_id = node_id, cluster_id
         self.certificates = certificates
         self.session_token = b""
@@ -91,7 +94,7 @@ class BrokerPeer:
         self.controller_epoch = -1
         self.listeners = (control.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092),)
         self.snapshots = 0
-        self.told_brokers = 0
+        self.broker_lists = 0
         self.fenced = True
         self.should_shut_down = False
         self.want_shut_down = False
@@ -117,13 +120,13 @@ class BrokerPeer:
         self.high_watermark = 1000
         self.offset_of_time: Callable[[int], int] = lambda _: 100
         self._tasks: list[asyncio.Task[None]] = []
-        self._open: list[Connection] = []
-        self.requests: Connection | None = None
+        self._open: list[ControllerConnection] = []
+        self.requests: ControllerConnection | None = None
 
     # ------------------------------------------------------------ session
 
     async def register(self, address: str) -> control.BrokerRegistrationResponse:
-        """Register on a new connection; raises Refused."""
+        """Register on a new connection; raises ControllerRefused."""
         self.requests = await self._connect(address)
         response = await self.requests.ask(
             control.BrokerRegistrationRequest(
@@ -131,6 +134,8 @@ class BrokerPeer:
                 cluster_id=self.cluster_id,
                 incarnation_id=self.incarnation_id,
                 directory_id=self.directory_id,
+                # Both identify the disk: the controller compares the epoch of a clean shutdown with
+                # its record.
                 previous_broker_epoch=self.clean_epoch,
                 highest_controller_epoch=self.highest_epoch,
                 rack=None,
@@ -139,21 +144,25 @@ class BrokerPeer:
             control.BrokerRegistrationResponse,
         )
         if response.error_code:
-            raise Refused(response.error_code, response.error_message)
+            raise ControllerRefused(response.error_code, response.error_message)
         self.broker_epoch = response.broker_epoch
         self.session_token = response.session_token
         self.controller_epoch = response.controller_epoch
         return response
 
     async def start(self, address: str, timeout_s: float = 40.0) -> None:
-        """Register (again and again while the controller is not ready), attach, send heartbeats."""
+        """Register (repeatedly while the controller is not ready), attach, and send heartbeats."""
         async with asyncio.timeout(timeout_s):
             while True:
+                # Every attempt opens a new connection, as a broker that searches its controller
+                # does.
                 try:
                     await self.register(address)
                     break
-                except (Refused, OSError, EOFError) as error:
-                    if isinstance(error, Refused) and error.code not in (41, 101, 102):
+                except (ControllerRefused, OSError, EOFError) as error:
+                    if isinstance(error, ControllerRefused) and error.code not in (41, 101, 102):
+                        # 41 NOT_CONTROLLER, 101 DUPLICATE_BROKER_REGISTRATION, 102
+                        # BROKER_ID_NOT_REGISTERED: all of them may pass.
                         raise
                     # A controller has a limit for the connections of one broker.
                     self._hang_up()
@@ -165,20 +174,22 @@ class BrokerPeer:
         """Open the command connection and serve it."""
         commands = await self._connect(address)
         response = await commands.ask(
+            # Commands come over a connection of their own, in the opposite direction.
             control.AttachRequest(
                 broker_id=self.node_id,
                 broker_epoch=self.broker_epoch,
                 session_token=self.session_token,
+                # The operator sends no command that is newer than this one.
                 last_command=deletions.DELETE_TOPIC_RECORDS,
             ),
             control.AttachResponse,
         )
         if response.error_code:
-            raise Refused(response.error_code)
+            raise ControllerRefused(response.error_code)
         self._spawn(self._serve(commands))
 
     async def close(self) -> None:
-        """Vanish: no word to anybody."""
+        """Close all connections without a shutdown request, as a process that was killed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -192,15 +203,17 @@ class BrokerPeer:
 
     def restarted(self, *, clean: bool) -> "BrokerPeer":
         """The same broker as a new process on the same disk."""
+        # A new process has a new incarnation id; the directory id is on the disk.
         other = BrokerPeer(self.node_id, self.cluster_id, self.certificates)
         other.directory_id = self.directory_id
+        # The proof of a clean shutdown (KIP-966): without it the broker may have lost its tail.
         other.clean_epoch = self.broker_epoch if clean else -1
         return other
 
-    async def _connect(self, address: str) -> Connection:
+    async def _connect(self, address: str) -> ControllerConnection:
         who = TlsIdentity(self.cluster_id, self.node_id)
         tls = leaf_of_operator(self.certificates, who)
-        connection = await Connection.open(address, tls)
+        connection = await ControllerConnection.open(address, tls)
         self._open.append(connection)
         return connection
 
@@ -210,16 +223,17 @@ class BrokerPeer:
     async def _heartbeats(self, address: str) -> None:
         connection = await self._connect(address)
         while True:
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(ControllerRefused):
                 await self.heartbeat(connection)
             await asyncio.sleep(self.heartbeat_s)
 
-    async def heartbeat(self, connection: Connection, loop_age_ms: int = 0) -> None:
-        """One heartbeat; raises Refused."""
+    async def heartbeat(self, connection: ControllerConnection, loop_age_ms: int = 0) -> None:
+        """One heartbeat; raises ControllerRefused."""
         response = await connection.ask(
             control.BrokerHeartbeatRequest(
                 broker_id=self.node_id,
                 broker_epoch=self.broker_epoch,
+                # -1 until the first snapshot: a broker is fenced until it has applied one.
                 snapshot_controller_epoch=self.controller_epoch if self.snapshots else -1,
                 loop_age_ms=loop_age_ms,
                 want_shut_down=self.want_shut_down,
@@ -228,14 +242,14 @@ class BrokerPeer:
             control.BrokerHeartbeatResponse,
         )
         if response.error_code:
-            raise Refused(response.error_code)
+            raise ControllerRefused(response.error_code)
         self.fenced = response.is_fenced
         self.should_shut_down = response.should_shut_down
 
     # ------------------------------------------------------------ requests
 
     async def alter(self, topic: str, partition: int, isr: tuple[int, ...]) -> control.IsrResult:
-        """Propose an ISR as the leader under the epochs last heard; raises Refused."""
+        """Propose an ISR as the leader under the latest epochs; raises ControllerRefused."""
         row = self.rows[topic, partition]
         change = control.IsrChange(
             topic_id=self.topics[topic].topic_id,
@@ -256,7 +270,7 @@ class BrokerPeer:
             control.AlterPartitionResponse,
         )
         if response.error_code:
-            raise Refused(response.error_code)
+            raise ControllerRefused(response.error_code)
         return response.results[0]
 
     async def change_topics(
@@ -280,7 +294,7 @@ class BrokerPeer:
         )
         connection.close()
         if response.error_code:
-            raise Refused(response.error_code)
+            raise ControllerRefused(response.error_code)
         return [(result.error_code, result.error_message or "") for result in response.results]
 
     async def report(self, log_bytes: int, records: int, *, waits_for: str = "") -> None:
@@ -288,6 +302,7 @@ class BrokerPeer:
         cannot lead.
         """
         assert self.requests is not None
+        # Leaders report sizes; a replica that cannot lead reports its reason instead.
         led = [
             control.PartitionStatus(
                 topic_id=self.topics[topic].topic_id,
@@ -327,17 +342,19 @@ class BrokerPeer:
             control.BrokerStatusResponse,
         )
         if response.error_code:
-            raise Refused(response.error_code)
+            raise ControllerRefused(response.error_code)
 
     # ------------------------------------------------------------ commands
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: ControllerConnection) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 frame = await connection.frame()
+                # Commands are answered in order, one at a time.
                 key, _, number = peek_request(frame)
                 try:
                     answer = self._answer(key, frame)
+                # Let the operator see a closed connection, not a time-out.
                 except Exception:  # without the log the peer would ignore messages silently
                     logger.exception("peer %d cannot answer", self.node_id)
                     connection.close()
@@ -372,8 +389,9 @@ class BrokerPeer:
         if not request.storage_as_before:
             self.remote_storage, self.store_id = request.remote_storage, request.store_id
         if request.full or request.brokers:
-            self.told_brokers += 1
+            self.broker_lists += 1
             self.brokers = {broker.broker_id: broker for broker in request.brokers}
+        # A full snapshot replaces all that was known, increments add to it.
         if request.full:
             self.snapshots += 1
             self.rows.clear()
@@ -382,6 +400,7 @@ class BrokerPeer:
             self.topics[topic.name] = topic
             for row in topic.partitions:
                 self.rows[topic.name, row.partition] = row
+        # Partition -1 means the whole topic.
         self.removed.update((gone.topic_id, gone.partition) for gone in request.removals)
         return control.PartitionStatesResponse(
             error_code=0, broker_epoch=self.broker_epoch, errors=()
@@ -401,6 +420,7 @@ class BrokerPeer:
         self, request: control.DisableRemoteTopicRequest
     ) -> control.DisableRemoteTopicResponse:
         self.disable_requests.append(request)
+        # A test decides whether brokers acknowledge or let the operator wait.
         names = {topic.topic_id: name for name, topic in self.topics.items()}
         results = []
         for partition in request.partitions:
@@ -450,7 +470,7 @@ class BrokerPeer:
         )
 
     def _leads(self, topic_id: uuid.UUID, partition: int, leader_epoch: int) -> tuple[str, int]:
-        """The topic's name, or the error with which another topic or epoch is refused."""
+        """Return the topic's name, or the error code for an unknown topic or another epoch."""
         names = {topic.topic_id: name for name, topic in self.topics.items()}
         row = self.rows.get((names.get(topic_id, ""), partition))
         if row is None:
@@ -459,18 +479,26 @@ class BrokerPeer:
         return names[topic_id], int(ErrorCode.fenced_leader_epoch) if wrong else 0
 
     def _points(self, request: deletions.DeletionPointsRequest) -> deletions.DeletionPointsResponse:
-        """All records are of the first epoch, and of ten bytes."""
+        """Resolve offsets and times; all records are of the first epoch and have ten bytes."""
         found = []
-        for asked in request.partitions:
-            name, error = self._leads(request.topic_id, asked.partition, asked.leader_epoch)
-            start = self.deleted.get((name, asked.partition), 0)
-            offset = self.high_watermark if asked.before_offset < 0 else asked.before_offset
-            if asked.before_time_ms >= 0:
-                by_time = self.offset_of_time(asked.before_time_ms)
+        for point_request in request.partitions:
+            name, error = self._leads(
+                request.topic_id, point_request.partition, point_request.leader_epoch
+            )
+            start = self.deleted.get((name, point_request.partition), 0)
+            # A negative offset means up to the high watermark
+            # (DeleteRecordsRequest.HIGH_WATERMARK).
+            offset = (
+                self.high_watermark
+                if point_request.before_offset < 0
+                else point_request.before_offset
+            )
+            if point_request.before_time_ms >= 0:
+                by_time = self.offset_of_time(point_request.before_time_ms)
                 offset = self.high_watermark if by_time < 0 else by_time
             found.append(
                 deletions.WireDeletionPoint(
-                    partition=asked.partition,
+                    partition=point_request.partition,
                     error_code=error,
                     log_start_offset=start,
                     high_watermark=self.high_watermark,
@@ -489,6 +517,7 @@ class BrokerPeer:
             name, error = self._leads(request.topic_id, below.partition, below.leader_epoch)
             key = name, below.partition
             if not error:
+                # The log start never moves backwards.
                 self.deleted[key] = max(self.deleted.get(key, 0), below.offset)
             done.append(
                 deletions.WirePartitionDeletionResult(

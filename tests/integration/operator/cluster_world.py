@@ -1,4 +1,4 @@
-"""One namespace with a Cluster, operators and peers that act as brokers: what a test works with."""
+"""One namespace with a Cluster, operators, and peers that act as brokers."""
 
 import asyncio
 import itertools
@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 
 
 class ClusterWorld:
-    """Everything that it started ends with ``close``."""
+    """Closes everything that it started."""
 
     def __init__(self, api: KubeApi, kubeconfig: Path, folder: Path, namespace: str) -> None:
         self.api, self.kubeconfig, self.folder = api, kubeconfig, folder
@@ -42,6 +42,7 @@ class ClusterWorld:
 
     @classmethod
     async def open(cls, kubeconfig: Path, folder: Path) -> Self:
+        # Test processes share one API server, so the name has to be unique across them.
         namespace = f"world-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
         api = await KubeApi.open(KubernetesAccess(kubeconfig))
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
@@ -51,6 +52,7 @@ class ClusterWorld:
         return world
 
     async def close(self) -> None:
+        # Peers first: an operator that is killed must not log their disconnections as failures.
         """Stop peers and operators, close the connections."""
         for peer in self.peers:
             await peer.close()
@@ -64,13 +66,15 @@ class ClusterWorld:
         self,
         control: str = "127.0.0.1:0",
         *,
+        # Two seconds of session: a dead broker is fenced soon, and a busy machine still keeps it
+        # alive.
         session_timeout_s: float = 2,
         lease_duration_s: float = 5,
         controller_addresses: str = "",
         export_image: str = "",
         exports: Path | None = None,
     ) -> OperatorProcess:
-        """An operator of this namespace that is not started yet."""
+        """Return an operator of this namespace that is not started yet."""
         log = self.folder / f"operator-{len(self.operators)}.log"
         made = OperatorProcess(
             self.kubeconfig,
@@ -90,29 +94,31 @@ class ClusterWorld:
     async def start_operator(
         self, control: str = "127.0.0.1:0", *, session_timeout_s: float = 2
     ) -> OperatorProcess:
-        """An operator that leads."""
+        """Start an operator and wait until it leads."""
         made = self.operator(control, session_timeout_s=session_timeout_s)
         await made.start()
         return made
 
     async def start_broker(self, node_id: int, operator: OperatorProcess) -> BrokerPeer:
-        """A Broker object, and a peer that is unfenced."""
+        """Create a Broker object and start a peer; wait until it is unfenced."""
+        # A restarted broker finds its object.
         try:
             await self.get(BROKER, f"broker-{node_id}")
         except NotFound:
             await self.create(BROKER, f"broker-{node_id}", nodeId=node_id, workload="External")
         peer = await self.peer(node_id)
         self.peers.append(peer)
+        # The controller may still be taking over; the peer repeats its registration.
         await peer.start(operator.control)
         await self.until(lambda: not peer.fenced, f"broker {node_id} is unfenced")
         return peer
 
     async def peer(self, node_id: int) -> BrokerPeer:
-        """One that is not started yet."""
+        """Return a peer that is not started yet."""
         return BrokerPeer(node_id, await self.cluster_id(), self.certificates)
 
     async def start_peer(self, peer: BrokerPeer, operator: OperatorProcess) -> BrokerPeer:
-        """A peer that was made by hand."""
+        """Start a peer that the test configured; wait until it is unfenced."""
         self.peers.append(peer)
         await peer.start(operator.control)
         await self.until(lambda: not peer.fenced, f"broker {peer.node_id} is unfenced")
@@ -121,7 +127,7 @@ class ClusterWorld:
     # ------------------------------------------------------------ objects
 
     async def create_cluster(self, **config: str) -> Json:
-        """The Cluster, with the folder as its tier."""
+        """Create the Cluster, with the folder as its tier."""
         return await self.api.create(
             CLUSTER,
             self.namespace,
@@ -137,11 +143,12 @@ class ClusterWorld:
         )
 
     async def create(self, kind: Kind, name: str, **spec: Any) -> Json:
-        """A Broker, a Topic or a User of the Cluster."""
+        """Create a Broker, Topic or User of the Cluster."""
         body = {
             "apiVersion": kind.api_version,
             "kind": kind.kind,
             "metadata": {"name": name},
+            # Most tests have one Cluster, named demo.
             "spec": {"clusterRef": {"name": "demo"}} | spec,
         }
         return await self.api.create(kind, self.namespace, body)
@@ -163,7 +170,7 @@ class ClusterWorld:
         return await self.api.create(RECORD_DELETION, self.namespace, body)
 
     async def get(self, kind: Kind, name: str) -> Json:
-        """An object; raises NotFound."""
+        """Return an object; raises NotFound."""
         return await self.api.get(kind, self.namespace, name)
 
     async def patch(self, kind: Kind, name: str, **spec: Any) -> Json:
@@ -171,15 +178,15 @@ class ClusterWorld:
         return await self.api.merge_patch(kind, self.namespace, name, {"spec": spec})
 
     async def annotate(self, kind: Kind, name: str, **annotations: str | None) -> Json:
-        """Set annotations, or take them away (None)."""
+        """Set annotations; None removes one."""
         change = {"metadata": {"annotations": annotations}}
         return await self.api.merge_patch(kind, self.namespace, name, change)
 
     async def delete(self, kind: Kind, name: str) -> None:
-        """Ask for a deletion."""
+        """Request a deletion; finalizers may delay it."""
         await self.api.delete(kind, self.namespace, name)
 
-    async def gone(self, kind: Kind, name: str) -> bool:
+    async def is_deleted(self, kind: Kind, name: str) -> bool:
         """Whether an object does not exist."""
         try:
             await self.get(kind, name)
@@ -187,25 +194,25 @@ class ClusterWorld:
             return True
         return False
 
-    async def there(self, kind: Kind, name: str) -> bool:
+    async def exists(self, kind: Kind, name: str) -> bool:
         """Whether an object exists."""
-        return not await self.gone(kind, name)
+        return not await self.is_deleted(kind, name)
 
     async def cluster_id(self) -> str:
+        # A Cluster has its id once the first controller has taken over.
         """The id that brokers need, once a controller has written it."""
         body = await self.status_where(CLUSTER, "demo", lambda status: "clusterId" in status)
         return str(body["clusterId"])
 
     async def slices(self) -> list[Json]:
-        """Return every PartitionSlice."""
         return await self.api.list_all(PARTITION_SLICE, self.namespace)
 
     async def rows(self) -> list[str]:
-        """Every row of every slice."""
+        """Return every row of every slice."""
         return [row for body in await self.slices() for row in body.get("partitions") or []]
 
     async def versions(self) -> dict[str, str]:
-        """resourceVersion of every object of ours: equal twice means that nothing was written."""
+        """Return the resourceVersion of every object; equal twice means no write in between."""
         found: dict[str, str] = {}
         for kind in (CLUSTER, BROKER, TOPIC, RECORD_DELETION, USER, EXPORT, PARTITION_SLICE):
             for body in await self.api.list_all(kind, self.namespace):
@@ -228,6 +235,7 @@ class ClusterWorld:
             if found if isinstance(found, bool) else await found:
                 return
             if time.monotonic() > deadline:
+                # The end of the logs explains most failures.
                 tails = "\n".join(operator.log[-3000:] for operator in self.operators)
                 raise AssertionError(f"not so in {timeout_s} s: {what}\n{tails}")
             await asyncio.sleep(0.05)
@@ -235,7 +243,7 @@ class ClusterWorld:
     async def status_where(
         self, kind: Kind, name: str, holds: Callable[[Json], bool], timeout_s: float = TIMEOUT_S
     ) -> Json:
-        """The status of an object once it is as wanted."""
+        """Wait until an object's status fulfils a condition; return the status."""
         last: Json = {}
 
         async def look() -> bool:
@@ -246,6 +254,7 @@ class ClusterWorld:
                 return False
             return holds(last)
 
+        # Show the last status: a time-out alone would not say how far the object got.
         try:
             await self.until(look, f"{kind.kind} {name}", timeout_s)
         except AssertionError as error:
@@ -253,7 +262,7 @@ class ClusterWorld:
         return last
 
     async def event(self, reason: str) -> str:
-        """Wait for an Event, which is written after what it tells of; its note."""
+        """Wait for an Event, which is written after what it reports; return its note."""
         notes: dict[str, str] = {}
 
         async def look() -> bool:
@@ -267,7 +276,7 @@ class ClusterWorld:
     async def condition(
         self, kind: Kind, name: str, type_: str, status: str, reason: str = ""
     ) -> Json:
-        """Wait for a condition; the condition."""
+        """Wait for a condition of this status and reason; return the condition."""
 
         def holds(found: Json) -> bool:
             item = condition_of(found, type_)
@@ -277,6 +286,6 @@ class ClusterWorld:
 
 
 def condition_of(status: Json, type_: str) -> Json:
-    """A condition of a status, {} when it is not there."""
+    """Return a condition of a status, or {} if it is missing."""
     found = (item for item in status.get("conditions") or [] if item["type"] == type_)
     return next(found, {})

@@ -17,17 +17,17 @@ from tidemark_operator.kube.kinds import Json, Kind
 CRDS = Path(__file__).parents[3] / "crds"
 
 
-class RunningControlPlane(Protocol):
-    """Attributes of the control plane's fixture that these tests need."""
+class OperatorControlPlane(Protocol):
+    """The attributes of the control plane fixture that these tests need."""
 
     @property
     def kubeconfig(self) -> Path:
-        """The file that leads to the API server."""
+        """Return the path of the kubeconfig of the API server."""
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(control_plane: RunningControlPlane) -> Path:
-    """The way to an API server that serves our kinds."""
+def kubeconfig(control_plane: OperatorControlPlane) -> Path:
+    """Return the kubeconfig of an API server that serves the project's kinds."""
     asyncio.run(install_crds(control_plane.kubeconfig))
     return control_plane.kubeconfig
 
@@ -54,6 +54,7 @@ async def apply_crd(api: KubeApi, definition: Json) -> None:
     names = definition["spec"]["names"]
     kind = Kind("tidemark.dev", "v1alpha1", names["plural"], names["kind"])
     async with asyncio.timeout(30):
+        # A definition is accepted before its kind is served, so lists fail for a moment.
         while True:
             try:
                 await api.list_all(kind, "default")
@@ -64,7 +65,7 @@ async def apply_crd(api: KubeApi, definition: Json) -> None:
 
 @pytest.fixture
 async def world(kubeconfig: Path, tmp_path: Path) -> AsyncIterator[ClusterWorld]:
-    """A cluster in a namespace of its own."""
-    made = await ClusterWorld.open(kubeconfig, tmp_path)
-    yield made
-    await made.close()
+    """Return a cluster in a namespace of its own."""
+    cluster_world = await ClusterWorld.open(kubeconfig, tmp_path)
+    yield cluster_world
+    await cluster_world.close()

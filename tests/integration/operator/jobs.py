@@ -18,7 +18,8 @@ IMAGE = "tidemark/pipeline:1"
 
 
 async def start_operator(world: ClusterWorld) -> OperatorProcess:
-    """One that makes Jobs; and the account that a controller gives each namespace."""
+    """Start an operator that creates Jobs, and create the namespace's default account."""
+    # Without a controller manager no namespace has the default account that pods need.
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
     path = f"/api/v1/namespaces/{world.namespace}/serviceaccounts"
     await world.api._call("POST", path, body=account)
@@ -30,6 +31,7 @@ async def start_operator(world: ClusterWorld) -> OperatorProcess:
 async def create_export(world: ClusterWorld, name: str = "x", **spec: Any) -> Json:
     """Create an Export of the Topic ``t``, continuous by default."""
     when = {} if "schedule" in spec else {"continuous": {}}
+    # An Export runs continuously unless the test gives it a schedule.
     table = {"name": "db.t", "warehouse": "/lake"} | spec.pop("table", {})
     body = {
         "apiVersion": EXPORT.api_version,
@@ -42,12 +44,12 @@ async def create_export(world: ClusterWorld, name: str = "x", **spec: Any) -> Js
 
 async def job(world: ClusterWorld, name: str) -> Json:
     """Return the Job of a run once it exists."""
-    await world.until(lambda: world.there(JOB, name), f"Job {name}")
+    await world.until(lambda: world.exists(JOB, name), f"Job {name}")
     return await world.get(JOB, name)
 
 
 async def run(world: ClusterWorld, name: str, ip: str = "127.0.0.1", **status: Any) -> Json:
-    """The Job's pod, made from its template, runs at an address."""
+    """Create the Job's pod from its template, running at an address."""
     made = await job(world, name)
     template = made["spec"]["template"]
     meta = made["metadata"]
@@ -57,6 +59,7 @@ async def run(world: ClusterWorld, name: str, ip: str = "127.0.0.1", **status: A
         "metadata": {
             "name": f"{name}-abcde",
             "labels": template["metadata"]["labels"],
+            # As the Job controller labels and owns a pod.
             "ownerReferences": [
                 {
                     "apiVersion": "batch/v1",
@@ -70,19 +73,22 @@ async def run(world: ClusterWorld, name: str, ip: str = "127.0.0.1", **status: A
         "spec": template["spec"],
     }
     await world.api.create(POD, world.namespace, pod)
-    told = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]} | status
+    pod_status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]} | status
     return await world.api.merge_patch(
-        POD, world.namespace, f"{name}-abcde", {"status": told}, "status"
+        POD, world.namespace, f"{name}-abcde", {"status": pod_status}, "status"
     )
 
 
 async def end(world: ClusterWorld, name: str, report: JobReport | None, *, code: int = 1) -> None:
-    """The pod has ended, and so has the Job."""
-    words = b"" if report is None else report.to_json()
+    """Set the statuses of the pod that ended and of its Job."""
+    # The job's termination message has its last report.
+    message = b"" if report is None else report.to_json()
     ended = {
         "exitCode": code,
+        # 137 is 128 + SIGKILL, which the kubelet reports as OOMKilled for a container above its
+        # limit.
         "reason": "Completed" if code == 0 else "OOMKilled" if code == 137 else "Error",
-        "message": words.decode(),
+        "message": message.decode(),
     }
     status = {
         "phase": "Succeeded" if code == 0 else "Failed",
@@ -102,8 +108,9 @@ async def end(world: ClusterWorld, name: str, report: JobReport | None, *, code:
 
 
 async def _finish(world: ClusterWorld, name: str, *, well: bool) -> None:
-    """As the Job controller says it: first what is to come, then that it has."""
+    """Set the two conditions that the Job controller sets at the end, one after the other."""
     now = "2026-01-01T00:00:00Z"
+    # SuccessCriteriaMet and FailureTarget precede Complete and Failed since Kubernetes 1.31.
     kinds = ("SuccessCriteriaMet", "Complete") if well else ("FailureTarget", "Failed")
     reason = "CompletionsReached" if well else "BackoffLimitExceeded"
     conditions = [
@@ -127,20 +134,23 @@ class Page:
 
     def __init__(self) -> None:
         self.report = JobReport.of_json(b"")
-        self.asked = 0
+        self.requests = 0
 
     def answer(self) -> bytes:
-        self.asked += 1
+        self.requests += 1
         return b"{}" if self.report is None else self.report.to_json()
 
 
 @contextlib.asynccontextmanager
+# A real HTTP server: the operator polls pod addresses on this port.
 async def page(ip: str) -> AsyncIterator[Page]:
     """Serve the page of the pod at ``ip``, an address of the loopback that no other test uses."""
-    told = Page()
-    served = HttpPage(metrics=bytes, health=lambda: (True, ""), more={"/report": told.answer})
+    served_page = Page()
+    served = HttpPage(
+        metrics=bytes, health=lambda: (True, ""), more={"/report": served_page.answer}
+    )
     served.start(ip, PAGE_PORT)
     try:
-        yield told
+        yield served_page
     finally:
         await asyncio.to_thread(served.stop)

@@ -1,4 +1,4 @@
-"""A kind that a test defines, and takes away again, while something watches."""
+"""A kind that a test defines and deletes while informers and watches run."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ DEFINITION = {
 
 
 async def define(world: ClusterWorld) -> None:
-    """The definition, as soon as a former one has gone."""
+    """Create the definition; wait while a former one is being deleted."""
     async with asyncio.timeout(30):
         while True:
             try:
@@ -40,7 +40,7 @@ async def define(world: ClusterWorld) -> None:
 
 
 async def make(world: ClusterWorld, name: str) -> None:
-    """A Latecomer, as soon as they are served."""
+    """Create an object of the kind, once the API server serves it."""
     body = {"apiVersion": f"{LATE.group}/v1", "kind": LATE.kind, "metadata": {"name": name}}
     async with asyncio.timeout(30):
         while True:
@@ -52,5 +52,5 @@ async def make(world: ClusterWorld, name: str) -> None:
 
 
 async def undefine(world: ClusterWorld) -> None:
-    """The definition goes, and what there is of it."""
+    """Delete the definition and with it all objects of the kind."""
     await world.api._call("DELETE", f"{DEFINITIONS}/{LATE.plural}.{LATE.group}")

@@ -34,10 +34,12 @@ class OperatorProcess:
         controller_addresses: str = "",
         export_image: str = "",
         exports: Path | None = None,
+        # A fork of this process would start faster, but share its imports and environment.
     ) -> None:
         """``certificates`` None: in Secrets. ``controller_addresses``: of the operators, for
         brokers in pods. ``export_image``, ``exports``: of the jobs of Exports. ``profile``: where
         cProfile leaves what it saw of the main thread, after a clean stop."""
+        # cProfile writes its file only at a clean exit.
         seen = () if profile is None else ("-m", "cProfile", "-o", str(profile))
         self._program = (sys.executable, *seen, "-m", "tidemark_operator")
         self._arguments = [
@@ -62,7 +64,6 @@ class OperatorProcess:
 
     @property
     def log(self) -> str:
-        """Log so far."""
         return self._log.read_text("utf-8")
 
     async def launch(self) -> None:
@@ -85,6 +86,7 @@ class OperatorProcess:
         """Wait for the ready line."""
         assert self._process is not None
         assert self._process.stdout is not None
+        # The line is printed once the operator leads and its listeners are bound.
         async with asyncio.timeout(timeout_s):
             line = await self._process.stdout.readline()
         if not line:  # it ended: its log says why, an empty line would not
@@ -118,6 +120,7 @@ class OperatorProcess:
         self._process.send_signal(signal.SIGCONT)
 
     async def _end(self, number: signal.Signals) -> int:
+        # A test may already have ended it.
         if self._process is None or self._process.returncode is not None:
             return 0
         self._process.send_signal(number)
@@ -128,6 +131,7 @@ class OperatorProcess:
         """(status, body) of a page on the metrics address."""
         host, _, port = self.metrics.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
+        # HTTP/1.1 by hand: no client library has to run in the loop that plays the brokers.
         writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         answer = (await reader.read()).decode()
         writer.close()

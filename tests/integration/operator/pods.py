@@ -26,14 +26,14 @@ def pod(image: str = "tidemark/broker:1", **fields: Any) -> Json:
 
 
 async def start_operator(world: ClusterWorld) -> OperatorProcess:
-    """One that leads, and knows where brokers in pods are to find it."""
+    """Start an operator that leads and knows which addresses brokers in pods use."""
     made = world.operator(session_timeout_s=SESSION_S, controller_addresses=ADDRESSES)
     await made.start()
     return made
 
 
 async def create_broker(world: ClusterWorld, node_id: int, **fields: Any) -> None:
-    """A Broker in a pod."""
+    """Create a Broker that runs in a pod."""
     name = f"broker-{node_id}"
     await world.create(BROKER, name, nodeId=node_id, workload="Pod", pod=pod(**fields))
 
@@ -41,7 +41,7 @@ async def create_broker(world: ClusterWorld, node_id: int, **fields: Any) -> Non
 async def stateful_set(world: ClusterWorld, node_id: int) -> Json:
     """Return a broker's StatefulSet once it exists."""
     name = f"broker-{node_id}"
-    await world.until(lambda: world.there(STATEFUL_SET, name), f"StatefulSet {name}")
+    await world.until(lambda: world.exists(STATEFUL_SET, name), f"StatefulSet {name}")
     return await world.get(STATEFUL_SET, name)
 
 
@@ -52,9 +52,10 @@ async def image(world: ClusterWorld, node_id: int) -> str:
 
 
 async def run(world: ClusterWorld, node_id: int) -> None:
-    """The wanted pod runs, and is ready: as the StatefulSet's controller says it."""
+    """Set the status of a running, ready pod, as the StatefulSet controller does."""
     body = await stateful_set(world, node_id)
     status = {
+        # The operator trusts counters only if they are about the current generation.
         "observedGeneration": body["metadata"]["generation"],
         **dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas", "availableReplicas"), 1),
     }
@@ -66,6 +67,8 @@ async def run(world: ClusterWorld, node_id: int) -> None:
 async def bind(world: ClusterWorld, node_id: int) -> None:
     """Bind the claim to a volume of the size that was requested first."""
     name = f"data-broker-{node_id}-0"
+    # Binding is what turns a claim's request into a fixed volume, so changes are growth from now
+    # on.
     claim = await world.get(VOLUME_CLAIM, name)
     await world.api.merge_patch(
         VOLUME_CLAIM, world.namespace, name, {"spec": {"volumeName": f"volume-{world.namespace}"}}
@@ -75,7 +78,7 @@ async def bind(world: ClusterWorld, node_id: int) -> None:
 
 
 async def mount(world: ClusterWorld, name: str, folder: Path) -> None:
-    """A Secret as a kubelet mounts it, once it is there."""
+    """Write a Secret's files into a folder, as a kubelet mounts it, once it exists."""
 
     async def there() -> bool:
         try:

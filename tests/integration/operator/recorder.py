@@ -17,8 +17,8 @@ from kubernetes.aio.client.configuration import Configuration
 from yarl import URL
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "GET": "get"}
-_TOLD_ON = ("Content-Type", "Retry-After")
-_PASSED_ON = ("Accept", "Authorization", "Content-Type")
+_RESPONSE_HEADERS = ("Content-Type", "Retry-After")
+_REQUEST_HEADERS = ("Accept", "Authorization", "Content-Type")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,11 +33,13 @@ class Right:
 def right_of(method: str, path: str, query: str) -> Right | None:
     """Return the right that a request needs; None if it concerns no namespaced resource."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
+    # /api/v1/... is the core group; /apis/GROUP/VERSION/... has its name in the path.
     group, rest = ("", parts[2:]) if parts[0] == "api" else ("".join(parts[1:2]), parts[3:])
     if len(rest) < 3 or rest[0] != "namespaces":
         return None
     resource = "/".join([rest[2], *rest[4:]])
     verb = _VERBS[method]
+    # RBAC has verbs of its own for requests on a whole collection.
     if len(rest) == 3 and method in {"GET", "DELETE"}:
         collection = "watch" if "watch=true" in query.lower() else "list"
         verb = collection if method == "GET" else "deletecollection"
@@ -48,7 +50,7 @@ async def _nothing(right: Right, path: str) -> None:
     """Happens before a request."""
 
 
-class Recorder:
+class RightsRecorder:
     """``used``: granted rights of requests; ``refused``: those that were answered with 403.
 
     ``before`` is called with the right and the path of each request before it is forwarded.
@@ -72,10 +74,13 @@ class Recorder:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False, trust_env=False
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            trust_env=False,
+            # Watches last as long as the client wants, so there is no total time-out.
         )
         application = web.Application(client_max_size=2**24)
-        application.router.add_route("*", "/{path:.*}", self._pass_on)
+        application.router.add_route("*", "/{path:.*}", self._forward)
         self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -90,24 +95,31 @@ class Recorder:
         await self._runner.cleanup()
         await self._session.close()
 
-    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
         assert self._session is not None
         path, _, query = request.raw_path.partition("?")
         right = right_of(request.method, path, query)
+        # The test may change the object now, so that the forwarded write meets a conflict.
         if right is not None:
             await self._before(right, path)
-        headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
+        headers = {
+            name: request.headers[name] for name in _REQUEST_HEADERS if name in request.headers
+        }
         async with self._session.request(
             request.method,
             URL(self._server + request.raw_path, encoded=True),
+            # identity: chunks are passed on as they come, without decompression.
             headers={**headers, "Accept-Encoding": "identity"},
             data=await request.read() or None,
             ssl=self._ssl,
         ) as answer:
             self._note(right, answer.status)
-            told = {name: answer.headers[name] for name in _TOLD_ON if name in answer.headers}
-            response = web.StreamResponse(status=answer.status, headers=told)
+            passed_headers = {
+                name: answer.headers[name] for name in _RESPONSE_HEADERS if name in answer.headers
+            }
+            response = web.StreamResponse(status=answer.status, headers=passed_headers)
             await response.prepare(request)
+            # A client may abandon a watch at any time.
             with contextlib.suppress(ConnectionError):
                 async for chunk in answer.content.iter_any():
                     await response.write(chunk)

@@ -1,4 +1,4 @@
-"""``make bench-operator`` and ``make bench-lives`` in small: their figures are of what they say."""
+"""``make bench-operator`` and ``make bench-lives`` at small sizes: the printed lines are right."""
 
 import os
 import signal
@@ -14,9 +14,10 @@ from tidemark_cli.controlplane.launcher import ControlPlane
 
 
 @pytest.mark.usefixtures("kubeconfig")
-async def test_a_few_topics_are_made_changed_and_disabled(
+async def test_operator_benchmark_reports_creation_changes_and_disablements(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
+    # Small sizes: this verifies the lines of the report, not the speed.
     sizes = operator.Sizes(topics=6, changes=4, storm=24, disabled=3, settle_s=1, rest_s=1)
     lines = await operator.measure(control_plane, tmp_path, sizes)
     assert any(line.startswith("6 Topics accepted in ") for line in lines)
@@ -31,14 +32,14 @@ async def test_a_few_topics_are_made_changed_and_disabled(
 
 
 @pytest.mark.usefixtures("kubeconfig")
-async def test_topics_come_and_go_in_waves(control_plane: ControlPlane, tmp_path: Path) -> None:
+async def test_churn_benchmark_leaves_no_rows(control_plane: ControlPlane, tmp_path: Path) -> None:
     sizes = topic_churn.Sizes(lives=5, wave=3, settle_s=0)
     line = await topic_churn.measure(control_plane, tmp_path, sizes)
     assert line.startswith("5 lives in waves of 3: ")
     assert line.endswith("; 0 rows are left")
 
 
-def test_the_limits_are_those_of_the_chart() -> None:
+def test_benchmark_limits_are_those_of_the_chart() -> None:
     assert str(Limits.of_the_operator()) == "512 MiB, no limit of CPU"
     assert str(Limits.of_the_operator(cpus=0)) == "512 MiB, 0.25 cores"
 
@@ -49,21 +50,26 @@ def test_the_limits_are_those_of_the_chart() -> None:
     reason="only root makes a cgroup",
 )
 @pytest.mark.parametrize(("mebibytes", "status"), [(16, 0), (128, -signal.SIGKILL)])
-def test_a_process_in_the_limits_of_a_pod_is_killed_above_them(mebibytes: int, status: int) -> None:
+def test_process_above_the_memory_limit_of_a_pod_is_killed(mebibytes: int, status: int) -> None:
     with limited(Limits(64 * MEBIBYTE, cpus=1)) as cgroup:
-        wanted = [sys.executable, "-c", f"bytearray({mebibytes} * 2**20)[::4096]"]
-        ended = subprocess.run(cgroup.command(wanted), check=False, timeout=60)
+        # Touch every page, so that the memory is resident and counts against the limit.
+        command = [sys.executable, "-c", f"bytearray({mebibytes} * 2**20)[::4096]"]
+        ended = subprocess.run(cgroup.command(command), check=False, timeout=60)
+        # 16 MiB fit into 64 MiB; 128 MiB are killed by the kernel.
         assert ended.returncode == status
         assert cgroup.killed() == (status != 0)
         assert mebibytes <= cgroup.most_mb() <= 64 or status
         assert 0 <= cgroup.held_up() <= 1
+    # The cgroup's folders are removed afterwards.
     assert not any(folder.exists() for folder in cgroup.folders.values())
 
 
-def test_a_slope_is_taken_after_the_first_quarter() -> None:
+def test_slope_excludes_the_first_quarter() -> None:
+    # 1 MiB for each 100 lives is 10.24 KiB for each life; the first quarter is a warm-up.
     steady = [(number * 100, 100.0 + number) for number in range(1, 9)]
     assert topic_churn.slope_kb(steady) == pytest.approx(10.24)
     assert topic_churn.slope_kb([(100, 50.0), *steady[1:]]) == pytest.approx(10.24)
+    # A single sample gives NaN, which differs from itself.
     assert topic_churn.slope_kb([(100, 50.0)]) != topic_churn.slope_kb([(100, 50.0)]), (
         "no messages can be sent"
     )

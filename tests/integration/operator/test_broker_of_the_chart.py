@@ -24,8 +24,9 @@ VALUES = {
 }
 
 
-async def test_a_broker_of_the_chart_joins_and_leads(world: ClusterWorld, tmp_path: Path) -> None:
+async def test_broker_of_the_chart_registers_and_leads(world: ClusterWorld, tmp_path: Path) -> None:
     objects = Helm(tmp_path / "helm").template(CHART, VALUES, namespace=world.namespace)
+    # No folder of certificates: the operator keeps them in Secrets, as in a cluster.
     operator = OperatorProcess(
         world.kubeconfig,
         world.namespace,
@@ -39,9 +40,11 @@ async def test_a_broker_of_the_chart_joins_and_leads(world: ClusterWorld, tmp_pa
     await world.api.create(BROKER, world.namespace, named(objects, "Broker", "broker-1"))
     await operator.start()
     certificate = tmp_path / "certificate"
+    # What a kubelet does: mount the Secret, and the ConfigMap below.
     await mount(world, "broker-1-tls", certificate)
-    await world.until(lambda: world.there(CONFIG_MAP, "broker-1"), "its configuration")
+    await world.until(lambda: world.exists(CONFIG_MAP, "broker-1"), "its configuration")
     entries = entries_of(await world.get(CONFIG_MAP, "broker-1"))
+    # Only paths, addresses and ports differ from those in a pod.
     here = {
         "listeners": "PLAINTEXT://127.0.0.1:0,REPLICATION://127.0.0.1:0",
         "advertised.listeners": "PLAINTEXT://localhost:0,REPLICATION://localhost:0",
@@ -50,6 +53,7 @@ async def test_a_broker_of_the_chart_joins_and_leads(world: ClusterWorld, tmp_pa
         "tidemark.tls.directory": str(certificate),
         "metrics.port": "0",
     }
+    # Every replaced key must exist in the generated configuration, otherwise this replaces nothing.
     assert here.keys() <= entries.keys()
     (tmp_path / "data").mkdir()
     config = tmp_path / "broker.properties"
@@ -63,6 +67,7 @@ async def test_a_broker_of_the_chart_joins_and_leads(world: ClusterWorld, tmp_pa
         async with asyncio.timeout(60):
             ready = json.loads(await broker.stdout.readline())
         assert (ready["ready"], ready["nodeId"]) == (True, 1)
+        # A Ready topic proves registration, command connection and leadership.
         await world.create_topic("t", replicas=1)
         await world.condition(TOPIC, "t", "Ready", "True")
         status = await world.status_where(BROKER, "broker-1", lambda found: "rack" in found)

@@ -1,5 +1,5 @@
-"""Everything that is deleted goes, in whatever order, or says why it does not; on an API server
-with the controllers that empty namespaces."""
+"""Deletions complete in every order, or report what they wait for, on an API server with the
+controllers that empty namespaces."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark_operator.kube.errors import Conflict, NotFound
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, USER
 
-#: Its controller looks again later and later while something is still there.
+#: The namespace controller retries with growing delays while objects remain.
 NAMESPACE_S = 120.0
 
 
@@ -23,7 +23,7 @@ async def furnished(world: ClusterWorld) -> OperatorProcess:
     return operator
 
 
-async def namespace_gone(world: ClusterWorld) -> bool:
+async def namespace_is_deleted(world: ClusterWorld) -> bool:
     try:
         await world.api._call("GET", f"/api/v1/namespaces/{world.namespace}")
     except NotFound:
@@ -38,63 +38,75 @@ async def delete_namespace(world: ClusterWorld) -> None:
         return
 
 
-async def all_gone(world: ClusterWorld) -> bool:
+async def all_deleted(world: ClusterWorld) -> bool:
     kinds = (CLUSTER, BROKER, TOPIC, PARTITION_SLICE)
     return not any([await world.api.list_all(kind, world.namespace) for kind in kinds])
 
 
 @pytest.mark.parametrize("first", [CLUSTER, BROKER, TOPIC], ids=lambda kind: kind.kind)
-async def test_in_every_order_all_goes_once_the_broker_has_stopped(
+async def test_deletion_completes_in_every_order_once_the_broker_stops(
     world: ClusterWorld, first: object
 ) -> None:
     await furnished(world)
     names = {CLUSTER: "demo", BROKER: "broker-1", TOPIC: "t"}
+    # One kind first, then the others in any order.
     for kind in sorted(names, key=lambda name: name is not first):
         await world.delete(kind, names[kind])
+    # A live broker confirms the topic's deletion, but blocks that of the Cluster.
     await world.condition(CLUSTER, "demo", "Ready", "False", "Deleting")
-    await world.until(lambda: world.gone(TOPIC, "t"), "the Topic goes while a broker confirms")
+    await world.until(
+        lambda: world.is_deleted(TOPIC, "t"), "the Topic goes while a broker confirms"
+    )
+    # Without its broker the last finalizers are removed.
     await world.peers[0].close()
-    await world.until(lambda: all_gone(world), "and the rest with the broker")
+    await world.until(lambda: all_deleted(world), "and the rest with the broker")
 
 
-async def test_a_namespace_that_is_deleted_goes_with_all_that_is_in_it(
+async def test_namespace_deletion_completes_with_a_running_broker(
     world: ClusterWorld,
 ) -> None:
-    """The topic goes, then the Broker, though its process runs on, then the Cluster."""
+    """The topic is deleted, then the Broker although its process runs, then the Cluster."""
     await furnished(world)
     await delete_namespace(world)
-    await world.until(lambda: namespace_gone(world), "the namespace is deleted", NAMESPACE_S)
+    await world.until(lambda: namespace_is_deleted(world), "the namespace is deleted", NAMESPACE_S)
 
 
 @pytest.mark.long
-async def test_operators_that_come_later_end_what_was_deleted_without_them(
+async def test_later_operators_complete_deletions_made_without_them(
     world: ClusterWorld,
 ) -> None:
     operator = await furnished(world)
+    # Nothing removes finalizers while no operator runs.
     await operator.kill()
     await delete_namespace(world)
+    # An operator that starts now finds everything already being deleted.
     again = await world.start_operator()
     await world.condition(CLUSTER, "demo", "Ready", "False", "Deleting")
+    # This one dies before the broker has stopped, so a third one has to complete it.
     await again.kill()
     await world.peers[0].close()
     await world.start_operator()
-    await world.until(lambda: namespace_gone(world), "the namespace is deleted", NAMESPACE_S)
+    await world.until(lambda: namespace_is_deleted(world), "the namespace is deleted", NAMESPACE_S)
 
 
 async def test_forcibly_removed_cluster_continues_once_recreated(
     world: ClusterWorld,
 ) -> None:
     operator = await furnished(world)
+    # The slices carry the id of the Cluster that created them.
     former = await world.cluster_id()
     rows = await world.rows()
     await operator.kill()
     await world.delete(CLUSTER, "demo")
+    # Finalizers removed by hand: the Cluster disappears while its slices stay.
     await world.api.merge_patch(
         CLUSTER, world.namespace, "demo", {"metadata": {"finalizers": None}}
     )
+    # The new Cluster has another id, so the slices are not its own.
     await world.create_cluster()
     await world.start_operator()
     stalled = await world.condition(CLUSTER, "demo", "Stalled", "True", "SlicesOfAnotherCluster")
+    # The remedy of the message is the annotation that the test then sets.
     remedy = f"{ADOPT_CLUSTER_ID}: {former}"
     assert remedy in stalled["message"]
     name, _, value = remedy.partition(": ")
@@ -103,11 +115,12 @@ async def test_forcibly_removed_cluster_continues_once_recreated(
     )
     assert await world.cluster_id() == former
     await world.condition(CLUSTER, "demo", "Stalled", "False")
+    # Topic id and partition of each row: the placement survived.
     assert [row.split()[:1] for row in await world.rows()] == [row.split()[:1] for row in rows]
     assert former in await world.event("ClusterAdopted")
 
 
-async def test_deleted_objects_that_other_finalizers_hold_are_not_ready(
+async def test_objects_held_by_other_finalizers_report_deleted(
     world: ClusterWorld,
 ) -> None:
     """This includes a broker that was ready, and the Cluster once everything else is deleted."""
@@ -117,12 +130,16 @@ async def test_deleted_objects_that_other_finalizers_hold_are_not_ready(
     for kind, name in names.items():
         await world.condition(kind, name, "Ready", "True")
         body = await world.api.get(kind, world.namespace, name)
-        held = [*(body["metadata"].get("finalizers") or []), "backup.example/keep"]
-        await world.api.merge_patch(kind, world.namespace, name, {"metadata": {"finalizers": held}})
+        # A finalizer of another controller, such as a backup tool.
+        finalizers = [*(body["metadata"].get("finalizers") or []), "backup.example/keep"]
+        await world.api.merge_patch(
+            kind, world.namespace, name, {"metadata": {"finalizers": finalizers}}
+        )
     for kind, name in names.items():
         await world.delete(kind, name)
         if kind is BROKER:
             await world.peers[0].close()
+        # The operator has removed its own finalizer, but the object still exists.
         if kind is not CLUSTER:
             ready = await world.condition(kind, name, "Ready", "False", "Deleted")
             assert "backup.example/keep" in ready["message"]
@@ -130,5 +147,6 @@ async def test_deleted_objects_that_other_finalizers_hold_are_not_ready(
     for kind, name in names.items():
         if kind is CLUSTER:
             await world.condition(kind, name, "Ready", "False", "Deleted")
+        # The other controller releases the objects.
         await world.api.merge_patch(kind, world.namespace, name, {"metadata": {"finalizers": None}})
-    await world.until(lambda: all_gone(world), "all is deleted")
+    await world.until(lambda: all_deleted(world), "all is deleted")

@@ -1,4 +1,4 @@
-"""Limits on what strangers and faulty brokers cost the operator: memory stays bounded, and good
+"""Limits on the cost of unauthenticated clients and faulty brokers: memory stays bounded, and good
 brokers keep their sessions.
 """
 
@@ -20,6 +20,7 @@ from tidemark_operator.listener.request_limits import REQUEST_BYTES_MAX, UNPROVE
 
 pytestmark = pytest.mark.slow
 #: Of an operator under any flood.
+# The operator alone needs about 100 MiB.
 MEMORY_MIB = 300
 SECONDS = 4.0
 
@@ -33,12 +34,13 @@ class Attacked:
         self.address = (host, int(port))
 
     def memory_mib(self) -> float:
+        # Resident memory of the operator's process as the kernel counts it.
         status = Path(f"/proc/{self.operator.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) / 1024
 
     async def holds(self) -> None:
-        """For some seconds: the memory, and the good broker's session."""
+        """Verify for some seconds that memory is bounded and the good broker keeps its session."""
         epoch, until = self.good.broker_epoch, asyncio.get_running_loop().time() + SECONDS
         most = 0.0
         while asyncio.get_running_loop().time() < until:
@@ -47,11 +49,13 @@ class Attacked:
             await asyncio.sleep(0.05)
         print(f"{most:.0f} MiB")
         assert most <= MEMORY_MIB
+        # The same epoch: the broker never had to register again.
         assert self.good.broker_epoch == epoch
 
     async def connect(self, *, tls: bool) -> asyncio.StreamWriter:
         """Connect without an identity, or as broker 2 (``tls``)."""
         if not tls:
+            # The TCP connection alone; no TLS handshake follows.
             return (await asyncio.open_connection(*self.address))[1]
         who = TlsIdentity(await self.world.cluster_id(), 2)
         files = leaf_of_operator(self.world.certificates, who)
@@ -68,7 +72,7 @@ async def attacked(world: ClusterWorld) -> Attacked:
 
 
 @contextlib.asynccontextmanager
-async def again_and_again(attack: Callable[[], Awaitable[None]], times: int) -> AsyncIterator[None]:
+async def repeatedly(attack: Callable[[], Awaitable[None]], times: int) -> AsyncIterator[None]:
     """Run concurrent attacks that restart when they end."""
 
     async def attacker() -> None:
@@ -86,8 +90,8 @@ async def again_and_again(attack: Callable[[], Awaitable[None]], times: int) -> 
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_strangers_that_send_noise(attacked: Attacked) -> None:
-    """Forty at a time, each with a megabyte of it."""
+async def test_unauthenticated_clients_that_send_noise_are_contained(attacked: Attacked) -> None:
+    """Forty clients at a time, each of which sends a megabyte of random bytes."""
 
     async def stranger() -> None:
         writer = await attacked.connect(tls=False)
@@ -98,13 +102,14 @@ async def test_strangers_that_send_noise(attacked: Attacked) -> None:
         finally:
             writer.transport.abort()
 
-    async with again_and_again(stranger, 40):
+    async with repeatedly(stranger, 40):
         await attacked.holds()
 
 
-async def test_strangers_that_say_nothing(attacked: Attacked) -> None:
-    """More of them than places for strangers."""
+async def test_idle_unauthenticated_clients_are_contained(attacked: Attacked) -> None:
+    """More idle connections than the listener has places for unauthenticated clients."""
     writers = []
+    # 300 sockets that never begin a TLS handshake.
     for _ in range(300):
         with contextlib.suppress(OSError):
             writers.append(await attacked.connect(tls=False))
@@ -116,13 +121,17 @@ async def test_strangers_that_say_nothing(attacked: Attacked) -> None:
 
 
 @pytest.mark.parametrize("size", [UNPROVEN_BYTES_MAX, REQUEST_BYTES_MAX], ids=["small", "large"])
-async def test_a_broker_that_never_ends_its_requests(attacked: Attacked, size: int) -> None:
-    """With a certificate that holds; its requests are small until it has shown a secret."""
+async def test_broker_that_never_completes_its_requests_is_contained(
+    attacked: Attacked, size: int
+) -> None:
+    """A valid certificate, but no session: frames are limited until registration succeeded."""
 
+    # A frame whose last byte never arrives, below and at the limits.
     unfinished = struct.pack(">i", size) + bytes(size - 1)
 
     async def broker() -> None:
         writer = await attacked.connect(tls=True)
+        # Errors of the connection are expected: the operator closes it.
         try:
             writer.write(unfinished)
             async with asyncio.timeout(2):
@@ -131,5 +140,5 @@ async def test_a_broker_that_never_ends_its_requests(attacked: Attacked, size: i
         finally:
             writer.transport.abort()
 
-    async with again_and_again(broker, 16):
+    async with repeatedly(broker, 16):
         await attacked.holds()

@@ -1,5 +1,5 @@
-"""Definitions that are deleted, on an API server of this test's own: what their objects stand for
-stays, with and without the policy that refuses it, and is taken up again afterwards."""
+"""Definitions that are deleted, on an API server of this test's own. Their data stays, with and
+without the policy that refuses the deletion, and is adopted again afterwards."""
 
 import asyncio
 import contextlib
@@ -38,6 +38,7 @@ KINDS = (TOPIC, USER, EXPORT, RECORD_DELETION, BROKER, PARTITION_SLICE, CLUSTER)
 @pytest.fixture
 async def own(tmp_path: Path) -> AsyncIterator[ClusterWorld]:
     """A namespace on an API server of its own, because the tests delete its definitions."""
+    # fsync off: this API server lives for one test.
     with ControlPlane.start(tmp_path / "control-plane", fsync=False) as running:
         await install_crds(running.kubeconfig)
         made = await ClusterWorld.open(running.kubeconfig, tmp_path)
@@ -51,7 +52,7 @@ def path(kind: Kind) -> str:
     return f"{_CRDS}/{kind.plural}.{kind.group}"
 
 
-def says_so(status: Json) -> bool:
+def reports_deleted_topics(status: Json) -> bool:
     """Whether the Cluster's conditions name the definition of Topics."""
     found = condition_of(status, "Stalled")
     is_it = (found.get("status"), found.get("reason")) == ("True", "DefinitionDeleted")
@@ -67,14 +68,14 @@ async def deleting(world: ClusterWorld, kind: Kind, name: str) -> bool:
 
 
 async def let_go(world: ClusterWorld, kind: Kind) -> None:
-    """A person takes the finalizers off what is left, and the definition goes with the last."""
+    """Remove the finalizers of all remaining objects, as an administrator does."""
     with contextlib.suppress(NotFound):  # the definition or the object no longer exists
         for body in await world.api.list_all(kind, world.namespace):
             change: Json = {"metadata": {"finalizers": None}}
             await world.api.merge_patch(kind, world.namespace, body["metadata"]["name"], change)
 
 
-async def definition_gone(world: ClusterWorld, kind: Kind) -> bool:
+async def definition_is_deleted(world: ClusterWorld, kind: Kind) -> bool:
     try:
         await world.api._call("GET", path(kind))
     except NotFound:
@@ -83,7 +84,7 @@ async def definition_gone(world: ClusterWorld, kind: Kind) -> bool:
 
 
 @pytest.mark.slow
-async def test_definitions_that_are_deleted_take_no_data_along(own: ClusterWorld) -> None:
+async def test_deleting_the_definitions_deletes_no_data(own: ClusterWorld) -> None:
     world = own
     await world.create_cluster()
     operator = await jobs.start_operator(world)
@@ -93,19 +94,23 @@ async def test_definitions_that_are_deleted_take_no_data_along(own: ClusterWorld
     topic_id = (await world.get(TOPIC, "t"))["status"]["topicId"]
     await world.create(USER, "alice")
     await world.condition(USER, "alice", "Ready", "True")
+    # Everything that must survive: topic id, password, rows.
     password = (await secret(world, "alice"))["password"]
     await jobs.create_export(world)
     await jobs.job(world, "x-1")
     rows = await world.rows()
+    # Every definition is deleted at once; finalizers keep the objects for now.
     for kind in KINDS:
         await world.api._call("DELETE", path(kind))
     for kind, name in ((TOPIC, "t"), (USER, "alice"), (BROKER, "broker-1"), (CLUSTER, "demo")):
         await world.until(lambda k=kind, n=name: deleting(world, k, n), f"{name} is being deleted")
-    await world.status_where(CLUSTER, "demo", says_so)
-    # So long it takes to have a topic deleted, when that is wanted, and more than that.
+    # The operator reports it on the Cluster, which still exists.
+    await world.status_where(CLUSTER, "demo", reports_deleted_topics)
+    # A deletion of a topic takes less than three seconds when its definition exists.
     await asyncio.sleep(3)
-    assert not await world.gone(TOPIC, "t")
+    assert not await world.is_deleted(TOPIC, "t")
     assert await world.rows() == rows
+    # No replica was removed, no password changed, the broker kept its session.
     assert peer.removed == set()
     assert fits(peer, "alice", password)
     assert not peer.fenced
@@ -114,17 +119,21 @@ async def test_definitions_that_are_deleted_take_no_data_along(own: ClusterWorld
     await operator.kill()
     again = world.operator(export_image=jobs.IMAGE)
     await again.start()
+    # The new operator deletes nothing either, although every object has a deletionTimestamp.
     await asyncio.sleep(2)
-    assert not await world.gone(TOPIC, "t")
+    assert not await world.is_deleted(TOPIC, "t")
     assert await world.rows() == rows
     assert (await secret(world, "alice"))["password"] == password
 
     # A person lets the objects go, and makes definitions and objects again.
     for kind in (TOPIC, EXPORT, RECORD_DELETION, USER):
         await let_go(world, kind)
-        await world.until(lambda k=kind: definition_gone(world, k), f"{kind.plural} are deleted")
+        await world.until(
+            lambda k=kind: definition_is_deleted(world, k), f"{kind.plural} are deleted"
+        )
     await install_crds(world.kubeconfig)
     await world.start_peer(await world.peer(1), again)
+    # The User adopts its Secret, the Topic its rows.
     await world.create(USER, "alice")
     await world.condition(USER, "alice", "Ready", "True")
     assert (await secret(world, "alice"))["password"] == password
@@ -135,7 +144,7 @@ async def test_definitions_that_are_deleted_take_no_data_along(own: ClusterWorld
 
 
 @pytest.mark.slow
-async def test_the_policies_refuse_it_before_the_definition_says_that_it_may_go(
+async def test_policies_refuse_deletion_of_definitions_until_annotated(
     own: ClusterWorld,
 ) -> None:
     """The policies are those of the folder, and apply to every verb."""
@@ -144,15 +153,18 @@ async def test_the_policies_refuse_it_before_the_definition_says_that_it_may_go(
         if body["kind"].endswith("Binding"):
             plural = "validatingadmissionpolicybindings"
         await own.api._call("POST", f"{_ADMISSION}/{plural}", body=body)
+    # The policies take effect a moment after their creation.
     for kind in KINDS:
-        said = await until_refused(dry_run(own.api, path(kind)))
-        assert "would be deleted with their definition" in said
+        message = await until_refused(dry_run(own.api, path(kind)))
+        assert "would be deleted with their definition" in message
     with pytest.raises(Invalid, match="would be deleted"):
         await own.api._call("DELETE", path(TOPIC))
+    # Also for a deletion of the whole collection of definitions.
     with pytest.raises(Invalid, match="would be deleted"):
         await own.api._call("DELETE", _CRDS)
+    # The annotation is the documented way to allow it.
     change = {"metadata": {"annotations": {DELETION_PROTECTION: "false"}}}
     patch = {"content_type": "application/merge-patch+json"}
     await own.api._call("PATCH", path(TOPIC), body=change, **patch)
     await own.api._call("DELETE", path(TOPIC))
-    await own.until(lambda: definition_gone(own, TOPIC), "the definition is deleted")
+    await own.until(lambda: definition_is_deleted(own, TOPIC), "the definition is deleted")

@@ -1,4 +1,4 @@
-"""The policies of ``policies/`` on the real API server: nothing protected is deleted by anybody.
+"""The policies of ``policies/`` on the real API server: protected objects are not deleted.
 
 The control plane is shared by tests: the policies are installed under other names, for this test's
 namespace or for objects that carry this test's label, and removed at its end."""
@@ -37,6 +37,7 @@ def _own(body: Json, namespace: str) -> Json:
     name = f"{namespace}.{body['metadata']['name']}"
     if "policyName" in spec:
         spec["policyName"] = f"{namespace}.{spec['policyName']}"
+        # Namespaces and definitions have no namespace to select, so these policies select by label.
         homes = "homes" in name or "definitions" in name
         selector = {"matchLabels": {_LABEL if homes else "kubernetes.io/metadata.name": namespace}}
         spec["matchResources"] = {"objectSelector" if homes else "namespaceSelector": selector}
@@ -59,7 +60,7 @@ async def _installed(world: ClusterWorld) -> AsyncIterator[None]:
 
 
 async def until_refused(delete: Callable[[], Awaitable[Any]]) -> str:
-    """The API server takes a policy up a moment after it was made. ``delete`` is a dry run."""
+    """Repeat a dry-run deletion until a policy refuses it; policies take effect with a delay."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             try:
@@ -94,20 +95,24 @@ async def test_protected_objects_are_not_deleted_before_the_annotation_is_remove
             (USER, "alice"),
         ]
         for kind, name in named:
+            # Dry runs until the policy is in force, then real deletions.
             await world.annotate(kind, name, **PROTECTED)
             message = await until_refused(dry_run(world.api, kind.path(world.namespace, name)))
             assert DELETION_PROTECTION in message
             assert "Remove the annotation first" in message
         with pytest.raises(Invalid, match="Remove the annotation first"):
             await world.delete(TOPIC, "t")
+        # A deletion of the whole collection must not bypass the policy.
         with pytest.raises(Invalid, match="Remove the annotation first"):
             await world.api._call("DELETE", TOPIC.path(world.namespace))  # all of them
+        # Without the annotation the deletion succeeds.
         await world.annotate(TOPIC, "t", **{DELETION_PROTECTION: None})
         await world.delete(TOPIC, "t")
-        assert await world.gone(TOPIC, "t")
+        assert await world.is_deleted(TOPIC, "t")
 
 
-async def test_a_protected_namespace_and_a_protected_crd_stay(world: ClusterWorld) -> None:
+async def test_protected_namespace_and_definition_are_not_deleted(world: ClusterWorld) -> None:
+    # A definition and a namespace of this test, so that other tests are not affected.
     group = f"{world.namespace}.test"
     definition: Json = {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -145,6 +150,7 @@ async def test_a_protected_namespace_and_a_protected_crd_stay(world: ClusterWorl
     await api._call("POST", "/api/v1/namespaces", body=body)
     await api._call("POST", _CRDS, body=definition)
     try:
+        # Both are protected until the annotation is switched off.
         async with _installed(world):
             for path in (home, crd):
                 assert DELETION_PROTECTION in await until_refused(dry_run(api, path))

@@ -36,14 +36,14 @@ KUBECTL_COLUMN = "External"
 
 
 def listeners(type_: str = "NodePort", port: int = 9095, **fields: Any) -> list[Json]:
-    """One inside and one outside."""
+    """Return an internal listener and one that may be external."""
     external = {"external": {"type": type_} | fields} if type_ else {}
     return [*POD["listeners"], {"name": "OUT", "port": port, "protocol": "PLAINTEXT"} | external]
 
 
 async def node_port(world: ClusterWorld, service: str) -> int:
     """Return the node port that the API server assigned."""
-    await world.until(lambda: world.there(SERVICE, service), f"Service {service}")
+    await world.until(lambda: world.exists(SERVICE, service), f"Service {service}")
     return int((await world.get(SERVICE, service))["spec"]["ports"][0]["nodePort"])
 
 
@@ -55,25 +55,27 @@ async def start_peer(
 
 
 def on_node(peer: BrokerPeer, address: str) -> BrokerPeer:
-    """Set the environment variable that tells the peer its node's address."""
+    """Give the peer the address of its node, as the pod's environment variable does."""
     inside = peer.listeners[0]
     peer.listeners = (inside, dataclasses.replace(inside, name="OUT", host=address, port=9095))
     return peer
 
 
 async def endpoints(world: ClusterWorld, node: int, *expected: tuple[str, int]) -> None:
-    """A Broker's status says where clients outside reach it."""
-    wanted = [{"name": "OUT", "host": host, "port": port} for host, port in expected]
+    """Wait until a Broker's status has these external endpoints."""
+    expected_endpoints = [{"name": "OUT", "host": host, "port": port} for host, port in expected]
     await world.status_where(
-        BROKER, f"broker-{node}", lambda found: (found.get("externalEndpoints") or []) == wanted
+        BROKER,
+        f"broker-{node}",
+        lambda found: (found.get("externalEndpoints") or []) == expected_endpoints,
     )
 
 
 async def bootstrap(world: ClusterWorld, expected: str) -> None:
-    """And the Cluster's where they begin."""
-    wanted = [{"name": "OUT", "bootstrapServers": expected}]
+    """Wait until the Cluster's status has these bootstrap addresses."""
+    expected_endpoints = [{"name": "OUT", "bootstrapServers": expected}]
     await world.status_where(
-        CLUSTER, "demo", lambda found: found.get("externalListeners") == wanted
+        CLUSTER, "demo", lambda found: found.get("externalListeners") == expected_endpoints
     )
 
 
@@ -88,6 +90,7 @@ async def test_node_ports_are_advertised_with_the_node_of_each_pod(
     for node in NODES:
         await pods.create_broker(world, node, listeners=listeners())
         await pods.run(world, node)
+    # One Service with a node port for each broker, and one for bootstrapping.
     ports = {node: await node_port(world, f"broker-{node}-out") for node in NODES}
     assert len({*ports.values()}) == len(NODES)
     peers = {node: await start_peer(world, node, operator, NODES[node]) for node in NODES}
@@ -97,27 +100,32 @@ async def test_node_ports_are_advertised_with_the_node_of_each_pod(
     first = await node_port(world, "demo-out-bootstrap")
     await bootstrap(world, ",".join(f"{address}:{first}" for address in NODES.values()))
     await world.condition(CLUSTER, "demo", "ExternalAddress", "True", "Advertised")
+    # kubectl shows the first bootstrap address.
     assert (await columns(world))[KUBECTL_COLUMN].startswith("10.0.0.1:")
 
-    def told() -> tuple[str, int]:
+    def advertised() -> tuple[str, int]:
         (found,) = [
             listener for listener in peers[2].brokers[1].listeners if listener.name == "OUT"
         ]
+        # The endpoint of broker 1 in the metadata that broker 2 received.
         return found.host, found.port
 
-    await world.until(lambda: told() == (NODES[1], ports[1]), "the other broker knows")
+    await world.until(lambda: advertised() == (NODES[1], ports[1]), "the other broker knows")
+    # The pod moves: its new process registers the address of another node.
     templates = [await template(world, node) for node in NODES]
     await peers[1].close()
     moved = on_node(peers[1].restarted(clean=True), "10.0.0.9")
     peers[1] = await world.start_peer(moved, operator)
-    await world.until(lambda: told() == ("10.0.0.9", ports[1]), "and where it is now")
+    await world.until(lambda: advertised() == ("10.0.0.9", ports[1]), "and where it is now")
     await endpoints(world, 1, ("10.0.0.9", ports[1]))
+    # No pod template changed, so no broker restarts.
     assert [await template(world, node) for node in NODES] == templates
 
 
 async def columns(world: ClusterWorld) -> dict[str, Any]:
     """Return the columns of ``kubectl get cluster``."""
     path = f"{CLUSTER.path(world.namespace)}?limit=1"
+    # The server renders kubectl's columns if a client accepts a Table.
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
     api = world.api._client
     _, url, headers, _, _ = await api.param_serialize(
@@ -140,20 +148,26 @@ async def test_load_balancer_address_is_awaited_and_advertised(world: ClusterWor
     operator = await pods.start_operator(world)
     await pods.create_broker(world, 1, listeners=listeners("LoadBalancer"))
     await pods.run(world, 1)
+    # An address must not be in the pod template, otherwise its assignment would restart the broker.
     before = await template(world, 1)
     peer = await start_peer(world, 1, operator, "broker-1.ns.svc")
-    told = await world.condition(BROKER, "broker-1", "ExternalAddress", "False", "AddressPending")
-    assert "broker-1-out" in told["message"]
+    advertised = await world.condition(
+        BROKER, "broker-1", "ExternalAddress", "False", "AddressPending"
+    )
+    assert "broker-1-out" in advertised["message"]
+    # Without an address the external listener is not advertised.
     assert [listener.name for listener in peer.brokers[1].listeners] == ["PLAINTEXT"]
     for service, address in (
         ("broker-1-out", {"hostname": "one.example.com"}),
         ("demo-out-bootstrap", {"ip": "192.0.2.7"}),
     ):
-        await world.until(lambda name=service: world.there(SERVICE, name), service)
+        await world.until(lambda name=service: world.exists(SERVICE, name), service)
+        # The cloud provider assigns addresses.
         status = {"loadBalancer": {"ingress": [address]}}
         await world.api.merge_patch(SERVICE, world.namespace, service, {"status": status}, "status")
     await endpoints(world, 1, ("one.example.com", 9095))
     await world.condition(BROKER, "broker-1", "ExternalAddress", "True", "Advertised")
+    # The Cluster is reconciled by its own events only, so touch it.
     await world.annotate(CLUSTER, "demo", touched="1")
     await bootstrap(world, "192.0.2.7:9095")
     await world.until(
@@ -165,29 +179,36 @@ async def test_load_balancer_address_is_awaited_and_advertised(world: ClusterWor
 
 async def test_taken_port_is_reported_until_it_is_free(world: ClusterWorld) -> None:
     await world.create_cluster()
+    # A Service of another owner has the node port that the Broker requests.
     operator = await pods.start_operator(world)
     spec = {"type": "NodePort", "selector": {"a": "b"}, "ports": [{"port": 80}]}
-    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "theirs"}, "spec": spec}
-    await world.api.create(SERVICE, world.namespace, theirs)
+    foreign_service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "theirs"},
+        "spec": spec,
+    }
+    await world.api.create(SERVICE, world.namespace, foreign_service)
     taken = await node_port(world, "theirs")
     fixed = listeners(brokers=[{"nodeId": 1, "nodePort": taken}])
     await pods.create_broker(world, 1, listeners=fixed)
-    told = await world.condition(BROKER, "broker-1", "Stalled", "True", "AddressRefused")
-    assert str(taken) in told["message"]
-    assert await world.there(STATEFUL_SET, "broker-1"), "its pod is made all the same"
+    advertised = await world.condition(BROKER, "broker-1", "Stalled", "True", "AddressRefused")
+    assert str(taken) in advertised["message"]
+    # The broker runs without its external address.
+    assert await world.exists(STATEFUL_SET, "broker-1"), "its pod is made all the same"
     await world.delete(SERVICE, "theirs")
     await world.annotate(BROKER, "broker-1", touched="1")
-    await world.until(lambda: world.there(SERVICE, "broker-1-out"), "the Service", 60)
+    await world.until(lambda: world.exists(SERVICE, "broker-1-out"), "the Service", 60)
+    # Freed, the port is assigned to the Broker's Service.
     assert await node_port(world, "broker-1-out") == taken
     await start_peer(world, 1, operator, "10.0.0.1")
     await endpoints(world, 1, ("10.0.0.1", taken))
 
 
-async def test_what_led_in_is_deleted_when_the_listener_leads_outside_no_more(
+async def test_services_of_a_former_external_listener_are_deleted(
     world: ClusterWorld,
 ) -> None:
-    """Also by an operator that was not there when the manifest changed; and another type is the
-    same Service."""
+    """Another type changes the same Service; an operator that starts later removes it."""
     await world.create_cluster()
     operator = await pods.start_operator(world)
     await pods.create_broker(world, 1, listeners=listeners())
@@ -195,6 +216,7 @@ async def test_what_led_in_is_deleted_when_the_listener_leads_outside_no_more(
     await node_port(world, "demo-out-bootstrap")
     await start_peer(world, 1, operator, "10.0.0.1")
     await endpoints(world, 1, ("10.0.0.1", port))
+    # The type changes in both directions without a new Service.
     for type_ in ("LoadBalancer", "NodePort"):
         await world.patch(BROKER, "broker-1", pod={"listeners": listeners(type_)})
 
@@ -203,16 +225,19 @@ async def test_what_led_in_is_deleted_when_the_listener_leads_outside_no_more(
 
         await world.until(is_of, f"a Service of type {type_}")
     await world.condition(CLUSTER, "demo", "ExternalAddress", "True")
+    # The manifest changes while no operator runs.
     await operator.stop()
     await world.patch(BROKER, "broker-1", pod={"listeners": listeners("")})
     await pods.start_operator(world)
+    # The next operator deletes the Services that no listener needs.
     for name in ("broker-1-out", "demo-out-bootstrap"):
-        await world.until(lambda name=name: world.gone(SERVICE, name), f"{name} goes")
+        await world.until(lambda name=name: world.is_deleted(SERVICE, name), f"{name} goes")
     for kind, name in ((BROKER, "broker-1"), (CLUSTER, "demo")):
         await world.status_where(
             kind, name, lambda found: not condition_of(found, "ExternalAddress")
         )
-    assert await world.there(SERVICE, "broker-1")
+    # The internal Service stays.
+    assert await world.exists(SERVICE, "broker-1")
 
 
 # ------------------------------------------------------------------ a real broker
@@ -237,15 +262,17 @@ async def test_client_receives_the_addresses_of_its_own_listener(
     await world.create_cluster()
     await operator.start()
     await pods.create_broker(world, 1, listeners=listeners())
+    # The test acts as kubelet from here on.
     await pods.run(world, 1)
     await pods.mount(world, "broker-1-tls", tmp_path / "certificate")
-    await world.until(lambda: world.there(CONFIG_MAP, "broker-1"), "its configuration")
+    await world.until(lambda: world.exists(CONFIG_MAP, "broker-1"), "its configuration")
     entries = entries_of(await world.get(CONFIG_MAP, "broker-1"))
     variables = (await template(world, 1))["spec"]["containers"][0]["env"]
-    told = variables[1]["value"].replace("$(NODE_ADDRESS)", "127.0.0.1")
-    told = told.replace(f"broker-1.{world.namespace}.svc", "localhost")
+    advertised = variables[1]["value"].replace("$(NODE_ADDRESS)", "127.0.0.1")
+    advertised = advertised.replace(f"broker-1.{world.namespace}.svc", "localhost")
+    # Port 0: the machine assigns ports, so that tests can run in parallel.
     for number in (9092, 9094, 9095):
-        told = told.replace(f":{number}", ":0")
+        advertised = advertised.replace(f":{number}", ":0")
     here = {
         "listeners": entries["listeners"].replace("0.0.0.0", "127.0.0.1"),
         "controller.addresses": operator.control,
@@ -261,7 +288,7 @@ async def test_client_receives_the_addresses_of_its_own_listener(
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tidemark_broker", "--config", str(config)),
         stdout=asyncio.subprocess.PIPE,
-        env=os.environ | {variables[1]["name"]: told},
+        env=os.environ | {variables[1]["name"]: advertised},
     )
     try:
         assert process.stdout is not None
@@ -269,13 +296,18 @@ async def test_client_receives_the_addresses_of_its_own_listener(
             ready = json.loads(await process.stdout.readline())
         inside, outside = (ready["listeners"][name] for name in ("PLAINTEXT", "OUT"))
         port = int(outside.rpartition(":")[2])
+        # The real port becomes the external one, without a restart of the broker.
         own = listeners(brokers=[{"nodeId": 1, "port": port}])
         await world.patch(BROKER, "broker-1", pod={"listeners": own})
         await endpoints(world, 1, ("127.0.0.1", port))
         await world.create_topic("t", replicas=1)
         await world.condition(TOPIC, "t", "Ready", "True")
+        # Each listener returns its own address: localhost inside, 127.0.0.1 outside.
         for address, host in ((inside, "localhost"), (f"127.0.0.1:{port}", "127.0.0.1")):
-            await world.until(lambda a=address, h=host: told_to(a, h), f"{host} at {address}")
+            await world.until(
+                lambda a=address, h=host: receives_address(a, h), f"{host} at {address}"
+            )
+        # Records written outside are readable over both.
         assert await produce_async(f"127.0.0.1:{port}", "t", [b"a", b"b"]) == [0, 1]
         assert await consume_async(inside, "t", 2) == [(0, b"a"), (1, b"b")]
         assert await consume_async(f"127.0.0.1:{port}", "t", 2) == [(0, b"a"), (1, b"b")]
@@ -285,11 +317,11 @@ async def test_client_receives_the_addresses_of_its_own_listener(
     assert process.returncode == 0
 
 
-async def told_to(address: str, host: str) -> bool:
+async def receives_address(address: str, host: str) -> bool:
     """Return whether a client that bootstraps there receives this host, and the same port."""
 
-    def ask() -> Any:
+    def list_brokers() -> Any:
         return AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers
 
-    (found,) = (await asyncio.to_thread(ask)).values()
+    (found,) = (await asyncio.to_thread(list_brokers)).values()
     return (found.host, found.port) == (host, int(address.rpartition(":")[2]))

@@ -1,4 +1,4 @@
-"""Controllers and brokers that die, hang and come back: nothing lands late, nothing is lost."""
+"""Controllers and brokers that die, hang and return: no late write, no lost state."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ async def epoch_of(world: ClusterWorld) -> int:
     return int((status.get("controller") or {}).get("epoch", 0))
 
 
-async def test_a_killed_operator_is_followed_by_one_that_knows_everything(
+async def test_successor_of_a_killed_operator_changes_no_row(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
@@ -26,10 +26,12 @@ async def test_a_killed_operator_is_followed_by_one_that_knows_everything(
     await world.create_topic("t", partitions=3, replicas=1)
     await world.condition(TOPIC, "t", "Ready", "True")
     epoch, rows = await epoch_of(world), sorted(await world.rows())
+    # SIGKILL: the Lease is not released, so the successor waits for its expiry.
     await first.kill()
     await peer.close()
     second = await world.start_operator()
     await peer.start(second.control)
+    # The same peer registers with the new controller and receives a full snapshot.
     await world.until(lambda: peer.snapshots == 2 and not peer.fenced, "a new snapshot")
     assert await epoch_of(world) > epoch
     assert sorted(await world.rows()) == rows, "a take-over changes no row"
@@ -38,20 +40,23 @@ async def test_a_killed_operator_is_followed_by_one_that_knows_everything(
     assert await second.stop() == 0
 
 
-async def test_the_api_server_refuses_what_an_older_controller_writes(
+async def test_api_server_refuses_writes_of_an_older_controller(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
     first = await world.start_operator()
     await world.condition(CLUSTER, "demo", "Ready", "False", "NoBrokers")
-    held = (await world.slices())[0]
+    # A slice as the first operator last saw it.
+    old_slice = (await world.slices())[0]
     await first.stop()
     second = await world.start_operator()
+    # A new controller claims every slice with its own epoch before it acts.
     await world.until(
-        lambda: _all_claimed(world, held["controllerEpoch"]), "every slice is claimed"
+        lambda: _all_claimed(world, old_slice["controllerEpoch"]), "every slice is claimed"
     )
-    now = await world.get(PARTITION_SLICE, held["metadata"]["name"])
-    late = {**now, "controllerEpoch": held["controllerEpoch"], "commit": now["commit"] + 1}
+    now = await world.get(PARTITION_SLICE, old_slice["metadata"]["name"])
+    # The write has the current resourceVersion, so only the epoch can refuse it.
+    late = {**now, "controllerEpoch": old_slice["controllerEpoch"], "commit": now["commit"] + 1}
     with pytest.raises(Invalid, match="STALE_CONTROLLER_EPOCH"):
         await world.api.replace(PARTITION_SLICE, late)
     await second.stop()
@@ -59,10 +64,11 @@ async def test_the_api_server_refuses_what_an_older_controller_writes(
 
 async def _all_claimed(world: ClusterWorld, above: int) -> bool:
     found = await world.slices()
+    # 64 slices: the number is fixed when a cluster is created.
     return len(found) == 64 and all(body["controllerEpoch"] > above for body in found)
 
 
-async def test_a_controller_that_hung_does_no_harm_when_it_wakes(world: ClusterWorld) -> None:
+async def test_resumed_controller_writes_nothing(world: ClusterWorld) -> None:
     await world.create_cluster(**UNDER_REPLICATED)
     hung = await world.start_operator()
     peer = await world.start_broker(1, hung)
@@ -70,24 +76,29 @@ async def test_a_controller_that_hung_does_no_harm_when_it_wakes(world: ClusterW
     await world.condition(TOPIC, "before", "Ready", "True")
     standby = world.operator()
     await standby.launch()
+    # SIGSTOP: the process keeps its connections, and believes that it leads.
     hung.pause()
     await standby.wait_ready()
+    # The broker finds the standby, which has taken over after the Lease expired.
     await peer.close()
     await peer.start(standby.control)
     await world.create_topic("after", replicas=1)
     await world.until(lambda: ("after", 0) in peer.rows, "the standby leads")
     epoch, rows = await epoch_of(world), sorted(await world.rows())
+    # The old leader resumes in the middle of whatever it did.
     hung.resume()
     await world.until(lambda: "no longer the leader" in hung.log, "it notices")
+    # One second is enough for a late write.
     await asyncio.sleep(1)
     assert await epoch_of(world) == epoch
     assert sorted(await world.rows()) == rows
     assert not peer.fenced
 
 
-async def test_the_lease_changes_hands_and_counts_it(world: ClusterWorld) -> None:
+async def test_stopped_operator_releases_its_lease(world: ClusterWorld) -> None:
     """An operator that stops releases it: its successor need not wait for its expiry."""
     await world.create_cluster()
+    # 60 s: a successor that waited for the expiry would exceed the time-out below.
     first = world.operator(lease_duration_s=60)
     await first.start()
     standby = world.operator(lease_duration_s=60)
@@ -97,10 +108,11 @@ async def test_the_lease_changes_hands_and_counts_it(world: ClusterWorld) -> Non
     await standby.wait_ready(timeout_s=30)
     after = await world.get(LEASE, "tidemark-operator")
     assert after["spec"]["leaseTransitions"] == before["spec"]["leaseTransitions"] + 1
+    # leaseTransitions counts changes of the holder, as in client-go.
     assert after["spec"]["holderIdentity"] != before["spec"]["holderIdentity"]
 
 
-async def test_a_deleted_lease_lets_two_compete_and_the_slices_stay_whole(
+async def test_deleted_lease_places_no_topic_twice(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster(**UNDER_REPLICATED)
@@ -109,10 +121,12 @@ async def test_a_deleted_lease_lets_two_compete_and_the_slices_stay_whole(
     await standby.launch()
     peer = await world.start_broker(1, operator)
     await world.until(lambda: "brokers: " in standby.log, "the standby competes")
+    # Both candidates see no Lease at the same moment.
     await world.api.delete(LEASE, world.namespace, "tidemark-operator")
     for number in range(10):
         await world.create_topic(f"t{number}", replicas=1)
 
+    # A topic that was placed by both would have two rows.
     async def all_placed() -> bool:
         rows = [decode_row(text) for text in await world.rows()]
         return len({row.topic_id for row in rows}) == 10
@@ -134,7 +148,7 @@ async def test_a_deleted_lease_lets_two_compete_and_the_slices_stay_whole(
     assert len(rows) == 10
 
 
-async def test_a_dead_brokers_partitions_get_a_new_leader_and_it_comes_back_fenced_first(
+async def test_partitions_of_a_dead_broker_get_a_new_leader(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
@@ -148,10 +162,13 @@ async def test_a_dead_brokers_partitions_get_a_new_leader_and_it_comes_back_fenc
         lambda: all(row.leader == 2 and row.isr == (2,) for row in two.rows.values()),
         "the other leads everything, alone in the ISR",
     )
+    # The leader knows that its former peer is fenced.
     assert two.brokers[1].fenced
     await world.condition(BROKER, "broker-1", "Ready", "False", "Fenced")
     rows = {row.partition: row for row in map(decode_row, await world.rows())}
+    # Rows in the API server precede what brokers receive.
     assert all(row.isr == (2,) for row in rows.values()), "persisted before it was sent"
+    # The broker returns unfenced but outside the ISR; its leader adds it again.
     back = await world.start_peer(one.restarted(clean=False), operator)
     assert back.snapshots == 1
     await world.condition(BROKER, "broker-1", "Ready", "True")
@@ -160,42 +177,49 @@ async def test_a_dead_brokers_partitions_get_a_new_leader_and_it_comes_back_fenc
     assert set(result.isr) == {1, 2}
 
 
-async def test_a_leader_that_was_not_in_sync_is_recovering_until_it_says_otherwise(
+async def test_unclean_leader_recovers_before_its_isr_grows(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
     operator = await world.start_operator()
     one = await world.start_broker(1, operator)
     two = await world.start_broker(2, operator)
+    # Only with unclean election may a replica outside the ISR lead.
     unclean = {"unclean.leader.election.enable": "true"}
     await world.create_topic("t", config=unclean)
     await world.until(lambda: ("t", 0) in two.rows, "placed")
+    # Broker 2 remains in the ISR alone, then dies: broker 1 is known to be behind.
     await one.close()
     await world.until(lambda: two.rows["t", 0].isr == (2,), "broker 1 left the ISR")
     await two.close()
     await world.condition(TOPIC, "t", "Ready", "False", "PartitionsOffline")
     one = await world.start_peer(one.restarted(clean=False), operator)
     await world.until(
+        # Recovery state 1 is RECOVERING (KIP-704).
         lambda: one.rows["t", 0].leader == 1 and one.rows["t", 0].leader_recovery_state == 1,
         "elected uncleanly",
     )
     assert [decode_row(text).recovering for text in await world.rows()] == [True]
+    # The leader reports why it cannot serve yet.
     await one.report(0, 0, waits_for="TierUnavailable")
     shown = await world.condition(TOPIC, "t", "Ready", "False", "TierUnavailable")
     assert shown["message"] == "partitions 0 are offline: it waits"
     two = await world.start_peer(two.restarted(clean=False), operator)
+    # While it recovers, the ISR must not grow (42 is INVALID_REQUEST).
     result = await one.alter("t", 0, (1, 2))
     assert (result.error_code, result.isr, result.leader_recovery_state) == (42, (1,), 1)
+    # An ISR of the leader alone with state RECOVERED ends the recovery.
     result = await one.alter("t", 0, (1,))
     assert (result.error_code, result.leader_recovery_state) == (0, 0)
     assert [decode_row(text).recovering for text in await world.rows()] == [False]
     await world.until(lambda: one.rows["t", 0].leader_recovery_state == 0, "it is sent")
     await one.report(0, 0)
     await world.condition(TOPIC, "t", "Ready", "True", "Serving")
+    # From now on followers may join.
     assert (await one.alter("t", 0, (1, 2))).error_code == 0
 
 
-async def test_a_clean_shutdown_moves_leaders_first_and_keeps_its_proof(
+async def test_controlled_shutdown_moves_leaders_first(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
@@ -204,6 +228,7 @@ async def test_a_clean_shutdown_moves_leaders_first_and_keeps_its_proof(
     two = await world.start_broker(2, operator)
     await world.create_topic("t", partitions=4)
     await world.until(lambda: len(two.rows) == 4, "placed")
+    # A controlled shutdown: leaders move before the broker is let go.
     one.want_shut_down = True
     await world.until(lambda: one.should_shut_down, "the controller lets it go")
     await world.until(lambda: all(row.leader == 2 for row in two.rows.values()), "leaders moved")
@@ -211,15 +236,17 @@ async def test_a_clean_shutdown_moves_leaders_first_and_keeps_its_proof(
     await world.condition(BROKER, "broker-1", "Ready", "False")
 
 
-async def test_a_broker_that_has_seen_a_higher_epoch_makes_the_controller_take_over_again(
+async def test_broker_with_a_higher_controller_epoch_causes_a_takeover(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
     operator = await world.start_operator()
     await world.create(BROKER, "broker-1", nodeId=1, workload="External")
     peer = await world.peer(1)
+    # The broker remembers epoch 40 of a controller that this one does not know of.
     peer.highest_epoch = 40
     await world.start_peer(peer, operator)
+    # The controller takes over with a higher epoch, so that its commands are not stale.
     assert peer.controller_epoch > 40
     assert await epoch_of(world) == peer.controller_epoch
 
@@ -230,12 +257,14 @@ async def test_missing_slice_is_recreated_and_its_loss_is_reported(world: Cluste
     await world.condition(CLUSTER, "demo", "Ready", "False", "NoBrokers")
     await operator.stop()
     name = (await world.slices())[3]["metadata"]["name"]
+    # A slice disappears, as after a faulty restore.
     await world.api.merge_patch(
         PARTITION_SLICE, world.namespace, name, {"metadata": {"finalizers": None}}
     )
     await world.delete(PARTITION_SLICE, name)
     await world.create(BROKER, "broker-1", nodeId=1, workload="External")
     await world.start_operator()
+    # The report stays until the brokers' logs have shown what the slice had.
     status = await world.status_where(CLUSTER, "demo", lambda status: "rebuilding" in status)
     assert status["rebuilding"]["reason"] == "SlicesMissing"
 

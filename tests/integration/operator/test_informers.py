@@ -1,4 +1,4 @@
-"""An informer on the API server itself: pages, a watch, and what ends one."""
+"""An informer on the real API server: pages of a list, a watch, and reasons to list again."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ class Followed:
 async def following(
     api: KubeApi, namespace: str, kind: Kind = TOPIC, version: int = 0
 ) -> AsyncIterator[Followed]:
-    """An informer while the block runs, that has heard all until a version."""
+    """Run an informer that has received everything up to a version."""
     followed = Followed()
     made = Informer(api, kind, namespace, followed)
     made._version = version
@@ -67,9 +67,10 @@ async def following(
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_it_follows_all_there_is(
+async def test_informer_lists_all_pages_and_follows_changes(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Two objects per page, so that five Topics need three pages.
     monkeypatch.setattr(client, "LIST_CHUNK", 2)
     for number in range(5):
         await world.create_topic(f"t{number}")
@@ -81,14 +82,17 @@ async def test_it_follows_all_there_is(
         await world.patch(TOPIC, "t1", partitions=7)
         await world.delete(TOPIC, "t0")
         await world.until(lambda: "t0" not in followed.names, "the watch brings it")
+        # Events come in the order of the changes, and no object is delivered twice.
         assert followed.brought_names == ["made", "t1", "t0"], "in its order, each once"
         assert followed.bodies["t1"]["spec"]["partitions"] == 7
         assert followed.lists == 1
 
 
-async def test_a_version_that_is_too_old_lets_it_list_again(world: ClusterWorld) -> None:
+async def test_expired_version_causes_a_new_list(world: ClusterWorld) -> None:
     await world.create_topic("kept")
+    # Version 1 was compacted away, so the watch fails with 410 Gone.
     async with following(world.api, world.namespace, version=1) as followed:
+        # An object that was deleted while nothing watched is missing in the new list.
         followed.bodies = {"deleted meanwhile": {}}
         await world.until(lambda: followed.lists == 1, "it is listed")
         assert followed.names == {"kept"}
@@ -96,9 +100,10 @@ async def test_a_version_that_is_too_old_lets_it_list_again(world: ClusterWorld)
         await world.until(lambda: "made" in followed.names, "it is watched")
 
 
-async def test_a_definition_that_comes_late_and_goes_and_comes_is_followed(
+async def test_informer_follows_a_kind_that_is_defined_later(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # 0.1 s instead of a longer pause, so that the kind is tried again soon.
     monkeypatch.setattr(informer, "NOT_SERVED_S", 0.1)
     try:
         async with following(world.api, world.namespace, LATE) as followed:
@@ -106,6 +111,7 @@ async def test_a_definition_that_comes_late_and_goes_and_comes_is_followed(
             await define(world)
             await make(world, "one")
             await world.until(lambda: "one" in followed.names, "it is followed")
+            # One log line, however often the kind is tried.
             assert caplog.text.count("does not serve") == 1, "it is said once"
             await undefine(world)
             await world.until(lambda: not followed.names, "its objects go with it")
@@ -117,11 +123,10 @@ async def test_a_definition_that_comes_late_and_goes_and_comes_is_followed(
 
 
 class StubServer:
-    """Serves one list, then watches that bring nothing, and once they have fallen silent an
-    event."""
+    """Serves one list and silent watches; the second watch delivers an event."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -132,14 +137,16 @@ class StubServer:
 
     async def _answer(self, target: str, writer: asyncio.StreamWriter) -> None:
         if "watch=true" not in target:
-            self.asked.append("list")
+            self.requests.append("list")
             page = json.dumps({"metadata": {"resourceVersion": "7"}, "items": []})
             head = f"Content-Type: application/json\r\nContent-Length: {len(page)}"
             writer.write(f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n{page}".encode())
+            # Version 7 of the list is where each watch has to start.
             return
-        self.asked.append(f"watch {target.partition('resourceVersion=')[2].partition('&')[0]}")
+        self.requests.append(f"watch {target.partition('resourceVersion=')[2].partition('&')[0]}")
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        if len(self.asked) > 2:
+        # The third request is the second watch.
+        if len(self.requests) > 2:
             meta = {"namespace": "n", "name": "late", "uid": "u", "resourceVersion": "8"}
             event = {"type": "ADDED", "object": {"kind": "Topic", "metadata": meta}}
             line = json.dumps(event) + "\n"
@@ -152,6 +159,7 @@ class StubServer:
 async def test_silent_watch_is_abandoned_and_resumes_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A watch without events for 0.2 s counts as dead.
     monkeypatch.setattr(informer, "SILENCE_S", 0.2)
     stub = StubServer()
     server = await asyncio.start_server(stub.serve, "127.0.0.1", 0)
@@ -172,5 +180,6 @@ async def test_silent_watch_is_abandoned_and_resumes_where_it_was(
     ):
         while not followed.names:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.02)
-    assert stub.asked[:3] == ["list", "watch 7", "watch 7"]
+    # The second watch starts where the first one was, without another list.
+    assert stub.requests[:3] == ["list", "watch 7", "watch 7"]
     assert followed.brought_names[:1] == ["late"]

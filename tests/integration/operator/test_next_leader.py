@@ -21,12 +21,12 @@ from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
 
 LEASE_S = 8.0
 SESSION_S = 8.0
-#: Of a machine that has other work.
+#: On a machine with other work: expiry of the Lease and up to two sessions.
 SOON_S = LEASE_S + 2 * SESSION_S
 
 
 class OwnBroker(BrokerProcess):
-    """Its certificate is the operator's to give."""
+    """A broker whose certificate is issued by the operator."""
 
     def certify(self) -> None:
         return
@@ -40,6 +40,7 @@ class Fleet:
     def __init__(self, world: ClusterWorld, folder: Path) -> None:
         self.world = world
         self._folder = folder
+        # It accepts connections in the kernel's backlog and never responds.
         self._silent = socket.create_server(("127.0.0.1", 0))
         self._ports = free_ports(2)
         self.first, self.second = (
@@ -68,6 +69,7 @@ class Fleet:
         broker = self.brokers[node_id] = OwnBroker(
             node_id,
             self._folder,
+            # The silent address is first, so every search has to time out on it.
             [silent, *self._ports],
             cluster_id=await world.cluster_id(),
             tidemark_tls_directory=str(folder),
@@ -75,7 +77,7 @@ class Fleet:
         await broker.start()
 
     async def serves(self, name: str) -> None:
-        """A topic that is made now becomes Ready."""
+        """Verify that a topic created now becomes Ready."""
         name = name.replace(" ", "-")
         await self.world.create_topic(name, replicas=2)
         await self.world.condition(TOPIC, name, "Ready", "True")
@@ -102,24 +104,30 @@ async def test_successor_leads_soon_and_knows_which_broker_died_meanwhile(fleet:
     await fleet.start()
     world = fleet.world
     began_s = time.monotonic()
+    # The leader hangs and a broker dies at the same time.
     fleet.first.pause()
     await fleet.brokers[2].kill()
     await fleet.serves("after a hang")
+    # The successor knows that broker 2 is dead, although it never had its session.
     await world.condition(BROKER, "broker-2", "Ready", "False", "Fenced")
-    taken_s = time.monotonic() - began_s
+    elapsed_s = time.monotonic() - began_s
     assert {decode_row(text).leader for text in await world.rows()} == {1}
-    assert taken_s < SOON_S, f"{taken_s:.1f} s"
+    assert elapsed_s < SOON_S, f"{elapsed_s:.1f} s"
+    # Brokers search among all addresses when their controller is silent.
     assert "brokers [1] have searched for a controller here" in fleet.second.log
     epoch = await fleet.epoch()
     fleet.first.resume()
     await world.until(lambda: "no longer the leader" in fleet.first.log, "it notices")
+    # One second for a late write of the operator that resumes.
     await asyncio.sleep(1)
     assert await fleet.epoch() == epoch, "a resumed operator takes nothing back"
 
+    # Now the other way round: the successor is killed, the first one takes over again.
     began_s = time.monotonic()
     await fleet.second.kill()
     await fleet.serves("after a death")
-    taken_s = time.monotonic() - began_s
-    assert taken_s < SOON_S, f"{taken_s:.1f} s"
+    elapsed_s = time.monotonic() - began_s
+    assert elapsed_s < SOON_S, f"{elapsed_s:.1f} s"
     assert "brokers [1] have searched for a controller here" in fleet.first.log
+    # The broker process has never restarted or changed its epoch.
     assert fleet.brokers[1].log_text().count("registered with") == 1, "one process, one epoch"

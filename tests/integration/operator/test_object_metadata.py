@@ -36,6 +36,7 @@ from tidemark_operator.kube.kinds import (
 
 MESSAGE = "every object needs the label team (ask the platform team)"
 GIVEN: Json = {
+    # A value that conflicts with a label of the operator itself.
     "labels": {"team": "streams", "app.kubernetes.io/managed-by": "somebody"},
     "annotations": {"example.com/cost-center": "7"},
 }
@@ -59,7 +60,7 @@ class Policy:
         self._world = world
         self._name = world.namespace
 
-    async def stand(self, *groups: str, operations: Sequence[str]) -> None:
+    async def install(self, *groups: str, operations: Sequence[str]) -> None:
         """Require a label on objects of the API groups and on pod templates."""
         rule = {
             "apiGroups": list(groups),
@@ -68,6 +69,7 @@ class Policy:
             "resources": ["*"],
             "scope": "Namespaced",  # an API server makes an IPAddress for each Service
         }
+        # Selected by namespace, so that other tests are not affected.
         here = {"matchLabels": {"kubernetes.io/metadata.name": self._world.namespace}}
         await self._post(
             "",
@@ -92,14 +94,14 @@ class Policy:
         await self._world.api._call("POST", path, body=body)
 
     async def refuses(self, path: str, body: Json) -> bool:
-        """Return whether the policy is in force, which the API server needs a moment for."""
+        """Return whether the policy is in force, which takes a moment."""
         try:
             await self._world.api._call("POST", path, body=body, query={"dryRun": "All"})
         except KubeError as error:
             return MESSAGE in error.message
         return False
 
-    async def fall(self) -> None:
+    async def remove(self) -> None:
         for path in (_POLICIES.removesuffix("ies") + "ybindings", _POLICIES):
             await self._world.api._call("DELETE", f"{path}/{self._name}")
 
@@ -108,7 +110,7 @@ class Policy:
 async def policy(world: ClusterWorld) -> AsyncIterator[Policy]:
     made = Policy(world)
     yield made
-    await made.fall()
+    await made.remove()
 
 
 def cluster(world: ClusterWorld, **spec: Any) -> Json:
@@ -122,25 +124,31 @@ def cluster(world: ClusterWorld, **spec: Any) -> Json:
     }
 
 
-async def everything(world: ClusterWorld) -> list[Json]:
+async def all_objects(world: ClusterWorld) -> list[Json]:
     """Return all objects of the namespace, of every kind that the API server lists."""
     groups = (await world.api._call("GET", "/apis"))["groups"]
     paths = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
     found: list[Json] = []
     for path in paths:
         for resource in (await world.api._call("GET", path))["resources"]:
-            is_ours = resource["kind"] not in ("Endpoints", "EndpointSlice", "ServiceAccount")
-            if is_ours and resource["namespaced"] and "list" in resource["verbs"]:
+            # These kinds are created by Kubernetes' own controllers.
+            is_created_by_operator = resource["kind"] not in (
+                "Endpoints",
+                "EndpointSlice",
+                "ServiceAccount",
+            )
+            if is_created_by_operator and resource["namespaced"] and "list" in resource["verbs"]:
                 where = f"{path}/namespaces/{world.namespace}/{resource['name']}"
                 items = (await world.api._call("GET", where))["items"]
                 found += ({**item, "kind": resource["kind"]} for item in items)
     return found
 
 
-async def test_everything_that_the_operator_creates_has_the_labels_of_the_cluster(
+async def test_created_objects_have_the_labels_of_the_cluster(
     world: ClusterWorld, policy: Policy
 ) -> None:
-    await policy.stand("*", operations=["CREATE", "UPDATE"])
+    # From here on the API server refuses every object without the label.
+    await policy.install("*", operations=["CREATE", "UPDATE"])
     unlabelled = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
     at = f"/api/v1/namespaces/{world.namespace}/configmaps"
     await world.until(lambda: policy.refuses(at, unlabelled), "the policy is in force")
@@ -150,6 +158,7 @@ async def test_everything_that_the_operator_creates_has_the_labels_of_the_cluste
         "protocol": "PLAINTEXT",
         "external": {"type": "NodePort"},
     }
+    # A Cluster that makes the operator create every kind: pods, Services, certificates.
     listeners = [{"name": "PLAINTEXT", "port": 9092, "protocol": "PLAINTEXT"}, listener]
     made = cluster(
         world,
@@ -169,15 +178,18 @@ async def test_everything_that_the_operator_creates_has_the_labels_of_the_cluste
     )
     world.operators.append(operator)
     await operator.start()
+    # Peers need the authority, which is in a Secret here.
     name = authority_name("demo")
     await pods.mount(world, name, world.certificates / name)
     peer = await world.start_broker(9, operator)
-    asked = [create("plain"), OFFSETS]
-    assert [code for code, _ in await peer.change_topics(operator.control, *asked)] == [0, 0]
+    # Topics created by clients are objects as well.
+    changes = [create("plain"), OFFSETS]
+    assert [code for code, _ in await peer.change_topics(operator.control, *changes)] == [0, 0]
     await world.create(USER, "u")
     await world.create_topic("t", replicas=1)
     await world.condition(TOPIC, "t", "Ready", "True")
     await create_export(world)
+    # Wait for the last objects of each kind before looking at all of them.
     expected: tuple[tuple[Kind, str], ...] = (
         (JOB, "x-1"),
         (SECRET, "u"),
@@ -188,19 +200,20 @@ async def test_everything_that_the_operator_creates_has_the_labels_of_the_cluste
     )
     for kind, object_name in expected:
         await world.until(
-            lambda kind=kind, name=object_name: world.there(kind, name),
+            lambda kind=kind, name=object_name: world.exists(kind, name),
             f"{kind.kind} {object_name}",
         )
     brokers = await world.api.list_all(BROKER, world.namespace)
     (pod_broker,) = [broker["metadata"]["name"] for broker in brokers if broker["spec"].get("pod")]
-    await world.until(lambda: world.there(STATEFUL_SET, pod_broker), "its StatefulSet")
-    await world.until(lambda: world.there(SERVICE, f"{pod_broker}-out"), "its way in")
-    found = await everything(world)
+    await world.until(lambda: world.exists(STATEFUL_SET, pod_broker), "its StatefulSet")
+    await world.until(lambda: world.exists(SERVICE, f"{pod_broker}-out"), "its way in")
+    found = await all_objects(world)
     kinds = {item["kind"] for item in found}
     of_operator = {
         BROKER, CONFIG_MAP, DISRUPTION_BUDGET, EVENT, JOB, LEASE, PARTITION_SLICE, SECRET, SERVICE,
         STATEFUL_SET, TOPIC, VOLUME_CLAIM,
     }  # fmt: skip
+    # The test would prove nothing about a kind that was never created.
     assert {kind.kind for kind in of_operator} <= kinds, "each kind that the operator creates"
     for item in found:
         meta = item["metadata"]
@@ -211,6 +224,7 @@ async def test_everything_that_the_operator_creates_has_the_labels_of_the_cluste
             assert template["metadata"]["labels"]["team"] == "streams", item["kind"]
     (stateful_set,) = [item for item in found if item["kind"] == "StatefulSet"]
     labels = stateful_set["metadata"]["labels"]
+    # The operator's own labels win over those of the Cluster.
     assert labels["app.kubernetes.io/managed-by"] == "tidemark-operator", "its own go before"
     assert not condition_of((await world.get(CLUSTER, "demo"))["status"], "ObjectsAccepted")
 
@@ -221,7 +235,8 @@ async def test_refused_objects_are_reported_to_clients_and_on_the_cluster(
     await world.api.create(CLUSTER, world.namespace, cluster(world))
     operator = await world.start_operator()
     peer = await world.start_broker(1, operator)
-    await policy.stand(TOPIC.group, operations=["CREATE"])
+    # Only Topics are refused, and the Cluster has no objectMetadata yet.
+    await policy.install(TOPIC.group, operations=["CREATE"])
     body = {
         "apiVersion": TOPIC.api_version,
         "kind": "Topic",
@@ -232,27 +247,30 @@ async def test_refused_objects_are_reported_to_clients_and_on_the_cluster(
     await world.until(lambda: policy.refuses(at, body), "the policy is in force")
 
     async def ask(change: TopicChange, **fields: Any) -> tuple[int, str]:
-        (told,) = await peer.change_topics(operator.control, change, **fields)
-        return told
+        (refusal,) = await peer.change_topics(operator.control, change, **fields)
+        return refusal
 
     orders = create("orders")
+    # A validation reports the refusal, but does not change the Cluster.
     code, message = await ask(orders, validate_only=True)
     assert (code, MESSAGE in message) == (int(ErrorCode.policy_violation), True)
     assert not condition_of((await world.get(CLUSTER, "demo"))["status"], "ObjectsAccepted")
+    # A refused creation does, with the names of all topics.
     for change in (orders, OFFSETS):
         code, message = await ask(change)
         assert (code, MESSAGE in message) == (int(ErrorCode.policy_violation), True)
 
     def names_all(status: Json) -> bool:
-        told = condition_of(status, "ObjectsAccepted").get("message", "")
-        return "Topic orders" in told and "Topic __consumer_offsets" in told
+        refusal = condition_of(status, "ObjectsAccepted").get("message", "")
+        return "Topic orders" in refusal and "Topic __consumer_offsets" in refusal
 
     status = await world.status_where(CLUSTER, "demo", names_all)
-    told = condition_of(status, "ObjectsAccepted")
-    assert (told["status"], told["reason"]) == ("False", "CreationRefused")
-    assert MESSAGE in told["message"]
-    assert "spec.objectMetadata" in told["message"]
+    refusal = condition_of(status, "ObjectsAccepted")
+    assert (refusal["status"], refusal["reason"]) == ("False", "CreationRefused")
+    assert MESSAGE in refusal["message"]
+    assert "spec.objectMetadata" in refusal["message"]
     assert MESSAGE in await world.event("CreationRefused")
+    # With the label added the same requests succeed, and the condition is removed.
     merged = {"metadata": {"labels": GIVEN["labels"]}, "spec": {"objectMetadata": GIVEN}}
     await world.api.merge_patch(CLUSTER, world.namespace, "demo", merged)
     await world.status_where(

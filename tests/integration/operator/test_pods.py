@@ -1,5 +1,5 @@
-"""Brokers in pods on the real API server, which keeps what the operator applies; who would make
-pods of that is the test itself (:mod:`pods`)."""
+"""Brokers in pods on the real API server, which stores what the operator applies. The test itself
+acts as the controllers that would create pods (:mod:`pods`)."""
 
 import asyncio
 
@@ -28,12 +28,12 @@ OLD, NEW = "tidemark/broker:1", "tidemark/broker:2"
 _CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 
 
-async def test_a_broker_has_a_pod_a_volume_and_a_name(world: ClusterWorld) -> None:
+async def test_broker_has_a_pod_a_volume_and_services(world: ClusterWorld) -> None:
     await world.create_cluster()
     await pods.start_operator(world)
     await pods.create_broker(world, 1, rackTopologyKey="zone")
-    wanted = (await pods.stateful_set(world, 1))["spec"]["template"]["spec"]
-    assert wanted["securityContext"]["runAsNonRoot"] is True
+    desired = (await pods.stateful_set(world, 1))["spec"]["template"]["spec"]
+    assert desired["securityContext"]["runAsNonRoot"] is True
     for kind, name in (
         (SERVICE, "broker-1"),
         (SERVICE, "demo-bootstrap"),
@@ -41,25 +41,29 @@ async def test_a_broker_has_a_pod_a_volume_and_a_name(world: ClusterWorld) -> No
         (VOLUME_CLAIM, "data-broker-1-0"),
         (DISRUPTION_BUDGET, "demo-brokers"),
     ):
+        # All objects of a broker, and those that the brokers share.
         await world.until(
-            lambda kind=kind, name=name: world.there(kind, name), f"{kind.kind} {name}"
+            lambda kind=kind, name=name: world.exists(kind, name), f"{kind.kind} {name}"
         )
     config = (await world.get(CONFIG_MAP, "broker-1"))["data"]["broker.properties"]
     assert f"controller.addresses={pods.ADDRESSES}\n" in config
+    # Up to date only once the StatefulSet's controller has reported the pod.
     await world.condition(BROKER, "broker-1", "PodUpToDate", "False", "PodStarting")
     await pods.run(world, 1)
     await world.condition(BROKER, "broker-1", "PodUpToDate", "True", "UpToDate")
 
 
-async def test_without_addresses_there_is_no_pod_and_the_broker_says_so(
+async def test_missing_controller_addresses_are_reported(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
     operator = await world.start_operator()
     await pods.create_broker(world, 1)
+    # Brokers in pods need an address of the operator, which is an option of it.
     await world.condition(BROKER, "broker-1", "Stalled", "True", "PodMissing")
-    assert await world.gone(STATEFUL_SET, "broker-1")
+    assert await world.is_deleted(STATEFUL_SET, "broker-1")
     await operator.stop()
+    # With the option the same Broker gets its pod.
     await pods.start_operator(world)
     await pods.stateful_set(world, 1)
 
@@ -68,18 +72,19 @@ async def test_existing_object_of_the_name_blocks_until_it_is_deleted(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
-    theirs = {
+    foreign_service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "broker-1"},
         "spec": {"clusterIP": "None", "selector": {"a": "b"}, "publishNotReadyAddresses": False},
     }
-    await world.api.apply(SERVICE, world.namespace, "broker-1", theirs, manager="somebody")
+    # Another field manager owns the Service of that name.
+    await world.api.apply(SERVICE, world.namespace, "broker-1", foreign_service, manager="somebody")
     await pods.start_operator(world)
     await pods.create_broker(world, 1)
-    told = await world.condition(BROKER, "broker-1", "Stalled", "True", "PodRefused")
-    assert "somebody" in told["message"]
-    assert await world.gone(STATEFUL_SET, "broker-1")
+    condition = await world.condition(BROKER, "broker-1", "Stalled", "True", "PodRefused")
+    assert "somebody" in condition["message"]
+    assert await world.is_deleted(STATEFUL_SET, "broker-1")
     await world.delete(SERVICE, "broker-1")
     await world.annotate(BROKER, "broker-1", touched="1")
     await pods.stateful_set(world, 1)
@@ -103,18 +108,19 @@ def claim(world: ClusterWorld, **labels: str) -> Json:
     }
 
 
-async def test_a_claim_that_was_there_is_a_brokers_once_its_labels_say_so(
+async def test_existing_claim_is_adopted_once_it_is_labelled(
     world: ClusterWorld,
 ) -> None:
-    """Such a claim was adopted silently, whatever its creator."""
+    """Claims without the Cluster's labels are not adopted."""
     await world.create_cluster()
     await world.api.create(VOLUME_CLAIM, world.namespace, claim(world))
     await pods.start_operator(world)
     size = {"size": "1Gi", "storageClassName": "nowhere"}
     await pods.create_broker(world, 1, storage=size)
-    told = await world.condition(BROKER, "broker-1", "Stalled", "True", "PodRefused")
-    command = told["message"].partition("kubectl label --overwrite pvc data-broker-1-0 ")[2]
-    assert await world.gone(STATEFUL_SET, "broker-1")
+    condition = await world.condition(BROKER, "broker-1", "Stalled", "True", "PodRefused")
+    # The message has the command; its labels are taken from there.
+    command = condition["message"].partition("kubectl label --overwrite pvc data-broker-1-0 ")[2]
+    assert await world.is_deleted(STATEFUL_SET, "broker-1")
     labels = dict(part.split("=") for part in command.split())
     await world.api.merge_patch(
         VOLUME_CLAIM, world.namespace, "data-broker-1-0", {"metadata": {"labels": labels}}
@@ -124,7 +130,7 @@ async def test_a_claim_that_was_there_is_a_brokers_once_its_labels_say_so(
 
 
 async def test_missing_storage_class_is_reported(world: ClusterWorld) -> None:
-    """As the volume binder reports it, in an Event of the claim."""
+    """The volume binder reports a missing class in an Event of the claim."""
     await world.create_cluster()
     made = await world.api.create(
         VOLUME_CLAIM, world.namespace, claim(world, cluster="demo", broker="broker-1")
@@ -145,8 +151,8 @@ async def test_missing_storage_class_is_reported(world: ClusterWorld) -> None:
     await pods.start_operator(world)
     size = {"size": "1Gi", "storageClassName": "nowhere"}
     await pods.create_broker(world, 1, storage=size)
-    told = await world.condition(BROKER, "broker-1", "PodUpToDate", "False", "PodStarting")
-    assert "StorageClass nowhere does not exist" in told["message"]
+    condition = await world.condition(BROKER, "broker-1", "PodUpToDate", "False", "PodStarting")
+    assert "StorageClass nowhere does not exist" in condition["message"]
 
 
 async def test_changes_by_users_to_the_bootstrap_service_are_reverted(
@@ -155,21 +161,22 @@ async def test_changes_by_users_to_the_bootstrap_service_are_reverted(
     await world.create_cluster()
     operator = await pods.start_operator(world)
     await pods.create_broker(world, 1)
-    await world.until(lambda: world.there(SERVICE, "demo-bootstrap"), "the Service")
-    wanted = (await world.get(SERVICE, "demo-bootstrap"))["spec"]
+    await world.until(lambda: world.exists(SERVICE, "demo-bootstrap"), "the Service")
+    desired = (await world.get(SERVICE, "demo-bootstrap"))["spec"]
     await operator.stop()
+    # A user edits the Service while no operator runs.
     edited = {"spec": {"selector": {"app": "theirs"}, "publishNotReadyAddresses": True}}
     await world.api.merge_patch(SERVICE, world.namespace, "demo-bootstrap", edited)
     await pods.start_operator(world)
 
     async def is_back() -> bool:
         found = (await world.get(SERVICE, "demo-bootstrap"))["spec"]
-        return bool(found["selector"] == wanted["selector"])
+        return bool(found["selector"] == desired["selector"])
 
     await world.until(is_back, "it leads to the brokers again")
 
 
-async def test_a_volume_grows_where_its_class_lets_it_and_says_so_where_not(
+async def test_volume_grows_only_if_its_class_allows_expansion(
     world: ClusterWorld,
 ) -> None:
     name = f"grows-{world.namespace}"
@@ -189,6 +196,7 @@ async def test_a_volume_grows_where_its_class_lets_it_and_says_so_where_not(
     await pods.run(world, 1)
     await pods.bind(world, 1)
     await world.patch(BROKER, "broker-1", pod={"storage": {"size": "20Gi"}})
+    # The class does not allow expansion, so the larger size is refused.
     await world.condition(BROKER, "broker-1", "Stalled", "True", "VolumeRefused")
     await world.api._call(
         "PATCH",
@@ -200,6 +208,7 @@ async def test_a_volume_grows_where_its_class_lets_it_and_says_so_where_not(
     await world.condition(BROKER, "broker-1", "PodUpToDate", "True")
     claim = await world.get(VOLUME_CLAIM, "data-broker-1-0")
     assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
+    # A growing volume is not a new pod template.
     assert (await pods.stateful_set(world, 1))["metadata"]["generation"] == 1, "no restart for it"
 
 
@@ -225,12 +234,13 @@ async def _replaced(world: ClusterWorld) -> set[int]:
 
 
 @pytest.mark.slow
-async def test_a_changed_pod_restarts_one_broker_after_the_other_each_once_all_are_in_sync(
+async def test_rolling_restart_waits_until_all_replicas_are_in_sync(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
     operator = await pods.start_operator(world)
     peers = await _three(world, operator)
+    # All three Brokers change at once.
     for node in (1, 2, 3):
         await world.patch(BROKER, f"broker-{node}", pod={"image": NEW})
     done: set[int] = set()
@@ -239,9 +249,11 @@ async def test_a_changed_pod_restarts_one_broker_after_the_other_each_once_all_a
         async def another(number: int = turn) -> bool:
             return len(await _replaced(world)) == number
 
+        # Exactly one template is replaced in each turn.
         await world.until(another, f"the pod of a broker is replaced, {turn} of 3")
         (node,) = await _replaced(world) - done
         done.add(node)
+        # The others wait, and name the broker that restarts.
         for other in {1, 2, 3} - done:
             await world.status_where(
                 BROKER,
@@ -254,25 +266,29 @@ async def test_a_changed_pod_restarts_one_broker_after_the_other_each_once_all_a
         # Its old pod ends and the new one is ready, before the broker is known to be away.
         await peers[node].close()
         await pods.run(world, node)
+        # Long enough for the operator's next check, which must not restart another broker.
         await asyncio.sleep(LOOK_AGAIN_S + 0.5)
         assert await _replaced(world) == done, "it is away, and no other broker restarts"
         peers[node] = await world.start_peer(peers[node].restarted(clean=True), operator)
         await world.until(lambda node=node: T in peers[node].rows, "it knows of its replica")
         row = peers[node].rows[T]
+        # The leader adds the restarted broker to the ISR; only then the next one may restart.
         if node not in row.isr:
             assert (await peers[row.leader].alter("t", 0, (1, 2, 3))).error_code == 0
     for node in (1, 2, 3):
         await world.condition(BROKER, f"broker-{node}", "PodUpToDate", "True")
 
 
-async def test_a_pod_that_never_came_up_is_replaced_without_waiting(world: ClusterWorld) -> None:
+async def test_pod_that_never_became_ready_is_replaced_at_once(world: ClusterWorld) -> None:
     await world.create_cluster()
     await pods.start_operator(world)
+    # Neither pod ever became ready, because of a misspelt image.
     for node in (1, 2):
         await pods.create_broker(world, node, image="tidemark/broker:misspelt")
         await world.condition(BROKER, f"broker-{node}", "PodUpToDate", "False", "PodStarting")
     for node in (1, 2):
         await world.patch(BROKER, f"broker-{node}", pod={"image": NEW})
+    # Waiting for a healthy pod would block the correction forever.
     for node in (1, 2):
 
         async def replaced(node: int = node) -> bool:
@@ -289,11 +305,11 @@ async def _brokers(world: ClusterWorld) -> set[str]:
 
 
 async def _number(world: ClusterWorld, replicas: int) -> None:
-    wanted = {"replicas": replicas, "racks": ["a", "b"], "template": pods.pod()}
-    await world.patch(CLUSTER, "demo", brokers=wanted)
+    desired = {"replicas": replicas, "racks": ["a", "b"], "template": pods.pod()}
+    await world.patch(CLUSTER, "demo", brokers=desired)
 
 
-async def test_a_cluster_makes_brokers_and_removes_them_once_they_are_drained(
+async def test_cluster_creates_brokers_and_drains_them_before_removal(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
@@ -305,6 +321,7 @@ async def test_a_cluster_makes_brokers_and_removes_them_once_they_are_drained(
 
     await world.until(three, "three Brokers")
     found = [(await world.get(BROKER, f"broker-{node}"))["spec"] for node in (1, 2, 3)]
+    # Racks are assigned round-robin.
     assert [spec["rack"] for spec in found] == ["a", "b", "a"]
     for node in (1, 2, 3):
         await pods.run(world, node)
@@ -312,23 +329,27 @@ async def test_a_cluster_makes_brokers_and_removes_them_once_they_are_drained(
     await world.create_topic("t", replicas=3)
     await world.condition(TOPIC, "t", "Ready", "True")
 
+    # Three replicas on three brokers: the third broker cannot be drained.
     await _number(world, 2)
-    told = await world.condition(BROKER, "broker-3", "Draining", "True", "ReplicasCannotMove")
-    assert "t-0" in told["message"]
+    condition = await world.condition(BROKER, "broker-3", "Draining", "True", "ReplicasCannotMove")
+    assert "t-0" in condition["message"]
     assert (await world.get(BROKER, "broker-3"))["spec"]["drain"] is True
+    # Raising the number again cancels the removal.
     await _number(world, 3)
     await world.status_where(BROKER, "broker-3", lambda found: not condition_of(found, "Draining"))
     assert "drain" not in (await world.get(BROKER, "broker-3"))["spec"]
 
     await world.delete(TOPIC, "t")
-    await world.until(lambda: world.gone(TOPIC, "t"), "the topic goes")
+    await world.until(lambda: world.is_deleted(TOPIC, "t"), "the topic goes")
     await _number(world, 2)
-    await world.until(lambda: world.gone(BROKER, "broker-3"), "the empty broker goes")
-    await world.until(lambda: world.gone(STATEFUL_SET, "broker-3"), "and its pod")
-    assert not await world.gone(VOLUME_CLAIM, "data-broker-3-0"), "a volume stays"
+    await world.until(lambda: world.is_deleted(BROKER, "broker-3"), "the empty broker goes")
+    await world.until(lambda: world.is_deleted(STATEFUL_SET, "broker-3"), "and its pod")
+    # Volumes are never deleted automatically, because they have data.
+    assert not await world.is_deleted(VOLUME_CLAIM, "data-broker-3-0"), "a volume stays"
     assert await _brokers(world) == {"broker-1", "broker-2"}
 
     former = (await world.get(BROKER, "broker-1"))["metadata"]["uid"]
+    # A Broker deleted by a user is replaced to keep the number.
     await world.delete(BROKER, "broker-1")
 
     async def another() -> bool:
@@ -342,25 +363,26 @@ async def test_a_cluster_makes_brokers_and_removes_them_once_they_are_drained(
     await world.until(another, "a person removed one, and another one is made")
 
 
-async def test_the_brokers_that_a_cluster_has_made_go_with_it(world: ClusterWorld) -> None:
+async def test_brokers_created_by_a_cluster_are_deleted_with_it(world: ClusterWorld) -> None:
     await world.create_cluster()
     await pods.start_operator(world)
     await _number(world, 2)
     await pods.stateful_set(world, 2)
     await world.delete(CLUSTER, "demo")
-    await world.until(lambda: world.gone(CLUSTER, "demo"), "the Cluster goes")
+    await world.until(lambda: world.is_deleted(CLUSTER, "demo"), "the Cluster goes")
     assert await _brokers(world) == set()
 
 
 async def test_unreadable_object_is_reported_and_others_continue(
     world: ClusterWorld,
 ) -> None:
-    """Affinity is passed on as it is written."""
+    """The API server validates the affinity, which is passed on unchanged."""
     await world.create_cluster()
     await pods.start_operator(world)
     await pods.create_broker(world, 1, affinity={"nodeAffinity": "a text"})
     await pods.create_broker(world, 2, affinity={"noSuchField": {"a": "b"}})
     await pods.create_broker(world, 3)
+    # The unreadable objects do not stop the third broker.
     await pods.stateful_set(world, 3)
     for node in (1, 2):
         await world.condition(BROKER, f"broker-{node}", "Stalled", "True", "PodRefused")

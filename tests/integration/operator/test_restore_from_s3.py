@@ -21,12 +21,14 @@ KEYS = ("accessKeyId", "secretAccessKey")
 
 
 async def written_and_lost(world: ClusterWorld, s3: dict[str, Any]) -> TieredHost:
-    """A cluster of which only the tier is left."""
+    """Fill a tier with a topic and lose the cluster; return the closed host."""
     host = TieredHost(world.folder, world.folder)
     host.store = {"s3": s3}
-    host.config["segment.bytes"] = "1048576"  # what a manifest may say
+    # 1 MiB is the smallest segment.bytes that the restored Topic may have.
+    host.config["segment.bytes"] = "1048576"
     await host.apply()
     await host.produce(300)
+    # Close the segment, so that it is copied although it is small.
     host.partition.log.roll(1)
     await host.copied()
     await host.until(lambda: bool(list(host.tier().topics.all())))
@@ -35,7 +37,7 @@ async def written_and_lost(world: ClusterWorld, s3: dict[str, Any]) -> TieredHos
 
 
 async def new_cluster(world: ClusterWorld, s3: dict[str, Any]) -> None:
-    """Its tier is the lost one's."""
+    """Create a Cluster that uses the tier of the lost one."""
     meta = {"name": "keys", "annotations": {OFFERED_ANNOTATION: "Cluster"}}
     secret = {"metadata": meta, "stringData": {key: s3[key] for key in KEYS}}
     await world.api.create(kinds.SECRET, world.namespace, secret)
@@ -60,41 +62,52 @@ async def restore(s3: dict[str, Any], *arguments: str, keys: bool = True) -> Res
     return await asyncio.to_thread(CliRunner().invoke, app, command, env=env)
 
 
-async def test_a_lost_clusters_topic_comes_back_from_s3(world: ClusterWorld, minio: Any) -> None:
+async def test_topic_of_a_lost_cluster_is_restored_from_s3(world: ClusterWorld, minio: Any) -> None:
     s3 = fresh_bucket(minio)
     lost = await written_and_lost(world, s3)
     await new_cluster(world, s3)
     peer = await world.start_broker(1, await world.start_operator())
+    # The store belongs to another cluster until it is restored.
     refused = await world.condition(kinds.CLUSTER, "demo", "RemoteStorageReady", "False")
     assert LOST in refused["message"]
     into = ("--kubeconfig", str(world.kubeconfig), "--from-cluster", LOST)
-    there = (*into, "--namespace", world.namespace, "--cluster", "demo")
+    target = (*into, "--namespace", world.namespace, "--cluster", "demo")
 
-    for arguments, keys, words in (
+    # Incomplete options are refused before anything is written.
+    for arguments, keys, expected in (
         (into, True, "needs the new Cluster: add --namespace and --cluster"),
-        (there, False, "AWS_ACCESS_KEY_ID"),
-        ((*there[:3], "another", *there[4:]), True, f"is owned by cluster {LOST}, not by another"),
+        (target, False, "AWS_ACCESS_KEY_ID"),
+        (
+            (*target[:3], "another", *target[4:]),
+            True,
+            f"is owned by cluster {LOST}, not by another",
+        ),
     ):
         result = await restore(s3, *arguments, keys=keys)
-        assert (result.exit_code, words in " ".join(result.output.split())) == (1, True), (
+        assert (result.exit_code, expected in " ".join(result.output.split())) == (1, True), (
             result.output
         )
 
-    shown = await restore(s3, *there, "--dry-run")
+    # The dry run names topic, id and end, and creates nothing.
+    shown = await restore(s3, *target, "--dry-run")
     assert shown.exit_code == 0, shown.output
     assert f"{TOPIC} (id {id_text(TOPIC_ID)})" in shown.output
     assert f"next offset {lost.head().highest_remote_offset + 1}" in shown.output
-    assert await world.gone(kinds.TOPIC, TOPIC)
+    assert await world.is_deleted(kinds.TOPIC, TOPIC)
 
-    done = await restore(s3, *there, "--replication-factor", "1")
+    done = await restore(s3, *target, "--replication-factor", "1")
     assert done.exit_code == 0, done.output
+    # The topic is recovering until its broker has taken over from the tier.
     await world.until(lambda: (TOPIC, 0) in peer.rows, "the broker is to take it over")
     assert peer.topics[TOPIC].topic_id == TOPIC_ID
     row = peer.rows[TOPIC, 0]
     assert (row.leader, row.leader_recovery_state) == (1, LeaderRecoveryState.RECOVERING)
+    # Never below the old epoch, otherwise the tier would refuse the new leader.
     assert row.leader_epoch >= lost.head().leader_epoch
+    # The identity of the store now names the new cluster.
     _, owner = read_identity(lost.tier().store)
     assert owner == await world.cluster_id()
     await world.condition(kinds.CLUSTER, "demo", "RemoteStorageReady", "True")
-    again = await restore(s3, *there)
-    assert "already exists; left unchanged" in again.output
+    # A repeated restore changes nothing.
+    repeated = await restore(s3, *target)
+    assert "already exists; left unchanged" in repeated.output

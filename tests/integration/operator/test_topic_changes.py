@@ -1,4 +1,4 @@
-"""Kafka clients' changes of topics on the real API server: its admission, and who owns what."""
+"""Topic changes of Kafka clients on the real API server: admission and field ownership."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ async def _started(world: ClusterWorld) -> tuple[OperatorProcess, BrokerPeer]:
 
 
 async def _apply(world: ClusterWorld, name: str, **spec: Any) -> Json:
-    """As Argo CD does."""
+    """Apply a manifest with the field manager of Argo CD."""
     body = {
         "apiVersion": TOPIC.api_version,
         "kind": TOPIC.kind,
@@ -40,13 +40,15 @@ def _for_all_brokers(**values: str | None) -> TopicChange:
     return change(ChangeKind.CONFIGURE_CLUSTER, "", settings=settings(**values))
 
 
-async def test_a_clients_topic_lives_as_an_object(world: ClusterWorld) -> None:
+async def test_topic_of_a_client_is_managed_as_an_object(world: ClusterWorld) -> None:
     operator, peer = await _started(world)
 
     async def ask(*changes: TopicChange) -> list[int]:
         return [code for code, _ in await peer.change_topics(operator.control, *changes)]
 
+    # Underscores and capitals are no valid object name, so topicName has the topic's name.
     made = create("Orders_EU", 2, settings=settings(retention_ms="60000"))
+    # validateOnly (KIP-195 for CreatePartitions, CreateTopics v1): nothing is created.
     assert await peer.change_topics(operator.control, made, validate_only=True) == [(0, "")]
     assert await world.api.list_all(TOPIC, world.namespace) == []
     assert await ask(made, create("plain")) == [0, 0]
@@ -54,6 +56,7 @@ async def test_a_clients_topic_lives_as_an_object(world: ClusterWorld) -> None:
     objects = await world.api.list_all(TOPIC, world.namespace)
     name = next(body["metadata"]["name"] for body in objects if "topicName" in body["spec"])
     assert "by User:alice at 10.0.0.7" in await world.event("CreatedByClient")
+    # Each kind of client change becomes a change of the object.
     assert await ask(change(ChangeKind.GROW, "Orders_EU", partitions=4)) == [0]
     assert await ask(_configure("Orders_EU", retention_ms=None, segment_ms="70000")) == [0]
     spec = (await world.get(TOPIC, name))["spec"]
@@ -62,24 +65,27 @@ async def test_a_clients_topic_lives_as_an_object(world: ClusterWorld) -> None:
     assert await ask(_configure("Orders_EU", segment_ms=None)) == [0]
     assert not (await world.get(TOPIC, name))["spec"].get("config")
     await world.until(lambda: ("Orders_EU", 3) in peer.rows, "the added partitions are sent")
+    # Dynamic broker configuration becomes spec.config of the Cluster.
     assert await ask(_for_all_brokers(log_retention_ms="60000")) == [0]
     config = (await world.get(CLUSTER, "demo"))["spec"]["config"]
     assert config == {"remote.log.storage.system.enable": "true", "log.retention.ms": "60000"}
     assert await ask(_for_all_brokers(log_retention_ms=None)) == [0]
     assert "log.retention.ms" not in (await world.get(CLUSTER, "demo"))["spec"]["config"]
+    # Deleting the topic deletes the object.
     assert await ask(change(ChangeKind.DELETE, "Orders_EU")) == [0]
-    await world.until(lambda: world.gone(TOPIC, name), "the object is deleted")
+    await world.until(lambda: world.is_deleted(TOPIC, name), "the object is deleted")
 
 
-async def test_gits_manifest_is_respected(world: ClusterWorld) -> None:
+async def test_client_changes_respect_fields_owned_by_git(world: ClusterWorld) -> None:
     operator, peer = await _started(world)
     await _apply(world, "t", config={"retention.ms": "60000"})
     await world.until(lambda: ("t", 0) in peer.rows, "the broker is notified")
 
-    async def ask(asked: TopicChange) -> tuple[int, str]:
-        (told,) = await peer.change_topics(operator.control, asked)
-        return told
+    async def ask(topic_change: TopicChange) -> tuple[int, str]:
+        (result,) = await peer.change_topics(operator.control, topic_change)
+        return result
 
+    # Git also owns one key of the Cluster's configuration.
     manifest = {
         "apiVersion": CLUSTER.api_version,
         "kind": CLUSTER.kind,
@@ -87,6 +93,7 @@ async def test_gits_manifest_is_respected(world: ClusterWorld) -> None:
         "spec": {"config": {"message.max.bytes": "60000"}},
     }
     await world.api.apply(CLUSTER, world.namespace, "demo", manifest, manager=GIT)
+    # Every change of a field that Git owns is refused with the owner's name.
     for refused in (
         _for_all_brokers(message_max_bytes="70000"),
         _for_all_brokers(message_max_bytes=None),
@@ -98,6 +105,7 @@ async def test_gits_manifest_is_respected(world: ClusterWorld) -> None:
         code, message = await ask(refused)
         assert code == POLICY_VIOLATION
         assert GIT in message
+    # Another key is free, and owned by the client from now on.
     assert await ask(_configure("t", segment_ms="70000")) == (0, "")
     spec = (await world.get(TOPIC, "t"))["spec"]
     assert spec["config"] == {"retention.ms": "60000", "segment.ms": "70000"}
@@ -107,30 +115,33 @@ async def test_gits_manifest_is_respected(world: ClusterWorld) -> None:
     assert spec["config"] == {"retention.ms": "90000", "segment.ms": "70000"}
 
 
-async def test_admission_has_the_last_word_while_tiering_is_disabled(world: ClusterWorld) -> None:
+async def test_client_cannot_enable_tiering_during_a_disablement(world: ClusterWorld) -> None:
     operator, peer = await _started(world)
     made = create("t", settings=settings(remote_storage_enable="true"))
     assert await peer.change_topics(operator.control, made) == [(0, "")]
     await world.status_where(
         TOPIC, "t", lambda status: (status.get("tiering") or {}).get("state") == "Enabled"
     )
+    # The broker does not acknowledge, so the disablement stays pending.
     peer.acknowledge_disable = False
     off = _configure("t", remote_log_copy_disable="true")
     assert await peer.change_topics(operator.control, off) == [(0, "")]
     await world.status_where(TOPIC, "t", lambda status: status["tiering"]["state"] == "Disabling")
+    # The admission rule of the CRD decides; its reason reaches the Kafka client.
     on = _configure("t", remote_storage_enable="true")
     ((code, message),) = await peer.change_topics(operator.control, on)
     assert code == DISABLEMENT_IN_PROGRESS
     assert "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS" in message
 
 
-async def test_a_coordinators_topic_is_admitted_with_one_broker(world: ClusterWorld) -> None:
+async def test_internal_topic_is_placed_with_one_broker(world: ClusterWorld) -> None:
     operator, peer = await _started(world)
     config = settings(cleanup_policy="compact", min_insync_replicas="2")
     made = create("__transaction_state", 2, 3, automatic=True, settings=config)
     assert await peer.change_topics(operator.control, made) == [(0, "")]
     await world.until(lambda: ("__transaction_state", 1) in peer.rows, "the broker is notified")
     assert peer.rows["__transaction_state", 0].replicas == (1, -1, -2)
+    # The group coordinator depends on compaction, so the policy cannot be changed.
     wrong = _configure("__transaction_state", cleanup_policy="delete")
     ((code, message),) = await peer.change_topics(operator.control, wrong)
     assert code == POLICY_VIOLATION

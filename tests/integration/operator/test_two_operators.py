@@ -16,7 +16,7 @@ def figures(status: Json) -> tuple[object, ...]:
 
 
 async def follow(world: ClusterWorld, peers: list[BrokerPeer], leader: OperatorProcess) -> None:
-    """The brokers find the operator that leads now."""
+    """Let the brokers connect to the operator that leads now."""
     await leader.wait_ready()
     for peer in peers:
         await peer.close()
@@ -24,7 +24,7 @@ async def follow(world: ClusterWorld, peers: list[BrokerPeer], leader: OperatorP
     await world.until(lambda: not any(peer.fenced for peer in peers), "all are unfenced")
 
 
-async def test_a_rolling_restart_keeps_racks_figures_and_a_running_disablement(
+async def test_next_leaders_keep_racks_sizes_and_the_disablement(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
@@ -36,9 +36,11 @@ async def test_a_rolling_restart_keeps_racks_figures_and_a_running_disablement(
     peers = [await world.start_broker(node_id, first) for node_id in RACKS]
     await world.create_topic("t", tiering={"enabled": True})
     await world.until(lambda: all("t" in peer.topics for peer in peers), "placed")
+    # A disablement that stays pending over both changes of the leader.
     for peer in peers:
         peer.acknowledge_disable = False
         await peer.report(1000, 5000)
+    # Sizes were reported before the changes, and must not be lost.
     await world.status_where(
         TOPIC, "t", lambda found: bool((found.get("tiering") or {}).get("remoteBytes"))
     )
@@ -50,6 +52,7 @@ async def test_a_rolling_restart_keeps_racks_figures_and_a_running_disablement(
 
     second = world.operator()
     await second.launch()
+    # First change: the leader is killed. Second change: it is stopped.
     await first.kill()
     await follow(world, peers, second)
     third = world.operator()
@@ -57,12 +60,14 @@ async def test_a_rolling_restart_keeps_racks_figures_and_a_running_disablement(
     assert await second.stop() == 0
     await follow(world, peers, third)
 
+    # Racks, figures and the disablement are those of the first operator.
     for peer in peers:
         assert {node: state.rack for node, state in peer.brokers.items()} == RACKS
     assert figures((await world.get(CLUSTER, "demo"))["status"]) == known
     tiering = (await world.get(TOPIC, "t"))["status"]["tiering"]
     for name in ("state", "epoch", "policy", "since", "remoteBytes"):
         assert tiering[name] == running["tiering"][name]
+    # Brokers acknowledge, and the disablement completes under its old epoch.
     for peer in peers:
         peer.acknowledge_disable = True
     done = await world.status_where(

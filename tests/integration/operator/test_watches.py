@@ -1,5 +1,4 @@
-"""The watches find out when the API server did not serve a kind yet as they began, and do not
-disagree with a list that takes its time."""
+"""Watches of kinds that are not served yet when they start, and watches beside a slow list."""
 
 import gc
 import getpass
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Delivered:
-    """Events of the watches only, without lists."""
+    """Records events of the watches only, without lists."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -49,7 +48,7 @@ async def definition_goes(world: ClusterWorld) -> AsyncIterator[None]:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[kopf.OperatorRegistry]:
-    """One for each time that the watches began."""
+    """Record a registry for each time that the watches start."""
     make, made = watcher.kopf_registry, []
 
     def registry(*arguments: Any) -> kopf.OperatorRegistry:
@@ -73,27 +72,31 @@ def delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Delivered]:
     found = Delivered()
+    # Only a few kinds, so that the watches start fast.
     monkeypatch.setattr(watcher, "FEW", watched)
     watching = Watcher(KubernetesAccess(kubeconfig), world.namespace, found)
     watching.start()
     yield found
     watching.stop()
+    # Collect kopf's leftovers here instead of in another test.
     gc.collect()
 
 
 @pytest.mark.usefixtures("definition_goes")
 @pytest.mark.parametrize("watched", [(TOPIC, LATE)], ids=["a definition comes late"])
-async def test_a_kind_that_is_served_later_is_watched_all_the_same(
+async def test_kind_that_is_served_later_is_watched(
     runs: list[kopf.OperatorRegistry],
     world: ClusterWorld,
     delivered: Delivered,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    # The watches start although one of the kinds is unknown.
     await world.until(
         lambda: "does not serve latecomers.late.tidemark.dev" in caplog.text, "it is missed"
     )
     await world.create_topic("flights", partitions=1, replicas=1)
     await world.until(lambda: "flights" in delivered.names, "other kinds are watched meanwhile")
+    # They restart periodically to look for the missing kind.
     await world.until(lambda: len(runs) > 2, "they have restarted")
     assert caplog.text.count("does not serve") == 1, "it is said once"
     await define(world)
@@ -103,24 +106,26 @@ async def test_a_kind_that_is_served_later_is_watched_all_the_same(
 
 @pytest.mark.usefixtures("definition_goes")
 @pytest.mark.parametrize("watched", [(TOPIC, LATE)], ids=["a definition goes and comes"])
-async def test_a_definition_that_is_deleted_and_made_again_is_watched_again(
+async def test_recreated_definition_is_watched_again(
     world: ClusterWorld, delivered: Delivered
 ) -> None:
     await define(world)
     await make(world, "one")
     await world.until(lambda: "one" in delivered.names, "the watch brings it")
+    # Deleting a definition deletes its objects, which the watch reports.
     await undefine(world)
     await world.until(lambda: "one" in delivered.gone, "the object went with its definition")
     await define(world)
     await make(world, "two")
     await world.until(lambda: "two" in delivered.names, "it is watched again")
+    # The other watch was restarted as well, and works.
     await world.create_topic("flights", partitions=1, replicas=1)
     await world.until(lambda: "flights" in delivered.names, "and so are the others")
 
 
 @pytest.fixture
 def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current user has no name, as user 65532 of an image has none."""
+    """Let the current user have no name, like user 65532 of a container image."""
 
     def unknown() -> str:
         raise KeyError("getpwuid(): uid not found: 65532")
@@ -129,14 +134,16 @@ def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nameless")
-async def test_a_user_without_a_name_watches(world: ClusterWorld, delivered: Delivered) -> None:
+async def test_process_without_a_user_name_can_watch(
+    world: ClusterWorld, delivered: Delivered
+) -> None:
     await world.create_topic("flights", partitions=1, replicas=1)
     await world.until(lambda: "flights" in delivered.names, "the watch brings it")
 
 
 @pytest.fixture
 def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kopf ends with an error the first time that it runs."""
+    """Let kopf end with an error the first time that it runs."""
     make, first = watcher.kopf_registry, iter([True])
 
     def registry(*arguments: Any) -> kopf.OperatorRegistry:
@@ -152,17 +159,18 @@ def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "kopf_registry", registry)
 
 
-async def test_the_watches_begin_again_after_an_error(
+async def test_watches_restart_after_an_error(
     failing_once: None, world: ClusterWorld, delivered: Delivered
 ) -> None:
     await world.create_topic("flights", partitions=1, replicas=1)
     await world.until(lambda: "flights" in delivered.names, "the second run brings it")
 
 
-async def test_a_list_that_takes_its_time_takes_nothing_away_and_brings_nothing_back(
+async def test_slow_list_does_not_override_the_watch(
     world: ClusterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its two pages a watch tells of a Topic that was made, and of one that was deleted."""
+    """Between two pages of a list, a watch reports one created and one deleted Topic."""
+    # One object per page, so that changes can happen between the pages.
     monkeypatch.setattr(client, "LIST_CHUNK", 1)
     objects = ObjectCache()
     first, second = [await world.create_topic(name) for name in ("first", "second")]
@@ -172,6 +180,7 @@ async def test_a_list_that_takes_its_time_takes_nothing_away_and_brings_nothing_
 
     async def slow(method: str, path: str, **more: Any) -> Json:
         answer = await page(method, path, **more)
+        # After the first page: the cache receives both changes from the watch.
         if not made and "limit" in more.get("query", {}):
             made.append(await world.create_topic("made"))
             objects.put(dict(made[0]))
@@ -184,5 +193,6 @@ async def test_a_list_that_takes_its_time_takes_nothing_away_and_brings_nothing_
         TOPIC, world.namespace
     )
     assert made
+    # The list overrides neither: the created Topic stays, the deleted one does not return.
     assert found == []
     assert {key.name for key in objects.keys(TOPIC)} == {"first", "made"}

@@ -150,11 +150,10 @@ TAKEN = {
         "RestartPending": _RESTARTS + "test_once_the_partitions_are_in_sync_nothing_waits",
         "AddressPending": _OUTSIDE + "test_load_balancer_address_is_awaited_and_advertised",
         "AddressRefused": _OUTSIDE + "test_taken_port_is_reported_until_it_is_free",
-        "PodStarting": _PODS + "test_a_broker_has_a_pod_a_volume_and_a_name",
-        "PodMissing": _PODS + "test_without_addresses_there_is_no_pod_and_the_broker_says_so",
+        "PodStarting": _PODS + "test_broker_has_a_pod_a_volume_and_services",
+        "PodMissing": _PODS + "test_missing_controller_addresses_are_reported",
         "PodRefused": _PODS + "test_existing_object_of_the_name_blocks_until_it_is_deleted",
-        "VolumeRefused": _PODS
-        + "test_a_volume_grows_where_its_class_lets_it_and_says_so_where_not",
+        "VolumeRefused": _PODS + "test_volume_grows_only_if_its_class_allows_expansion",
         "ReplicasInUse": _BROKERS
         + "test_a_dead_broker_with_the_last_copy_is_deleted_once_given_up_by_name",
     },
@@ -218,7 +217,7 @@ TAKEN = {
         "DeletionProtected": "unit/operator_shell/test_deletion_protection.py::"
         "test_protected_topic_is_served_until_the_annotation_is_removed",
         "DefinitionDeleted": "integration/operator/test_deleted_definitions.py::"
-        "test_definitions_that_are_deleted_take_no_data_along",
+        "test_deleting_the_definitions_deletes_no_data",
     },
     "Topic, Broker and User": {
         **dict.fromkeys(
@@ -228,7 +227,7 @@ TAKEN = {
     },
     "Topic, Broker, Cluster, User and Export": {
         "Deleted": "integration/operator/test_cluster_deletion.py::"
-        "test_deleted_objects_that_other_finalizers_hold_are_not_ready",
+        "test_objects_held_by_other_finalizers_report_deleted",
     },
     "Every kind": {
         "ObjectUnreadable": "unit/operator_shell/test_workers.py::"
