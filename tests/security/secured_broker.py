@@ -91,7 +91,7 @@ class Secured:
 
     async def know(self, *users: UserState, **how: Any) -> None:
         """Send the users to the broker, as the controller does."""
-        await self.controller.tell_users(*users, **how)
+        await self.controller.send_users(*users, **how)
 
 
 def _records(path: Path) -> int:

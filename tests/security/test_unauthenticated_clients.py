@@ -354,7 +354,7 @@ async def test_no_client_is_served_before_the_acls_are_known(tmp_path: Path) -> 
         host, _, port = broker.listener.rpartition(":")
         early = await KafkaConnection.connect(host, int(port), client_id="early")
         assert await ended(early)
-        await controller.tell_users()
+        await controller.send_users()
         late = await KafkaConnection.connect(host, int(port), client_id="late")
         assert await produce(late) is ErrorCode.topic_authorization_failed
         await late.close()

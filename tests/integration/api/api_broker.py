@@ -62,7 +62,9 @@ class ApiBroker:
     ) -> uuid.UUID:
         """Make or change a topic, as a controller would."""
         topic_id = topic_id or uuid.uuid4()
+        # Each change has a higher partition epoch, as a controller's.
         self._epoch += 1
+        # Placeholders have negative ids and are never in sync.
         isr = tuple(node for node in replicas if node > 0)
         rows = tuple(
             control.PartitionState(
@@ -92,16 +94,18 @@ class ApiBroker:
         return topic_id
 
     async def delete(self, topic_id: uuid.UUID) -> None:
-        """Tell of a topic's end, as a controller would."""
+        """Apply a topic's removal, as a controller would send it."""
         removal = control.Removal(topic_id=topic_id, partition=-1, partition_epoch=0)
+        # Partition -1 removes the whole topic.
         assert await self.manager.apply(replace(self._states(), removals=(removal,))) == []
 
     async def fence(self, *nodes: int) -> None:
-        """Tell that these serve no more, as a controller would."""
+        """Fence these brokers, as a controller would."""
         self._fenced.update(nodes)
         assert await self.manager.apply(self._states()) == []
 
     def _states(self, *topics: control.TopicState) -> control.PartitionStatesRequest:
+        # Three brokers: this one, one that is reachable in metadata only, and one that is fenced.
         brokers = (
             self._row(NODE, self.port),
             self._row(2, 9),
@@ -130,7 +134,7 @@ class ApiBroker:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path, entries: Mapping[str, str]) -> AsyncIterator[ApiBroker]:
-    """Start all of a broker but its session with a controller."""
+    """Start all of a broker except its session with a controller."""
     config = parse(
         {
             "node.id": str(NODE),
@@ -138,6 +142,7 @@ async def running(folder: Path, entries: Mapping[str, str]) -> AsyncIterator[Api
             "log.dir": str(folder),
             "tidemark.tls.directory": str(folder / "tls"),
             "listeners": "127.0.0.1:0",
+            # Port 1 has no listener: there is no controller.
             "controller.addresses": "127.0.0.1:1",
             **entries,
         }

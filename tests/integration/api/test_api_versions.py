@@ -1,6 +1,4 @@
-"""ApiVersions lists exactly the served versions; requests of unknown Apis and versions get
-Kafka's answers.
-"""
+"""ApiVersions lists exactly the served versions; unknown Apis and versions get Kafka's answers."""
 
 import asyncio
 import struct
@@ -14,6 +12,7 @@ from tests.unit.api import api_requests as kafka
 from tidemark.wire.framing import decode_response
 from tidemark_broker.replication.following.wire import REPLICA_FETCH
 
+# Api key to lowest and highest version.
 SERVED = {
     0: (0, 13),
     1: (4, 18),
@@ -75,7 +74,7 @@ def _frame(key: int, version: int, body: bytes = b"", correlation_id: int = 77) 
 
 
 async def _raw(broker: ApiBroker, *frames: bytes) -> list[bytes]:
-    """Frames in, answers out, until the broker closes or there is one answer for each."""
+    """Send frames; return the answers until the broker closes or has answered each."""
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
     writer.write(b"".join(frames))
     answers: list[bytes] = []
@@ -91,7 +90,7 @@ async def _raw(broker: ApiBroker, *frames: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_every_version_lists_what_is_served(broker: ApiBroker, version: int) -> None:
+async def test_every_version_lists_the_served_apis(broker: ApiBroker, version: int) -> None:
     request = kafka.request(
         18, version, client_software_name="tests", client_software_version="1.0"
     )
@@ -99,10 +98,12 @@ async def test_every_version_lists_what_is_served(broker: ApiBroker, version: in
     assert answer.error_code is ErrorCode.none
     listed = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
     assert listed == SERVED
+    # Private requests between brokers are not listed.
     assert REPLICA_FETCH not in listed
 
 
-async def test_a_newer_version_is_answered_in_the_first_form(broker: ApiBroker) -> None:
+async def test_newer_version_is_answered_in_version_0(broker: ApiBroker) -> None:
+    # KIP-511: a version that is too new is answered with version 0, so that clients can negotiate.
     (answer,) = await _raw(broker, _frame(18, 5, b"whatever the future holds"))
     correlation_id, read = decode_response(AnswerV0, answer)
     assert correlation_id == 77
@@ -110,14 +111,14 @@ async def test_a_newer_version_is_answered_in_the_first_form(broker: ApiBroker) 
     assert {api.api_key: (api.min_version, api.max_version) for api in read.api_keys} == SERVED
 
 
-async def test_a_client_name_must_follow_the_pattern(broker: ApiBroker) -> None:
+async def test_client_name_must_match_the_pattern(broker: ApiBroker) -> None:
     request = kafka.request(18, 3, client_software_name="-x", client_software_version="1")
     answer = await broker.ask(request, kafka.answer_type(18, 3))
     assert answer.error_code is ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize(
-    ("frame", "says"),
+    ("frame", "expected"),
     [
         (_frame(999, 0), "Api 999"),
         (_frame(0, 2), "Produce version 2"),
@@ -130,14 +131,16 @@ async def test_a_client_name_must_follow_the_pattern(broker: ApiBroker) -> None:
         (_frame(REPLICA_FETCH, 0), "Api 10010, which is not supported"),
     ],
 )
-async def test_what_is_not_served_ends_the_connection_with_one_line(
-    broker: ApiBroker, frame: bytes, says: str, caplog: pytest.LogCaptureFixture
+async def test_unsupported_request_ends_the_connection_with_one_log_line(
+    broker: ApiBroker, frame: bytes, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
+    # The request behind the faulty one is not served.
     assert await _raw(broker, frame, _frame(18, 0)) == [b"closed"]
     lines = [r.getMessage() for r in caplog.records if "closed" in r.getMessage()]
     assert len(lines) == 1
-    assert says in lines[0]
+    assert expected in lines[0]
+    # Other connections are not affected.
     (answer,) = await _raw(broker, _frame(18, 0))
     assert decode_response(AnswerV0, answer)[1].error_code is ErrorCode.none
 

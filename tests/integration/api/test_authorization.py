@@ -21,7 +21,7 @@ DENIED = ErrorCode.topic_authorization_failed
 CLUSTER_DENIED = ErrorCode.cluster_authorization_failed
 #: The Api's key, the version, the operation on the topic that it requires, and the location of the
 #: error in the answer.
-ASKED = {
+API_REQUESTS = {
     "Produce": (
         0,
         9,
@@ -62,12 +62,12 @@ ASKED = {
 
 
 def acls(broker: ApiBroker, *texts: str, others: tuple[UserState, ...] = ()) -> None:
-    """From now on these decide."""
+    """Make these ACLs effective from now on."""
     broker.broker.users.apply(user_states(user("ANONYMOUS", *texts), *others))
 
 
 async def ask(broker: ApiBroker, api: str, topic: str) -> Any:
-    key, version, request, part = ASKED[api]
+    key, version, request, part = API_REQUESTS[api]
     return part(await broker.ask(request(topic), kafka.answer_type(key, version)))
 
 
@@ -82,27 +82,28 @@ async def ask(broker: ApiBroker, api: str, topic: str) -> Any:
         ("OffsetForLeaderEpoch", "DESCRIBE"),
     ],
 )
-async def test_what_each_api_needs(broker: ApiBroker, api: str, needed: str) -> None:
-    """That one operation is enough, and none that it does not include is."""
+async def test_each_api_needs_its_operation(broker: ApiBroker, api: str, needed: str) -> None:
+    """The operation alone is enough; all operations that do not include it are not."""
     await broker.create("t")
     acls(broker, f"ALLOW {needed} TOPIC t")
     assert (await ask(broker, api, "t")).error_code is ErrorCode.none
+    # DESCRIBE is implied by READ, WRITE, DELETE and ALTER, as in Kafka's AclAuthorizer.
     enough = {needed, "ALL"} | (
         {"READ", "WRITE", "DELETE", "ALTER"} if needed == "DESCRIBE" else set()
     )
+    # Every other operation together is not enough.
     rest = [item.name for item in Operation if item.name not in {"ANY", *enough}]
     acls(broker, *(f"ALLOW {name} TOPIC t" for name in rest))
     assert (await ask(broker, api, "t")).error_code is DENIED
 
 
-@pytest.mark.parametrize("api", ASKED)
-async def test_a_topic_that_is_there_and_one_that_is_not_are_answered_alike(
-    broker: ApiBroker, api: str
-) -> None:
+@pytest.mark.parametrize("api", API_REQUESTS)
+async def test_denied_topics_do_not_reveal_whether_they_exist(broker: ApiBroker, api: str) -> None:
     await broker.create("there")
     acls(broker, "ALLOW ALL TOPIC mine")
     there, gone = await ask(broker, api, "there"), await ask(broker, api, "gone")
     assert there.error_code is DENIED
+    # Otherwise an unauthorized client could test which topics exist.
     assert repr(there).replace("there", "gone") == repr(gone)
 
 
@@ -112,7 +113,13 @@ async def test_topics_of_one_request_are_decided_one_by_one(broker: ApiBroker) -
     acls(broker, "ALLOW WRITE TOPIC mine")
     parts = [kafka.produce(9, name, kafka.batch(b"x")).topic_data[0] for name in ("other", "mine")]
     request = kafka.request(
-        0, 9, topic_data=tuple(parts), transactional_id=None, acks=-1, timeout=kafka.duration(5000)
+        0,
+        9,
+        topic_data=tuple(parts),
+        transactional_id=None,
+        acks=-1,
+        timeout=kafka.duration(5000),
+        # Two topics in one request: the first is denied, the second is not.
     )
     answer = await broker.ask(request, kafka.answer_type(0, 9))
     found = [topic.partition_responses[0] for topic in answer.responses]
@@ -126,14 +133,16 @@ async def test_topics_of_one_request_are_decided_one_by_one(broker: ApiBroker) -
 async def test_acks_0_without_permission_ends_the_connection(broker: ApiBroker) -> None:
     await broker.create("t")
     acls(broker)
+    # With acks=0 there is no response that could carry the error.
     request = kafka.produce(9, "t", kafka.batch(b"x"), acks=0)
     with pytest.raises(ConnectionClosed):
         await broker.ask(request, kafka.answer_type(0, 9))
 
 
-async def test_a_fetch_by_id_is_decided_by_the_topics_name(broker: ApiBroker) -> None:
+async def test_fetch_by_id_is_authorized_by_the_topics_name(broker: ApiBroker) -> None:
     topic_id = await broker.create("t")
     acls(broker)
+    # Ids bypass names, so the broker has to resolve them before it decides.
     request = kafka.fetch(13, "", 0, topic_id=topic_id)
     answer = await broker.ask(request, kafka.answer_type(1, 13))
     assert answer.responses[0].partitions[0].error_code is DENIED
@@ -150,13 +159,14 @@ async def test_metadata_of_all_topics_hides_those_that_may_not_be_described(
     acls(broker, "ALLOW READ TOPIC sh...")
     answer = await broker.ask(kafka.metadata(12, None), kafka.answer_type(3, 12))
     assert [topic.name for topic in answer.topics] == ["shown"]
+    # By id an invisible topic looks like an unknown one.
     by_id = kafka.metadata(12, ((None, hidden), (None, uuid.uuid4())))
     answer = await broker.ask(by_id, kafka.answer_type(3, 12))
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.unknown_topic_id}
     assert {topic.name for topic in answer.topics} == {None}
 
 
-async def test_a_change_of_acls_counts_at_once_on_open_connections(broker: ApiBroker) -> None:
+async def test_changed_acls_apply_to_open_connections(broker: ApiBroker) -> None:
     await broker.create("t")
     assert (await ask(broker, "Produce", "t")).error_code is ErrorCode.none
     acls(broker)
@@ -165,9 +175,10 @@ async def test_a_change_of_acls_counts_at_once_on_open_connections(broker: ApiBr
     assert (await ask(broker, "Produce", "t")).error_code is ErrorCode.none
 
 
-async def test_an_answer_says_what_the_client_may_do(broker: ApiBroker) -> None:
+async def test_metadata_lists_authorized_operations(broker: ApiBroker) -> None:
     """The answer lists the client's authorized operations (KIP-430)."""
     await broker.create("t")
+    # READ implies DESCRIBE.
     acls(broker, "ALLOW READ TOPIC t", "ALLOW DESCRIBE CLUSTER kafka-cluster")
     request = kafka.request(
         3,
@@ -192,7 +203,7 @@ async def test_an_answer_says_what_the_client_may_do(broker: ApiBroker) -> None:
 # ---------------------------------------------------------------- the Apis about ACLs
 
 
-def describe(version: int = 3, **wanted: Any) -> Any:
+def describe(version: int = 3, **filters: Any) -> Any:
     asked = {
         "resource_type_filter": 1,
         "resource_name_filter": None,
@@ -202,7 +213,7 @@ def describe(version: int = 3, **wanted: Any) -> Any:
         "operation": 1,
         "permission_type": 1,
     }
-    return kafka.request(29, version, **(asked | wanted))
+    return kafka.request(29, version, **(asked | filters))
 
 
 ADMIN = "ALLOW DESCRIBE CLUSTER kafka-cluster"
@@ -215,7 +226,7 @@ async def test_acls_are_described(broker: ApiBroker, version: int) -> None:
     answer = await broker.ask(describe(version), kafka.answer_type(29, version))
     assert answer.error_code is ErrorCode.none
     found = {
-        (resource.resource_type, resource.resource_name, resource.pattern_type, *_said(acl))
+        (resource.resource_type, resource.resource_name, resource.pattern_type, *_acl_fields(acl))
         for resource in answer.resources
         for acl in resource.acls
     }
@@ -226,12 +237,12 @@ async def test_acls_are_described(broker: ApiBroker, version: int) -> None:
     }
 
 
-def _said(acl: Any) -> tuple[Any, ...]:
+def _acl_fields(acl: Any) -> tuple[Any, ...]:
     return acl.principal, acl.host, acl.operation, acl.permission_type
 
 
 @pytest.mark.parametrize(
-    ("wanted", "count"),
+    ("filters", "count"),
     [
         ({"principal_filter": "User:ann"}, 2),
         ({"principal_filter": "User:eve"}, 0),
@@ -246,14 +257,14 @@ def _said(acl: Any) -> tuple[Any, ...]:
     ids=str,
 )
 async def test_acls_are_found_by_a_filter(
-    broker: ApiBroker, wanted: dict[str, Any], count: int
+    broker: ApiBroker, filters: dict[str, Any], count: int
 ) -> None:
     acls(broker, ADMIN, others=(ANN,))
-    answer = await broker.ask(describe(**wanted), kafka.answer_type(29, 3))
+    answer = await broker.ask(describe(**filters), kafka.answer_type(29, 3))
     assert sum(len(resource.acls) for resource in answer.resources) == count
 
 
-async def test_a_filter_that_asks_for_nothing_that_there_is(broker: ApiBroker) -> None:
+async def test_acl_filter_with_an_unknown_operation_is_invalid(broker: ApiBroker) -> None:
     acls(broker, ADMIN)
     answer = await broker.ask(describe(operation=99), kafka.answer_type(29, 3))
     assert answer.error_code is ErrorCode.invalid_request
@@ -266,7 +277,7 @@ async def test_without_acls_they_are_not_described(broker: ApiBroker) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_acls_are_not_written_by_clients(broker: ApiBroker, version: int) -> None:
+async def test_clients_cannot_write_acls(broker: ApiBroker, version: int) -> None:
     acls(broker, "ALLOW ALTER CLUSTER kafka-cluster")
     creation = kafka.nested(
         30,
@@ -282,10 +293,11 @@ async def test_acls_are_not_written_by_clients(broker: ApiBroker, version: int) 
     )
     asked = kafka.request(30, version, creations=(creation, creation))
     answer = await broker.ask(asked, kafka.answer_type(30, version))
+    # The Kafka client receives the reason: ACLs are declared in User objects.
     assert [result.error_code for result in answer.results] == [ErrorCode.policy_violation] * 2
     assert "spec.authorization.acls" in answer.results[0].error_message
-    wanted = kafka.nested(31, version, "DeleteAclsFilter", **_fields(describe(version)))
-    asked = kafka.request(31, version, filters=(wanted,))
+    filters = kafka.nested(31, version, "DeleteAclsFilter", **_fields(describe(version)))
+    asked = kafka.request(31, version, filters=(filters,))
     answer = await broker.ask(asked, kafka.answer_type(31, version))
     (refused,) = answer.filter_results
     assert refused.error_code is ErrorCode.policy_violation
@@ -296,7 +308,7 @@ def _fields(request: Any) -> dict[str, Any]:
     return {name: getattr(request, name) for name in type(request).__dataclass_fields__}
 
 
-async def test_credentials_are_described_and_not_shown(broker: ApiBroker) -> None:
+async def test_credentials_are_described_without_secrets(broker: ApiBroker) -> None:
     acls(broker, ADMIN, others=(ANN, user("robot")))
     everyone = await broker.ask(kafka.request(50, 0, users=None), kafka.answer_type(50, 0))
     (ann,) = everyone.results
@@ -308,7 +320,9 @@ async def test_credentials_are_described_and_not_shown(broker: ApiBroker) -> Non
         (2, 4096),
     ]
     names = tuple(
-        kafka.nested(50, 0, "UserName", name=name) for name in ("robot", "eve", "ann", "eve")
+        # A user named twice is an error of its own, as in Kafka.
+        kafka.nested(50, 0, "UserName", name=name)
+        for name in ("robot", "eve", "ann", "eve")
     )
     asked = await broker.ask(kafka.request(50, 0, users=names), kafka.answer_type(50, 0))
     assert {result.user: result.error_code for result in asked.results} == {
@@ -331,12 +345,14 @@ async def test_user_names_are_visible_to_administrators_only(
     broker: ApiBroker, request_of: Any, key: int, version: int
 ) -> None:
     acls(broker, "ALLOW ALL TOPIC *", others=(ANN,))
+    # Names of users are hidden from clients that may not describe the cluster.
     answer = await broker.ask(request_of(), kafka.answer_type(key, version))
     assert answer.error_code is CLUSTER_DENIED
     assert "ann" not in repr(answer)
 
 
-async def test_sasl_is_not_spoken_where_there_is_none(broker: ApiBroker) -> None:
+async def test_sasl_is_refused_on_a_plaintext_listener(broker: ApiBroker) -> None:
+    # SaslHandshake on a PLAINTEXT listener.
     shake = kafka.request(17, 1, mechanism="PLAIN")
     answer: Any = await broker.ask(shake, kafka.answer_type(17, 1))
     assert answer.error_code is ErrorCode.illegal_sasl_state

@@ -19,6 +19,7 @@ from tidemark_broker.replication.following.wire import (
 
 async def _fill(broker: ApiBroker, **topic: Any) -> uuid.UUID:
     topic_id = await broker.create("t", **topic)
+    # Ten records in five batches.
     for _ in range(5):
         records = kafka.batch(b"x", b"y")
         await broker.ask(kafka.produce(9, "t", records, acks=1), kafka.answer_type(0, 9))
@@ -43,16 +44,19 @@ async def test_log_start_is_exactly_the_requested_offset(broker: ApiBroker, vers
     result = await _delete(broker, version, "t", 3)
     assert (result.error_code, result.low_watermark) == (ErrorCode.none, 3)
     assert await _start(broker) == 3
+    # Repeated and lower requests succeed and change nothing.
     again = await _delete(broker, version, "t", 3)
     below = await _delete(broker, version, "t", 1)
     assert (again.error_code, again.low_watermark) == (ErrorCode.none, 3)
     assert (below.error_code, below.low_watermark) == (ErrorCode.none, 3)
+    # -1 means the high watermark.
     everything = await _delete(broker, version, "t", -1)
     assert (everything.error_code, everything.low_watermark) == (ErrorCode.none, 10)
 
 
-async def test_what_is_refused(broker: ApiBroker) -> None:
+async def test_delete_records_errors(broker: ApiBroker) -> None:
     await _fill(broker)
+    # Compacted topics refuse DeleteRecords, as in Kafka (KIP-107).
     await broker.create("compacted", config={"cleanup.policy": "compact"})
     await broker.create("away", replicas=(2,), leader=2)
     await broker.create("__consumer_offsets")
@@ -69,7 +73,7 @@ async def test_what_is_refused(broker: ApiBroker) -> None:
     assert await _start(broker) == 0
 
 
-class _Follower:
+class FetchingFollower:
     """Node 2, as its leader sees it: it fetches and reports its log start."""
 
     def __init__(self, broker: ApiBroker, topic_id: uuid.UUID) -> None:
@@ -77,7 +81,7 @@ class _Follower:
         self.topic_id = topic_id
 
     async def fetch(self, log_start_offset: int, offset: int = 10) -> int:
-        """Tell the log start; the leader's comes back."""
+        """Report a log start; return the leader's."""
         part = ReplicaFetchPartition(
             topic_id=self.topic_id,
             partition=0,
@@ -103,8 +107,9 @@ class _Follower:
         return result.log_start_offset
 
 
-async def test_it_waits_for_the_follower_two_fetch_rounds(broker: ApiBroker) -> None:
-    follower = _Follower(broker, await _fill(broker, replicas=(NODE, 2)))
+async def test_delete_records_waits_two_fetch_rounds_for_the_follower(broker: ApiBroker) -> None:
+    follower = FetchingFollower(broker, await _fill(broker, replicas=(NODE, 2)))
+    # The first fetch makes the follower alive for the low watermark.
     await follower.fetch(0)
     waiting = asyncio.create_task(_delete(broker, 2, "t", 4, timeout_ms=30_000))
     partition = broker.manager.get("t", 0)
@@ -118,23 +123,25 @@ async def test_it_waits_for_the_follower_two_fetch_rounds(broker: ApiBroker) -> 
     assert (result.error_code, result.low_watermark) == (ErrorCode.none, 4)
 
 
-async def test_time_up_answers_with_the_low_watermark_of_the_beginning(broker: ApiBroker) -> None:
-    follower = _Follower(broker, await _fill(broker, replicas=(NODE, 2)))
+async def test_timeout_answers_with_the_initial_low_watermark(broker: ApiBroker) -> None:
+    follower = FetchingFollower(broker, await _fill(broker, replicas=(NODE, 2)))
     await follower.fetch(1)
     result = await _delete(broker, 2, "t", 4, timeout_ms=50)
     assert result.error_code is ErrorCode.request_timed_out
+    # Whether the follower's start was already counted is a matter of timing.
     assert result.low_watermark in (0, 1)
     while await _start(broker) != 4:  # noqa: ASYNC110 - the leader's log start moves all the same
         await asyncio.sleep(0.001)
 
 
-async def test_a_leader_that_is_deposed_meanwhile(broker: ApiBroker) -> None:
+async def test_delete_records_fails_when_leadership_is_lost(broker: ApiBroker) -> None:
     topic_id = await _fill(broker, replicas=(NODE, 2))
-    follower = _Follower(broker, topic_id)
+    follower = FetchingFollower(broker, topic_id)
     await follower.fetch(0)
     waiting = asyncio.create_task(_delete(broker, 2, "t", 4, timeout_ms=30_000))
     while not broker.purgatory.size:  # noqa: ASYNC110 - until the request has arrived
         await asyncio.sleep(0.001)
+    # A new leader in the middle of the wait.
     await broker.create("t", replicas=(NODE, 2), leader=2, topic_id=topic_id, leader_epoch=1)
     result = await asyncio.wait_for(waiting, 5)
     assert (result.error_code, result.low_watermark) == (ErrorCode.not_leader_or_follower, -1)

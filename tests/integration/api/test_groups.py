@@ -19,6 +19,7 @@ VALUES = [f"value {number}".encode() for number in range(50)]
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[ApiBroker]:
     """Broker that coordinates all groups; the topic ``t`` has two partitions with values."""
+    # A short delay of the first rebalance: members join within 100 ms.
     async with running(tmp_path, {"group.initial.rebalance.delay.ms": "100"}) as made:
         task = asyncio.create_task(made.broker.groups.run())
         await made.create(GROUP_OFFSETS_TOPIC, partitions=3, config={"cleanup.policy": "compact"})
@@ -55,15 +56,17 @@ def consume(port: int, count: int) -> list[bytes]:
 
 
 async def test_librdkafka_resumes_where_it_stopped(broker: ApiBroker) -> None:
-    """In the next leader epoch, in which everything is loaded again."""
+    """The next leader epoch loads all group state from the log again."""
     first = await asyncio.to_thread(consume, broker.port, 60)
     topic_id = broker.broker.metadata.topics[GROUP_OFFSETS_TOPIC].topic_id
+    # A new leader epoch of the offsets topic: the coordinator resigns and loads again.
     await broker.create(GROUP_OFFSETS_TOPIC, partitions=3, leader_epoch=1, topic_id=topic_id)
     second = await asyncio.to_thread(consume, broker.port, 40)
+    # The second consumer continues at the committed offsets: each value arrives once.
     assert sorted(first + second) == sorted(VALUES * 2)
 
 
-async def test_aiokafkas_members_share_the_partitions(broker: ApiBroker) -> None:
+async def test_aiokafka_members_share_the_partitions(broker: ApiBroker) -> None:
     members = [
         AIOKafkaConsumer(
             "t",
@@ -77,9 +80,11 @@ async def test_aiokafkas_members_share_the_partitions(broker: ApiBroker) -> None
     try:
         async with asyncio.timeout(30):
             await asyncio.gather(*(item.start() for item in members))
+            # Each member reads one partition of 50 values.
             values = [(await item.getone()).value for item in members for _ in range(50)]
             assert sorted(values) == sorted(VALUES * 2)
             await members[1].stop()
+            # The remaining member takes over the partition of the member that left.
             while len(members[0].assignment()) < 2:  # noqa: ASYNC110 - the client has no event
                 await asyncio.sleep(0.05)
     finally:

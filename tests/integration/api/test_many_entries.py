@@ -20,10 +20,11 @@ from tidemark.wire.connection import ConnectionClosed
 from tidemark.wire.framing import decode_response, encode_request
 from tidemark_broker.control.commands import CommandServer
 
+# Just below the limit of 20,000 entries in one request.
 MANY = 19_000
 
 #: The Api's key and version; the request; where it names partitions, and the answer tells of them.
-ASKED: dict[str, tuple[int, int, Callable[[], Any], tuple[str, str], tuple[str, str]]] = {
+BULK_REQUESTS: dict[str, tuple[int, int, Callable[[], Any], tuple[str, str], tuple[str, str]]] = {
     "Produce, acks=1": (
         0,
         9,
@@ -74,6 +75,7 @@ def naming(request: Any, names: tuple[str, str], partitions: range | list[int]) 
     topics, parts = names
     (topic,) = getattr(request, topics)
     (part,) = getattr(topic, parts)
+    # The field that numbers partitions has different names in different Apis.
     number = next(name for name in ("index", "partition", "partition_index") if hasattr(part, name))
     copies = tuple(dataclasses.replace(part, **{number: partition}) for partition in partitions)
     return dataclasses.replace(
@@ -82,32 +84,43 @@ def naming(request: Any, names: tuple[str, str], partitions: range | list[int]) 
 
 
 async def ask(broker: ApiBroker, api: str, partitions: range | list[int]) -> list[Any]:
-    key, version, request, named, told = ASKED[api]
+    key, version, request, named, result_fields = BULK_REQUESTS[api]
     answer = await broker.client.request(
         naming(request(), named, partitions), kafka.answer_type(key, version), 60
     )
-    return [item for topic in getattr(answer, told[0]) for item in getattr(topic, told[1])]
+    return [
+        item
+        for topic in getattr(answer, result_fields[0])
+        for item in getattr(topic, result_fields[1])
+    ]
 
 
-@pytest.mark.parametrize("api", ASKED)
-async def test_others_have_the_loop_meanwhile(broker: ApiBroker, api: str) -> None:
+@pytest.mark.parametrize("api", BULK_REQUESTS)
+async def test_large_request_does_not_block_the_loop(broker: ApiBroker, api: str) -> None:
     await broker.create("t")
-    key, version, request, named, _ = ASKED[api]
+    key, version, request, named, _ = BULK_REQUESTS[api]
     large = naming(request(), named, range(MANY))
+    # Encode and decode in threads: only the broker's own work is on the loop.
     frame = await asyncio.to_thread(encode_request, large, 1, "c")
     async with longest_turn() as longest:
         answer = await served(broker, frame)
     _, answered = await asyncio.to_thread(decode_response, kafka.answer_type(key, version), answer)
-    told = ASKED[api][4]
-    results = [item for topic in getattr(answered, told[0]) for item in getattr(topic, told[1])]
+    result_fields = BULK_REQUESTS[api][4]
+    results = [
+        item
+        for topic in getattr(answered, result_fields[0])
+        for item in getattr(topic, result_fields[1])
+    ]
     assert len(results) == MANY
+    # Partition 0 exists, the others do not, so every entry has a result.
     assert results[0].error_code is ErrorCode.none
     assert results[-1].error_code is ErrorCode.unknown_topic_or_partition
+    # No turn of the loop took longer than the limit.
     assert longest[0] < TURN_MS
 
 
 async def served(broker: ApiBroker, frame: bytes) -> bytes:
-    """The answer's frame as it came: what the client does with it is not measured."""
+    """Return the response frame; decoding it is not measured."""
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port, limit=1 << 26)
     try:
         writer.write(frame)
@@ -117,8 +130,8 @@ async def served(broker: ApiBroker, frame: bytes) -> bytes:
         writer.close()
 
 
-@pytest.mark.parametrize("api", [api for api in ASKED if api != "Fetch"])
-async def test_a_partition_that_is_named_twice_is_refused(broker: ApiBroker, api: str) -> None:
+@pytest.mark.parametrize("api", [api for api in BULK_REQUESTS if api != "Fetch"])
+async def test_duplicate_partition_is_refused(broker: ApiBroker, api: str) -> None:
     """As Kafka's ListOffsets does; nothing is appended twice, nothing deleted."""
     await broker.create("t", partitions=2)
     results = await ask(broker, api, [0, 1, 0])
@@ -129,9 +142,10 @@ async def test_a_partition_that_is_named_twice_is_refused(broker: ApiBroker, api
     ]
 
 
-async def test_of_a_partition_that_is_fetched_twice_the_last_counts(broker: ApiBroker) -> None:
+async def test_last_entry_of_a_duplicate_fetch_partition_counts(broker: ApiBroker) -> None:
     """As in Kafka, which keeps them in a map."""
     await broker.create("t", partitions=2)
+    # As Kafka: the last entry for a partition counts.
     results = await ask(broker, "Fetch", [0, 1, 0])
     assert [(result.partition_index, result.error_code) for result in results] == [
         (0, ErrorCode.none),
@@ -139,26 +153,28 @@ async def test_of_a_partition_that_is_fetched_twice_the_last_counts(broker: ApiB
     ]
 
 
-async def test_more_than_anybody_needs_is_no_request(broker: ApiBroker) -> None:
+async def test_request_with_too_many_entries_is_refused(broker: ApiBroker) -> None:
     await broker.create("t")
     with pytest.raises(ConnectionClosed):
         await ask(broker, "OffsetForLeaderEpoch", range(20_001))
 
 
-async def test_a_large_request_does_not_let_the_next_one_by(broker: ApiBroker) -> None:
+async def test_large_request_is_not_overtaken(broker: ApiBroker) -> None:
     """Records of one connection are appended in the order of its requests."""
     await broker.create("t", partitions=1)
-    _, version, request, named, _ = ASKED["Produce, acks=1"]
+    _, version, request, named, _ = BULK_REQUESTS["Produce, acks=1"]
+    # The large request names partition 0 last, so it takes long before its append.
     large = naming(request(), named, [*range(1, 15_000), 0])
     first, second = await asyncio.gather(
         broker.client.request(large, kafka.answer_type(0, version), 60),
         broker.client.request(request(), kafka.answer_type(0, version), 60),
     )
+    # The first request appended first, although the second is smaller.
     assert first.responses[0].partition_responses[-1].base_offset == 0
     assert second.responses[0].partition_responses[0].base_offset == 1
 
 
-async def test_others_have_the_loop_while_acls_are_looked_at(broker: ApiBroker) -> None:
+async def test_acl_checks_do_not_block_the_loop(broker: ApiBroker) -> None:
     """Thousands of topics, of which the client may describe some by one of many prefixes."""
     rules = [f"ALLOW DESCRIBE TOPIC team-{number}-..." for number in range(100)]
     broker.broker.users.apply(user_states(user("ANONYMOUS", *rules)))
@@ -173,12 +189,13 @@ async def test_others_have_the_loop_while_acls_are_looked_at(broker: ApiBroker) 
         answer = await served(broker, frame)
     _, answered = await asyncio.to_thread(decode_response, kafka.answer_type(2, 7), answer)
     errors = [item.partitions[0].error_code for item in answered.topics]
+    # Half of the names match one of the 100 prefixes.
     assert errors.count(ErrorCode.topic_authorization_failed) == 4_500
     assert errors.count(ErrorCode.unknown_topic_or_partition) == 4_500
     assert longest[0] < TURN_MS
 
 
-async def test_others_have_the_loop_while_users_are_read(broker: ApiBroker) -> None:
+async def test_user_updates_do_not_block_the_loop(broker: ApiBroker) -> None:
     """All of them come with each change: thirty megabytes of ACLs took two seconds."""
     rules = [f"ALLOW READ TOPIC topic-{number}" for number in range(100)]
     one, running = user("ann", *rules), broker.broker
@@ -186,6 +203,7 @@ async def test_others_have_the_loop_while_users_are_read(broker: ApiBroker) -> N
     frame = await asyncio.to_thread(encode_request, user_states(*users), 1, "controller")
     commands = CommandServer(
         running.manager,
+        # The path that the controller's command takes.
         running.epoch,
         running.disablements,
         serve_kafka=running._serve_controller,
@@ -201,6 +219,7 @@ async def test_others_have_the_loop_while_users_are_read(broker: ApiBroker) -> N
 
 async def test_requests_with_other_acks_do_not_overtake(broker: ApiBroker) -> None:
     await broker.create("t")
+    # acks=-1 and acks=1 take different paths, and must not overtake each other.
     answer_type = kafka.answer_type(0, 9)
     requests = [
         kafka.produce(9, "t", kafka.batch(b"x"), acks=-1 if number % 5 < 2 else 1)

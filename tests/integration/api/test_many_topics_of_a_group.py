@@ -29,21 +29,23 @@ BARE: dict[str, Any] = {
 }
 
 
-class Member:
+class KipMember:
     """Its requests and answers are encoded in a thread, because they are not the broker's work."""
 
     def __init__(self, made: Broker, member_id: str, names: tuple[str, ...]) -> None:
         self.made, self.member_id, self.names = made, member_id, names
-        self.epoch, self.count, self.said = 0, 0, 0
+        self.epoch, self.count, self.confirmed = 0, 0, 0
         self.owned: Any = ()
 
     async def beat(self) -> None:
         fields: dict[str, Any] = {"member_id": self.member_id, "member_epoch": self.epoch}
+        # The first heartbeat joins the group with its subscription (KIP-848).
         if self.epoch == 0:
             fields["rebalance_timeout"] = kafka.duration(60_000)
             fields["subscribed_topic_names"] = self.names
             fields["topic_partitions"] = ()
-        elif self.said != self.count:
+        elif self.confirmed != self.count:
+            # Confirm the assignment, as a client does after its callbacks.
             fields["topic_partitions"] = self.owned
         frame = await asyncio.to_thread(self._frame, fields)
         client = Client("10.0.0.1:1", LISTENER, None)
@@ -53,7 +55,7 @@ class Member:
         assert pieces is not None
         answer = await asyncio.to_thread(self._answer, pieces)
         assert answer.error_code is NONE
-        self.epoch, self.said = answer.member_epoch, self.count
+        self.epoch, self.confirmed = answer.member_epoch, self.count
         if answer.assignment is not None:
             self.owned, self.count = await asyncio.to_thread(_owned, answer)
 
@@ -79,9 +81,10 @@ def _owned(answer: Any) -> tuple[Any, int]:
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(2_000, 8), (9_000, 1)])
-async def test_others_have_the_loop(tmp_path: Path, topics: int, partitions: int) -> None:
-    """Two members share them: the second one joins, the first one gives up, the second one takes;
-    the last one leaves."""
+async def test_subscription_to_many_topics_does_not_block_the_loop(
+    tmp_path: Path, topics: int, partitions: int
+) -> None:
+    """Two members share the topics: the second joins, the first releases half, then both leave."""
     names = tuple(f"a-topic-{number}" for number in range(topics))
     rows = tuple(row(0, leader=2, replicas=(2,), partition=index) for index in range(partitions))
     async with broker(tmp_path, consumer_assignment_interval_ms=0) as made:
@@ -94,17 +97,20 @@ async def test_others_have_the_loop(tmp_path: Path, topics: int, partitions: int
                 full=False,
             )
         )
-        members = [Member(made, name, names) for name in "ab"]
+        # Both subscribe to the same topics.
+        members = [KipMember(made, name, names) for name in "ab"]
         async with longest_turn() as longest:
             for _ in range(100):
                 for member in members:
                     await member.beat()
                 await asyncio.sleep(0.02)
                 made.node.now_s += 0.1
+                # Done once each member has half of the partitions.
                 if [member.count for member in members] == [topics * partitions // 2] * 2:
                     break
             for member in members:
-                member.epoch, member.said = -1, member.count
+                # Epoch -1 leaves the group.
+                member.epoch, member.confirmed = -1, member.count
                 await member.beat()
     assert [member.count for member in members] == [topics * partitions // 2] * 2
     assert longest[0] < TURN_MS

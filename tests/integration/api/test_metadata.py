@@ -58,13 +58,16 @@ async def test_all_topics(broker: ApiBroker, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_where_no_broker_serves_all_are_named(broker: ApiBroker, version: int) -> None:
+async def test_fenced_brokers_are_listed_if_none_is_unfenced(
+    broker: ApiBroker, version: int
+) -> None:
     """As while a cluster restarts.
 
     From an answer without brokers librdkafka forgets all of them, and requests no metadata for five
     minutes (its issue 5301).
     """
     await broker.create("flights")
+    # All brokers are fenced, as while a cluster restarts.
     await broker.fence(NODE, 2)
     answer = await _metadata(broker, version, () if version == 0 else None)
     assert [(node.node_id, node.port) for node in answer.brokers] == [
@@ -81,6 +84,7 @@ async def test_where_no_broker_serves_all_are_named(broker: ApiBroker, version: 
 async def test_metadata_without_topics(broker: ApiBroker, version: int) -> None:
     await broker.create("flights")
     answer = await _metadata(broker, version, ())
+    # From version 1 an empty list means no topics; null means all of them.
     assert answer.topics == ()
     assert len(answer.brokers) == 2
 
@@ -96,6 +100,7 @@ async def test_unknown_and_illegal_names_are_not_created(broker: ApiBroker, vers
         ErrorCode.invalid_topic_exception,
     ]
     assert [topic.name for topic in answer.topics] == list(names)
+    # Metadata never creates topics here: auto-creation is refused.
     assert broker.manager.metadata.topics == {}
 
 
@@ -118,7 +123,7 @@ async def test_ids_are_rejected_before_their_version(broker: ApiBroker, version:
     ]
 
 
-async def test_a_leader_that_clients_cannot_reach(broker: ApiBroker) -> None:
+async def test_unreachable_leader_is_not_available(broker: ApiBroker) -> None:
     await broker.create("offline", leader=-1)
     await broker.create("fenced", replicas=(NODE, 3), leader=3)
     answer = await _metadata(broker, 9, None)
@@ -128,7 +133,7 @@ async def test_a_leader_that_clients_cannot_reach(broker: ApiBroker) -> None:
         assert part.leader_id == -1
 
 
-async def test_a_leader_that_does_not_lead_yet(broker: ApiBroker) -> None:
+async def test_elected_leader_is_unavailable_until_it_leads(broker: ApiBroker) -> None:
     """The controller's decision is known before the log is open.
 
     A client that arrived in between would receive NOT_LEADER_OR_FOLLOWER from the broker that
@@ -137,6 +142,7 @@ async def test_a_leader_that_does_not_lead_yet(broker: ApiBroker) -> None:
     await broker.create("opening")
     partition = broker.manager.get("opening", 0)
     assert partition is not None
+    # The row says that this broker leads, but the replica does not yet.
     partition.role = Role.IDLE
     ((part,),) = [topic.partitions for topic in (await _metadata(broker, 9, None)).topics]
     assert (part.error_code, part.leader_id) == (ErrorCode.leader_not_available, -1)
@@ -153,36 +159,39 @@ async def _opening(
     opened, apply = asyncio.Event(), roles.apply
 
     async def late(*args: Any, **named: Any) -> Any:
+        # Opening the logs waits for the event, as on a slow disk.
         await opened.wait()
         return await apply(*args, **named)
 
     monkeypatch.setattr(roles, "apply", late)
     creation = asyncio.create_task(broker.create("opening"))
     await asyncio.sleep(0)
-    asked = asyncio.create_task(_metadata(broker, 9, (("opening", None),)))
+    pending_request = asyncio.create_task(_metadata(broker, 9, (("opening", None),)))
+    # Other topics are answered in the meantime.
     assert (await _metadata(broker, 9, (("another", None),))).topics[0].partitions == ()
-    assert not asked.done()
-    yield asked, opened
+    assert not pending_request.done()
+    yield pending_request, opened
     await creation
 
 
-async def test_a_topic_whose_logs_are_being_opened_is_waited_for(
+async def test_metadata_waits_for_logs_that_are_being_opened(
     broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with _opening(broker, monkeypatch) as (asked, opened):
+    async with _opening(broker, monkeypatch) as (pending_request, opened):
         opened.set()
-        ((part,),) = [topic.partitions for topic in (await asked).topics]
+        ((part,),) = [topic.partitions for topic in (await pending_request).topics]
         assert (part.error_code, part.leader_id) == (ErrorCode.none, NODE)
 
 
-async def test_a_broker_that_goes_while_a_topic_is_waited_for(
+async def test_broker_removed_while_metadata_waits_is_not_listed(
     broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with _opening(broker, monkeypatch) as (asked, opened):
+    async with _opening(broker, monkeypatch) as (pending_request, opened):
         metadata = broker.manager.metadata
+        # A broker disappears while the request waits: its answer is the current state.
         metadata.brokers = {node: row for node, row in metadata.brokers.items() if node != 2}
         opened.set()
-        assert [node.node_id for node in (await asked).brokers] == [NODE]
+        assert [node.node_id for node in (await pending_request).brokers] == [NODE]
 
 
 @pytest.mark.parametrize("version", range(9, 14))
@@ -223,6 +232,7 @@ async def test_describe_cluster_with_fenced_brokers_and_without_controllers(
         (2, False),
         (3, True),
     ]
+    # Endpoint type 2 requests controllers (KIP-919), which are no Kafka endpoints here.
     request = kafka.request(60, 1, include_cluster_authorized_operations=False, endpoint_type=2)
     answer = await broker.ask(request, kafka.answer_type(60, 1))
     assert answer.error_code is ErrorCode.mismatched_endpoint_type

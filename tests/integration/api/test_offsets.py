@@ -13,6 +13,7 @@ FIRST_MS = 1_700_000_000_000
 
 async def _fill(broker: ApiBroker) -> None:
     await broker.create("t", leader_epoch=2)
+    # Two records per batch, 100 ms between the batches.
     for number in range(3):
         records = kafka.batch(b"x", b"y", timestamp_ms=FIRST_MS + 100 * number)
         await broker.ask(kafka.produce(9, "t", records), kafka.answer_type(0, 9))
@@ -30,12 +31,14 @@ async def test_list_offsets_in_every_version(broker: ApiBroker, version: int) ->
     await _fill(broker)
     assert (await _offset(broker, version, -1)).offset == 6
     assert (await _offset(broker, version, -2)).offset == 0
+    # The first record at or after the timestamp, with its own timestamp.
     found = await _offset(broker, version, FIRST_MS + 101)
     assert (found.error_code, found.offset, found.timestamp) == (
         ErrorCode.none,
         3,
         FIRST_MS + 101,
     )
+    # No record is that late: -1, as in Kafka.
     late = await _offset(broker, version, FIRST_MS + 10_000)
     assert (late.error_code, late.offset, late.timestamp) == (ErrorCode.none, -1, -1)
     if version >= 4:
@@ -44,7 +47,10 @@ async def test_list_offsets_in_every_version(broker: ApiBroker, version: int) ->
 
 @pytest.mark.parametrize("version", range(1, 12))
 @pytest.mark.parametrize(
-    ("special", "since", "offset"), [(-3, 7, 5), (-4, 8, 0), (-5, 9, -1), (-6, 11, -1)]
+    # -3 largest timestamp (KIP-734), -4 earliest local, -5 latest tiered (KIP-405, KIP-1005), -6
+    # earliest pending upload.
+    ("special", "since", "offset"),
+    [(-3, 7, 5), (-4, 8, 0), (-5, 9, -1), (-6, 11, -1)],
 )
 async def test_special_offsets_need_their_version(
     broker: ApiBroker, version: int, special: int, since: int, offset: int
@@ -57,8 +63,9 @@ async def test_special_offsets_need_their_version(
         assert (found.error_code, found.offset) == (ErrorCode.none, offset)
 
 
-async def test_offsets_that_are_not_to_be_had(broker: ApiBroker) -> None:
+async def test_list_offsets_errors(broker: ApiBroker) -> None:
     await _fill(broker)
+    # Unknown special timestamps are refused, and not taken for points in time.
     assert (await _offset(broker, 10, -6)).error_code is ErrorCode.unsupported_version
     assert (await _offset(broker, 10, -77)).error_code is ErrorCode.unsupported_version
     fenced = await _offset(broker, 5, -1, current_leader_epoch=1)
@@ -80,6 +87,7 @@ async def test_offset_for_leader_epoch(broker: ApiBroker, version: int) -> None:
 
     found = await ask("t", 2, 2)
     assert (found.error_code, found.leader_epoch, found.end_offset) == (ErrorCode.none, 2, 6)
+    # An epoch that the leader does not know yet has no end.
     newer = await ask("t", -1, 3)
     assert (newer.leader_epoch, newer.end_offset) == (-1, -1)
     assert (await ask("t", 1, 2)).error_code is ErrorCode.fenced_leader_epoch

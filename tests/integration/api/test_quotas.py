@@ -19,6 +19,7 @@ from tests.user_states import quota, user_states
 from tidemark.wire.users import ClientQuota
 from tidemark_broker.replication.partition import produce as partition_produce
 
+# Two windows of one second: quotas have short memories.
 WINDOWS = {"quota.window.num": "2", "quota.window.size.seconds": "1"}
 NONE = timedelta(0)
 
@@ -49,14 +50,17 @@ async def test_producer_above_its_quota_is_throttled_and_muted(broker: ApiBroker
     answer = await produce(broker, 10_000)
     assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
     throttled = answer.throttle_time
+    # 10 kB over a window of two seconds at 5 kB/s: about one second too much.
     assert timedelta(seconds=1) < throttled < timedelta(seconds=1.2)
     assert time.monotonic() - began_s < 0.9  # the answer itself does not wait
+    # The muted connection serves the next request once the throttle time is over.
     await broker.ask(kafka.metadata(9, None), kafka.answer_type(3, 9))
     assert time.monotonic() - began_s >= throttled.total_seconds()
 
 
-async def test_others_are_served_meanwhile(broker: ApiBroker) -> None:
+async def test_other_clients_are_served_while_one_is_muted(broker: ApiBroker) -> None:
     limit(broker, quota(None, "test", produce=1_000))
+    # The quota of client id "test" is exceeded by far.
     assert (await produce(broker, 50_000)).throttle_time > timedelta(seconds=10)
     other = await type(broker.client).connect("127.0.0.1", broker.port, client_id="other")
     try:
@@ -66,13 +70,14 @@ async def test_others_are_served_meanwhile(broker: ApiBroker) -> None:
         await other.close()
 
 
-async def test_a_fetch_above_the_quota_is_answered_with_nothing(broker: ApiBroker) -> None:
+async def test_throttled_fetch_has_an_empty_response(broker: ApiBroker) -> None:
     for _ in range(4):
         await produce(broker, 2_000)
     limit(broker, quota("", None, fetch=3_000))
     first = await fetch(broker)
     data = first.responses[0].partitions[0].records
     assert 0 < len(data) <= 3_000  # what the windows allow, though more is there
+    # The windows are used up by the first client of the same quota.
     second_client = await broker.connect()
     try:
         while not (answer := await fetch(broker)).throttle_time:
@@ -81,24 +86,27 @@ async def test_a_fetch_above_the_quota_is_answered_with_nothing(broker: ApiBroke
         refused = await second_client.request(request, kafka.answer_type(1, 12), 5)
     finally:
         await second_client.close()
+    # A throttled fetch has an empty response and no session, as in Kafka.
     assert (refused.error_code, refused.responses) == (ErrorCode.none, ())
     assert refused.throttle_time > NONE
 
 
-async def test_a_batch_larger_than_all_windows_gets_through(broker: ApiBroker) -> None:
+async def test_batch_larger_than_all_windows_is_served(broker: ApiBroker) -> None:
     await produce(broker, 20_000)
     limit(broker, quota("", None, fetch=5_000))
     answer = await fetch(broker)
+    # Otherwise the consumer could never pass this batch.
     assert len(answer.responses[0].partitions[0].records) > 20_000
     assert answer.throttle_time > timedelta(seconds=2)
 
 
-async def test_a_new_connection_is_no_way_around_a_quota(broker: ApiBroker) -> None:
-    """Each one brought a request for nothing: 369 MB/s where 10 kB/s were allowed."""
+async def test_new_connections_do_not_bypass_a_quota(broker: ApiBroker) -> None:
+    """Without a shared state each new connection brought one free request."""
     limit(broker, quota("ANONYMOUS", None, produce=5_000))
     began_s = time.monotonic()
     throttled = (await produce(broker, 10_000)).throttle_time.total_seconds()
     assert throttled > 1
+    # Small and large requests: neither is served before the throttle time is over.
     for size in (100, 300_000):
         other = await broker.connect()
         try:
@@ -106,16 +114,18 @@ async def test_a_new_connection_is_no_way_around_a_quota(broker: ApiBroker) -> N
             await other.request(request, kafka.answer_type(0, 9), 10)
         finally:
             await other.close()
+        # The new connection waited as well.
         assert time.monotonic() - began_s >= throttled - 0.01
 
 
-async def test_the_time_of_appends_that_wait_for_others_is_counted(
+async def test_append_time_counts_as_request_time(
     broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(broker, quota("ANONYMOUS", None, request=5))
     append = partition_produce.begin
 
     def slow(*args: Any, **kwargs: Any) -> Any:
+        # The append blocks for 0.1 s, and counts as request time.
         time.sleep(0.1)
         return append(*args, **kwargs)
 
@@ -125,15 +135,16 @@ async def test_the_time_of_appends_that_wait_for_others_is_counted(
     assert answer.throttle_time > NONE
 
 
-async def test_a_quota_that_is_taken_away_holds_no_longer(broker: ApiBroker) -> None:
+async def test_removed_quota_no_longer_applies(broker: ApiBroker) -> None:
     limit(broker, quota("ANONYMOUS", None, produce=5_000))
     limit(broker)
     assert (await produce(broker, 10_000)).throttle_time == NONE
 
 
-async def test_request_time_has_a_quota(broker: ApiBroker) -> None:
+async def test_request_time_is_limited_by_a_quota(broker: ApiBroker) -> None:
     limit(broker, quota("ANONYMOUS", None, request=1))
     throttled = NONE
+    # One percent of a thread is used up by some of 200 requests.
     for _ in range(200):
         answer = await broker.ask(kafka.metadata(9, None), kafka.answer_type(3, 9))
         throttled = max(throttled, answer.throttle_time)
@@ -162,6 +173,7 @@ async def described(
 
 
 @pytest.mark.parametrize(
+    # match types: 0 exact, 1 default, 2 any (KIP-546).
     ("components", "strict", "found"),
     [
         ([], False, [0, 1, 2, 3]),
@@ -174,7 +186,7 @@ async def described(
         ([("ip", 2, None)], False, []),
     ],
 )
-async def test_quotas_are_described_as_kafkas_tools_ask_for_them(
+async def test_describe_client_quotas_matches_kafkas_filters(
     broker: ApiBroker, components: list[tuple[str, int, str | None]], strict: bool, found: list[int]
 ) -> None:
     limit(broker, *QUOTAS)
@@ -200,7 +212,8 @@ async def test_quotas_are_described_as_kafkas_tools_ask_for_them(
     ] == expected
 
 
-async def test_an_entity_that_there_is_not_is_not_supported(broker: ApiBroker) -> None:
+async def test_unknown_quota_entity_is_unsupported(broker: ApiBroker) -> None:
+    # Kafka's DescribeClientQuotas knows user, client-id and ip only.
     answer = await described(broker, ("group", 2, None), strict=False)
     assert (answer.error_code, answer.entries) == (ErrorCode.unsupported_version, None)
     assert "group" in answer.error_message

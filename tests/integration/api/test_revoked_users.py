@@ -32,31 +32,36 @@ async def broker(tmp_path: Path) -> AsyncIterator[ApiBroker]:
 
 
 @pytest.mark.parametrize("authorize", [False, True])
-async def test_request_that_sees_the_new_users_first_keeps_no_user_connected(
+async def test_changed_password_disconnects_despite_a_request_in_flight(
     broker: ApiBroker, monkeypatch: pytest.MonkeyPatch, authorize: bool
 ) -> None:
     """The handler yields in the middle, and checks the client's permissions afterwards."""
+    # Logged in with the old password.
     broker.broker.users.apply(user_states(user("ann", ACL, password="old"), authorize=authorize))
     port = broker.broker.listeners.servers["OPEN"].port
     client = await KafkaConnection.connect("127.0.0.1", port, client_id="x")
-    began, may_go_on = asyncio.Event(), asyncio.Event()
+    began, may_continue = asyncio.Event(), asyncio.Event()
 
     async def give(_: TimeSlices) -> None:
         began.set()
-        await may_go_on.wait()
+        await may_continue.wait()
 
+    # Every time slice is over, so the handler yields at each opportunity.
     monkeypatch.setattr(TimeSlices, "over", property(lambda _: True))
     monkeypatch.setattr(TimeSlices, "give", give)
     asking = kafka.metadata(9, (("orders", None), ("others", None)))
-    may_go_on.set()
+    may_continue.set()
     assert (await plain(client, "ann", "old")).error_code.name == "none"
-    may_go_on.clear()
+    may_continue.clear()
     began.clear()
+    # The request waits in the middle of its work.
     under_way = asyncio.create_task(client.request(asking, kafka.answer_type(3, 9), 10))
     await asyncio.wait_for(began.wait(), 10)
+    # The password changes while the request is in flight.
     new = user("ann", ACL, password="new")
     broker.broker.users.apply(user_states(new, authorize=authorize))
-    may_go_on.set()
+    may_continue.set()
+    # The request itself is completed, then the connection is closed.
     await under_way
     with pytest.raises(ConnectionClosed):
         await client.request(asking, kafka.answer_type(3, 9), 10)

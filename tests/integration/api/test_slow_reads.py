@@ -21,13 +21,14 @@ from tidemark_broker.log import PartitionLog
 T0 = 1_700_000_000_000
 
 
-class Disk:
-    """Nothing is in memory, and threads that read for clients wait for :meth:`turn`."""
+class BlockingDisk:
+    """A disk without a page cache: reading threads wait until :meth:`turn` is called."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_asked, self._turns = threading.Event(), threading.Event()
         for name in ("read", "offset_by_timestamp"):
             monkeypatch.setattr(PartitionLog, name, self._slow(getattr(PartitionLog, name)))
+        # RWF_NOWAIT reads fail, so every read needs a thread.
         monkeypatch.setattr(os, "preadv", _refuse)
 
     def _slow(self, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,13 +48,14 @@ def _refuse(*_: object) -> int:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    made = Disk(monkeypatch)
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockingDisk]:
+    made = BlockingDisk(monkeypatch)
     yield made
     made.turn()
 
 
 async def _filled(broker: ApiBroker) -> uuid.UUID:
+    # Several segments of a few records each.
     topic_id = await broker.create("t", config={"segment.bytes": "300"})
     for number in range(20):
         request = kafka.produce(9, "t", kafka.batch(b"%d" % number))
@@ -62,14 +64,18 @@ async def _filled(broker: ApiBroker) -> uuid.UUID:
 
 
 async def _while_reading(
-    broker: ApiBroker, disk: Disk, request: Any, kind: int, change: Callable[[], Awaitable[None]]
+    broker: ApiBroker,
+    disk: BlockingDisk,
+    request: Any,
+    kind: int,
+    change: Callable[[], Awaitable[None]],
 ) -> Any:
-    """The answer about the partition of which ``change`` changes something while the disk is
-    read."""
+    """Return the answer about a partition that ``change`` alters while the disk is read."""
     asking = asyncio.create_task(broker.ask(request, kafka.answer_type(*_VERSIONS[kind])))
     async with asyncio.timeout(10):
         while not disk.is_asked.is_set():  # noqa: ASYNC110 - a thread sets it
             await asyncio.sleep(0.001)
+        # The change happens between the beginning of the read and its end.
         await change()
     disk.turn()
     [answer] = (await asking).responses if kind == _FETCH else (await asking).topics
@@ -86,12 +92,13 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-async def test_who_leads_no_more_when_the_disk_has_answered_says_so(
-    broker: ApiBroker, disk: Disk, kind: int
+async def test_leadership_lost_during_a_read_fails_the_request(
+    broker: ApiBroker, disk: BlockingDisk, kind: int
 ) -> None:
     topic_id = await _filled(broker)
 
     async def change() -> None:
+        # Another leader is elected while the thread reads.
         await broker.create("t", replicas=(NODE, 2), leader=2, topic_id=topic_id, leader_epoch=1)
 
     part = await _while_reading(broker, disk, REQUESTS[kind](), kind, change)
@@ -103,22 +110,23 @@ async def test_who_leads_no_more_when_the_disk_has_answered_says_so(
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-async def test_a_leader_that_stood_still_while_the_disk_was_read_answers_nothing(
-    broker: ApiBroker, disk: Disk, kind: int
+async def test_leader_stalled_during_a_read_answers_nothing(
+    broker: ApiBroker, disk: BlockingDisk, kind: int
 ) -> None:
     await _filled(broker)
 
     async def change() -> None:
         stall = broker.manager.context.stall
         stall.session_of(9.0)
+        # The loop was blocked for ten seconds with a session of nine.
         stall.turned(broker.manager.context.monotonic() - 10.0)
 
     part = await _while_reading(broker, disk, REQUESTS[kind](), kind, change)
     assert part.error_code is ErrorCode.not_leader_or_follower
 
 
-async def test_what_local_retention_let_go_of_meanwhile_is_looked_for_in_the_tier(
-    broker: ApiBroker, disk: Disk
+async def test_records_deleted_locally_during_a_read_are_read_from_the_tier(
+    broker: ApiBroker, disk: BlockingDisk
 ) -> None:
     """OFFSET_OUT_OF_RANGE would reset the consumer, which would miss records."""
     await _filled(broker)
@@ -129,6 +137,7 @@ async def test_what_local_retention_let_go_of_meanwhile_is_looked_for_in_the_tie
     partition.stored = replace(partition.stored, tiering=tiering)
 
     async def change() -> None:
+        # Local retention deletes offset 3 while it is being read.
         assert partition.log.raise_local_log_start(10)
 
     part = await _while_reading(broker, disk, REQUESTS[_FETCH](), _FETCH, change)
@@ -136,10 +145,10 @@ async def test_what_local_retention_let_go_of_meanwhile_is_looked_for_in_the_tie
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-async def test_a_replica_that_is_removed_meanwhile_leaves_no_failure_behind(
-    broker: ApiBroker, disk: Disk, kind: int
+async def test_replica_removed_during_a_read_leaves_no_failure(
+    broker: ApiBroker, disk: BlockingDisk, kind: int
 ) -> None:
-    """Failures go by name: it would be the next topic's of that name, or stay for ever."""
+    """Failures are stored by name, so they would affect the next topic of that name."""
     topic_id = await _filled(broker)
 
     async def change() -> None:

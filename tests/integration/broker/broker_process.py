@@ -1,4 +1,4 @@
-"""Brokers as processes, for tests: started on free ports, stopped by their pid."""
+"""Brokers as processes for tests: started on free ports, stopped by their process id."""
 
 import asyncio
 import json
@@ -24,6 +24,7 @@ DEFAULTS = {
 
 
 class BrokerProcess:
+    # Benchmarks execute the program; other tests fork, which starts faster.
     #: Is it executed, though a fork would start sooner? For who measures one.
     executed = False
 
@@ -52,7 +53,7 @@ class BrokerProcess:
         return [sys.executable, "-m", "tidemark_broker", "--config", str(self.config_path)]
 
     def certify(self) -> None:
-        """Give it its certificate, where no operator does."""
+        """Write the certificate that an operator would issue."""
         who = TlsIdentity(str(self.entries["cluster.id"]), self.node_id)
         folder_of(who, Path(str(self.entries["tidemark.tls.directory"])))
 
@@ -76,6 +77,7 @@ class BrokerProcess:
         assert self.process.stdout is not None
         async with asyncio.timeout(timeout_s):
             line = await self.process.stdout.readline()
+        # The log explains an early end better than an empty line.
         assert line, f"broker {self.node_id} ended early:\n{self.log_text()}"
         self.ready = json.loads(line)
         return self
@@ -100,6 +102,7 @@ class BrokerProcess:
 
     async def kill(self) -> None:
         assert self.process is not None
+        # By pid: the process may be a fork that asyncio does not know.
         os.kill(self.pid, signal.SIGKILL)
         await self.process.wait()
 

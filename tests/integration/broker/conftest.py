@@ -28,6 +28,7 @@ async def start_brokers(
     ) -> list[BrokerProcess]:
         brokers = [kind(node, tmp_path, [controller.port], **config) for node in nodes]
         started.extend(brokers)
+        # Start all of them before waiting, so that they boot in parallel.
         for broker in brokers:
             await broker.launch()
         for broker in brokers:
@@ -36,5 +37,6 @@ async def start_brokers(
 
     yield start
     for broker in started:
+        # A test that failed may leave brokers running.
         if broker.process is not None and broker.process.returncode is None:
             await broker.kill()

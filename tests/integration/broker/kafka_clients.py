@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], partition: int = 0) -> list[int]:
-    """Produce with acks=all; the offsets that were acknowledged, in order."""
+    """Produce with acks=all; return the acknowledged offsets in order."""
     return [offset for offset, _ in acknowledged(bootstrap, topic, values, partition)]
 
 
@@ -21,10 +21,11 @@ def acknowledged(
     linger_ms: int = 5,
     batch_bytes: int = 1_000_000,
 ) -> list[tuple[int, bytes]]:
-    """Produce with acks=all; (offset, value) as acknowledged."""
+    """Produce with acks=all; return (offset, value) of every acknowledgement."""
     delivered: list[tuple[int, bytes]] = []
     failures: list[Any] = []
 
+    # Delivery reports are called from poll and flush, in this thread.
     def settled(error: Any, message: Any) -> None:
         if error is not None:
             failures.append(error)
@@ -42,6 +43,7 @@ def acknowledged(
     )
     for value in values:
         producer.produce(topic, value=value, partition=partition, on_delivery=settled)
+        # Serve callbacks, and keep the producer's queue from filling.
         producer.poll(0)
     producer.flush(timeout_s + 5)
     assert not failures, failures[0]
@@ -49,7 +51,7 @@ def acknowledged(
 
 
 def consume(bootstrap: str, topic: str, count: int, partition: int = 0, offset: int = 0) -> Any:
-    """(offset, value) of ``count`` records from ``offset``."""
+    """Return (offset, value) of ``count`` records from ``offset``."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -61,6 +63,7 @@ def consume(bootstrap: str, topic: str, count: int, partition: int = 0, offset: 
     records: list[tuple[Any, Any]] = []
     try:
         consumer.assign([TopicPartition(topic, partition, offset)])
+        # 100 silent polls of 0.2 s: 20 s without a record end the wait.
         silent = 0
         while len(records) < count and silent < 100:
             message = consumer.poll(0.2)

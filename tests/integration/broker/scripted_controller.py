@@ -101,7 +101,7 @@ class ScriptedController:
         *,
         tiering: TieringState = TieringState.NONE,
     ) -> uuid.UUID:
-        """One partition per entry; the first replica leads, all are in the ISR."""
+        """Create a topic with one partition per entry; the first replica leads, all are in sync."""
         topic_id = uuid.uuid4()
         self.topics[topic_id] = control.TopicState(
             topic_id=topic_id,
@@ -126,7 +126,7 @@ class ScriptedController:
         return topic_id
 
     async def change(self, topic_id: uuid.UUID, partition: int, **changes: Any) -> None:
-        """Another row, one partition epoch later; a new leader also has the next leader epoch."""
+        """Change a row under the next partition epoch; a new leader has the next leader epoch."""
         row = self.rows[topic_id, partition]
         if changes.get("leader", row.leader) != row.leader:
             changes.setdefault("leader_epoch", row.leader_epoch + 1)
@@ -137,9 +137,10 @@ class ScriptedController:
     async def push(
         self, *topic_ids: uuid.UUID, removals: tuple[control.Removal, ...] = ()
     ) -> dict[int, control.PartitionStatesResponse]:
-        """A change to every attached broker."""
+        """Push a change to every attached broker; return their answers."""
         answers = {}
         for node, broker in tuple(self.brokers.items()):
+            # Brokers without a command connection receive everything with their next snapshot.
             if broker.commands is not None and not broker.commands.closed:
                 answer = await self.send(node, self._states(topic_ids, removals=removals))
                 if answer is not None:
@@ -153,19 +154,20 @@ class ScriptedController:
         async with broker.push_lock:
             if broker.commands is None:
                 return None
+            # A broker that is being killed must not fail the test that kills it.
             try:
                 return await broker.commands.request(request, control.PartitionStatesResponse, 20.0)
             except (ConnectionClosed, TimeoutError):
                 return None
 
-    async def tell_users(
+    async def send_users(
         self,
         *users: UserState,
         super_users: tuple[str, ...] = (),
         authorize: bool = True,
         quotas: tuple[ClientQuota, ...] = (),
     ) -> None:
-        """All of them, to every attached broker, and to those that attach later."""
+        """Send all users to every attached broker, and to brokers that attach later."""
         self.users = user_states(
             *users,
             controller_epoch=self.epoch,
@@ -182,7 +184,7 @@ class ScriptedController:
             self.users_answers.append(answer.error_code)
 
     async def fence(self, node: int) -> None:
-        """Its session is over: fenced, out of every ISR in which it is not the last."""
+        """End a broker's session: fence it, and remove it from ISRs in which it is not the last."""
         self.brokers[node].fenced = True
         for key, row in self.rows.items():
             isr = tuple(member for member in row.isr if member != node) or row.isr
@@ -199,6 +201,7 @@ class ScriptedController:
         full: bool = False,
         removals: tuple[control.Removal, ...] = (),
     ) -> control.PartitionStatesRequest:
+        # Increments and snapshots always carry all brokers, as after a change of one.
         return control.PartitionStatesRequest(
             controller_id="scripted",
             controller_epoch=self.epoch,
@@ -220,6 +223,7 @@ class ScriptedController:
             topics=tuple(
                 replace(
                     self.topics[topic_id],
+                    # A topic is sent with all of its partitions.
                     partitions=tuple(r for (t, _), r in self.rows.items() if t == topic_id),
                 )
                 for topic_id in topic_ids
@@ -233,6 +237,7 @@ class ScriptedController:
         while True:
             frame = await connection.read_frame()
             key, _, correlation_id = peek_request(frame)
+            # After Attach the roles reverse: the controller sends requests on this connection.
             if key == control.ATTACH:
                 await self._attach(connection, _body(control.AttachRequest, frame), correlation_id)
                 return
@@ -262,6 +267,7 @@ class ScriptedController:
         if self.refuses_registrations:
             self.refuses_registrations -= 1
             return control.BrokerRegistrationResponse(
+                # 101 is DUPLICATE_BROKER_REGISTRATION.
                 error_code=101,
                 error_message="live with another process",
                 broker_epoch=-1,
@@ -270,6 +276,7 @@ class ScriptedController:
             )
         if request.broker_id in self.deleted:
             return control.BrokerRegistrationResponse(
+                # 102 is BROKER_ID_NOT_REGISTERED.
                 error_code=102,
                 error_message=f"no Broker object has nodeId {request.broker_id}: create one",
                 broker_epoch=-1,
@@ -293,6 +300,7 @@ class ScriptedController:
         answer = control.AttachResponse(error_code=0, controller_epoch=self.epoch)
         connection.write(encode_response(answer, correlation_id))
         broker.commands = connection
+        # A test can hold the first snapshot back.
         await self.sends_snapshots.wait()
         await self.send(request.broker_id, self._states(tuple(self.topics), full=True))
         await self._send_users(broker)
@@ -303,8 +311,10 @@ class ScriptedController:
     async def _heartbeat(self, request: control.BrokerHeartbeatRequest) -> Any:
         broker = self.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
+            # 77 is STALE_BROKER_EPOCH: the broker registers again.
             return _beat(77, self.epoch)
         broker.heartbeat = request
+        # A broker is unfenced once it has applied a snapshot of this controller.
         if broker.fenced and request.snapshot_controller_epoch == self.epoch:
             broker.fenced = False
             await self.push()
@@ -322,8 +332,10 @@ class ScriptedController:
             row = self.rows[key]
             code = 0
             if change.leader_epoch != row.leader_epoch:
+                # 74 is FENCED_LEADER_EPOCH.
                 code = 74
             elif change.partition_epoch != row.partition_epoch or self.refuse_isr_changes:
+                # 95 is INVALID_UPDATE_VERSION: the proposal was made for an older row.
                 code = 95
             else:
                 self.rows[key] = row = replace(

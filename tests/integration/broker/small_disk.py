@@ -24,6 +24,8 @@ class SmallDisk:
     async def mount(self, size: str) -> "SmallDisk":
         """Raises ``OSError`` where this machine allows no mount namespaces."""
         self.path.mkdir(parents=True, exist_ok=True)
+        # The sleeping process keeps the mount namespace alive while brokers are killed and
+        # restarted.
         script = f'mount -t tmpfs -o size={size} tmpfs "$0" && echo mounted && exec sleep 600'
         self._holder = await asyncio.create_subprocess_exec(
             *_NEW, "sh", "-c", script, str(self.path),
@@ -31,8 +33,8 @@ class SmallDisk:
         )  # fmt: skip
         assert self._holder.stdout is not None
         if await self._holder.stdout.readline() != b"mounted\n":
-            _, said = await self._holder.communicate()
-            raise OSError(f"no mount namespace here: {said.decode().strip()}")
+            _, error_output = await self._holder.communicate()
+            raise OSError(f"no mount namespace here: {error_output.decode().strip()}")
         return self
 
     @property
@@ -41,7 +43,7 @@ class SmallDisk:
         return self._holder.pid
 
     def enter(self) -> list[str]:
-        """Prefix of a command that has to see the disk."""
+        """Return the prefix of a command that has to see the disk."""
         return ["nsenter", "--target", str(self.pid), "--user", "--mount", "--preserve-credentials"]
 
     async def resize(self, size: str) -> None:
@@ -56,14 +58,14 @@ class SmallDisk:
         return figures.f_bavail * figures.f_bsize
 
     async def unmount(self) -> None:
-        """Let go of it, contents and all."""
+        """Unmount the disk and discard its contents."""
         if self._holder is not None and self._holder.returncode is None:
             self._holder.send_signal(signal.SIGKILL)
             await self._holder.communicate()
 
 
 class BrokerOnSmallDisk(BrokerProcess):
-    """Its log folder lies on a disk that was mounted before it starts."""
+    """A broker whose log folder is on a disk that was mounted before it starts."""
 
     def __init__(self, *args: Any, disk: SmallDisk, **config: Any) -> None:
         super().__init__(*args, **config)

@@ -1,4 +1,4 @@
-"""Brokers are killed one after another while records flow: invariant 1, seeded."""
+"""Brokers are killed one after another while records flow: invariant 1, with a seed."""
 
 import asyncio
 import functools
@@ -18,7 +18,7 @@ TOPIC = "flights"
 KILLS = 6
 
 
-class Writer:
+class ChaosWriter:
     """Produces numbered records with acks=all until stopped; remembers what was acknowledged."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -31,6 +31,7 @@ class Writer:
         )
 
     def run(self) -> None:
+        # Numbered values: a lost or reordered record can be named.
         number = 0
         while not self._stop.wait(0.001):
             self._producer.produce(
@@ -55,6 +56,7 @@ class Writer:
     def _delivered(self, value: int, error: Any, message: Any) -> None:
         if error is None:
             self.acknowledged[message.offset()] = value
+            # The callback runs in the producer's thread.
             self._loop.call_soon_threadsafe(self._progress.set)
 
 
@@ -70,23 +72,30 @@ async def depose(controller: ScriptedController, topic_id: uuid.UUID, node: int)
 async def test_kills_lose_nothing_acknowledged(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
+    # Printed, so that a failure can be repeated with the same choices.
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
     brokers: list[BrokerProcess] = await start_brokers(1, 2, 3, replica_lag_time_max_ms=2000)
     topic_id = await controller.create_topic(
-        TOPIC, [(1, 2, 3)], {"min.insync.replicas": "2", "segment.bytes": "100000"}
+        # Small segments: rolls happen between the kills.
+        TOPIC,
+        [(1, 2, 3)],
+        {"min.insync.replicas": "2", "segment.bytes": "100000"},
     )
-    writer = Writer(",".join(broker.listener for broker in brokers))
+    writer = ChaosWriter(",".join(broker.listener for broker in brokers))
     running = asyncio.create_task(asyncio.to_thread(writer.run))
     try:
         for _ in range(KILLS):
+            # Kill the leader in 70 % of the cases, since its loss is the harder one.
             leader = controller.rows[topic_id, 0].leader
             victim = brokers[(leader if chance.random() < 0.7 else chance.choice([1, 2, 3])) - 1]
             await asyncio.sleep(chance.random() * 0.5)
             await victim.kill()
             await depose(controller, topic_id, victim.node_id)
             await victim.start()
+            # The next kill waits for a complete ISR: min.insync.replicas is 2, so one dead broker
+            # is allowed.
             await controller.until(lambda: controller.rows[topic_id, 0].isr == (1, 2, 3), 30)
             await writer.progress()
     finally:
@@ -95,10 +104,12 @@ async def test_kills_lose_nothing_acknowledged(
     end = max(writer.acknowledged) + 1
     leader = controller.rows[topic_id, 0].leader
     got = dict(await consume_async(brokers[leader - 1].listener, TOPIC, end))
+    # Compare by offset: each acknowledged value must be where it was acknowledged.
     lost = {o: v for o, v in writer.acknowledged.items() if got.get(o) != b"%08d" % v}
     assert not lost, f"{len(lost)} of {len(writer.acknowledged)} lost, first {min(lost)}"
     for broker in brokers:
         assert await broker.stop() == 0
+    # Equal logs on all replicas, byte by byte.
     logs = [
         b"".join(f.read_bytes() for f in sorted((b.log_dir / f"{TOPIC}-0").glob("*.log")))
         for b in brokers

@@ -1,4 +1,4 @@
-"""The heartbeats of a broker, which come from a thread and over a connection of their own."""
+"""A broker's heartbeats, which are sent by a thread of their own over a connection of their own."""
 
 import asyncio
 import threading
@@ -49,6 +49,7 @@ async def test_heartbeats_continue_and_report_a_blocked_loop(tmp_path: Path) -> 
     stop = asyncio.Event()
     port: list[int] = []
 
+    # The controller needs its own loop, because the test blocks the other one.
     async def controller() -> None:
         listener = await KafkaListener(serve).start("127.0.0.1", 0, tls=controller_files(tmp_path))
         port.append(listener.port)
@@ -66,6 +67,7 @@ async def test_heartbeats_continue_and_report_a_blocked_loop(tmp_path: Path) -> 
         ticking = asyncio.create_task(clock.run())
         answered: list[control.BrokerHeartbeatResponse] = []
         thread = HeartbeatThread(
+            # A session of 0.4 s, so heartbeats are due every 0.1 s.
             target(port[0], 0.4, tmp_path),
             clock,
             answered=answered.append,
@@ -76,9 +78,11 @@ async def test_heartbeats_continue_and_report_a_blocked_loop(tmp_path: Path) -> 
             while not answered:  # noqa: ASYNC110  set from a thread's callback
                 await asyncio.sleep(0.01)
         time.sleep(0.6)  # noqa: ASYNC251  the loop is blocked: that is the test
+        # Heartbeats continued, and report how long the loop has not turned.
         assert max(beat.loop_age_ms for beat in beats) > 300
         thread.stop()
         ticking.cancel()
+        # A blocked loop alone does not end the session.
         assert not stop.is_set()
     finally:
         done.set()
@@ -103,6 +107,7 @@ async def test_heartbeats_resume_at_once_when_their_connection_breaks(tmp_path: 
     listener = await KafkaListener(serve).start("127.0.0.1", 0, tls=controller_files(tmp_path))
     lost: list[str] = []
     thread = HeartbeatThread(
+        # Heartbeats every hour: only the broken connection can cause an early one.
         target(listener.port, 4 * 3600, tmp_path),
         LoopClock(),
         answered=lambda _: None,
@@ -110,19 +115,21 @@ async def test_heartbeats_resume_at_once_when_their_connection_breaks(tmp_path: 
     )
     thread.start()
     async with asyncio.timeout(10):
+        # The controller closes the connection after the first heartbeat.
         await (await connections.get()).close()
         second = await connections.get()
         assert not second.closed
         thread.kick()
         thread.stop()
         await asyncio.to_thread(thread.join)
+    # The session was not given up.
     assert lost == []
     thread.kick()  # the thread has ended, and this has no effect
     await listener.close()
 
 
 async def test_fenced_broker_retries_soon(tmp_path: Path) -> None:
-    """Not with the next heartbeat that is due."""
+    """A fenced broker does not wait for its next due heartbeat."""
     beats = 0
 
     async def serve(connection: KafkaConnection) -> None:
@@ -131,7 +138,11 @@ async def test_fenced_broker_retries_soon(tmp_path: Path) -> None:
             frame = await connection.read_frame()
             beats += 1
             answer = control.BrokerHeartbeatResponse(
-                error_code=0, is_fenced=beats < 3, should_shut_down=False, controller_epoch=1
+                # Two answers are fenced, the third is not.
+                error_code=0,
+                is_fenced=beats < 3,
+                should_shut_down=False,
+                controller_epoch=1,
             )
             connection.write(encode_response(answer, peek_request(frame)[2]))
 
@@ -143,6 +154,7 @@ async def test_fenced_broker_retries_soon(tmp_path: Path) -> None:
         answered=lambda answer: None if answer.is_fenced else unfenced.set(),
         lost=lambda _: None,
     )
+    # A snapshot was applied, so the broker may be unfenced at any time.
     thread.snapshot_controller_epoch = 1
     thread.start()
     async with asyncio.timeout(10):

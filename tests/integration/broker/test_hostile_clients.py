@@ -35,6 +35,7 @@ def noise(count: int, seed: int) -> bytes:
     return random.Random(seed).randbytes(count)
 
 
+# Each entry has one fault at one level: frame, header, body, or another protocol.
 HOSTILE = {
     "a length above the limit": struct.pack(">i", LIMIT + 1),
     "the largest length": struct.pack(">i", INT32_MAX) + bytes(100),
@@ -104,6 +105,7 @@ async def connected(broker: BrokerProcess) -> AsyncIterator[Raw]:
 
 
 async def versions_answered(raw: Raw) -> bool:
+    # ApiVersions needs no state of the broker, so it tells whether a connection is served.
     raw.writer.write(request(API_VERSIONS, 0, b""))
     async with asyncio.timeout(10):
         (length,) = struct.unpack(">i", await raw.reader.readexactly(4))
@@ -116,23 +118,26 @@ def resident_bytes(broker: BrokerProcess) -> int:
     return pages * 4096
 
 
-async def test_each_costs_its_connection_and_one_line(
+async def test_hostile_input_costs_its_connection_and_one_log_line(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     [broker] = await start_brokers(1, socket_request_max_bytes=LIMIT)
     await controller.create_topic("flights", [(1,)])
     assert await produce_async(broker.listener, "flights", [b"before"]) == [0]
+    # Warm up first, so that memory below is that of the hostile input.
     before = resident_bytes(broker)
     async with connected(broker) as bystander:
         for what, data in HOSTILE.items():
             async with connected(broker) as raw:
                 raw.writer.write(data)
                 assert await raw.closed_without_an_answer(), what
+            # The log line names the client's address, so it can be found.
             lines = [line for line in broker.log_text().splitlines() if raw.name in line]
             assert len(lines) == 1, (what, lines)
             assert " WARNING " in lines[0], what
             assert await versions_answered(bystander), what
     assert "Traceback" not in broker.log_text()
+    # Counts of 2^31 must not become allocations.
     assert resident_bytes(broker) - before < 100_000_000
     assert await produce_async(broker.listener, "flights", [b"after"]) == [1]
     assert await consume_async(broker.listener, "flights", 2) == [(0, b"before"), (1, b"after")]
@@ -146,21 +151,24 @@ async def test_endless_frames_hold_no_memory_and_delay_no_client(
     await controller.create_topic("flights", [(1,)])
     before = resident_bytes(broker)
     async with contextlib.AsyncExitStack() as stack:
+        # A hundred clients announce 100 MB each, and send 100 bytes.
         for _ in range(100):
             raw = await stack.enter_async_context(connected(broker))
             raw.writer.write(struct.pack(">i", 100_000_000) + bytes(100))
             await raw.writer.drain()
         assert await produce_async(broker.listener, "flights", [b"x"] * 10) == list(range(10))
+        # Memory grows with what was received, not with what was announced.
         assert resident_bytes(broker) - before < 40_000_000
     async with connected(broker) as again:
         assert await versions_answered(again)
 
 
-async def test_noise_in_every_place_of_good_requests(
+async def test_random_bodies_in_valid_headers_do_not_harm_the_broker(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     [broker] = await start_brokers(1)
     await controller.create_topic("flights", [(1,)])
+    # A fixed seed: a failure can be repeated.
     chosen = random.Random(1)
     for _ in range(300):
         key = chosen.choice([PRODUCE, FETCH, LIST_OFFSETS, METADATA, DELETE_RECORDS, REPLICA_FETCH])
@@ -169,6 +177,7 @@ async def test_noise_in_every_place_of_good_requests(
             raw.writer.write(
                 request(key, chosen.randrange(13), body, flexible=chosen.random() < 0.5)
             )
+            # The end of the input tells the broker that no more follows.
             raw.writer.write_eof()
             # However it is parsed, an answer and a closed connection are both allowed.
             await raw.closed_without_an_answer()

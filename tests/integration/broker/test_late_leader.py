@@ -1,5 +1,5 @@
-"""A new idempotent producer whose first batch comes before the replica leads, and whose second one
-comes after it: librdkafka takes the second one's success for the first one's too."""
+"""A new idempotent producer whose first batch arrives before the replica leads, and the second
+after it. librdkafka takes the second batch's success for the first one's, too."""
 
 import asyncio
 import sys
@@ -13,7 +13,7 @@ from tests.integration.broker.kafka_clients import consume_async
 from tests.integration.broker.scripted_controller import ScriptedController
 
 
-class Late(BrokerProcess):
+class LateLeaderBroker(BrokerProcess):
     @property
     def faults(self) -> Path:
         folder = self.folder / f"faults-{self.node_id}"
@@ -26,7 +26,7 @@ class Late(BrokerProcess):
 
 
 def send_two(bootstrap: str, late: Path) -> dict[bytes, int | None]:
-    """Value to acknowledged offset, of two batches that are under way at once."""
+    """Send two batches that are in flight at once; return the acknowledged offset of each value."""
     delivered: dict[bytes, int | None] = {}
     producer = Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0}
@@ -36,8 +36,10 @@ def send_two(bootstrap: str, late: Path) -> dict[bytes, int | None]:
         assert error is None, error
         delivered[message.value()] = message.offset()  # type: ignore[attr-defined]
 
+    # Another partition first: the producer id and connection are established.
     producer.produce("t", b"its id is known then", partition=1)
     producer.flush(20)
+    # The next batch of partition 0 is refused as one before the replica leads.
     late.touch()
     for value in (b"first", b"second"):
         producer.produce("t", value, partition=0, on_delivery=settled)
@@ -46,13 +48,14 @@ def send_two(bootstrap: str, late: Path) -> dict[bytes, int | None]:
     return delivered
 
 
-async def test_what_is_acknowledged_is_in_the_log(
+async def test_acknowledged_batches_are_in_the_log_in_order(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
-    [broker] = await start_brokers(1, kind=Late)
+    [broker] = await start_brokers(1, kind=LateLeaderBroker)
     await controller.create_topic("t", [(1,), (1,)])
-    assert isinstance(broker, Late)
+    assert isinstance(broker, LateLeaderBroker)
     delivered = await asyncio.to_thread(send_two, broker.listener, broker.faults / "late")
+    # The second batch must not be accepted before the first: its sequence is ahead.
     assert delivered == {b"first": 0, b"second": 1}
     got = await consume_async(broker.listener, "t", 2)
     assert [value for _, value in got] == [b"first", b"second"]

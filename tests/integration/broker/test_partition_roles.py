@@ -1,4 +1,4 @@
-"""One replica with a real log: role changes, ISR proposals, what a follower's fetch tells."""
+"""One replica with a real log: role changes, ISR proposals, and what a follower's fetch shows."""
 
 import asyncio
 import uuid
@@ -55,7 +55,8 @@ ROW = control.PartitionState(
 )
 
 
-class Clock:
+class RoleClock:
+    # A clock in the test's hand: lag and retries depend on it.
     now_s = 1000.0
 
 
@@ -64,7 +65,7 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.clock = Clock()
+        self.clock = RoleClock()
         self.proposals: list[control.IsrChange] = []
         self.persisting = asyncio.Event()
         self.metadata = MetadataCache("c")
@@ -83,6 +84,7 @@ class Host:
             wall_ms=lambda: 1_700_000_000_000,
             propose_isr=lambda _, change: self.proposals.append(change),
             persist=self._persist,
+            # Checkpoints never complete, so log starts become durable only when a test says so.
             checkpoint_log_start=lambda _: asyncio.get_running_loop().create_future(),
         )
 
@@ -112,7 +114,9 @@ def batch(count: int = 1) -> bytes:
     )
 
 
-def seen(partition: Partition, offset: int, *, node: int = 2, log_start: int = 0) -> FollowerFetch:
+def follower_fetch(
+    partition: Partition, offset: int, *, node: int = 2, log_start: int = 0
+) -> FollowerFetch:
     return FollowerFetch(
         fetch_offset=offset,
         log_start_offset=log_start,
@@ -135,22 +139,24 @@ def answer(change: control.IsrChange, row: control.PartitionState, code: int) ->
     )
 
 
-async def test_the_state_is_on_disk_before_the_role_is_taken(host: Host) -> None:
+async def test_state_is_on_disk_before_the_role_changes(host: Host) -> None:
     partition = host.partition()
     assert await roles.apply(partition, VIEW, ROW, 3)
     assert partition.is_leader
     stored = read_state(partition.log.directory)
     assert stored is not None
+    # A restart must not forget the epochs of the role (state before role).
     assert from_json(stored).row == ROW
     assert partition.log.epochs.latest_epoch == 5
 
 
-async def test_a_joining_follower_holds_the_high_watermark_until_settled(host: Host) -> None:
+async def test_joining_follower_bounds_the_high_watermark(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
     assert (await produce.append(partition, batch(10), acks=1, timeout_ms=0)).base_offset == 0
     assert partition.high_watermark == 10
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 10))
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 10))
+    # The proposed member counts for the high watermark already, as Kafka's maximalIsr.
     assert [change.new_isr for change in host.proposals] == [(1, 2)]
     host.clock.now_s += 60  # the follower is no more caught up, but it may be in the ISR already
     await produce.append(partition, batch(5), acks=1, timeout_ms=0)
@@ -159,39 +165,45 @@ async def test_a_joining_follower_holds_the_high_watermark_until_settled(host: H
     await produce.append(partition, batch(5), acks=1, timeout_ms=0)
     assert partition.high_watermark == 10
 
+    # Settled: the follower is in the ISR, and its fetch position counts.
     committed = replace(ROW, isr=(1, 2), partition_epoch=11)
     isr_maintenance.answered(partition, host.proposals[0], answer(host.proposals[0], committed, 0))
     assert partition.isr == (1, 2)
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 20))
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 20))
     assert partition.high_watermark == 20
 
 
-async def test_a_refused_proposal_is_dropped_only_when_the_row_is_known(host: Host) -> None:
+async def test_refused_proposal_is_dropped_once_the_row_is_known(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
     assert partition.leader is not None
     unknown = replace(ROW, leader_epoch=6, partition_epoch=12)
     isr_maintenance.answered(partition, host.proposals[0], answer(host.proposals[0], unknown, 74))
+    # The answer is about an epoch that this leader does not know, so the proposal may have
+    # succeeded.
     assert partition.leader.pending == (1, 2)
     isr_maintenance.answered(partition, host.proposals[0], answer(host.proposals[0], ROW, 107))
+    # The row is known and does not have the member: the proposal is dropped.
     assert partition.leader.pending is None
 
 
-async def test_a_late_answer_settles_no_proposal_but_its_own(host: Host) -> None:
+async def test_late_answer_settles_only_its_own_proposal(host: Host) -> None:
     """Invariant 1: while replica 2 may be in the ISR already, nothing commits without it."""
     partition = host.partition()
     both = replace(ROW, isr=(1, 2))
     await roles.apply(partition, VIEW, both, 3)
     await produce.append(partition, batch(5), acks=1, timeout_ms=0)
     host.clock.now_s += 60
+    # Replica 2 is behind, so the leader proposes to remove it.
     isr_maintenance.shrink_isr(partition)
     shrink = host.proposals[-1]
     assert shrink.new_isr == (1,)
     alone = replace(ROW, partition_epoch=11)
     await roles.apply(partition, VIEW, alone, 3)  # the push overtakes the answer
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 5))
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 5))
     assert host.proposals[-1].new_isr == (1, 2)
+    # The answer to the shrink comes last; it must not settle the later proposal.
     isr_maintenance.answered(partition, shrink, answer(shrink, alone, 0))
     assert partition.leader is not None
     assert partition.leader.pending == (1, 2)
@@ -200,11 +212,11 @@ async def test_a_late_answer_settles_no_proposal_but_its_own(host: Host) -> None
     assert partition.high_watermark == 5
 
 
-async def test_an_answer_is_applied_before_its_row_is_on_disk(host: Host) -> None:
+async def test_answer_is_applied_before_its_row_is_on_disk(host: Host) -> None:
     """No answer waits behind another partition's fsync; the file follows soon."""
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
     change = host.proposals[-1]
     joined = replace(ROW, isr=(1, 2), partition_epoch=11)
     async with partition.lock:  # a role change is under way
@@ -216,14 +228,15 @@ async def test_an_answer_is_applied_before_its_row_is_on_disk(host: Host) -> Non
     assert from_json(stored).row == joined
 
 
-async def test_a_state_written_meanwhile_takes_no_row_back(host: Host) -> None:
+async def test_concurrent_state_write_does_not_revert_the_row(host: Host) -> None:
     """The answer comes while a push of the row before it is being written."""
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
     change = host.proposals[-1]
     joined = replace(ROW, isr=(1, 2), partition_epoch=11)
     pushed = asyncio.create_task(roles.apply(partition, VIEW, replace(ROW, manifest=True), 3))
+    # Clear the event first, then wait for the write of the pushed row.
     host.persisting.clear()
     await host.persisting.wait()
     isr_maintenance.answered(partition, change, answer(change, joined, 0))
@@ -233,10 +246,10 @@ async def test_a_state_written_meanwhile_takes_no_row_back(host: Host) -> None:
     assert partition.leader.row == joined
 
 
-async def test_an_unsettled_proposal_is_repeated(host: Host) -> None:
+async def test_unsettled_proposal_is_repeated(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
     isr_maintenance.shrink_isr(partition)
     assert host.proposals[0] == host.proposals[1]
 
@@ -246,24 +259,27 @@ async def test_acks_all_waits_and_leadership_lost_answers_it(host: Host) -> None
     await roles.apply(partition, VIEW, ROW, 3)
     refused = await produce.append(partition, batch(), acks=-1, timeout_ms=1000)
     assert refused.error is ErrorCode.not_enough_replicas
+    # Refused before anything is appended.
     assert partition.next_offset == 0
 
     await roles.apply(partition, VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
     waiting = asyncio.create_task(produce.append(partition, batch(), acks=-1, timeout_ms=10_000))
     await asyncio.sleep(0)
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 1))
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 1))
     assert (await waiting).error is ErrorCode.none
 
     waiting = asyncio.create_task(produce.append(partition, batch(), acks=-1, timeout_ms=10_000))
     await asyncio.sleep(0)
+    # The waiting append is answered by the loss of leadership.
     moved = replace(ROW, leader=2, leader_epoch=6, partition_epoch=12, isr=(1, 2))
     await roles.apply(partition, VIEW, moved, 3)
     assert (await waiting).error is ErrorCode.not_leader_or_follower
     assert partition.role is Role.FOLLOWER
 
 
-async def test_a_stored_row_ahead_of_the_controllers_gives_no_role(host: Host) -> None:
+async def test_stored_row_ahead_of_the_controller_gives_no_role(host: Host) -> None:
     partition = host.partition()
+    # The disk has a newer row than the controller sends, as after a restored API server.
     ahead = replace(ROW, partition_epoch=20)
     await roles.apply(partition, VIEW, ahead, 3)
     restarted = Partition(host.context, partition.log, stored=partition.stored, view=None)
@@ -273,20 +289,22 @@ async def test_a_stored_row_ahead_of_the_controllers_gives_no_role(host: Host) -
     assert restarted.is_leader
 
 
-async def test_the_low_watermark_counts_alive_followers_and_durable_starts(host: Host) -> None:
+async def test_low_watermark_counts_live_followers_and_durable_starts(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
     await produce.append(partition, batch(10), acks=1, timeout_ms=0)
+    # No follower has fetched yet, so the low watermark is unknown.
     assert log_start.low_watermark(partition) == -1
     for node in (2, 3):
-        isr_maintenance.follower_fetched(partition, node, seen(partition, 10, node=node))
+        isr_maintenance.follower_fetched(partition, node, follower_fetch(partition, 10, node=node))
     result = log_start.delete_records(partition, -1)
     assert (result.error, result.offset, result.low_watermark) == (ErrorCode.none, 10, 0)
     for node in (2, 3):
         isr_maintenance.follower_fetched(
-            partition, node, seen(partition, 10, node=node, log_start=10)
+            partition, node, follower_fetch(partition, 10, node=node, log_start=10)
         )
     assert log_start.low_watermark(partition) == 0  # the leader's own start is not on disk yet
+    # The checkpoint is complete: the leader's start is on disk.
     starts_recorded(partition.log.state, Starts(10, 10))
     log_start.after_checkpoint(partition)
     assert log_start.low_watermark(partition) == 10
@@ -294,7 +312,7 @@ async def test_the_low_watermark_counts_alive_followers_and_durable_starts(host:
     assert log_start.delete_records(partition, 3).low_watermark == 10
 
 
-async def test_a_created_manifest_is_reported_until_the_row_has_it(host: Host) -> None:
+async def test_created_manifest_is_reported_until_the_row_has_it(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
     isr_maintenance.report_manifest_created(partition)
@@ -306,6 +324,7 @@ async def test_a_created_manifest_is_reported_until_the_row_has_it(host: Host) -
     assert partition.row.manifest
     before = len(host.proposals)
     isr_maintenance.shrink_isr(partition)
+    # Nothing is left to report.
     assert len(host.proposals) == before
 
 
@@ -314,9 +333,11 @@ async def test_undecidable_request_is_not_repeated_all_the_time(host: Host) -> N
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
     isr_maintenance.report_manifest_created(partition)
+    # OPERATION_NOT_ATTEMPTED: the controller cannot decide at the moment.
     refused = answer(host.proposals[-1], ROW, int(ErrorCode.operation_not_attempted))
     isr_maintenance.answered(partition, host.proposals[-1], refused)
     assert len(host.proposals) == 1
+    # The periodic check sends it again.
     isr_maintenance.shrink_isr(partition)
     assert [proposal.remote_manifest for proposal in host.proposals] == [True, True]
 
@@ -355,17 +376,19 @@ async def test_fetches_are_fenced_and_bounded(
 async def test_unclean_leader_adds_no_replica_before_its_recovery_is_recorded(
     host: Host,
 ) -> None:
-    """KIP-704. What it proposes is lost once and said again."""
+    """KIP-704: the proposal is lost once and repeated."""
     partition = host.partition()
     recovering = replace(ROW, leader_recovery_state=int(control.LeaderRecoveryState.RECOVERING))
     assert await roles.apply(partition, VIEW, recovering, 3)
     assert partition.is_leader
     assert partition.recovering
+    # The proposal has the leader alone and RECOVERED: it ends the recovery.
     (change,) = host.proposals
     assert change.new_isr == (1,)
     assert change.leader_recovery_state == control.LeaderRecoveryState.RECOVERED
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
     isr_maintenance.shrink_isr(partition)
+    # Neither the follower nor the shrink changes the proposal, which is repeated.
     assert host.proposals == [change, change]
     recovered = replace(ROW, partition_epoch=11)
     isr_maintenance.answered(partition, change, answer(change, recovered, 0))
@@ -374,18 +397,19 @@ async def test_unclean_leader_adds_no_replica_before_its_recovery_is_recorded(
     stored = read_state(partition.log.directory)
     assert stored is not None
     assert from_json(stored).row == recovered
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
+    # Only now members may be added.
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
     assert host.proposals[-1].new_isr == (1, 2)
 
 
-async def test_a_leader_adopts_that_it_is_still_recovering(host: Host) -> None:
+async def test_leader_adopts_a_newer_recovering_row(host: Host) -> None:
     partition = host.partition()
     recovering = replace(ROW, leader_recovery_state=int(control.LeaderRecoveryState.RECOVERING))
     await roles.apply(partition, VIEW, recovering, 3)
     (change,) = host.proposals
     newer = replace(recovering, partition_epoch=11)
-    told = replace(answer(change, newer, 95), leader_recovery_state=1)
-    isr_maintenance.answered(partition, change, told)
+    response = replace(answer(change, newer, 95), leader_recovery_state=1)
+    isr_maintenance.answered(partition, change, response)
     assert partition.recovering
     assert host.proposals[-1].partition_epoch == 11
     await roles.apply(partition, VIEW, replace(recovering, partition_epoch=12), 3)
@@ -395,10 +419,10 @@ async def test_a_leader_adopts_that_it_is_still_recovering(host: Host) -> None:
 @pytest.mark.parametrize(
     ("timestamp", "offset"), [(-2, 0), (-4, 0), (-5, 7), (1_600_000_000_000, 0)]
 )
-async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_lags(
+async def test_lagging_high_watermark_refuses_only_unknown_offsets(
     host: Host, timestamp: int, offset: int
 ) -> None:
-    """Kafka's Partition.fetchOffsetForTimestamp, after an election."""
+    """As Kafka's Partition.fetchOffsetForTimestamp after an election."""
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
     await produce.append(partition, batch(5), acks=1, timeout_ms=0)
@@ -408,6 +432,7 @@ async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_la
     await roles.apply(
         partition, TIERED, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3
     )
+    # Five records of the former epoch are not committed in the new one.
     assert partition.high_watermark == 5
     assert (await consumer_reads.list_offset(partition, -1)).error is ErrorCode.offset_not_available
     found = await consumer_reads.list_offset(partition, timestamp)
@@ -416,7 +441,7 @@ async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_la
     assert (beyond.error, beyond.offset) == (ErrorCode.none, 0)
 
 
-async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: Host) -> None:
+async def test_timestamp_beyond_a_lagging_high_watermark_is_unavailable(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, replace(ROW, isr=(1, 2)), 3)
     await produce.append(partition, batch(5), acks=1, timeout_ms=0)
@@ -430,23 +455,27 @@ async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: H
     assert (await consumer_reads.list_offset(partition, 1_800_000_000_000)).error is ErrorCode.none
 
 
-async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(host: Host) -> None:
+async def test_retention_and_followers_use_a_durable_tier_end(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, TIERED, ROW, 3)
     await produce.append(partition, batch(10), acks=1, timeout_ms=0)
     remote_end.note_head(partition, 0, 7, 5)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
-    told = fetch_responses.answer(partition, ErrorCode.none)
-    assert (told.head_tiered_epoch, told.remote_end_offset) == (-1, -1)
+    # The tier's end is not announced before it is on disk.
+    response = fetch_responses.answer(partition, ErrorCode.none)
+    assert (response.head_tiered_epoch, response.remote_end_offset) == (-1, -1)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
-    told = fetch_responses.answer(partition, ErrorCode.none)
-    assert (told.head_tiered_epoch, told.remote_end_offset, told.remote_end_epoch) == (0, 7, 5)
+    response = fetch_responses.answer(partition, ErrorCode.none)
+    assert (response.head_tiered_epoch, response.remote_end_offset, response.remote_end_epoch) == (
+        0,
+        7,
+        5,
+    )
 
 
 async def elected_again(partition: Partition, row: control.PartitionState) -> "asyncio.Task[bool]":
-    """A leader that is being made the leader of the next epoch: the row is in force, its own role
-    is still the former one."""
+    """Start to make a leader the leader of the next epoch; its row is in force, its role is not."""
     task = asyncio.create_task(roles.apply(partition, VIEW, row, 3))
     while partition.leader_epoch != row.leader_epoch:  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0)
@@ -455,10 +484,10 @@ async def elected_again(partition: Partition, row: control.PartitionState) -> "a
     return task
 
 
-async def test_an_answer_to_the_former_epoch_takes_no_row_back(host: Host) -> None:
+async def test_answer_to_a_former_epoch_does_not_revert_the_row(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, follower_fetch(partition, 0))
     change = host.proposals[-1]
     again = replace(ROW, leader_epoch=6, partition_epoch=12)
     task = await elected_again(partition, again)
@@ -483,14 +512,15 @@ async def test_incomplete_replica_that_is_reelected_reads_the_tier(host: Host) -
     )
 
 
-async def test_an_end_of_before_a_delete_is_not_trusted_after_it(host: Host) -> None:
-    """The replica was away meanwhile: what its file says was in the tier is there no more."""
+async def test_tier_end_from_before_a_delete_is_not_trusted(host: Host) -> None:
+    """The replica was away during a Delete: its stored tier end is outdated."""
     partition = host.partition()
     await roles.apply(partition, TIERED, ROW, 3)
     await produce.append(partition, batch(10), acks=1, timeout_ms=0)
     remote_end.note_head(partition, 0, 7, 5)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
+    # Tiered again after a Delete: a new tiered epoch.
     again = replace(VIEW, tiering=Tiering(TieringState.ENABLED, 1))
     await roles.apply(partition, again, replace(ROW, partition_epoch=11), 3)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)

@@ -1,4 +1,4 @@
-"""Two and three brokers: nothing acknowledged is lost, logs converge, the low watermark is true."""
+"""Two and three brokers: acknowledged records survive, logs converge, low watermarks are right."""
 
 import asyncio
 import uuid
@@ -17,7 +17,7 @@ MIN_ISR_2 = {"min.insync.replicas": "2"}
 
 
 def segment_bytes(broker: BrokerProcess, partition: int = 0) -> bytes:
-    """The local log of a stopped broker, segment after segment."""
+    """Return the local log of a stopped broker, all segments joined."""
     files = sorted((broker.log_dir / f"{TOPIC}-{partition}").glob("*.log"))
     return b"".join(Path(file).read_bytes() for file in files)
 
@@ -30,7 +30,7 @@ async def in_sync(controller: ScriptedController, topic_id: uuid.UUID, *nodes: i
     await controller.until(lambda: controller.rows[topic_id, 0].isr == tuple(sorted(nodes)))
 
 
-async def test_followers_hold_what_was_acknowledged(
+async def test_followers_have_all_acknowledged_records(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     brokers = await start_brokers(1, 2, 3)
@@ -40,16 +40,18 @@ async def test_followers_hold_what_was_acknowledged(
     assert await consume_async(bootstrap(brokers), TOPIC, 2000) == list(enumerate(values))
     for broker in brokers:
         assert await broker.stop() == 0
+    # Replicas copy batches byte by byte.
     assert segment_bytes(brokers[0]) == segment_bytes(brokers[1]) == segment_bytes(brokers[2])
 
 
-async def test_a_leader_killed_loses_nothing_acknowledged(
+async def test_killed_leader_loses_no_acknowledged_record(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     brokers = await start_brokers(1, 2)
     topic_id = await controller.create_topic(TOPIC, [(1, 2)], {"min.insync.replicas": "1"})
     values = [b"%06d" % n * 10 for n in range(6000)]
     running = asyncio.create_task(produce_async(bootstrap(brokers), TOPIC, values))
+    # Wait until the leader has accepted a part of the records.
     await controller.until(
         lambda: any(
             status.high_watermark > 200 for status in controller.brokers[1].statuses.values()
@@ -57,10 +59,12 @@ async def test_a_leader_killed_loses_nothing_acknowledged(
     )
     await brokers[0].kill()
     await controller.fence(1)
+    # The producer retries against the new leader.
     await controller.change(topic_id, 0, leader=2)
     acknowledged = await running
     got = await consume_async(brokers[1].listener, TOPIC, 6000)
     assert len(acknowledged) == 6000
+    # Duplicates are possible without idempotence, losses are not.
     assert {value for _, value in got} == set(values)
 
     # The old leader returns without proof: out of the ISR, it truncates, catches up, joins.
@@ -71,11 +75,12 @@ async def test_a_leader_killed_loses_nothing_acknowledged(
     assert segment_bytes(brokers[0]) == segment_bytes(brokers[1])
 
 
-async def test_a_diverging_tail_is_cut_off(
+async def test_diverging_tail_is_truncated(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     brokers = await start_brokers(1, 2)
     topic_id = await controller.create_topic(TOPIC, [(1, 2)])
+    # Common prefix, then a part that only broker 1 has.
     await produce_async(brokers[0].listener, TOPIC, [b"common"] * 50)
     await brokers[1].kill()
     await controller.fence(2)
@@ -90,6 +95,7 @@ async def test_a_diverging_tail_is_cut_off(
     )
     await brokers[0].start()
     await in_sync(controller, topic_id, 1, 2)
+    # Broker 1 has truncated its own part and follows.
     assert await produce_async(brokers[1].listener, TOPIC, [b"together"] * 5) == list(range(60, 65))
     assert "the log diverges from the leader's" in brokers[0].log_text()
     for broker in brokers:
@@ -97,7 +103,7 @@ async def test_a_diverging_tail_is_cut_off(
     assert segment_bytes(brokers[0]) == segment_bytes(brokers[1])
 
 
-async def test_the_isr_shrinks_and_acks_all_is_refused_below_its_minimum(
+async def test_isr_shrinks_and_acks_all_waits_for_its_minimum(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     brokers = await start_brokers(1, 2, replica_lag_time_max_ms=1000)
@@ -105,6 +111,7 @@ async def test_the_isr_shrinks_and_acks_all_is_refused_below_its_minimum(
     await produce_async(brokers[0].listener, TOPIC, [b"x"] * 10)
     await brokers[1].kill()
     # acks=all records that the dead follower lacks make it fall behind.
+    # A follower without new records to fetch does not fall behind.
     late = asyncio.create_task(produce_async(brokers[0].listener, TOPIC, [b"y"] * 5))
     await in_sync(controller, topic_id, 1)
     await brokers[1].start()
@@ -121,7 +128,9 @@ async def test_delete_records_waits_for_a_durable_log_start_on_both(
     admin = AdminClient({"bootstrap.servers": bootstrap(brokers)})
     future = admin.delete_records([TopicPartition(TOPIC, 0, 40)])[TopicPartition(TOPIC, 0)]
     result = await asyncio.to_thread(future.result, 20)
+    # The low watermark is the smallest log start of all replicas.
     assert result.low_watermark == 40
+    # Both checkpoints are on disk when the client receives its answer.
     for broker in brokers:
         starts = LogStarts(broker.log_dir)
         starts.load()
@@ -139,6 +148,7 @@ async def test_brokers_continue_without_a_controller(
 ) -> None:
     brokers = await start_brokers(1, 2)
     topic_id = await controller.create_topic(TOPIC, [(1, 2)], MIN_ISR_2)
+    # The successor listens on the same port.
     port = controller.port
     await controller.close()
     assert len(await produce_async(bootstrap(brokers), TOPIC, [b"x"] * 100)) == 100
@@ -147,11 +157,13 @@ async def test_brokers_continue_without_a_controller(
     successor.topics, successor.rows = controller.topics, controller.rows
     try:
         await successor.unfenced(1, 2)
+        # Brokers report the highest epoch that they have seen.
         assert successor.registrations[0].highest_controller_epoch == 1
         assert all(
             registration.previous_broker_epoch > 0 for registration in successor.registrations
         )
         assert len(await produce_async(bootstrap(brokers), TOPIC, [b"y"] * 100)) == 100
+        # No replica left the ISR without a controller.
         assert successor.rows[topic_id, 0].isr == (1, 2)
     finally:
         await successor.close()

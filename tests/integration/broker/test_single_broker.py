@@ -30,15 +30,18 @@ async def test_records_come_back_and_survive_restarts(
     assert await produce_async(broker.listener, "flights", values[:300]) == list(range(300))
 
     assert await broker.stop() == 0
+    # The first start has no previous epoch.
     assert controller.registrations[0].previous_broker_epoch == -1
     first_epoch = controller.brokers[1].epoch
     await broker.start()
+    # A clean shutdown left its epoch as proof (KIP-966).
     assert controller.registrations[-1].previous_broker_epoch == first_epoch
     assert controller.registrations[-1].directory_id == controller.registrations[0].directory_id
     assert await produce_async(broker.listener, "flights", values[300:]) == list(range(300, 500))
 
     await broker.kill()
     await broker.start()
+    # A kill leaves no proof.
     assert controller.registrations[-1].previous_broker_epoch == -1
     got = await consume_async(broker.listener, "flights", 500)
     assert got == list(enumerate(values))
@@ -51,16 +54,19 @@ async def test_absence_keeps_a_replica_and_a_tombstone_removes_it(
     kept = await controller.create_topic("kept", [(1,)])
     doomed = await controller.create_topic("doomed", [(1,)])
     await produce_async(broker.listener, "kept", [b"a"])
+    # A controller that knows of no topics, as after a partial restore.
     rows, controller.rows = controller.rows, {}
     topics, controller.topics = controller.topics, {}
     await broker.stop()
     await broker.start()
+    # A missing row is no removal: only tombstones delete data.
     assert (broker.log_dir / "kept-0").is_dir()
     assert (broker.log_dir / "doomed-0").is_dir()
 
     controller.rows, controller.topics = rows, topics
     del controller.topics[doomed]
     tombstone = control.Removal(topic_id=doomed, partition=-1, partition_epoch=-1)
+    # A tombstone for a topic that this broker never had is no error.
     stranger = control.Removal(topic_id=uuid.uuid4(), partition=-1, partition_epoch=-1)
     answers = await controller.push(kept, removals=(tombstone, stranger))
     assert answers[1].errors == ()
@@ -68,7 +74,7 @@ async def test_absence_keeps_a_replica_and_a_tombstone_removes_it(
     assert (await consume_async(broker.listener, "kept", 1)) == [(0, b"a")]
 
 
-async def test_an_older_controller_is_refused(
+async def test_older_controller_is_refused(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     [broker] = await start_brokers(1)
@@ -77,9 +83,11 @@ async def test_an_older_controller_is_refused(
     assert answers[1].error_code == 0
     controller.epoch = 4
     answers = await controller.push()
+    # 11 is STALE_CONTROLLER_EPOCH.
     assert answers[1].error_code == 11
     await broker.kill()
     await broker.launch()
+    # The epoch survives the crash.
     await controller.until(lambda: controller.registrations[-1].highest_controller_epoch == 5)
 
 
@@ -104,7 +112,7 @@ def _get(url: str) -> str:
         return str(answer.read().decode())
 
 
-async def test_a_full_disk_is_reported_and_survived(
+async def test_full_disk_is_reported_and_recovers(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     [broker] = await start_brokers(1)
@@ -122,6 +130,7 @@ async def test_a_full_disk_is_reported_and_survived(
     )
     statuses = controller.brokers[1].statuses
     await controller.until(lambda: statuses[topic_id, 0].error_reason == "StorageError")
+    # The other partition has room below the limit.
     assert not waiting.done()
     assert await produce_async(broker.listener, "flights", [b"z"] * 5, 1) == list(range(5))
 
@@ -136,12 +145,13 @@ async def test_a_full_disk_is_reported_and_survived(
     assert [value[:1] for _, value in got] == [b"x"] * 50 + [b"y"] * 20
 
 
-async def test_kafka_requests_come_over_the_command_connection(
+async def test_controller_sends_kafka_requests_over_the_command_connection(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     [broker] = await start_brokers(1)
     await controller.create_topic("flights", [(1,)])
     await produce_async(broker.listener, "flights", [b"x"] * 30)
+    # Roles are reversed on the command connection: the controller is the client.
     commands = controller.brokers[1].commands
     assert commands is not None
     answer = await commands.request(
@@ -160,7 +170,7 @@ async def test_kafka_requests_come_over_the_command_connection(
     assert answer.topics[0].partitions[0].low_watermark == 12
 
 
-async def test_a_disablement_without_a_tier_is_not_acknowledged(
+async def test_disablement_without_a_tier_is_not_acknowledged(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     await start_brokers(1)
@@ -179,4 +189,5 @@ async def test_a_disablement_without_a_tier_is_not_acknowledged(
         control.DisableRemoteTopicResponse,
         10.0,
     )
+    # 7 is REQUEST_TIMED_OUT, 3 is UNKNOWN_TOPIC_OR_PARTITION.
     assert [(result.partition, result.error_code) for result in answer.results] == [(0, 7), (7, 3)]

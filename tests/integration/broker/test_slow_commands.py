@@ -51,9 +51,11 @@ async def test_elections_do_not_wait_for_deletions(
             return -1
         return answer.error_code or answer.results[0].error_code
 
+    # Each deletion waits up to 15 s for the dead follower.
     deletions = [asyncio.create_task(delete(1 + n % 9)) for n in range(100)]
     await asyncio.sleep(0)  # all are written before the state
     controller.brokers[2].fenced = True
+    # The election is answered in less than that.
     async with asyncio.timeout(5):
         await controller.change(topic_id, 0, isr=(1,))
     # No broker is pending any more, and the queued ones have had their turn.
@@ -62,7 +64,7 @@ async def test_elections_do_not_wait_for_deletions(
     assert await one.stop() == 0
 
 
-async def test_a_broker_ends_though_its_store_hangs(
+async def test_broker_shuts_down_while_its_store_hangs(
     controller: ScriptedController, start_brokers: StartBrokers, tmp_path: Path
 ) -> None:
     faults = tmp_path / "faults"
@@ -81,15 +83,19 @@ async def test_a_broker_ends_though_its_store_hangs(
     await controller.create_topic("flights", [(1,)] * 3, tiering=TieringState.ENABLED)
     await produce_async(broker.listener, "flights", [b"x"])
     async with asyncio.timeout(10):
+        # The store hangs in a write of the first claim.
         while not (faults / "hung").exists():  # noqa: ASYNC110  another process makes it
             await asyncio.sleep(0.02)
     began_s = time.monotonic()
     assert await broker.stop() == 0
+    # The broker gives the store a limited time.
     assert time.monotonic() - began_s < 15
     assert "did not return" in broker.log_text()
     assert "has shut down cleanly" in broker.log_text()
     (faults / "hang").unlink()
     await broker.start()
+    # The shutdown counts as clean: the log itself is complete.
     assert controller.registrations[-1].previous_broker_epoch > 0
     assert await broker.stop() == 0
+    # The interrupted write left nothing behind in the tier.
     assert not found(look(open_tier(parse(storage))))

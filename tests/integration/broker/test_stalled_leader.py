@@ -55,30 +55,34 @@ async def until_it_serves(connection: KafkaConnection) -> None:
             await asyncio.sleep(0.05)
 
 
-async def stand_still(broker: BrokerProcess, seconds: float) -> None:
+async def stall(broker: BrokerProcess, seconds: float) -> None:
     os.kill(broker.pid, signal.SIGSTOP)
     await asyncio.sleep(seconds)
     os.kill(broker.pid, signal.SIGCONT)
 
 
-async def test_a_leader_that_wakes_up_waits_for_the_controller(
+async def test_stalled_leader_waits_for_the_controller(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     [broker] = await start_brokers(1)
     topic_id = await controller.create_topic("t", [(1, 2)])
+    # The only replica in sync, so a stalled leader has no successor in this row.
     await controller.change(topic_id, 0, isr=(1,))
     host, port = broker.listener.rsplit(":", 1)
     connection = await KafkaConnection.connect(host, int(port), client_id="test")
-    serves, silent = [ErrorCode.none] * 3, [ErrorCode.not_leader_or_follower] * 3
+    serves, not_leader = [ErrorCode.none] * 3, [ErrorCode.not_leader_or_follower] * 3
     await until_it_serves(connection)
     await controller.close()
     await asyncio.sleep(2 * SESSION_MS / 1000)
     assert await answers(connection) == serves, "a dead controller stops no leader"
-    await stand_still(broker, 1.5 * SESSION_MS / 1000)
-    assert await answers(connection) == silent
+    # SIGSTOP for longer than the session: another leader may exist.
+    await stall(broker, 1.5 * SESSION_MS / 1000)
+    assert await answers(connection) == not_leader
     await asyncio.sleep(SESSION_MS / 1000)
-    assert await answers(connection) == silent
+    # Time alone does not restore its confidence, only a controller.
+    assert await answers(connection) == not_leader
 
+    # The controller restarts with the same state and a higher epoch.
     again = ScriptedController(epoch=2, session_timeout_ms=SESSION_MS)
     again.topics, again.rows = controller.topics, controller.rows
     again._next_epoch = 200
@@ -92,7 +96,7 @@ async def test_a_leader_that_wakes_up_waits_for_the_controller(
         await again.close()
 
 
-async def test_a_leader_that_was_replaced_meanwhile_takes_nothing(
+async def test_stalled_leader_that_was_replaced_accepts_nothing(
     controller: ScriptedController, start_brokers: StartBrokers
 ) -> None:
     """Its old session is not accepted: it registers again and receives the new leader."""
@@ -104,11 +108,13 @@ async def test_a_leader_that_was_replaced_meanwhile_takes_nothing(
     await until_it_serves(connection)
     registrations = len(controller.registrations)
     row = controller.rows[topic_id, 0]
+    # The controller elects another leader, and the stalled one has not received it.
     controller.rows[topic_id, 0] = replace(row, leader=2, leader_epoch=7, isr=(2,))
-    await stand_still(broker, 1.5 * SESSION_MS / 1000)
-    silent = [ErrorCode.not_leader_or_follower] * 3
-    assert await answers(connection) == silent
+    await stall(broker, 1.5 * SESSION_MS / 1000)
+    not_leader = [ErrorCode.not_leader_or_follower] * 3
+    assert await answers(connection) == not_leader
     await controller.until(lambda: len(controller.registrations) > registrations)
     await controller.unfenced(1)
-    assert await answers(connection) == silent
+    # Its new registration brings the new row, in which it does not lead.
+    assert await answers(connection) == not_leader
     await connection.close()

@@ -16,10 +16,9 @@ from tidemark_broker.control.session import ControllerSession
 from tidemark_broker.control.status import StatusReporter
 
 
-async def test_a_failure_is_reported_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And so is its end; everything else waits for the interval."""
+async def test_failure_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a failure is reported at once, too; everything else waits for the interval."""
+    # An hour: every report below is caused by a failure.
     monkeypatch.setattr(status, "INTERVAL_S", 3600.0)
     reports: asyncio.Queue[control.BrokerStatusRequest] = asyncio.Queue()
 
@@ -45,6 +44,7 @@ async def test_a_failure_is_reported_at_once(
             report = await reports.get()
             assert report.failed_replicas == FAILED
             assert [partition.error_reason for partition in report.partitions] == ["StorageError"]
+            # 40 s later than the failure, so that the retry is due.
             one.now_s += 40
             await one.manager.retry()
             assert (await reports.get()).failed_replicas == ()

@@ -1,4 +1,4 @@
-"""Everything about sockets is tried on both loops: uvloop, as in production, and asyncio's own."""
+"""Socket tests run on both loops: uvloop, as in production, and asyncio's own."""
 
 import asyncio
 from collections.abc import Callable, Mapping

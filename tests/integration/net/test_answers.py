@@ -1,6 +1,5 @@
-"""Memory of answers: they count until the client has received them, and a client that reads
-none is served no more.
-"""
+"""Memory of responses: they count until the client has received them. A client that reads nothing
+is not served any more."""
 
 import asyncio
 import contextlib
@@ -17,12 +16,13 @@ from tidemark_broker.net.server import KafkaServer
 from tidemark_broker.response_memory import SMALL_BYTES, AnswerMemory
 
 LIMIT = 16 * 1024 * 1024
-WISHED = 50 * 1024 * 1024
+# Every fetch would like 50 MB, more than the limit of all clients.
+WANTED_BYTES = 50 * 1024 * 1024
 FETCH = struct.pack(">ih6x", 8, 1)
 
 
 async def as_much_as_it_may(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
-    size = memory.grant(WISHED)
+    size = memory.grant(WANTED_BYTES)
     return [struct.pack(">i", size), bytes(size)]
 
 
@@ -36,15 +36,16 @@ async def server() -> AsyncIterator[KafkaServer]:
     await made.stop(0)
 
 
-class Client:
+class AnswerClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self.writer = reader, writer
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def of(cls, server: KafkaServer, *, reads: bool = True) -> AsyncIterator["Client"]:
+    async def of(cls, server: KafkaServer, *, reads: bool = True) -> AsyncIterator["AnswerClient"]:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         if not reads:
+            # A client that never reads: its receive buffer fills, then the server's send buffer.
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         try:
             yield cls(reader, writer)
@@ -69,29 +70,29 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def those_who_read_nothing(
-    server: KafkaServer, count: int, requests: int = 8
-) -> AsyncIterator[None]:
+async def idle_readers(server: KafkaServer, count: int, requests: int = 8) -> AsyncIterator[None]:
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(count):
-            client = await stack.enter_async_context(Client.of(server, reads=False))
+            client = await stack.enter_async_context(AnswerClient.of(server, reads=False))
             client.writer.write(FETCH * requests)
+        # Wait until the memory is in use, so that the next client meets the shortage.
         await until(lambda: server.connections.answers.used_bytes > LIMIT // 2)
         yield
 
 
-async def test_one_client_alone_is_given_half_of_it_and_gives_it_back(server: KafkaServer) -> None:
-    async with Client.of(server) as client:
+async def test_single_client_gets_half_of_the_memory(server: KafkaServer) -> None:
+    async with AnswerClient.of(server) as client:
         for _ in range(3):
+            # Half of what is free, so that a second client can be served as well.
             assert await client.fetch() == LIMIT // 2
             await until(lambda: server.connections.answers.used_bytes == 0)
 
 
-async def test_many_clients_that_read_nothing_hold_no_more_than_the_limit(
+async def test_idle_readers_use_no_more_than_the_limit(
     server: KafkaServer,
 ) -> None:
     most = 0
-    async with those_who_read_nothing(server, 40):
+    async with idle_readers(server, 40):
         for _ in range(50):
             await asyncio.sleep(0.01)
             most = max(most, server.connections.answers.used_bytes)
@@ -99,28 +100,32 @@ async def test_many_clients_that_read_nothing_hold_no_more_than_the_limit(
     await until(lambda: server.connections.answers.used_bytes == 0)
 
 
-async def test_a_client_that_reads_is_answered_meanwhile(server: KafkaServer) -> None:
-    async with those_who_read_nothing(server, 40), Client.of(server) as client:
+async def test_reading_client_is_served_despite_idle_readers(server: KafkaServer) -> None:
+    async with idle_readers(server, 40), AnswerClient.of(server) as client:
         for _ in range(5):
             assert await client.fetch() >= SMALL_BYTES
 
 
-async def test_who_takes_nothing_has_to_go_while_memory_is_short(
+async def test_idle_reader_is_disconnected_while_memory_is_short(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # 0.2 s instead of the default without progress.
     monkeypatch.setattr(connections_module, "_TAKES_NOTHING_S", 0.2)
-    async with Client.of(server) as client, those_who_read_nothing(server, 40, 1000):
+    async with AnswerClient.of(server) as client, idle_readers(server, 40, 1000):
+        # The idle clients are disconnected, and their memory is free.
         await until(lambda: len(server.connections._open) < 41)
         async with asyncio.timeout(10):
+            # Grants grow again once memory is free.
             while await client.fetch() <= SMALL_BYTES:
                 pass  # repeats the request after each answer
 
 
-async def test_who_takes_nothing_may_stay_while_there_is_enough(
+async def test_idle_reader_stays_while_memory_suffices(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # With enough memory a slow client is not disconnected.
     monkeypatch.setattr(connections_module, "_TAKES_NOTHING_S", 0.05)
-    async with Client.of(server, reads=False) as slow, Client.of(server) as client:
+    async with AnswerClient.of(server, reads=False) as slow, AnswerClient.of(server) as client:
         slow.writer.write(FETCH)
         await until(lambda: server.connections.answers.used_bytes > 0)
         for _ in range(10):

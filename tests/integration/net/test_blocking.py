@@ -1,4 +1,4 @@
-"""The blocking connection: whole answers, in time, and only to its own requests."""
+"""The blocking connection: complete responses, in time, and only to its own requests."""
 
 import socket
 import threading
@@ -24,6 +24,7 @@ def _peer(serve: Callable[[socket.socket], None]) -> Iterator[BlockingConnection
             with accepted:
                 accepted.recv(1000)
                 serve(accepted)
+                # Keep the connection open until the client has closed it.
                 accepted.recv(1)  # until the other side has closed
 
         thread = threading.Thread(target=run)
@@ -46,9 +47,10 @@ def _answer(correlation_id: int) -> bytes:
     return encode_response(control.AttachResponse(error_code=0, controller_epoch=3), correlation_id)
 
 
-def test_an_answer_in_pieces() -> None:
+def test_response_in_pieces_is_assembled() -> None:
     def serve(peer: socket.socket) -> None:
         for byte in _answer(1):
+            # One byte per packet.
             peer.sendall(bytes((byte,)))
 
     with _peer(serve) as connection:
@@ -59,6 +61,7 @@ def test_an_answer_in_pieces() -> None:
     ("sent", "says"),
     [
         (_answer(2), "an answer to request 2, not 1"),
+        # A second response without a request is as wrong as another correlation id.
         (_answer(1) + _answer(2), "an answer to no request"),
         ((LIMIT + 1).to_bytes(4, "big"), f"at most {LIMIT} are allowed"),
         (b"HTTP/1.1 400 Bad Request\r\n", "at most"),
@@ -72,7 +75,7 @@ def test_unsolicited_answer_is_refused(sent: bytes, says: str) -> None:
         _ask(connection)
 
 
-def test_an_answer_that_does_not_end_in_time() -> None:
+def test_incomplete_response_times_out() -> None:
     with (
         _peer(lambda peer: peer.sendall(_answer(1)[:-1])) as connection,
         pytest.raises(TimeoutError),

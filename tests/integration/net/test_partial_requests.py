@@ -1,4 +1,4 @@
-"""Requests that begin and do not end: the memory they take, and who waits for it."""
+"""Requests that begin and do not end: the memory that they use, and which clients wait."""
 
 import asyncio
 import contextlib
@@ -24,6 +24,7 @@ async def length(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[byte
 @pytest.fixture
 async def server() -> AsyncIterator[KafkaServer]:
     """Unfinished requests may take two megabytes together."""
+    # A quarter of the request memory may be taken by unfinished requests.
     async with _serving(length, queued_request_bytes_max=4 * LIMIT) as made:
         yield made
 
@@ -36,6 +37,7 @@ async def flooded(
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(_client(server)) for _ in range(count)]
         for _, writer in clients:
+            # All but the last byte: the server cannot begin any of them.
             writer.write(_framed(bytes(LARGE))[:-1])
         async with asyncio.timeout(10):
             while server.connections.unfinished.used_bytes < LIMIT:  # noqa: ASYNC110 - there is no event
@@ -43,7 +45,7 @@ async def flooded(
         yield clients
 
 
-async def test_what_has_not_ended_takes_no_more_than_its_limit(server: KafkaServer) -> None:
+async def test_unfinished_requests_use_no_more_than_their_limit(server: KafkaServer) -> None:
     """A hundred requests would take 100 MB."""
     async with flooded(server, 100):
         await asyncio.sleep(0.3)
@@ -54,18 +56,20 @@ async def test_what_has_not_ended_takes_no_more_than_its_limit(server: KafkaServ
         )
 
 
-async def test_small_requests_are_answered_meanwhile(server: KafkaServer) -> None:
+async def test_small_requests_are_served_despite_unfinished_ones(server: KafkaServer) -> None:
     async with flooded(server, 20), _client(server) as (reader, writer):
         for _ in range(5):
+            # Below SMALL_BYTES a request needs no turn.
             writer.write(_framed(bytes(5000)))
             async with asyncio.timeout(1):
                 assert await _read(reader) == struct.pack(">i", 5000)
 
 
-async def test_large_requests_come_to_their_end_one_after_another(server: KafkaServer) -> None:
+async def test_large_requests_complete_one_after_another(server: KafkaServer) -> None:
     """The server resumes reading a waiting client, whatever the others do."""
     async with flooded(server, 20) as clients:
         for _, writer in clients:
+            # The missing byte of each request.
             writer.write(b"\0")
         async with asyncio.timeout(20):
             for reader, _ in clients:
@@ -76,6 +80,7 @@ async def test_large_requests_come_to_their_end_one_after_another(server: KafkaS
 async def test_client_that_does_not_continue_loses_its_place(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A client that does not continue for 0.1 s loses its turn.
     monkeypatch.setattr(partial_requests, "TURN_S", 0.1)
     async with flooded(server, 8), _client(server) as (reader, writer):
         writer.write(_framed(bytes(LARGE)))
@@ -83,7 +88,7 @@ async def test_client_that_does_not_continue_loses_its_place(
             assert await _read(reader) == struct.pack(">i", LARGE)
 
 
-async def test_requests_of_ordinary_size_do_not_wait_for_those_that_miss_much(
+async def test_ordinary_requests_do_not_wait_for_huge_unfinished_ones(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forty that had begun 90 MB each kept every other above 64 KiB out for a minute."""
@@ -91,10 +96,12 @@ async def test_requests_of_ordinary_size_do_not_wait_for_those_that_miss_much(
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(12):
             _, writer = await stack.enter_async_context(_client(server))
+            # Requests of 20 MB of which 250 kB have arrived.
             writer.write(_framed(bytes(20 * LARGE))[:250_000])
         async with asyncio.timeout(10):
             while not server.connections.unfinished.exhausted:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
+        # Requests that miss little are preferred to those that miss much.
         async with asyncio.timeout(5):
             for _ in range(3):
                 async with _client(server) as (reader, writer):
@@ -102,12 +109,13 @@ async def test_requests_of_ordinary_size_do_not_wait_for_those_that_miss_much(
                     assert await _read(reader) == struct.pack(">i", LARGE)
 
 
-async def test_without_others_that_wait_a_slow_request_may_take_its_time(
+async def test_slow_request_completes_if_no_other_waits(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partial_requests, "TURN_S", 0.05)
     async with _client(server) as (reader, writer):
         data = _framed(bytes(LARGE))
+        # In steps that are slower than the turn, but with no client waiting.
         for start in range(0, len(data), 250_000):
             writer.write(data[start : start + 250_000])
             await asyncio.sleep(0.1)
@@ -115,7 +123,7 @@ async def test_without_others_that_wait_a_slow_request_may_take_its_time(
             assert await _read(reader) == struct.pack(">i", LARGE)
 
 
-async def test_a_lost_connection_gives_back_what_it_held_of_a_request(server: KafkaServer) -> None:
+async def test_lost_connection_releases_its_unfinished_request(server: KafkaServer) -> None:
     async with flooded(server, 20) as clients:
         for _, writer in clients:
             writer.transport.abort()

@@ -1,4 +1,4 @@
-"""The listener with real sockets: order, back-pressure, limits, and what a bad client costs."""
+"""The listener with real sockets: order, back-pressure, limits, and the cost of a bad client."""
 
 import asyncio
 import contextlib
@@ -23,6 +23,7 @@ from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.server import KafkaServer
 from tidemark_broker.response_memory import AnswerMemory
 
+# The first two bytes are the Api key, which decides whether a request may run beside others.
 PRODUCE, FETCH = bytes(8), b"\0\1" + bytes(6)
 
 
@@ -90,6 +91,7 @@ def _value(server: KafkaServer, name: str, **labels: str) -> float:
 
 async def test_frames_of_all_sizes_come_back() -> None:
     async with _serving() as server, _client(server) as (reader, writer):
+        # Below, at and far above the size of the receive buffer.
         for size in (8, 9, 5000, 300_000, 5_000_000):
             body = bytes([size % 251]) * size
             writer.write(_framed(body))
@@ -107,6 +109,7 @@ async def test_answers_keep_the_order_of_the_requests() -> None:
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
         writer.write(b"".join(_framed(PRODUCE + bytes([number])) for number in range(5)))
+        # Handlers end in the reverse order; responses must not.
         for number in reversed(range(5)):
             gates[number].set()
         got = [await asyncio.wait_for(_read(reader), 5) for _ in range(5)]
@@ -134,6 +137,7 @@ async def test_no_more_than_the_limit_are_in_flight() -> None:
         _client(server) as (reader, writer),
     ):
         writer.write(b"".join(_framed(PRODUCE + b"%d" % number) for number in range(20)))
+        # Three handlers run before any may end.
         await asyncio.wait_for(full.wait(), 5)
         gate.set()
         got = [await asyncio.wait_for(_read(reader), 5) for _ in range(20)]
@@ -141,7 +145,7 @@ async def test_no_more_than_the_limit_are_in_flight() -> None:
         assert most == 3
 
 
-async def test_whatever_may_be_answered_at_length_begins_alone() -> None:
+async def test_fetches_of_one_connection_run_one_at_a_time() -> None:
     """Several Fetches of one connection would each hold their answer until those before it are
     taken."""
     running: list[bytes] = []
@@ -150,6 +154,7 @@ async def test_whatever_may_be_answered_at_length_begins_alone() -> None:
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         running.append(bytes(frame))
         together.append({item[:8] for item in running} if len(running) > 1 else set())
+        # Never two Fetches of one connection at the same time.
         assert sum(item.startswith(FETCH) for item in running) <= 1
         await asyncio.sleep(0)
         running.remove(bytes(frame))
@@ -159,11 +164,13 @@ async def test_whatever_may_be_answered_at_length_begins_alone() -> None:
     async with _serving(serve) as server, _client(server) as (reader, writer):
         writer.write(b"".join(map(_framed, frames)))
         assert [await asyncio.wait_for(_read(reader), 5) for _ in frames] == frames
+    # A waiting Fetch delays no Produce.
     assert {PRODUCE, FETCH} in together  # a Fetch that waits holds up no Produce
 
 
-async def test_a_request_without_an_answer_does_not_hold_up_the_others() -> None:
+async def test_request_without_a_response_does_not_delay_others() -> None:
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes] | None:
+        # None stands for acks=0, which has no response.
         return None if frame[:1] == b"-" else [_framed(bytes(frame))]
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
@@ -173,10 +180,10 @@ async def test_a_request_without_an_answer_does_not_hold_up_the_others() -> None
         assert await _read(reader) == b"b request"
 
 
-async def test_a_frame_that_is_shorter_than_any_request_ends_it(
+async def test_too_short_frame_ends_the_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Sixty-five thousand of no bytes at all were taken in at once, in 190 ms."""
+    """65,000 empty frames were accepted at once, which took 190 ms."""
     served = 0
 
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
@@ -194,7 +201,7 @@ async def test_a_frame_that_is_shorter_than_any_request_ends_it(
 @pytest.mark.parametrize(
     "junk", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", b"\x16\x03\x01\x02\x00\x01"]
 )
-async def test_what_is_no_frame_ends_that_connection_with_one_line(
+async def test_malformed_frame_ends_the_connection_with_one_log_line(
     junk: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "tidemark_broker.net.connection")
@@ -202,6 +209,7 @@ async def test_what_is_no_frame_ends_that_connection_with_one_line(
         async with _client(server) as (reader, writer):
             writer.write(junk)
             assert await _closed(reader)
+        # One log line for a client that speaks another protocol.
         assert len([r for r in caplog.records if r.name.endswith("connection")]) == 1
         assert "at most 100000" in caplog.text
         assert (
@@ -212,13 +220,14 @@ async def test_what_is_no_frame_ends_that_connection_with_one_line(
         assert await _read(other) == b"still here"
 
 
-async def test_a_request_that_cannot_be_read_ends_the_connection_with_one_line(
+async def test_unreadable_request_ends_the_connection_with_one_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         raise FrameError("it makes no sense")
 
     async with _serving(serve) as server, _client(server) as (reader, writer):
+        # Six faulty requests in one piece: the first one ends the connection.
         writer.write(_framed(b"x request") * 6)
         assert await _closed(reader)
     lines = [record.getMessage() for record in caplog.records if "closed" in record.getMessage()]
@@ -226,7 +235,7 @@ async def test_a_request_that_cannot_be_read_ends_the_connection_with_one_line(
     assert "it makes no sense" in lines[0]
 
 
-async def test_a_fault_in_a_handler_costs_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_handler_ends_only_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         if frame == b"bad request":
             raise RuntimeError("boom")
@@ -241,7 +250,7 @@ async def test_a_fault_in_a_handler_costs_one_connection(caplog: pytest.LogCaptu
             assert await _read(again) == b"fine request"
 
 
-async def test_a_handler_may_end_the_connection_after_earlier_answers() -> None:
+async def test_handler_can_close_after_earlier_responses() -> None:
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
         if frame == b"end request":
             raise CloseConnection("acks=0 and no leader")
@@ -265,13 +274,14 @@ async def test_silent_connections_are_closed_and_busy_ones_are_not() -> None:
         _client(server) as (busy, asks),
         _client(server) as (silent, _),
     ):
+        # The busy connection waits for its handler for longer than the idle limit.
         asks.write(_framed(b"wait request"))
         assert await _closed(silent)
         gate.set()
         assert await _read(busy) == b"wait request"
 
 
-async def test_a_client_that_does_not_take_its_answers_is_not_served_on() -> None:
+async def test_client_that_does_not_read_is_not_served() -> None:
     served = 0
     answer = _framed(bytes(1_000_000))
 
@@ -284,8 +294,10 @@ async def test_a_client_that_does_not_take_its_answers_is_not_served_on() -> Non
         _serving(serve, unsent_bytes_max=100_000) as server,
         _client(server) as (reader, writer),
     ):
+        # The client reads nothing, so the server has to stop serving it.
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(_framed(b"x request") * 200)
+        # Wait until the number of served requests no longer changes.
         settled = -1
         while served != settled:
             settled = served
@@ -296,16 +308,16 @@ async def test_a_client_that_does_not_take_its_answers_is_not_served_on() -> Non
             assert len(await asyncio.wait_for(_read(reader), 10)) == 1_000_000
 
 
-async def test_all_connections_together_hold_no_more_than_the_budget() -> None:
-    held = most = 0
+async def test_all_connections_together_respect_the_budget() -> None:
+    held_bytes = most = 0
     gate = asyncio.Event()
 
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
-        nonlocal held, most
-        held += len(frame)
-        most = max(most, held)
+        nonlocal held_bytes, most
+        held_bytes += len(frame)
+        most = max(most, held_bytes)
         await gate.wait()
-        held -= len(frame)
+        held_bytes -= len(frame)
         return [_framed(b"ok")]
 
     body = bytes(400_000)
@@ -313,6 +325,7 @@ async def test_all_connections_together_hold_no_more_than_the_budget() -> None:
         _serving(serve, queued_request_bytes_max=1_000_000) as server,
         contextlib.AsyncExitStack() as stack,
     ):
+        # Four clients with two megabytes each, twice the budget together.
         clients = [await stack.enter_async_context(_client(server)) for _ in range(4)]
         for _, writer in clients:
             writer.write(_framed(body) * 5)
@@ -329,7 +342,7 @@ async def test_all_connections_together_hold_no_more_than_the_budget() -> None:
 
 @contextlib.asynccontextmanager
 async def _waiting_server(**limits: int) -> AsyncIterator[tuple[KafkaServer, asyncio.Event]]:
-    """Nothing is answered before the event."""
+    """Start a server that answers nothing before the event is set."""
     gate = asyncio.Event()
 
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
@@ -340,13 +353,13 @@ async def _waiting_server(**limits: int) -> AsyncIterator[tuple[KafkaServer, asy
         yield server, gate
 
 
-async def test_a_large_request_is_not_read_behind_one_that_waits() -> None:
-    """Seven Fetches that waited for days, each with a request of 95 MB behind it, held 634 MiB."""
+async def test_large_request_is_not_read_behind_a_waiting_one() -> None:
+    """Waiting Fetches with a request of 95 MB behind each of them used 634 MiB."""
     async with _waiting_server() as (server, gate), _client(server) as (reader, writer):
         writer.write(_framed(FETCH) + _framed(bytes(40_000)) + _framed(bytes(1_000_000)))
         await asyncio.sleep(0.2)
-        held = server.connections.budget.used_bytes + server.connections.unfinished.used_bytes
-        assert held <= 2 * SCRATCH_BYTES
+        held_bytes = server.connections.budget.used_bytes + server.connections.unfinished.used_bytes
+        assert held_bytes <= 2 * SCRATCH_BYTES
         gate.set()
         answers = [await asyncio.wait_for(_read(reader), 5) for _ in range(3)]
         assert answers == [b"8", b"40000", b"1000000"]
@@ -358,12 +371,15 @@ async def test_started_large_request_is_not_read_further_without_room() -> None:
         _client(server) as (first, asks),
         _client(server) as (late, begins),
     ):
+        # Only a part of the second client's request arrives before the memory is used up.
         begun, rest = _framed(bytes(3_000_000))[:200_000], bytes(3_000_004 - 200_000)
         begins.write(begun)
         await _until(lambda: server.connections.unfinished.used_bytes >= 200_000)
+        # The first client fills the request memory.
         asks.write(_framed(bytes(12_000_000)))
         await _until(lambda: server.connections.budget.used_bytes >= 12_000_000)
         begins.write(rest)
+        # The rest of the second request is not read meanwhile.
         await asyncio.sleep(0.2)
         assert server.connections.unfinished.used_bytes < 3_000_000
         assert server.connections.budget.used_bytes >= 12_000_000
@@ -372,7 +388,7 @@ async def test_started_large_request_is_not_read_further_without_room() -> None:
         assert await asyncio.wait_for(_read(late), 5) == b"3000000"
 
 
-async def test_what_a_connection_holds_is_given_back_when_it_is_ended(
+async def test_ended_connection_releases_its_memory_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not when it is lost: a peer that does not take its last answer may put that off for ever, and
@@ -385,11 +401,13 @@ async def test_what_a_connection_holds_is_given_back_when_it_is_ended(
         await gate.wait()
         return []
 
+    # A closed connection may wait this long for its last bytes to be taken.
     monkeypatch.setattr(connection_module, "_CLOSING_S", 1.0)
     async with (
         _serving(serve, unsent_bytes_max=100_000_000) as server,
         _client(server) as (reader, writer),
     ):
+        # The client never reads the first response of 18 MB.
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(_framed(FETCH))
         await _until(lambda: len(server.connections._open) == 1)
@@ -397,17 +415,19 @@ async def test_what_a_connection_holds_is_given_back_when_it_is_ended(
         await _until(lambda: served.unsent.held_bytes > 0)
         writer.write(_framed(bytes(3_000_000)))
         await _until(lambda: server.connections.budget.used_bytes > 3_000_000)
+        # A frame of one byte is malformed and ends the connection.
         writer.write(struct.pack(">i", 1))
         await _until(lambda: served.ended)
+        # Its memory is free although the socket is still open.
         assert server.connections.budget.used_bytes == 0
         assert served in server.connections._open
         await _until(lambda: served not in server.connections._open)
 
 
-async def test_who_holds_much_that_cannot_begin_goes_when_others_have_no_room(
+async def test_connection_with_parked_requests_is_closed_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Behind a Fetch that waits for days, or while it rests."""
+    """The requests wait behind a Fetch that does not end, or behind a throttle time."""
     gate = asyncio.Event()
 
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
@@ -423,10 +443,12 @@ async def test_who_holds_much_that_cannot_begin_goes_when_others_have_no_room(
         greedy = []
         for _ in range(40):
             reader, writer = await stack.enter_async_context(_client(server))
+            # A waiting Fetch with 500 requests behind it, from each of 40 clients.
             writer.write(_framed(FETCH) + _framed(FETCH + bytes(2)) * 500)
             greedy.append(reader)
         # Some may have disconnected before the check.
         await _until(lambda: server.connections.budget.exhausted or any(map(_has_ended, greedy)))
+        # A new client is served: greedy ones were disconnected.
         reader, writer = await stack.enter_async_context(_client(server))
         writer.write(_framed(b"good request"))
         assert await asyncio.wait_for(_read(reader), 5) == b"good request"
@@ -444,6 +466,7 @@ async def test_client_that_disconnects_while_muted_is_not_served(
         return [_framed(bytes(frame))]
 
     def open_session(connection: ServerConnection) -> Serve:
+        # Muted for 0.2 s before its first request, as a client that exceeded a quota elsewhere.
         connection.rests_before_first(lambda _: 0.2)
         return serve
 
@@ -452,6 +475,7 @@ async def test_client_that_disconnects_while_muted_is_not_served(
     async with _client(server) as (_, writer):
         writer.write(_framed(b"gone request"))
         await _until(lambda: server.connections.budget.used_bytes > 0)
+    # The client has disconnected before that.
     await _until(lambda: not server.connections._open)
     assert (served, server.connections.budget.used_bytes) == ([], 0)
     await server.stop()
@@ -467,7 +491,7 @@ async def _until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_lost_connection_gives_back_what_it_held() -> None:
+async def test_lost_connection_releases_its_memory() -> None:
     begun = asyncio.Event()
 
     async def serve(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
@@ -478,6 +502,7 @@ async def test_a_lost_connection_gives_back_what_it_held() -> None:
     async with _serving(serve) as server:
         async with _client(server) as (_, writer):
             writer.write(_framed(bytes(1000)) * 3)
+            # Three requests are in memory when the client disconnects.
             await asyncio.wait_for(begun.wait(), 5)
             assert server.connections.budget.used_bytes > 0
         while server.connections.budget.used_bytes:  # noqa: ASYNC110
@@ -490,14 +515,14 @@ async def test_connections_over_the_limit_are_refused_and_places_come_back() -> 
 
 
 async def test_connections_of_an_address_are_limited_and_counted_when_they_end() -> None:
-    """The one that is too many is closed before a byte of it is read."""
+    """A connection above the limit is closed before a byte of it is read."""
     async with _serving(connections_per_address_max=1) as server:
         await _one_at_a_time(server)
         assert server.connections.metrics.opened._value.get() == 2
 
 
 async def _one_at_a_time(server: KafkaServer) -> None:
-    """The second is refused while the first is there, the third is served."""
+    """Verify that the second connection is refused and a later one is served."""
     async with _client(server) as (first, writer):
         writer.write(_framed(b"1 request"))
         assert await _read(first) == b"1 request"
@@ -517,6 +542,7 @@ async def test_connections_that_come_too_often_are_closed() -> None:
                 with contextlib.suppress(ConnectionError):
                     writer.write(_framed(b"request %d" % number))
                     taken += await _answers(reader)
+        # Ten connections are accepted in a burst, then one per second.
         assert taken in (10, 11)  # of one a second, in ten seconds and the moments since
 
 
@@ -553,8 +579,8 @@ async def test_muted_client_is_not_read_and_continues_afterwards() -> None:
     await server.stop()
 
 
-async def test_a_rest_may_be_shorter_than_the_clocks_steps() -> None:
-    """uvloop calls at once then, and gives a handle that knows no time."""
+async def test_throttle_time_below_the_clock_resolution() -> None:
+    """uvloop then calls at once, with a handle that has no time."""
     server = KafkaServer(
         lambda _: functools.partial(_echo, peer=""), Connections(ServerConfig()), "TEST"
     )
@@ -562,6 +588,7 @@ async def test_a_rest_may_be_shorter_than_the_clocks_steps() -> None:
     async with _client(server) as (reader, writer):
         await _until(lambda: len(server.connections._open) == 1)
         (connection,) = server.connections._open
+        # Rests below a timer's resolution.
         for for_s in (0.0002, 0.0001, 0.0004, 0.01):
             connection.rest(for_s)
         writer.write(_framed(b"a request"))
@@ -569,11 +596,12 @@ async def test_a_rest_may_be_shorter_than_the_clocks_steps() -> None:
     await server.stop()
 
 
-async def test_every_rest_ends() -> None:
-    """Whatever the fractions of a millisecond: a timer may come a little early."""
+async def test_every_throttle_time_ends() -> None:
+    """A timer may fire a fraction of a millisecond early."""
     connections: list[ServerConnection] = []
 
     async def serve(frame: Frame, memory: AnswerMemory) -> Sequence[bytes]:
+        # Different fractions of a millisecond, because timers may fire early.
         connections[0].rest(0.0013 + 0.00017 * frame[8])
         return [_framed(bytes(frame))]
 
@@ -591,7 +619,7 @@ async def test_every_rest_ends() -> None:
     await server.stop()
 
 
-async def test_a_connection_may_have_to_rest_before_its_first_request() -> None:
+async def test_connection_can_be_muted_before_its_first_request() -> None:
     """As one whose client has used up its quota on another; of a large request only the beginning
     is read meanwhile."""
 
@@ -609,9 +637,12 @@ async def test_a_connection_may_have_to_rest_before_its_first_request() -> None:
         async with _client(server) as (reader, writer):
             began_s = now()
             writer.write(_framed(bytes(size)) + _framed(bytes(9)))
+            # While the client is muted only the beginning of its request is read.
             await asyncio.sleep(0.1)
-            held = server.connections.budget.used_bytes + server.connections.unfinished.used_bytes
-            assert held <= 32 * SCRATCH_BYTES
+            held_bytes = (
+                server.connections.budget.used_bytes + server.connections.unfinished.used_bytes
+            )
+            assert held_bytes <= 32 * SCRATCH_BYTES
             assert len(await asyncio.wait_for(_read(reader), 5)) == size
             assert len(await asyncio.wait_for(_read(reader), 5)) == 9
             assert now() - began_s >= 0.29
@@ -637,6 +668,7 @@ async def test_stop_lets_what_is_under_way_finish() -> None:
 def test_limits_are_read_from_kafkas_keys() -> None:
     config = ServerConfig.of({"socket.request.max.bytes": "1000", "max.connections": "5"})
     assert (config.request_bytes_max, config.connections_max) == (1000, 5)
+    # Kafka's default of connections.max.idle.ms is ten minutes.
     assert config.idle_ms_max == 600_000
     with pytest.raises(ValueError, match=r"max\.connections"):
         ServerConfig.of({"max.connections": "many"})
@@ -644,8 +676,8 @@ def test_limits_are_read_from_kafkas_keys() -> None:
         ServerConfig.of({"socket.request.max.bytes": "0"})
 
 
-async def test_a_listener_without_its_certificate_does_not_start(tmp_path: Path) -> None:
-    """Such a broker was Ready, and rejected every client."""
+async def test_listener_without_its_certificate_does_not_start(tmp_path: Path) -> None:
+    """Such a broker would be Ready and reject every client."""
     files = ListenerFiles(tmp_path, ssl.CERT_NONE)
     server = KafkaServer(
         lambda _: functools.partial(_echo, peer=""),
@@ -657,16 +689,18 @@ async def test_a_listener_without_its_certificate_does_not_start(tmp_path: Path)
         await server.bind("127.0.0.1", 0)
 
 
-async def test_an_address_is_held_before_anybody_is_served() -> None:
-    held, late = _server(_echo), _server(_echo)
-    await held.bind("127.0.0.1", 0)
-    await late.bind("127.0.0.1", held.port)
+async def test_bound_address_is_reserved_before_listening() -> None:
+    held_bytes, late = _server(_echo), _server(_echo)
+    await held_bytes.bind("127.0.0.1", 0)
+    await late.bind("127.0.0.1", held_bytes.port)
+    # Bound, but not listening: a connection is refused.
     with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", held.port)
-    await held.listen()
-    _, writer = await asyncio.open_connection("127.0.0.1", held.port)
+        await asyncio.open_connection("127.0.0.1", held_bytes.port)
+    await held_bytes.listen()
+    _, writer = await asyncio.open_connection("127.0.0.1", held_bytes.port)
     writer.close()
+    # The second server finds the address in use when it begins to listen.
     with pytest.raises(OSError, match="in use"):
         await late.listen()
     await late.stop()
-    await held.stop()
+    await held_bytes.stop()

@@ -1,4 +1,4 @@
-"""Keys for tokens at an HTTP server, as identity providers show them."""
+"""Keys of access tokens from an HTTP server, as identity providers publish them."""
 
 import http.server
 import json
@@ -16,19 +16,20 @@ from tidemark_broker.security.tokens import TokenChecker, TokenSettings
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 
-class Provider(http.server.ThreadingHTTPServer):
+class KeyProvider(http.server.ThreadingHTTPServer):
     """``answer``: (status, body) of the next requests; a redirect leads to ``location``."""
 
+    # A JSON Web Key Set with one key.
     def __init__(self) -> None:
         public = jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True)
         keys = [{**public, "kid": "k1", "alg": "ES256", "use": "sig"}]
         self.answer = (200, json.dumps({"keys": keys}).encode())
         self.location = ""
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _KeyHandler)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    server: Provider
+class _KeyHandler(http.server.BaseHTTPRequestHandler):
+    server: KeyProvider
 
     def do_GET(self) -> None:
         status, body = self.server.answer
@@ -44,8 +45,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def provider() -> Iterator[Provider]:
-    made = Provider()
+def provider() -> Iterator[KeyProvider]:
+    made = KeyProvider()
     thread = threading.Thread(target=made.serve_forever, daemon=True)
     thread.start()
     yield made
@@ -54,7 +55,7 @@ def provider() -> Iterator[Provider]:
     thread.join()
 
 
-def checker(provider: Provider) -> TokenChecker:
+def checker(provider: KeyProvider) -> TokenChecker:
     url = f"http://127.0.0.1:{provider.server_address[1]}/jwks"
     return TokenChecker(TokenSettings.of({"sasl.oauthbearer.jwks.endpoint.url": url}))
 
@@ -64,7 +65,7 @@ def token() -> str:
     return jwt.encode(claims, KEY, algorithm="ES256", headers={"kid": "k1"})
 
 
-async def test_a_token_holds_by_keys_from_a_server(provider: Provider) -> None:
+async def test_token_is_verified_with_keys_from_a_server(provider: KeyProvider) -> None:
     assert (await checker(provider).check(token())).name == "robot"
 
 
@@ -75,17 +76,21 @@ async def test_a_token_holds_by_keys_from_a_server(provider: Provider) -> None:
         (200, b"<html>"),
         (200, b'{"keys": []}'),
         (200, b"[]"),
+        # One byte above the limit of one MiB.
         (200, b" " * (1 << 20) + b"{}"),
     ],
     ids=["an error", "no JSON", "no keys", "a list", "too large"],
 )
-async def test_without_keys_no_token_holds(provider: Provider, status: int, body: bytes) -> None:
+async def test_no_token_is_accepted_without_keys(
+    provider: KeyProvider, status: int, body: bytes
+) -> None:
     provider.answer = (status, body)
     with pytest.raises(AuthenticationFailed, match="an unknown key"):
         await checker(provider).check(token())
 
 
-async def test_a_server_does_not_lead_to_a_file(provider: Provider) -> None:
+async def test_redirect_to_a_file_is_not_followed(provider: KeyProvider) -> None:
+    # A redirect to a local file must not be followed.
     provider.answer, provider.location = (302, b""), "file:///etc/passwd"
     with pytest.raises(AuthenticationFailed, match="an unknown key"):
         await checker(provider).check(token())

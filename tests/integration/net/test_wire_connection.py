@@ -1,4 +1,4 @@
-"""The connection between our own processes: answers by correlation id, roles that reverse."""
+"""Connections between the project's processes: correlation ids, and roles that reverse."""
 
 import asyncio
 import contextlib
@@ -60,6 +60,7 @@ def _answer(epoch: int) -> control.BrokerHeartbeatResponse:
 async def test_answers_find_their_requests_in_any_order() -> None:
     async def serve(connection: KafkaConnection) -> None:
         frames = [await connection.read_frame() for _ in range(5)]
+        # Answered in reverse order.
         for frame in reversed(frames):
             correlation_id, request = _heartbeat_of(frame)
             connection.write(encode_response(_answer(request.broker_epoch), correlation_id))
@@ -80,6 +81,7 @@ async def test_roles_reverse_after_the_answer_without_losing_a_frame() -> None:
         _, _, correlation_id = peek_request(await connection.read_frame())
         answer = control.AttachResponse(error_code=0, controller_epoch=3)
         first = encode_request(_status(99), 1000, "controller")
+        # One write, so that both arrive in the same segment.
         connection.write(encode_response(answer, correlation_id) + first)
         assert bytes((await connection.read_frame())[:4]) == struct.pack(">i", 1000)
         got = await connection.request(_status(100), control.BrokerHeartbeatResponse, 5)
@@ -95,12 +97,13 @@ async def test_roles_reverse_after_the_answer_without_losing_a_frame() -> None:
         await asyncio.wait_for(done.wait(), 5)
 
 
-async def test_a_time_out_leaves_the_connection_usable() -> None:
+async def test_timeout_leaves_the_connection_usable() -> None:
     late = asyncio.Event()
 
     async def serve(connection: KafkaConnection) -> None:
         first, _ = _heartbeat_of(await connection.read_frame())
         await late.wait()
+        # The late response to the first request is dropped.
         connection.write(encode_response(_answer(1), first))
         second, _ = _heartbeat_of(await connection.read_frame())
         connection.write(encode_response(_answer(2), second))
@@ -114,7 +117,7 @@ async def test_a_time_out_leaves_the_connection_usable() -> None:
         assert answer.controller_epoch == 2
 
 
-async def test_what_waits_learns_that_the_other_side_went() -> None:
+async def test_waiting_request_fails_when_the_peer_disconnects() -> None:
     async def serve(connection: KafkaConnection) -> None:
         await connection.read_frame()
 
@@ -139,9 +142,10 @@ async def test_unsolicited_answer_ends_the_connection() -> None:
             await connection.request(_status(1), control.BrokerHeartbeatResponse, 5)
 
 
-async def test_an_answer_that_cannot_be_read_is_the_callers_error() -> None:
+async def test_unreadable_response_is_an_error_of_the_caller() -> None:
     async def serve(connection: KafkaConnection) -> None:
         correlation_id, _ = _heartbeat_of(await connection.read_frame())
+        # The correlation id of the request, and a body that is too short.
         connection.write(struct.pack(">iib", 5, correlation_id, 0))
         await connection.read_frame()
 
@@ -158,6 +162,7 @@ async def test_unread_frames_stop_the_sender() -> None:
         nonlocal sent
         frame = encode_request(_status(1), 1, "c" * 30_000)
         while sent < 2_000:
+            # drain stops the sender once the peer does not read.
             await connection.drain()
             connection.write(frame)
             sent += 1
@@ -166,6 +171,7 @@ async def test_unread_frames_stop_the_sender() -> None:
     async with _pair(serve) as connection:
         await connection.read_frame()
         settled = -1
+        # Wait until the sender no longer makes progress.
         while sent != settled:
             settled = sent
             await asyncio.sleep(0.05)
@@ -195,7 +201,7 @@ async def test_connecting_to_a_closed_port_fails() -> None:
         await KafkaConnection.connect("127.0.0.1", listener.port, client_id="b")
 
 
-async def test_who_is_cancelled_while_it_closes_stays_cancelled() -> None:
+async def test_cancellation_during_close_is_not_swallowed() -> None:
     """A fetcher that swallowed the cancellation would run forever, and its waiting owner, too."""
 
     async def serve(connection: KafkaConnection) -> None:
@@ -210,6 +216,7 @@ async def test_who_is_cancelled_while_it_closes_stays_cancelled() -> None:
 
         task = asyncio.create_task(session())
         await asyncio.sleep(0)
+        # Cancelled in the middle of close.
         task.cancel()
         await asyncio.wait([task], timeout=5)
         assert task.cancelled()

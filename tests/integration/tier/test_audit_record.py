@@ -1,4 +1,4 @@
-"""The record of audits in a real MinIO: conditional writes, and a read that is bounded."""
+"""The record of audits in a real MinIO: conditional writes, and a bounded read."""
 
 import uuid
 
@@ -35,9 +35,11 @@ def test_audits_are_recorded_side_by_side_and_an_oversized_record_is_rewritten(
 ) -> None:
     store = open_store(config)
     assert read_record(store).topics == {}
+    # Two audits of different topics must not overwrite each other.
     for number in (1, 2):
         write_record(store, [audit(number)], whole=False)
     assert {topic.int for topic in read_record(store).topics} == {1, 2}
+    # A record above the limit is not read, and the next audit replaces it.
     store.put(AUDIT_KEY, bytes(BYTES_MAX + 1))
     with pytest.raises(AuditUnreadable, match="more than"):
         read_record(store)

@@ -37,20 +37,20 @@ def store(stub: S3Stub) -> S3Store:
 @pytest.mark.parametrize(
     "ignored", [["If-Match"], ["If-None-Match"], ["If-Match", "If-None-Match"]], ids=" ".join
 )
-def test_a_store_that_ignores_a_condition_is_refused(
+def test_store_that_ignores_a_condition_is_refused(
     stub: S3Stub, store: S3Store, ignored: list[str]
 ) -> None:
     stub.behaviour = Behaviour(ignored=frozenset(ignored))
     with pytest.raises(NoConditionalWrites, match=f"ignores {ignored[0]}") as caught:
         check_conditional_writes(store, now_ms=NOW_MS)
+    # The reason that the Cluster's condition has.
     assert caught.value.reason == "StoreWithoutConditionalWrites"
     assert "conditional writes" in str(caught.value)
     assert stub.objects == {}
 
 
-def test_a_store_that_keeps_to_conditions_passes_and_nothing_is_left(
-    stub: S3Stub, store: S3Store
-) -> None:
+def test_store_with_conditions_passes_and_keeps_no_probe(stub: S3Stub, store: S3Store) -> None:
+    # The probe of a process that died is removed.
     stub.objects["p/probes/of-one-that-died"] = b"1"
     check_conditional_writes(store, now_ms=NOW_MS)
     assert stub.objects == {}
@@ -72,11 +72,12 @@ def filled(stub: S3Stub, store: S3Store, count: int) -> list[str]:
 def test_without_bulk_deletes_objects_go_one_by_one(
     stub: S3Stub, store: S3Store, bulk: tuple[int, str]
 ) -> None:
+    # Stores answer an unsupported bulk delete with different errors.
     stub.behaviour = Behaviour(bulk=bulk)
     for _ in range(5):
         store.delete_many(filled(stub, store, 3))
         assert stub.objects == {}
-    # In the end it is not tried any more.
+    # After some attempts bulk deletes are not tried any more.
     assert [method for method, _ in stub.requests] == ["DELETE"] * 3
 
 
@@ -86,27 +87,30 @@ def test_bulk_deletes_take_one_request(stub: S3Stub, store: S3Store) -> None:
     assert [method for method, _ in stub.requests] == ["POST"]
 
 
-def test_a_key_that_is_refused_in_bulk_is_tried_alone(stub: S3Stub, store: S3Store) -> None:
+def test_key_refused_in_bulk_is_deleted_alone(stub: S3Stub, store: S3Store) -> None:
     keys = filled(stub, store, 10)
     stub.behaviour = Behaviour(errors={keys[4]: ("InternalError", 1)})
     store.delete_many(keys)
     assert stub.objects == {}
+    # One bulk request, then the failed key on its own.
     assert [method for method, _ in stub.requests] == ["POST", "DELETE"]
 
 
 @pytest.mark.parametrize("bulk", [None, (501, "NotImplemented"), (400, "InvalidRequest")], ids=str)
-def test_what_is_refused_for_good_is_named_and_holds_up_no_other(
+def test_refused_deletes_are_named_and_others_succeed(
     stub: S3Stub, store: S3Store, bulk: tuple[int, str] | None
 ) -> None:
     keys = filled(stub, store, 10)
     errors = {keys[0]: ("AccessDenied", -1), keys[4]: ("InvalidRequest", -1)}
+    # singly: the errors apply to single deletes as well.
     stub.behaviour = Behaviour(bulk=bulk, errors=errors, singly=True)
     with pytest.raises(DeletesRefused) as caught:
         store.delete_many(keys)
     assert set(caught.value.refused) == {keys[0], keys[4]}
+    # All other objects are deleted.
     assert set(stub.objects) == {f"p/{keys[0]}", f"p/{keys[4]}"}
-    for words in ("2 objects cannot be deleted", keys[0], "lock or legal hold"):
-        assert words in str(caught.value)
+    for expected in ("2 objects cannot be deleted", keys[0], "lock or legal hold"):
+        assert expected in str(caught.value)
 
 
 def test_missing_key_counts_as_deleted(stub: S3Stub, store: S3Store) -> None:
@@ -116,23 +120,26 @@ def test_missing_key_counts_as_deleted(stub: S3Stub, store: S3Store) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["p", ""])
-def test_an_error_without_a_key_never_deletes_the_bucket(stub: S3Stub, prefix: str) -> None:
+def test_error_without_a_key_never_deletes_the_bucket(stub: S3Stub, prefix: str) -> None:
     store = open_store(parse({"s3": stub.config | {"prefix": prefix}}))
     assert isinstance(store, S3Store)
     keys = filled(stub, store, 5)
+    # The error list of the response has no keys, so each key is deleted on its own.
     stub.behaviour = Behaviour(errors={keys[2]: ("InternalError", 1)}, names=False)
     store.delete_many(keys)
     assert stub.objects == {}
     root = f"/stub/{prefix}".rstrip("/")
+    # A DELETE of the bucket itself would have the root as its path.
     assert all(path.startswith(f"{root}/data/") for method, path in stub.requests[1:])
     with pytest.raises(StoreUnavailable, match="no key"):
         store.delete("")
 
 
 @pytest.mark.parametrize("ignored", [[], ["If-Match"]], ids=["keeps", "ignores"])
-def test_a_store_that_deletes_nothing_is_judged_by_its_writes(
+def test_store_without_deletes_is_judged_by_its_writes(
     stub: S3Stub, store: S3Store, ignored: list[str]
 ) -> None:
+    # The probe's object cannot be deleted; only the writes decide.
     errors = {"probes/": ("AccessDenied", -1)}
     stub.behaviour = Behaviour(ignored=frozenset(ignored), errors=errors, singly=True)
     stub.objects["p/probes/of-one-that-died"] = b"1"
@@ -176,15 +183,17 @@ _HEADERS = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n<DeleteResult>"
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 50 ms per response and 1 ms between attempts.
     monkeypatch.setattr(s3_requests, "ANSWER_S", 0.05)
     monkeypatch.setattr(s3_requests, "_RETRY", Backoff(first_s=0.001, most_s=0.001))
 
 
-def test_an_answer_that_breaks_off_is_tried_again_and_is_still_one_of_an_s3(quick: None) -> None:
-    asked = itertools.count()
+def test_truncated_response_is_retried(quick: None) -> None:
+    attempts = itertools.count()
 
     def broken_off() -> Iterator[bytes]:
-        next(asked)
+        next(attempts)
+        # The header promises 100,000 bytes, and the connection closes after a few.
         yield _HEADERS
 
     with _answering(broken_off) as endpoint:
@@ -192,14 +201,16 @@ def test_an_answer_that_breaks_off_is_tried_again_and_is_still_one_of_an_s3(quic
         with pytest.raises(StoreUnavailable) as raised:
             store.delete_many(["a", "b"])
     assert (raised.value.reason, raised.value.retriable) == ("StoreUnreachable", True)
-    assert next(asked) == 4
+    # Four attempts.
+    assert next(attempts) == 4
 
 
-def test_an_answer_that_never_ends_is_given_up(quick: None) -> None:
+def test_endless_response_is_given_up(quick: None) -> None:
     stop = threading.Event()
 
     def drips() -> Iterator[bytes]:
         yield _HEADERS
+        # One space every 10 ms: the connection is never idle.
         while not stop.wait(0.01):
             yield b" "
 

@@ -1,4 +1,4 @@
-"""The S3 store on a real MinIO: the port's rules, what absence means, and lost answers."""
+"""The S3 store on a real MinIO: the port's rules, the meaning of absence, and lost responses."""
 
 import contextlib
 import socket
@@ -62,7 +62,7 @@ def store(config: S3Config) -> S3Store:
 
 
 def calls_of(store: S3Store) -> list[Callable[[], object]]:
-    """Every operation of the port, once."""
+    """Return every operation of the port once."""
     return [
         lambda: store.get("k"),
         lambda: store.get_range("k", 0, 1),
@@ -75,17 +75,19 @@ def calls_of(store: S3Store) -> list[Callable[[], object]]:
     ]
 
 
-def test_a_store_with_conditional_writes_passes_the_probe(store: S3Store) -> None:
+def test_store_with_conditional_writes_passes_the_probe(store: S3Store) -> None:
     check_conditional_writes(store, now_ms=2**50)
     assert list(store.list("")) == []
 
 
-def test_objects_come_back(store: S3Store) -> None:
+def test_objects_round_trip(store: S3Store) -> None:
     store.put("a/b", b"12345")
     assert store.get("a/b").data == b"12345"
+    # End-exclusive ranges; a range beyond the end is cut.
     assert store.get_range("a/b", 1, 3) == b"23"
     assert store.get_range("a/b", 3, 99) == b"45"
     assert store.get_range("a/b", 5, 99) == b""
+    # 16 MiB are uploaded in several parts, three bytes in one request.
     whole = b"0123456789abcdef" * (1 << 20)
     store.put_stream(
         "x/whole", (whole[at : at + 1_000_000] for at in range(0, 16 << 20, 1_000_000))
@@ -95,24 +97,26 @@ def test_objects_come_back(store: S3Store) -> None:
     assert store.get("x/few").data == b"123"
     found = [(info.key, info.size_bytes) for info in store.list("x/")]
     assert found == [("x/few", 3), ("x/whole", 16 << 20)]
+    # Deleting an object twice is no error.
     for key in ("x/few", "x/few", "x/whole", "a/b"):
         store.delete(key)
     assert list(store.list("")) == []
 
 
 @pytest.mark.parametrize("good", [0, 3, 20])
-def test_a_stream_that_ends_early_stores_nothing(store: S3Store, good: int) -> None:
+def test_stream_that_ends_early_stores_nothing(store: S3Store, good: int) -> None:
     def failing() -> Iterator[bytes]:
         yield from (bytes(1 << 20) for _ in range(good))
         raise ValueError("the file is shorter")
 
     with pytest.raises(ValueError, match=r"^the file is shorter$"):
         store.put_stream("x", failing())
+    # Neither an object nor an unfinished upload.
     assert list(store.list("")) == []
 
 
-def test_many_are_deleted_in_few_requests(config: S3Config) -> None:
-    """More keys than one DeleteObjects may name; some of them are not there."""
+def test_many_objects_are_deleted_in_bulk(config: S3Config) -> None:
+    """More keys than one DeleteObjects may name, some of which do not exist."""
     store = S3Store(config)
     for number in range(3):
         store.put(f"d/{number * 600}", b"x")
@@ -127,6 +131,7 @@ def test_compare_and_set(store: S3Store) -> None:
     with pytest.raises(AlreadyExists):
         store.create("h/1", b"other")
     second = store.replace("h/1", b"two", first)
+    # An outdated and an invalid version.
     for expected in (first, Version('"nonsense"')):
         with pytest.raises(PreconditionFailed):
             store.replace("h/1", b"three", expected)
@@ -135,14 +140,14 @@ def test_compare_and_set(store: S3Store) -> None:
     assert (store.get("h/1").data, store.get("h/1").version) == (b"two", second)
 
 
-def test_a_missing_object_is_missing(store: S3Store) -> None:
+def test_missing_object_is_not_found(store: S3Store) -> None:
     with pytest.raises(ObjectNotFound):
         store.get("a")
     with pytest.raises(ObjectNotFound):
         store.get_range("a", 0, 1)
 
 
-def test_a_missing_bucket_is_unavailable(config: S3Config) -> None:
+def test_missing_bucket_is_unavailable(config: S3Config) -> None:
     for call in calls_of(S3Store(config, "no-such-bucket")):
         with pytest.raises(StoreUnavailable, match="create it, or correct the name") as caught:
             call()
@@ -155,13 +160,14 @@ def test_wrong_credentials_are_unavailable(config: S3Config, wrong: dict[str, st
         with pytest.raises(StoreUnavailable, match="correct the credentials") as caught:
             call()
         assert (caught.value.reason, caught.value.retriable) == ("StoreAccessDenied", False)
+        # The secret is not in any message.
         assert config.secret_access_key not in str(caught.value)
 
 
-def test_an_endpoint_that_refuses_is_unavailable(config: S3Config) -> None:
-    with socket.socket() as held:  # bound, and not listening
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+def test_refusing_endpoint_is_unavailable(config: S3Config) -> None:
+    with socket.socket() as bound:  # bound, and not listening
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
         store = S3Store(replace(config, endpoint=f"http://127.0.0.1:{port}"))
         for call in calls_of(store):
             with pytest.raises(StoreUnavailable, match="does not answer: check that") as caught:
@@ -170,7 +176,7 @@ def test_an_endpoint_that_refuses_is_unavailable(config: S3Config) -> None:
 
 
 @pytest.mark.slow
-def test_an_endpoint_that_is_silent_is_given_up_in_time(config: S3Config) -> None:
+def test_silent_endpoint_times_out(config: S3Config) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         store = S3Store(replace(config, endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}"))
         began = time.monotonic()
@@ -179,10 +185,11 @@ def test_an_endpoint_that_is_silent_is_given_up_in_time(config: S3Config) -> Non
         assert time.monotonic() - began < REQUEST_S + 5
 
 
-def test_a_web_server_that_is_no_s3_is_never_an_empty_store(config: S3Config) -> None:
+def test_other_web_server_is_not_an_empty_store(config: S3Config) -> None:
     def answer(connection: socket.socket) -> None:
         with connection:
             connection.recv(65536)
+            # A 404 of any web server must not count as a missing object.
             connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnope")
 
     with serving(answer) as endpoint, pytest.raises(StoreUnavailable) as caught:
@@ -193,16 +200,18 @@ def test_a_web_server_that_is_no_s3_is_never_an_empty_store(config: S3Config) ->
 def test_identity(store: S3Store, config: S3Config) -> None:
     store_id = ensure_identity(store, "c1", "")
     assert ensure_identity(store, "c1", store_id) == store_id
+    # Another prefix is another store.
     with pytest.raises(WrongStore):
         ensure_identity(S3Store(replace(config, prefix="another")), "c1", store_id)
 
 
 class TestLostAnswers:
-    """A proxy in front of MinIO that swallows the first answer: the write has happened, the client
-    inside obstore tries again and meets its own effect."""
+    """A proxy loses the first response: the write has happened, and the client inside obstore
+    repeats it and finds its own effect."""
 
-    def test_our_own_claim_is_recognised(self, config: S3Config, store: S3Store) -> None:
+    def test_own_claim_is_recognised(self, config: S3Config, store: S3Store) -> None:
         loaded = ManifestStore(store).create(_head())
+        # The proxy loses the response of the claim's conditional write.
         with _losing_an_answer(config.endpoint) as endpoint:
             lossy = ManifestStore(S3Store(replace(config, endpoint=endpoint)))
             after = lossy.commit(loaded, _claim(Claim(2, 0)))
@@ -210,26 +219,28 @@ class TestLostAnswers:
         assert (after.head.version, after.head.claim) == (2, Claim(2, 0))
         assert after == ManifestStore(store).load(TOPIC_ID, 0)
 
-    def test_our_own_head_is_recognised(self, config: S3Config, store: S3Store) -> None:
+    def test_own_head_is_recognised(self, config: S3Config, store: S3Store) -> None:
         with _losing_an_answer(config.endpoint) as endpoint:
             loaded = ManifestStore(S3Store(replace(config, endpoint=endpoint))).create(_head())
         assert loaded == ManifestStore(store).load(TOPIC_ID, 0)
 
-    def test_our_own_identity_is_recognised(self, config: S3Config, store: S3Store) -> None:
+    def test_own_identity_is_recognised(self, config: S3Config, store: S3Store) -> None:
         with _losing_an_answer(config.endpoint) as endpoint:
             store_id = ensure_identity(S3Store(replace(config, endpoint=endpoint)), "c1", "")
         assert ensure_identity(store, "c1", store_id) == store_id
 
 
-def test_a_partitions_life_in_two_buckets(config: S3Config, tmp_path: Path) -> None:
+def test_partition_lifecycle_in_two_buckets(config: S3Config, tmp_path: Path) -> None:
     """Claim, copy through pages, read, expire, delete, disable with Delete: nothing is left."""
     tier = open_tier(config)
+    # Four entries per page, so twelve segments need pages.
     manifests = ManifestStore(tier.store, page_entries=4)
     log = tmp_path / "log"
     log.write_bytes(b"records" * 1000)
     aux = Aux(offset_index=b"o", time_index=b"t", leader_epochs=b"e", producer_snapshot=b"p")
     loaded = manifests.commit(manifests.create(_head()), _claim(ONE))
     pages = manifests.pages(TOPIC_ID, 0)
+    # Twelve segments, each committed before and after its copy.
     for n in range(12):
         entry = _segment(n)
         loaded = manifests.commit(loaded, lambda h, e=entry: transitions.start_copy(h, ONE, e))  # type: ignore[misc]
@@ -241,12 +252,14 @@ def test_a_partitions_life_in_two_buckets(config: S3Config, tmp_path: Path) -> N
             ),
         )
     snapshot, plan = tier.reader.plan(TOPIC_ID, 0, 3, 115)
+    # The first and the last range of the plan; both are cut to the requested offsets.
     assert [(r.from_offset, r.to_offset_inclusive) for r in plan][::11] == [(3, 9), (110, 114)]
     assert {tier.segments.fetch(r.entry, 7, 21) for r in plan} == {b"recordsrecords"}
     assert tier.segments.fetch_aux(plan[0].entry) == replace(
         aux, pieces=(digest_of(log.read_bytes()),)
     )
     used = {decode_custom_metadata(r.entry.custom_metadata or b"")[0] for r in plan}
+    # Segments are distributed over both buckets.
     assert used == set(config.buckets)
     assert snapshot.version == loaded.version
 
@@ -262,10 +275,12 @@ def test_a_partitions_life_in_two_buckets(config: S3Config, tmp_path: Path) -> N
             delete_delay_ms=5,
         ),
     )
+    # One millisecond before the delay of the deletion is over.
     assert queries.pending_deletes(loaded.head, pages, now_ms=14, delay_ms=5) == ()
     due = queries.pending_deletes(loaded.head, pages, now_ms=15, delay_ms=5)
     tier.segments.delete([item.entry for item in due])
     loaded = manifests.commit(loaded, lambda h: transitions.finish_delete(h, Claim(1, 1), due))
+    # An empty commit removes pages that no longer have entries.
     loaded = manifests.commit(loaded, lambda h: h)
     assert loaded.head.is_empty
     assert list(tier.segments.list_topic("flights", TOPIC_ID)) == []
@@ -316,7 +331,7 @@ def _segment(number: int) -> SegmentEntry:
 
 @contextlib.contextmanager
 def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that hands each connection to ``answer`` in a thread of its own."""
+    """Run a server that passes each connection to ``answer`` in a thread of its own."""
     threads: list[threading.Thread] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -342,7 +357,7 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _losing_an_answer(upstream: str) -> Iterator[str]:
-    """A proxy that loses the first successful answer to a PUT; all else goes through."""
+    """Run a proxy that loses the first successful response to a PUT."""
     host, port = urlsplit(upstream).netloc.split(":")
     left = [1]
     lock = threading.Lock()
@@ -350,6 +365,7 @@ def _losing_an_answer(upstream: str) -> Iterator[str]:
     def swallow(request: bytes, answer: bytes) -> bool:
         with lock:
             if (
+                # Only successful writes: the effect has happened when the response is lost.
                 not left[0]
                 or not request.startswith(b"PUT ")
                 or not answer.startswith(b"HTTP/1.1 200")
@@ -376,7 +392,7 @@ def _losing_an_answer(upstream: str) -> Iterator[str]:
 
 
 def _message(connection: socket.socket) -> bytes:
-    """One HTTP message with a Content-Length, or nothing at the end of the connection."""
+    """Read one HTTP message with a Content-Length; return nothing at the end of the connection."""
     data = b""
     while b"\r\n\r\n" not in data:
         part = connection.recv(65536)

@@ -1,4 +1,4 @@
-"""Uploads that a crash left in a real MinIO: found with their age, aborted, and only ours."""
+"""Uploads that a crash left in a real MinIO: found with their age, and aborted under the prefix."""
 
 import time
 import uuid
@@ -33,7 +33,7 @@ def client_of(config: S3Config) -> Any:
 
 
 def begin_upload(config: S3Config, key: str, bucket: str = "") -> str:
-    """As a copier does that is killed after its first part."""
+    """Begin a multipart upload, as a copier that is killed after its first part."""
     path = f"{config.prefix}/{key}".lstrip("/")
     upload_id: str = client_of(config)._create_multipart_upload(
         bucket or config.buckets[0], path, {}
@@ -63,9 +63,11 @@ def new_entry(start: int) -> SegmentEntry:
     )
 
 
-def test_they_are_listed_with_their_age_and_aborted(config: S3Config) -> None:
+def test_unfinished_uploads_are_listed_and_aborted(config: S3Config) -> None:
     before_ms = now_ms() - 1000
+    # Names that need escaping in requests and in XML.
     ids = {begin_upload(config, key): key for key in ("data/a b+c=d/1.log", "data/é/2.log")}
+    # Another prefix belongs to another tier.
     begin_upload(replace(config, prefix="other"), "data/3.log")
     store = S3Store(config)
     found = {upload.upload_id: upload for upload in store.unfinished()}
@@ -75,6 +77,7 @@ def test_they_are_listed_with_their_age_and_aborted(config: S3Config) -> None:
         store.abort(upload)
         store.abort(upload)  # a missing upload is no error
     assert list(store.unfinished()) == []
+    # The upload of the other prefix is still there.
     assert len(list(S3Store(replace(config, prefix="")).unfinished())) == 1
 
 
@@ -86,7 +89,9 @@ def test_they_are_listed_with_their_age_and_aborted(config: S3Config) -> None:
     ],
     ids=["key", "endpoint"],
 )
-def test_failure_is_reported(config: S3Config, wrong: dict[str, str], reason: str) -> None:
+def test_failure_to_list_or_abort_is_reported(
+    config: S3Config, wrong: dict[str, str], reason: str
+) -> None:
     store = S3Store(replace(config, **wrong))  # type: ignore[arg-type]
     for call in (
         lambda: list(store.unfinished()),
@@ -103,14 +108,15 @@ def test_pages_of_uploads_are_followed(config: S3Config, monkeypatch: pytest.Mon
 
     def send(*args: Any) -> S3Response:
         *others, query = args
+        # MinIO returns up to 1,000 per page; two make it paginate.
         return real(*others, {**query, "max-uploads": "2"})
 
     monkeypatch.setattr(s3_uploads, "send", send)
     assert {upload.upload_id for upload in S3Store(config).unfinished()} == ids
 
 
-def test_a_sweep_leaves_no_orphan_and_no_unfinished_upload(config: S3Config) -> None:
-    """In both buckets; those of a copy under way, and of an unknown topic, stay."""
+def test_sweep_removes_orphans_and_unfinished_uploads(config: S3Config) -> None:
+    """Both buckets are swept; a copy in progress and an unknown topic are left alone."""
     tier = open_tier(config)
     ensure_identity(tier.store, "c", "")
     head = new_head(
@@ -124,14 +130,18 @@ def test_a_sweep_leaves_no_orphan_and_no_unfinished_upload(config: S3Config) -> 
         log_start_offset=0,
     )
     under_way = new_entry(0)
+    # A copy that is in progress: entry and upload exist.
     tier.manifests.create(replace(head, entries=(under_way,)))
+    # An orphan of a known topic, and an object of a topic without a catalogue entry.
     lost, unknown = new_entry(10), f"data/flights-{'A' * 22}/0/{0:020d}-{'B' * 21}A.log"
     for bucket, store in tier.segments.stores.items():
         for key in (lost.log_key, under_way.log_key, unknown):
             begin_upload(config, key, bucket)
             store.put(key, b"12345")
     lease = SweepLease(tier.store, "test", now_ms).take()
+    # A negative delay: everything is old enough.
     report = Sweeper(tier, now_ms=now_ms, delay_ms=-60_000, lease=lease).run()
+    # In each of the two buckets one object and one upload are removed.
     assert (report.removed.count, report.uploads_removed, report.unknown_objects) == (2, 2, 4)
     for store in tier.segments.stores.values():
         left = {info.key for info in store.list("data/")}

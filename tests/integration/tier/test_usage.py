@@ -28,7 +28,7 @@ PARTITIONS = 2
 
 
 def filled(tier: Tier, topic: TopicObject, folder: Path) -> Iterator[SegmentEntry]:
-    """Twelve segments of each partition, a day after the other, each larger than the last."""
+    """Copy twelve segments per partition, one for each day, each larger than the last."""
     tier.topics.put(topic)
     for partition in range(PARTITIONS):
         loaded = tier.manifests.create(
@@ -46,6 +46,7 @@ def filled(tier: Tier, topic: TopicObject, folder: Path) -> Iterator[SegmentEntr
         for number in range(12):
             file = folder / "segment.log"
             file.write_bytes(bytes(1000 + number))
+            # One segment per day, so that usage by day has one row for each.
             entry = new_segment(
                 topic=topic.name,
                 topic_id=topic.topic_id,
@@ -82,16 +83,17 @@ def filled(tier: Tier, topic: TopicObject, folder: Path) -> Iterator[SegmentEntr
             yield entry
 
 
-def test_bytes_by_partition_bucket_and_day_are_those_that_minio_lists(
-    config: S3Config, tmp_path: Path
-) -> None:
+def test_usage_matches_what_minio_lists(config: S3Config, tmp_path: Path) -> None:
     tier = open_tier(config)
+    # Four entries per page: the figures have to include pages.
     tier = replace(tier, manifests=ManifestStore(tier.store, page_entries=4))
     topic = TopicObject(topic_id=uuid.uuid4(), name="t", cluster_id="c", partitions=PARTITIONS)
     entries = {entry.key: entry for entry in filled(tier, topic, tmp_path)}
-    stray = f"{next(iter(entries))[:-22]}{'A' * 22}.log"
-    tier.segments.stores[config.buckets[1]].put(stray, b"12345")
+    # An object that no manifest names, five bytes long.
+    unnamed_key = f"{next(iter(entries))[:-22]}{'A' * 22}.log"
+    tier.segments.stores[config.buckets[1]].put(unnamed_key, b"12345")
 
+    # The expected figures come from MinIO's own listing, not from the manifests.
     expected: Counter[tuple[str, str, str]] = Counter()
     listed: Counter[str] = Counter()
     old = 0
@@ -101,11 +103,12 @@ def test_bytes_by_partition_bucket_and_day_are_those_that_minio_lists(
         ):
             key = item.object_name.removeprefix(f"{config.prefix}/")
             listed[bucket] += item.size
-            if key == stray:
+            if key == unnamed_key:
                 continue
             entry = entries[key[:-4]]
             day = f"1970-01-{entry.start_offset + 1:02}"
             expected[key.split("/")[2], bucket, day] += item.size
+            # Five of twelve days are older than six days at the time of the last one.
             old += item.size if entry.start_offset < 5 else 0
 
     usage = measure(
@@ -123,5 +126,6 @@ def test_bytes_by_partition_bucket_and_day_are_those_that_minio_lists(
         config.buckets[0]: 0,
         config.buckets[1]: 5,
     }
+    # Both policies would free exactly these bytes.
     assert found.freed == {"retention": old, "disable-delete": expected.total()}
     assert all(listed[bucket] for bucket in config.buckets), "segments are in both"
