@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+# The tests import their helpers as top-level modules.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from kcat import Kcat, ensure_kcat

@@ -97,9 +97,12 @@ def _kcat(kcat: Kcat, address: str, topic: str, group: str, name: str, count: in
     ) as member:
         assert member.stdout is not None
         output = member.stdout
+        # A thread reads the pipe, so that the loops below can wait with a timeout.
         reading = threading.Thread(target=lambda: [lines.put(line) for line in output])
         reading.start()
         try:
+            # kcat starts at the end of the log, so probes are written until one arrives: from then
+            # on the member has its partition.
             for number in itertools.count():
                 assert number < _TIMEOUT_S / _PROBE_S, "the member hears nothing"
                 _say(kcat, address, topic, ["probe"])
@@ -108,6 +111,7 @@ def _kcat(kcat: Kcat, address: str, topic: str, group: str, name: str, count: in
                     break
                 except queue.Empty:
                     continue
+            # The member has a position now. All values are written at once and read up to the last.
             values = [f"{name} {number}" for number in range(count)]
             _say(kcat, address, topic, values)
             while heard[-1] != values[-1]:

@@ -49,6 +49,7 @@ def ensure_kcat() -> Kcat:
 
 
 def _fetch(cache: Path, root: Path) -> None:
+    # A private cache and list folder let apt-get download without root and without a lock.
     for folder in ("lists/partial", "archives/partial", "root"):
         (cache / folder).mkdir(parents=True, exist_ok=True)
     options = [

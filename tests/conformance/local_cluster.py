@@ -60,6 +60,8 @@ class Cluster:
                 **spec,
             },
         )
+        # Ready alone is too early: a follower may still be joining, and a leader may not have
+        # applied its epoch when its row already names it.
         wait(
             lambda: (
                 self.view(name).condition("Ready").get("status") == "True"
@@ -75,6 +77,7 @@ class Cluster:
         the first is refused, and comes again behind the others, unless its client is idempotent."""
         client = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none"})
 
+        # Only the leader answers ListOffsets, and only after it has applied its epoch.
         def leads(place: TopicPartition) -> bool:
             try:
                 client.get_watermark_offsets(place, timeout=10)
@@ -111,11 +114,14 @@ def run_cluster(
     layout.create()
     settings = local_settings.choose(layout, cluster="tidemark", tier=tier, engine=engine)
     local = LocalCluster(layout, settings, lambda _: None)
+    # A cluster that failed to start has processes as well, so stop covers the start.
     try:
         local.start(brokers=brokers)
         cluster = Cluster(local)
         try:
             yield cluster
+            # Kills leave uploads without a manifest entry. The sweep must have removed them all
+            # before the stop.
             if engine == TIDEMARK:
                 wait(lambda: not _unnamed(cluster), "the tier to have nothing that nothing names")
         finally:

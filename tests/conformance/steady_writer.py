@@ -24,6 +24,7 @@ class Writer:
         for _ in range(count):
             self._sent += 1
             value = str(self._sent).encode()
+            # Round robin without keys, so that every partition has a writer while leaders move.
             partition = self._sent % PARTITIONS
             self._client.produce(self.topic, value, partition=partition, on_delivery=self._told)
         self._client.poll(0)
@@ -48,6 +49,7 @@ def read(cluster: Cluster, topic: str) -> list[bytes]:
     found: list[bytes] = []
     for partition in range(PARTITIONS):
         place = TopicPartition(topic, partition)
+        # The end is read first: the loop stops at a known offset and needs no guess about idleness.
         _, end = consumer.get_watermark_offsets(place, timeout=30)
         consumer.assign([TopicPartition(topic, partition, 0)])
         while (position := consumer.position([place])[0].offset) < end:

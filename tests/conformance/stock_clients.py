@@ -22,6 +22,8 @@ def produce_confluent(
     """The acknowledged values (acks=all), in the order of their acknowledgement."""
     acknowledged: list[bytes] = []
     producer = Producer(
+        # Without idempotence a retried batch may appear twice or later than its successors: the
+        # tests of these producers check presence, not order.
         {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": False, "linger.ms": 5}
     )
     for count, value in enumerate(values):
@@ -57,6 +59,7 @@ def produce_kafka_python(
     producer = KafkaProducer(
         bootstrap_servers=bootstrap.split(","), acks="all", enable_idempotence=False, retries=50
     )
+    # The hook runs between two sends, so that a kill hits records in flight.
     futures = []
     for count, value in enumerate(values):
         hook(count)
@@ -87,6 +90,8 @@ def produce_aiokafka(
     bootstrap: str, topic: str, values: Sequence[bytes], hook: Hook
 ) -> list[bytes]:
     async def run() -> list[bytes]:
+        # Awaiting every record alone would keep one record in flight. Batches of 20 keep the run
+        # short, and the hook runs before each batch.
         acknowledged: list[bytes] = []
         producer = AIOKafkaProducer(
             bootstrap_servers=bootstrap, acks="all", request_timeout_ms=60_000
@@ -97,6 +102,7 @@ def produce_aiokafka(
                 hook(begin)
                 batch = values[begin : begin + 20]
                 futures = [await producer.send(topic, value) for value in batch]
+                # A failed send is a record without acknowledgement, which the cluster may lose.
                 results = await asyncio.gather(*futures, return_exceptions=True)
                 acknowledged += [
                     value

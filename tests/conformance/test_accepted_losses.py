@@ -49,20 +49,26 @@ def test_the_copy_that_is_there_is_accepted_where_the_others_never_come_back(
     last = cluster.view(topic).rows[0].leader
     early, late = sorted(set(cluster.view(topic).rows[0].replicas) - {last})
     try:
+        # Several batches, because the cut tail must end at a batch boundary that leaves some
+        # values.
         for first in range(0, len(VALUES), 100):  # batches of their own
             values = VALUES[first : first + 100]
             assert produce(cluster.bootstrap, topic, values, lambda _: None) == values
         cluster.local.kill_broker(early)
         wait(lambda: early not in cluster.view(topic).rows[0].isr, f"broker {early} to be out")
+        # `early` and `late` are down now. `last` is up with half a log and may not lead on its own.
         lose_the_tail_of_the_last(cluster, topic, late, last)
         value = accept_copy(cluster, topic, "ElectionPending")
+        # The offer ends with the log end offset that the person agrees to.
         left = int(value.rpartition(":")[2])
         assert f"/0={last}@" in value
         assert 0 < left < len(VALUES)
+        # One replica has to be enough to write and to read from here on.
         spec = cluster.kube.get("Topic", topic)["spec"]  # type: ignore[index]
         cluster.kube.apply("Topic", topic, {**spec, "config": {"min.insync.replicas": "1"}})
         assert consume(cluster.bootstrap, topic, left) == VALUES[:left]
     finally:
+        # The old leaders return with more records than were accepted, and must truncate them.
         for node_id in (early, late, last):
             cluster.local.start_broker(node_id)
     wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "all to be in sync again")
@@ -74,16 +80,20 @@ def test_broker_with_a_lost_disk_is_given_up_and_its_topic_restarts_empty(
 ) -> None:
     """A fourth broker: the others keep what they have."""
     produce, consume = PYTHON_CLIENTS["confluent-kafka"]
+    # The new broker gets the unreplicated topic, because the three others have replicas already.
     node_id = cluster.local.next_broker_id()
     name = f"broker-{node_id}"
     cluster.new_topic(partitions=3)
     cluster.local.start_broker(node_id)
     topic = cluster.new_topic(replicationFactor=1)
     assert cluster.view(topic).rows[0].leader == node_id, "it had the fewest replicas"
+    # The only copy of these records is on the disk that is about to be lost.
     assert produce(cluster.bootstrap, topic, VALUES, lambda _: None)
     cluster.local.kill_broker(node_id)
     cluster.kube.delete("Broker", name)
 
+    # Deleting the Broker starts a drain that cannot end: its last replica has no other broker to
+    # copy from, until a person accepts the loss.
     def draining() -> dict[str, Any]:
         found = cluster.kube.get("Broker", name) or {}
         conditions = (found.get("status") or {}).get("conditions") or []
@@ -97,8 +107,10 @@ def test_broker_with_a_lost_disk_is_given_up_and_its_topic_restarts_empty(
     wait(lambda: bool(offer()), f"{name} to say how it is given up")
     annotate(cluster, "Broker", name, ACCEPT_LOST_DIRECTORY, offer())
     wait(lambda: cluster.kube.get("Broker", name) is None, f"{name} to go")
+    # The partition was moved to another broker, which has no copy of any record.
     value = accept_copy(cluster, topic, "LastCopyMissing")
     assert value.endswith(":0"), "it begins empty"
+    # The topic serves new records from offset 0.
     again = [b"again-%d" % number for number in range(20)]
     assert len(produce(cluster.bootstrap, topic, again, lambda _: None)) == len(again)
     assert consume(cluster.bootstrap, topic, len(again)) == again

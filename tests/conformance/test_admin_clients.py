@@ -45,6 +45,7 @@ def test_confluents_admin_client(cluster: Cluster) -> None:
     assert len(found.partitions) == 2
     assert all(part.leader >= 0 for part in found.partitions.values())
     assert _config(admin, new.topic)["retention.ms"].value == "60000"
+    # More partitions: the configuration of the topic must survive.
     grown = admin.create_partitions([NewPartitions(new.topic, 4)], operation_timeout=TIMEOUT_S)
     grown[new.topic].result(TIMEOUT_S)
     assert len(admin.list_topics(new.topic, timeout=TIMEOUT_S).topics[new.topic].partitions) == 4
@@ -56,6 +57,7 @@ def test_confluents_admin_client(cluster: Cluster) -> None:
     assert _config(admin, new.topic)["retention.ms"].value == "60000"
     deleted = admin.delete_topics([new.topic], operation_timeout=TIMEOUT_S)
     deleted[new.topic].result(TIMEOUT_S)
+    # The same name gets a new topic id and none of the old topic's incremental settings.
     again = admin.create_topics([new], operation_timeout=TIMEOUT_S)
     again[new.topic].result(TIMEOUT_S)
     assert "segment.ms" not in {
@@ -90,9 +92,11 @@ def test_kafka_topics_and_kafka_configs(cluster: Cluster, jars: Path) -> None:
     topics = _command(jars, cluster, "org.apache.kafka.tools.TopicCommand")
     configs = _command(jars, cluster, "kafka.admin.ConfigCommand")
     of_it = ("--topic", "Admin_Java")
+    # A manual assignment names brokers, so the leaders are known: the first replica of each.
     topics("--create", *of_it, "--replica-assignment", "1:2,2:3")
     described = topics("--describe", *of_it)
     assert re.search(r"Partition: 1\s+Leader: 2\s+Replicas: 2,3", described)
+    # kafka-topics may add partitions, and kafka-configs sets and removes one key.
     topics("--alter", *of_it, "--partitions", "3")
     assert "PartitionCount: 3" in topics("--describe", *of_it)
     entity = ("--entity-type", "topics", "--entity-name", "Admin_Java")
@@ -100,10 +104,12 @@ def test_kafka_topics_and_kafka_configs(cluster: Cluster, jars: Path) -> None:
     assert "retention.ms=60000" in configs("--describe", *entity)
     configs("--alter", *entity, "--delete-config", "retention.ms")
     assert "retention.ms" not in configs("--describe", *entity)
+    # `--all` prints defaults as well: 1048588 is Kafka's LogConfig default of max.message.bytes.
     everything = configs("--describe", "--all", *entity)
     assert "max.message.bytes=1048588" in everything
     broker = configs("--describe", "--all", "--entity-type", "brokers", "--entity-name", "1")
     assert "log.retention.ms" in broker
+    # The command returns when the controller has accepted the deletion.
     topics("--delete", *of_it)
     assert "Admin_Java" not in topics("--list")
 
@@ -116,10 +122,13 @@ def test_kafka_reassign_partitions_and_kafka_leader_election(
     elect = _command(jars, cluster, "org.apache.kafka.tools.LeaderElectionCommand")
     topics = _command(jars, cluster, "org.apache.kafka.tools.TopicCommand")
     of_it = ("--topic", "admin-moves")
+    # Broker 1 leads. The plan below takes the replica from broker 1 to broker 3.
     topics("--create", *of_it, "--replica-assignment", "1:2")
     plan = tmp_path / "plan.json"
     moved = {"topic": "admin-moves", "partition": 0, "replicas": [3, 2]}
     plan.write_text(json.dumps({"version": 1, "partitions": [moved]}))
+    # The tool returns at once. `--verify` reports the progress, and would remove throttles that the
+    # tool never set.
     reassign("--reassignment-json-file", str(plan), "--execute")
 
     def is_done() -> bool:
@@ -128,6 +137,8 @@ def test_kafka_reassign_partitions_and_kafka_leader_election(
 
     wait(is_done, "the partition to have moved", 120)
     assert re.search(r"Replicas: 3,2\s+Isr: ", topics("--describe", *of_it))
+    # Automatic rebalancing may already have moved the leader, and the tool fails when there is
+    # nothing to elect.
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     leader = admin.list_topics("admin-moves", timeout=TIMEOUT_S).topics["admin-moves"]
     if leader.partitions[0].leader != 3:

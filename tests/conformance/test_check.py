@@ -33,6 +33,7 @@ def test_what_does_not_answer_is_named(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nobody = f"127.0.0.1:{free_port()}"
+    # A port without a listener, and more brokers than exist: two of three checks fail.
     assert check.main(arguments(cluster, nobody, "--brokers=9", "--within-s=0")) == 1
     operator, ready, listener = capsys.readouterr().out.splitlines()
     assert operator.startswith("ok:")

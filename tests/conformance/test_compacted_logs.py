@@ -29,6 +29,8 @@ def _written(bench: LogBench) -> PartitionLog:
     """Every codec, one and several records a batch, tombstones, two epochs, an idempotent
     producer."""
     log, sequence = bench.create(), 0
+    # Multiples of 7 modulo 97 write each key several times, so that the cleaner has duplicates.
+    # Number modulo 5 runs through Kafka's codecs.
     for number in range(240):
         producer_id = 7 if number % 3 == 0 else -1
         records = [
@@ -44,6 +46,7 @@ def _written(bench: LogBench) -> PartitionLog:
         )
         sequence += len(records) if producer_id >= 0 else 0
         bench.append(log, data, epoch=number // 120, now_ms=T0 + number)
+    # The cleaner stops at the high watermark and at the active segment.
     log.advance_high_watermark(log.next_offset)
     log.roll(T0)
     return log
@@ -57,18 +60,23 @@ def test_kafka_reads_a_compacted_log(tmp_path: Path) -> None:
     jars, bench = kafka_jars(), LogBench(tmp_path / "t-0", config=CONFIG)
     log = _written(bench)
     settings = CleanerSettings(memory_bytes=1 << 20, load_factor=0.9, buffer_bytes=4096)
+    # The first pass keeps tombstones with a delete horizon. The second pass, 10 ms later, reads
+    # batches that already have one.
     for now_ms in (T0, T0 + 10):
         what = dirtiness_of(log, now_ms)
         clean(log, what, settings, now_ms=now_ms, stopping=lambda: False, moved=lambda _: 0.0)
+        # Make the whole log dirty again, as after a change of the policy.
         log.state.first_dirty = 0
     bench.check(log)
     data = bench.read_all(log)
     log.close()
+    # An empty file has nothing to check.
     files = [*bench.directory.glob("*.log"), *bench.directory.glob("*.index")]
     names = ",".join(str(file) for file in sorted(files) if file.stat().st_size)
     program = "org.apache.kafka.tools.DumpLogSegments"
     text = java(jars, program, "--files", names, "--deep-iteration")
     assert not TROUBLE.findall(text), text
+    # Kafka's view of batches and records must equal what our reader finds.
     headers = [header for _, header in iter_headers(data)]
     assert [tuple(map(int, found[:3])) for found in BATCH.findall(text)] == [
         (header.base_offset, header.last_offset, header.count) for header in headers

@@ -68,6 +68,7 @@ class KafkasKeys(NamedTuple):
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> KafkasKeys:
+    # A single-file program prints the ConfigDef tables: they are not in any released document.
     jars = kafka_jars()
     source = tmp_path_factory.mktemp("java") / "Keys.java"
     source.write_text(PROGRAM, encoding="utf-8")
@@ -115,6 +116,7 @@ def test_a_topic_key_is_kafkas(kafka: KafkasKeys, name: str) -> None:
     ours, kafkas = table.TOPIC[name], kafka.topic[name]
     assert ours.type.name == kafkas.type
     assert ours.default == kafkas.default.strip("[]")
+    # Only numbers have a range. Kafka's validators of lists and strings print no bounds.
     if isinstance(ours.type, Number):
         assert kafkas.bounds == BOUNDS.get(name, _bounds(ours))
 
@@ -137,6 +139,7 @@ def test_the_synonyms_are_kafkas_in_their_order(kafka: KafkasKeys, name: str) ->
 @pytest.mark.parametrize("name", sorted(table.BROKER))
 def test_a_brokers_default_is_kafkas_or_says_what_kafkas_is(kafka: KafkasKeys, name: str) -> None:
     ours, kafkas = table.BROKER[name], kafka.broker.get(name)
+    # Keys of Tidemark alone, and keys whose default the operator derives.
     if kafkas is None or ours.default is None:
         return
     assert (ours.kafka_default or ours.default) == kafkas.default.strip("[]")

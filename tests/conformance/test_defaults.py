@@ -41,7 +41,10 @@ def test_a_client_with_its_defaults(
     talks: dict[str, Future[tuple[list[str], list[str]]]], client: str
 ) -> None:
     first, second = talks[client].result()
+    # Probes are there to find out when the member has a position.
     said = [f"first {number}" for number in range(COUNT)]
     assert [value for value in first if value != "probe"] == said
+    # The second member starts at the committed offset, not at the end of the log: records that were
+    # written between the two runs come first.
     said = [*BETWEEN, *(f"second {number}" for number in range(COUNT))]
     assert [value for value in second if value != "probe"] == said

@@ -69,6 +69,7 @@ def take(
     got: Counter[bytes] = Counter()
 
     def polled() -> bool:
+        # A rebalance advances only while every member polls.
         for member in members:
             for message in member.consume(100, timeout=0.2):
                 if message.error() is None:
@@ -139,6 +140,7 @@ def test_group_resumes_where_it_stopped(cluster: Cluster, group: str, name: str)
     topic = filled(cluster)
     first = CLIENTS[name](cluster.bootstrap, topic, group, 3 * COUNT)
     assert len(set(first)) == 3 * COUNT
+    # The group is empty now, its offsets are committed.
     fill(cluster, topic, 3, range(COUNT, COUNT + 10))
     second = CLIENTS[name](cluster.bootstrap, topic, group, 30)
     assert set(second) == {
@@ -159,12 +161,14 @@ def test_members_share_the_partitions(cluster: Cluster, group: str, assignor: st
     for member in members:
         member.subscribe([topic])
 
+    # Joining needs every member to poll: JoinGroup and SyncGroup wait for all of them.
     def shared() -> bool:
         for member in members:
             member.poll(0.1)
         return all(len(member.assignment()) == 1 for member in members)
 
     wait(shared, "each member to have one partition")
+    # A clean close sends LeaveGroup, so the others need not wait for the session timeout.
     members.pop().close()
 
     def taken_over() -> bool:
@@ -179,6 +183,7 @@ def test_members_share_the_partitions(cluster: Cluster, group: str, assignor: st
 
 def test_a_static_member_comes_back_without_a_rebalance(cluster: Cluster, group: str) -> None:
     topic = filled(cluster, partitions=2)
+    # A session timeout of 30 s is longer than the restart, so the coordinator keeps the place.
     more = {"session.timeout.ms": 30_000}
     members = [consumer(cluster, group, **{"group.instance.id": item, **more}) for item in "ab"]
     for member in members:
@@ -195,6 +200,7 @@ def test_a_static_member_comes_back_without_a_rebalance(cluster: Cluster, group:
     members.append(consumer(cluster, group, **{"group.instance.id": "b", **more}))
     members[1].subscribe([topic])
     wait(shared, "the second one to have its partition again")
+    # Without a rebalance the other member's assignment cannot have changed (KIP-345).
     assert members[0].assignment() == before
     for member in members:
         member.close()
@@ -230,18 +236,22 @@ def committed(client: Consumer, places: list[TopicPartition]) -> list[TopicParti
 @pytest.mark.slow
 def test_a_group_outlives_its_coordinator(cluster: Cluster, group: str) -> None:
     topic = filled(cluster)
+    # A short commit interval, so that offsets are on the way when the coordinator dies.
     members = [consumer(cluster, group, **{"auto.commit.interval.ms": 200}) for _ in range(2)]
     for member in members:
         member.subscribe([topic])
+    # Both members have committed what they read before the failure.
     got = take(members, 3 * COUNT)
     for member in members:
         commit(member)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     described = admin.describe_consumer_groups([group])[group].result(30)
     assert len(described.members) == 2
+    # Killing the coordinator kills leaders of the topic as well, with one broker in three.
     coordinator = described.coordinator.id
     cluster.local.kill_broker(coordinator)
     try:
+        # The members have to find the new coordinator before they can commit these values.
         fill(cluster, topic, 3, range(COUNT, COUNT + 50))
         more = take(members, 150, beside=got)
         assert set(more) - set(got) == {
@@ -251,12 +261,14 @@ def test_a_group_outlives_its_coordinator(cluster: Cluster, group: str) -> None:
         }
         for member in members:
             commit(member)
+        # The group's partition of __consumer_offsets has another leader.
         after = admin.describe_consumer_groups([group])[group].result(30)
         assert after.coordinator.id != coordinator
     finally:
         cluster.local.start_broker(coordinator)
         for member in members:
             member.close()
+    # A client that was never a member reads the offsets after the first coordinator returned.
     other = consumer(cluster, group)
     places = [TopicPartition(topic, partition) for partition in range(3)]
     assert [item.offset for item in committed(other, places)] == [COUNT + 50] * 3
@@ -321,6 +333,7 @@ def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> Non
 
 def _dumped(cluster: Cluster, jars: Path, group: str) -> bool:
     """Return whether DumpLogSegments finds the group's generation and offsets in a broker's log."""
+    # Replicas of the group's log are on every broker, so broker 1 has them as well.
     files = sorted(cluster.local.layout.broker_data(1).glob(f"**/{GROUP_OFFSETS_TOPIC}-*/*.log"))
     said = java(
         jars,

@@ -21,6 +21,8 @@ def _confluent(bootstrap: str, topic: str, hook: Hook) -> int:
         assert error is None, error
         acknowledged += 1
 
+    # Small batches, so that several are in flight when a leader dies: five may be, and their
+    # sequence numbers keep them in order.
     producer = Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "batch.num.messages": 10}
     )
@@ -54,6 +56,8 @@ def test_each_record_is_there_once_though_its_leaders_die(cluster: Cluster, clie
     topic = cluster.new_topic(config={"min.insync.replicas": "2", "segment.bytes": "1048576"})
     killed: list[int] = []
 
+    # Two leaders die, one after the other. The first is back in sync by then, because with two
+    # replicas down min.insync.replicas would stop the producer.
     def kill(count: int) -> None:
         if count in (1000, 2000):
             for node_id in killed:
@@ -64,6 +68,7 @@ def test_each_record_is_there_once_though_its_leaders_die(cluster: Cluster, clie
             killed.append(leader)
 
     try:
+        # No error reaches the caller, and no record is stored twice, although batches are retried.
         assert PRODUCERS[client](cluster.bootstrap, topic, kill) == len(VALUES)
     finally:
         for node_id in killed:

@@ -62,12 +62,15 @@ def test_kafka_finds_our_log_files_valid(cluster: Cluster, jars: Path, crash: bo
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         produce(cluster, topic, codec, 500)
     leader = cluster.view(topic).rows[0].leader
+    # After a kill the broker recovers the log: it truncates the active segment and rebuilds
+    # indexes.
     if crash:
         cluster.local.kill_broker(leader)
         cluster.local.start_broker(leader)
         wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "the ISR to be whole")
     folder = cluster.log_folder(leader, topic)
     files = [*folder.glob("*.log"), *folder.glob("*.index"), *folder.glob("*.timeindex")]
+    # More than one segment, so closed segments and the active one are read.
     assert len(list(folder.glob("*.log"))) > 1
     text = dump(jars, files)
     assert not TROUBLE.findall(text), text
@@ -77,6 +80,8 @@ def test_kafka_finds_our_log_files_valid(cluster: Cluster, jars: Path, crash: bo
 def test_kafka_reads_what_we_know_of_producers(jars: Path, tmp_path: Path) -> None:
     bench = LogBench(tmp_path / "t-0")
     log = bench.create()
+    # Producer 7 writes three records, producer 8 two, then producer 7 aborts: the transaction index
+    # gets an entry, the snapshot gets both producers.
     produce_in(log, 7, 0, 3, transactional=True)
     produce_in(log, 8, 0, 2)
     finish(log, 7, commit=False)
@@ -89,6 +94,7 @@ def test_kafka_reads_what_we_know_of_producers(jars: Path, tmp_path: Path) -> No
     )
     assert not TROUBLE.findall(text), text
     assert "endTxnMarker: ABORT" in text
+    # Offsets 0 to 5: three records of producer 7, two of producer 8, and the marker.
     assert re.search(r"producerId: 7 firstOffset: 0 lastOffset: 5 lastStableOffset: 6", text), text
     assert re.search(r"producerId: 8 producerEpoch: 0 .*lastSequence: 1\b", text), text
 
@@ -118,6 +124,7 @@ def test_javas_clients_produce_read_and_delete(
     topic = cluster.new_topic()
     server = ("--bootstrap-server", cluster.bootstrap)
     lines = [f"line {number}" for number in range(300)]
+    # ConsoleProducer writes, DeleteRecordsCommand moves the log start, GetOffsetShell reads it.
     java(
         jars,
         "org.apache.kafka.tools.ConsoleProducer",
@@ -139,6 +146,7 @@ def test_javas_clients_produce_read_and_delete(
         jars, "org.apache.kafka.tools.GetOffsetShell", *server, "--topic", topic, "--time", "-2"
     )
     assert ends.strip() == f"{topic}:0:123"
+    # "earliest" is the new log start, so Java's consumer does not see the first 123 lines.
     text = java(
         jars,
         "org.apache.kafka.tools.consumer.ConsoleConsumer",

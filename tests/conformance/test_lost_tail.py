@@ -13,6 +13,7 @@ VALUES = [b"value-%05d" % number for number in range(400)]
 
 def lose_half(cluster: Cluster, node_id: int, topic: str) -> None:
     """Truncate a log that was never synced as a power cut may, including committed records."""
+    # A power cut may also lose the checkpoint of the high watermark, which is synced separately.
     cluster.log_folder(node_id, topic).with_name("replication-offset-checkpoint").unlink(True)
     segment = max(cluster.log_folder(node_id, topic).glob("*.log"))
     os.truncate(segment, segment.stat().st_size // 2)
@@ -30,8 +31,11 @@ def lose_the_tail_of_the_last(cluster: Cluster, topic: str, late: int, last: int
     cluster.local.kill_broker(late)
     wait(lambda: cluster.view(topic).rows[0].elr == (late,), f"broker {late} to be eligible")
     cluster.local.kill_broker(last)
+    # The last member of the ISR and the ELR (KIP-966) are the only candidates.
     wait(lambda: cluster.view(topic).rows[0].leader == -1, "the partition to have no leader")
     lose_half(cluster, last, topic)
+    # It returns with an unclean start: the controller must not let it lead before it has compared
+    # its log with the other eligible replica.
     cluster.local.start_broker(last)
     wait(
         lambda: waits_for(late, cluster.view(topic).condition("Ready")),
@@ -46,6 +50,7 @@ def test_the_last_in_sync_replica_that_lost_its_tail_does_not_lead(cluster: Clus
     last = cluster.view(topic).rows[0].leader
     early, late = sorted(set(cluster.view(topic).rows[0].replicas) - {last})
 
+    # The first broker dies in the middle of the run, so that the ISR is exactly the two others.
     def shrink(count: int) -> None:
         if count == len(VALUES) // 2:
             cluster.local.kill_broker(early)
@@ -56,8 +61,10 @@ def test_the_last_in_sync_replica_that_lost_its_tail_does_not_lead(cluster: Clus
             lambda: set(cluster.view(topic).rows[0].isr) == {last, late},
             f"broker {early} to be out",
         )
+        # `late` has every acknowledged record and is down. `last` is up with half of them.
         lose_the_tail_of_the_last(cluster, topic, late, last)
         waiting = cluster.view(topic).rows[0].leader_epoch
+        # Now both logs can be compared, and the longer one wins.
         cluster.local.start_broker(late)
 
         def led_by_the_longest() -> bool:

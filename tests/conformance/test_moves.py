@@ -19,6 +19,7 @@ def _drain(cluster: Cluster, node_id: int, *, drain: bool) -> None:
 
 def test_a_broker_is_drained_under_a_producer_and_nothing_is_lost(cluster: Cluster) -> None:
     """Topics with a replica on every broker stay, and are named: the drain of this one ends."""
+    # Two replicas of three brokers, so that the drained broker's replicas have a place to go.
     topic = cluster.new_topic(
         partitions=PARTITIONS, replicationFactor=2, config={"min.insync.replicas": "2"}
     )
@@ -32,7 +33,9 @@ def test_a_broker_is_drained_under_a_producer_and_nothing_is_lost(cluster: Clust
             rows = cluster.view(topic).rows
             return all(drained not in row.replicas for row in rows)
 
+        # The producer writes during every move, in each poll of the condition.
         wait(moved, f"broker {drained} to have nothing of {topic}", 120)
+        # A stock client follows the leaders after the moves.
         for _ in range(AFTER // 20):
             writer.write()
         writer.flush()

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 
 def test_requests_are_answered_as_apache_kafka_answers_them(tmp_path: Path) -> None:
+    # Skips the test before any broker starts if the machine has no Java.
     kafka_jars()
     with both(tmp_path) as (ours, theirs):
         table = cases(compare.shared_versions(ours, theirs))

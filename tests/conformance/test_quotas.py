@@ -45,6 +45,7 @@ async def throttled_ms(host: str, port: int) -> list[int]:
     """Return the throttle time of each request; each uses a connection that is not muted."""
     told = []
     for size in PRODUCED:
+        # A throttled connection is muted, which would add its time to the next request.
         connection = await KafkaConnection.connect(host, port, client_id=CLIENT)
         try:
             request = api_requests.produce(9, TOPIC, api_requests.batch(bytes(size)), acks=1)
@@ -58,11 +59,14 @@ async def throttled_ms(host: str, port: int) -> list[int]:
 async def test_client_is_throttled_as_long_as_by_kafka(judge: str, tmp_path: Path) -> None:
     host, _, port = judge.rpartition(":")
     theirs = await throttled_ms(host, int(port))
+    # The same requests, to a broker with the same limit.
     async with running(tmp_path / "ours", {}) as broker:
         await broker.create(TOPIC)
         limit = quota(None, CLIENT, produce=BYTES_PER_S)
         broker.broker.users.apply(user_states(authorize=False, quotas=(limit,)))
         ours = await throttled_ms("127.0.0.1", broker.port)
+    # The first request fits the quota. The others exceed it by twelve seconds' worth each, and the
+    # throttle time follows from the window (ClientQuotaManager).
     assert theirs[0] == ours[0] == 0
     for mine, kafkas in zip(ours[1:], theirs[1:], strict=True):
         assert kafkas > 1000

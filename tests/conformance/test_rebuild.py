@@ -69,6 +69,7 @@ def _without(cluster: Cluster, name: str, start: Callable[[], None]) -> Iterator
     record = processes.find(cluster.local.layout, name)
     assert record is not None
     processes.kill(cluster.local.layout, record)
+    # The block runs while the process is down.
     try:
         yield
     finally:
@@ -85,6 +86,7 @@ def _rebuilt(cluster: Cluster) -> bool:
 def _is_rebuilt(cluster: Cluster, topic: str) -> bool:
     view = cluster.view(topic)
     # Leaders no longer move, because a stock client does not retry its request for end offsets.
+    # GENERATION marks leader epochs of a rebuild, which are above every earlier one.
     raised = all(row.leader_epoch >= GENERATION and row.leader == row.hosts[0] for row in view.rows)
     ready = view.condition("Ready").get("status") == "True"
     return raised and ready and _all_in_sync(cluster, topic) and _rebuilt(cluster)
@@ -92,6 +94,7 @@ def _is_rebuilt(cluster: Cluster, topic: str) -> bool:
 
 def _check(cluster: Cluster, topic: str, writer: Writer, folders: list[Path]) -> None:
     writer.flush()
+    # Reading from a leader that has not applied its epoch would fail the stock client.
     cluster.wait_for_leaders(topic)
     assert not writer.refused
     found = read(cluster, topic)
@@ -105,6 +108,7 @@ def _remove(cluster: Cluster, kind: str, body: dict[str, Any]) -> None:
     name = body["metadata"]["name"]
     path = cluster.kube._path(kind, name)
     patch = {"metadata": {"finalizers": None}}
+    # A merge patch removes the finalizers, so the operator has no chance to clean up.
     cluster.kube._call("PATCH", path, body=patch, content_type="application/merge-patch+json")
     cluster.kube.delete(kind, name)
 
@@ -138,14 +142,18 @@ def test_old_api_data_is_updated_to_what_brokers_received(cluster: Cluster, runs
     folder, local = cluster.local.layout.control_plane, cluster.local
     copy = folder.with_name("control-plane-before")
     _until(lambda: len(writer.acknowledged) > 100, "a beginning", writer)
+    # etcd's files are consistent only while it does not run.
     with _without(cluster, "control-plane", local.start_control_plane):
         shutil.copytree(folder / "etcd", copy)
     wait(lambda: _answers(cluster), "the API server to answer")
+    # The copy is older than these leader epochs, which brokers have received and persisted.
     _leader_moves(cluster, topic, writer)
+    # Push the resource versions ahead, so that watches cannot continue in the old etcd unnoticed.
     for number in range(VERSIONS):
         cluster.kube.apply_secret("others", {"number": str(number)})
     ahead = max(row.leader_epoch for row in cluster.view(topic).rows)
     folders = _replicas(cluster, topic)
+    # etcd goes back in time while the producer writes and, in one case, the operator runs.
     with (
         _operator(cluster, runs=runs),
         _without(cluster, "control-plane", local.start_control_plane),
@@ -155,6 +163,7 @@ def test_old_api_data_is_updated_to_what_brokers_received(cluster: Cluster, runs
         writer.write(50)
     wait(lambda: _answers(cluster), "the API server to answer")
     _until(lambda: _is_rebuilt(cluster, topic), f"{topic} to be rebuilt", writer)
+    # Every epoch is above the one that brokers had seen, or they would refuse the leaders.
     assert all(row.leader_epoch > ahead for row in cluster.view(topic).rows)
     _check(cluster, topic, writer, folders)
     _is_heard(cluster, topic)
@@ -166,6 +175,7 @@ def test_etcd_put_back_while_a_broker_is_down_hides_nothing(cluster: Cluster) ->
     and what the two others prove is served before the third broker is back."""
     topic, group = cluster.new_topic(**SPEC), "restored"
     writer = Writer(cluster, topic)
+    # The backup is taken here: the topic has PARTITIONS partitions and committed offsets.
     folder, local = cluster.local.layout.control_plane, cluster.local
     copy = folder.with_name("control-plane-before")
     _until(lambda: len(writer.acknowledged) > 100, "a beginning", writer)
@@ -176,11 +186,13 @@ def test_etcd_put_back_while_a_broker_is_down_hides_nothing(cluster: Cluster) ->
     wait(lambda: _answers(cluster), "the API server to answer")
     body = cluster.kube.get("Topic", topic)
     assert body is not None
+    # The topic grows after the backup, so the restored API does not have two of its partitions.
     count = PARTITIONS + 2
     cluster.kube.apply("Topic", topic, body["spec"] | {"partitions": count})
     _until(lambda: len(cluster.view(topic).rows) == count, f"{topic} to grow", writer)
     cluster.wait_for_leaders(topic)
     folders = _replicas(cluster, topic)
+    # A broker dies before the restore. What it knows is not available to the rebuild.
     down = cluster.view(topic).rows[0].leader
     local.kill_broker(down)
     try:
@@ -190,6 +202,8 @@ def test_etcd_put_back_while_a_broker_is_down_hides_nothing(cluster: Cluster) ->
             writer.write(50)
         wait(lambda: _answers(cluster), "the API server to answer")
 
+        # Each partition has a replica on the two other brokers, which proves what the API no longer
+        # contains.
         def is_served() -> bool:
             topics = _shown(cluster)
             assert len(topics[topic]) == count
@@ -199,11 +213,13 @@ def test_etcd_put_back_while_a_broker_is_down_hides_nothing(cluster: Cluster) ->
 
         _until(is_served, f"{topic} to be served without broker {down}", writer)
         assert _committed(cluster, topic, group) == committed
+        # The restored spec asserts fewer partitions than exist. A person must raise it.
         stalled = cluster.view(topic).condition("Stalled")
         assert stalled.get("reason") == "PartitionsBeyondSpec", stalled
         cluster.kube.apply("Topic", topic, body["spec"] | {"partitions": count})
         writer.flush()
     finally:
+        # The third broker reports, and the rebuild has nothing more to wait for.
         local.start_broker(down)
     _until(lambda: _rebuilt(cluster), "the rebuilding to end", writer)
     _check(cluster, topic, writer, folders)
@@ -247,6 +263,7 @@ def _committed(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
 def _is_heard(cluster: Cluster, topic: str) -> None:
     """Check that later changes of users reach the operator, through each of its watches."""
     for kind, name in (("Topic", topic), ("Cluster", cluster.local.settings.cluster)):
+        # A change of the spec has an effect only if the operator's watch of this kind is alive.
         body = cluster.kube.get(kind, name)
         assert body is not None
         spec = {"config": {**body["spec"].get("config", {}), "min.insync.replicas": "1"}}
@@ -276,6 +293,7 @@ def test_topics_and_slices_that_were_erased_are_made_again(cluster: Cluster) -> 
     body = cluster.kube.get("Topic", topic)
     assert body is not None
     topic_id, folders = body["status"]["topicId"], _replicas(cluster, topic)
+    # The operator is down while the objects disappear, so no finalizer and no watch sees it.
     with _without(cluster, "operator", cluster.local.start_operator):
         for object_ in cluster.kube.objects("PartitionSlice"):
             _remove(cluster, "PartitionSlice", object_)
@@ -283,11 +301,13 @@ def test_topics_and_slices_that_were_erased_are_made_again(cluster: Cluster) -> 
         cluster.kube.apply("Topic", topic, body["spec"])
         writer.write(50)
 
+    # A Topic with a new uid must not take over data by its name alone: a person names the id.
     def waits() -> bool:
         ready = cluster.view(topic).condition("Ready")
         return ready.get("reason") == "AdoptionRequired" and topic_id in ready["message"]
 
     _until(waits, "the Topic to wait for its adoption", writer)
+    # With the annotation the operator adopts the replicas that brokers still have.
     cluster.kube.apply("Topic", topic, body["spec"], annotations={ADOPT_TOPIC_ID: topic_id})
     _until(lambda: _is_rebuilt(cluster, topic), f"{topic} to be rebuilt", writer)
     _check(cluster, topic, writer, folders)

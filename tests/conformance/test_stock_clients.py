@@ -27,6 +27,7 @@ def test_a_client_reads_back_what_it_wrote(cluster: Cluster, name: str) -> None:
 def test_kcat_reads_back_what_it_wrote(cluster: Cluster, kcat: Kcat) -> None:
     topic = cluster.new_topic()
     place = ("-b", cluster.bootstrap, "-t", topic)
+    # kcat uses several partitions by default; with one partition the order is fixed.
     kcat.run("-P", *place, "-p", "0", "-X", "acks=all", stdin=b"\n".join(VALUES) + b"\n")
     out = kcat.run("-C", *place, "-p", "0", "-o", "beginning", "-e", "-q")
     assert out.splitlines() == VALUES
@@ -36,6 +37,7 @@ def test_kcat_lists_the_topic_with_its_replicas(cluster: Cluster, kcat: Kcat) ->
     topic = cluster.new_topic()
     text = kcat.run("-L", "-b", cluster.bootstrap, "-t", topic).decode()
     assert f'topic "{topic}" with 1 partitions' in text
+    # kcat prints the replicas in the order of the assignment.
     row = cluster.view(topic).rows[0]
     assert f"leader {row.leader}, replicas: {','.join(map(str, row.replicas))}" in text
 
@@ -47,12 +49,14 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(cluster: Cluster, nam
     topic = cluster.new_topic(config={"min.insync.replicas": "2"})
     before = cluster.view(topic).rows[0]
 
+    # Half of the values are in flight or acknowledged when their leader dies.
     def kill_in_the_middle(count: int) -> None:
         if count == len(VALUES) // 2:
             cluster.local.kill_broker(before.leader)
 
     try:
         acknowledged = produce(cluster.bootstrap, topic, VALUES, kill_in_the_middle)
+        # A follower leads now, in a later leader epoch.
         after = cluster.view(topic).rows[0]
         assert after.leader not in {before.leader, -1}
         assert after.leader_epoch > before.leader_epoch

@@ -25,6 +25,7 @@ def test_a_few_of_a_suite(cluster: Cluster, tmp_path: Path, name: str) -> None:
     may_fail = allowed_failures.read(name)
     tests = [test for test in tests if test not in may_fail]
     results: list[Result] = []
+    # The suite sees only bootstrap servers, as for a cluster it did not start.
     target = Tidemark(cluster.local, cluster.bootstrap.split(","))
     suite.run(tests, target, tmp_path, results.append)
     # Go runs those that may run side by side behind all others.

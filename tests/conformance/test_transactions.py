@@ -48,6 +48,7 @@ def read(cluster: Cluster, topic: str, isolation: str = "read_committed") -> lis
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[bytes] = []
+    # EOF means the last stable offset for read_committed, and the high watermark otherwise.
     while (message := consumer.poll(30)) is not None:
         if message.error() is None:
             values.append(message.value())
@@ -80,12 +81,15 @@ def brokers_killed_in_turn(cluster: Cluster, topic: str) -> Iterator[Callable[[i
 
     def hook(count: int) -> None:
         if count in (COUNT // 4, COUNT // 2, COUNT * 3 // 4):
+            # One broker is down at a time, or min.insync.replicas would refuse the producer.
             for return_ in returns:
                 return_.result(60)
             wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "all to be in sync")
             node_id = next(n for n in cluster.view(topic).rows[0].replicas if n not in killed)
             cluster.local.kill_broker(node_id)
             killed.append(node_id)
+            # The restart is a task: the client must come through the failover while the hook
+            # returns.
             returns.append(threads.submit(returned, node_id))
 
     with ThreadPoolExecutor(1) as threads:
@@ -107,6 +111,7 @@ def copy(cluster: Cluster, source: str, target: str, hook: Callable[[int], None]
             "enable.auto.commit": False,
         }
     )
+    # The id survives the copier, so a successor fences it and aborts its open transaction.
     producer = transactional(cluster, f"copier of {source}")
     consumer.subscribe([source])
     copied = 0
@@ -115,15 +120,19 @@ def copy(cluster: Cluster, source: str, target: str, hook: Callable[[int], None]
         try:
             messages = consumer.consume(IN_EACH, timeout=5)
             good = [item for item in messages if item.error() is None]
+            # Output and input offsets become visible together, or not at all.
             for message in good:
                 producer.produce(target, message.value())
             positions = consumer.position(consumer.assignment())
             producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 60)
             producer.commit_transaction(60)
+        # A coordinator that moved fails the transaction in a way that an abort repairs.
         except KafkaException as error:
             if not (error.args[0].txn_requires_abort() or error.args[0].retriable()):
                 raise
             producer.abort_transaction(60)
+            # The consumer has read ahead of what is committed, so it returns to the committed
+            # offsets.
             for place in consumer.committed(consumer.assignment(), 30):
                 consumer.seek(TopicPartition(place.topic, place.partition, max(place.offset, 0)))
         else:
@@ -140,6 +149,7 @@ def test_each_input_is_in_the_output_once_though_brokers_die(cluster: Cluster) -
     fill(cluster, source, values)
     with brokers_killed_in_turn(cluster, target) as hook:
         copy(cluster, source, target, hook)
+    # Equality covers loss, duplicates and order.
     assert read(cluster, target) == values
 
 
@@ -159,12 +169,14 @@ def test_who_reads_committed_records_sees_neither_aborted_nor_open_ones(cluster:
     producer.produce(topic, b"open")
     assert producer.flush(60) == 0
     committed = [b"%d" % number for number in range(0, 10, 2)]
+    # Ten transactions of which five committed, and one open: 5 values of 11 are readable.
     assert read(cluster, topic) == committed
     assert len(read(cluster, topic, "read_uncommitted")) == 11
     successor = transactional(cluster, f"mixed in {topic}")  # which aborts what is open
     with pytest.raises(KafkaException) as raised:
         producer.commit_transaction(60)
     assert raised.value.args[0].fatal()
+    # InitProducerId raised the epoch: the first producer is fenced, and the open one aborted.
     successor.begin_transaction()
     successor.produce(topic, b"last")
     successor.commit_transaction(60)
@@ -178,6 +190,8 @@ def test_a_transaction_that_takes_too_long_is_aborted(cluster: Cluster) -> None:
     producer.begin_transaction()
     producer.produce(topic, b"open")
     assert producer.flush(60) == 0
+    # The record of another producer is behind the open one, so readers of committed records wait
+    # for the timeout.
     fill(cluster, topic, [b"behind"])
     wait(lambda: read(cluster, topic) == [b"behind"], "the abort by its coordinator")
     with pytest.raises(KafkaException):
@@ -213,6 +227,7 @@ def test_javas_message_copier(cluster: Cluster, jars: Path) -> None:
 def test_javas_tool_lists_describes_and_aborts(cluster: Cluster, jars: Path) -> None:
     topic = cluster.new_topic()
     name = f"hangs-in-{topic}"
+    # The timeout is longer than the test, so only the tool can end the transaction.
     producer = transactional(cluster, name, timeout_ms=600_000)
     producer.begin_transaction()
     producer.produce(topic, b"open")
@@ -225,10 +240,12 @@ def test_javas_tool_lists_describes_and_aborts(cluster: Cluster, jars: Path) -> 
             *("--bootstrap-server", cluster.bootstrap, *arguments),
         )
 
+    # TransactionsCommand prints the coordinator's state names (KIP-664).
     assert re.search(rf"{name}\s+\d+\s+\d+\s+Ongoing", tool("list"))
     described = tool("describe", "--transactional-id", name)
     assert "Ongoing" in described
     assert f"{topic}-0" in described
+    # An abort by partition and offset writes the marker through WriteTxnMarkers to the leader.
     tool("abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
     fill(cluster, topic, [b"behind"])
     assert read(cluster, topic) == [b"behind"]
@@ -244,6 +261,7 @@ def test_kafka_reads_the_coordinators_log(cluster: Cluster, jars: Path) -> None:
     producer.produce(topic, b"value")
     producer.commit_transaction(60)
 
+    # The log of each replica has the same records. One of them is enough.
     def dumped() -> str:
         logs = [
             log

@@ -55,6 +55,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tidemark-histories-") as folder:
         start = apache_kafka if asked.kafka else tidemark
         bug = planted(asked.bug) if asked.bug else nullcontext()
+        # Brokers inherit the broken rule through their environment, so it is planted before they
+        # start.
         with bug, start(Path(folder) / "cluster") as target:
             status = _Rounds(target, asked).go()
             if asked.bug:
@@ -76,6 +78,7 @@ class _Rounds:
         asked = self._asked
         began_s = time.monotonic()
         seed = first = asked.first if asked.seed is None else asked.seed
+        # At least one round, however short the time.
         while True:
             self._round(seed)
             seed += 1
@@ -91,6 +94,7 @@ class _Rounds:
     def _round(self, seed: int) -> None:
         asked = self._asked
         has_operator = OPERATOR in self._target.nodes
+        # Everything that is random follows from the seed.
         plan = make(
             seed,
             asked.seconds,
@@ -99,10 +103,13 @@ class _Rounds:
             wrongs=tuple(asked.wrong),
             kinds=tuple(asked.fault),
         )
+        # A target without some API gets fewer clients. The output has to say so, or the run would
+        # look complete.
         if plan.left_out:
             print(f"not served yet, left out: {', '.join(plan.left_out)}", flush=True)
         try:
             events = run_round(self._target, plan)
+        # Without a complete history there is nothing to judge. The part that exists is stored.
         except RoundFailed as error:
             print(f"seed {seed}: {error}", flush=True)
             self._bad.append(seed)
@@ -115,6 +122,7 @@ class _Rounds:
         if report.violations:
             print("\n".join(report.proofs(events)), flush=True)
             self._bad.append(seed)
+        # The history is needed to understand a finding, since the timing cannot be repeated.
         if report.violations or asked.keep:
             self._keep(seed, events)
 

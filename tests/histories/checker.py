@@ -63,6 +63,7 @@ class Report:
         what its library said of it."""
         told: Counter[str] = Counter()
         lines = []
+        # Most anomalies of a name have one cause, so a few of them are enough.
         for anomaly in self.violations:
             told[anomaly.name] += 1
             if told[anomaly.name] <= TOLD_MAX:
@@ -76,12 +77,15 @@ class Report:
 
 def check(events: Sequence[Event]) -> Report:
     """Judge a whole history."""
+    # All checks read the same facts, which one pass over the events has collected.
     facts = Facts.of(events)
     found = [
         anomaly
         for room in (records, readers, transactions, group_offsets)
         for anomaly in room.anomalies(facts)
     ]
+    # The figures show whether the round did anything: a run without transactions proves nothing
+    # about them.
     outcomes = Counter(txn.outcome for txn in facts.txns.values())
     figures = Counter({"operations": sum(event.type == INVOKE for event in events)})
     figures["records"] = len(facts.writes)

@@ -111,6 +111,8 @@ class Instances:
                 self.process = f"{self.client.name}.{self._instances}"
                 try:
                     self.instance()
+                # The library gave up, which clients have to survive. A pause keeps a broken cluster
+                # from being flooded with new instances.
                 except (Restart, KafkaException):
                     self.pause(0.2)
                 except SystemError as error:
@@ -167,9 +169,11 @@ def repeated(call: Any, *arguments: Any, before: list[str] | None = None) -> Non
     thread = threading.current_thread()
     while True:
         _calling[thread] = time.monotonic()
+        # The start of the call is recorded, so that another thread can tell whether it hangs.
         try:
             call(*arguments, CALL_S)
         except KafkaException as error:
+            # librdkafka's own rule decides what may be repeated.
             if not error_of(error).retriable() or time.monotonic() > until_s:
                 raise
             if before is not None:

@@ -78,8 +78,10 @@ class ClientsProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # The process is given time only after success: after an error its state no longer matters.
         if error is None:
             self._process.join(ENDED_S)
+        # Library threads that hang would keep it alive.
         self._process.kill()
         self._process.join()
         self._process.close()
@@ -97,6 +99,7 @@ class ClientsProcess:
             raise NothingToJudge(f"clients are not {what} after {seconds:.0f} s, and were killed")
         try:
             said, why = self._connection.recv()
+        # The pipe ends when the process does, before it could say why.
         except (EOFError, OSError):
             self._process.join(ENDED_S)
             raise NothingToJudge(f"the clients' process ended: {self._ending()}") from None
@@ -115,7 +118,9 @@ def _serve(job: Job, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is at the terminal means the whole run
     faulthandler.enable()
     healed = threading.Event()
+    # A thread listens, because the workload may be blocked in the library.
     threading.Thread(target=_listen, args=(connection, healed), daemon=True).start()
+    # Unbuffered, so that every recorded event survives a kill.
     with job.history.open("ab", buffering=0) as into:
         recorder = Recorder(EVENTS_MAX, began_ns=job.began_ns, into=into)
         run = Run(job.bootstrap, job.topics, recorder, job.plan.seed)
@@ -128,6 +133,7 @@ def _serve(job: Job, connection: Connection) -> None:
             connection.send((BEGUN, ""))
             job.work(run, job.plan, until_healed)
             answer = (DONE, "")
+        # The parent reports the reason. The trace is printed here, where it exists.
         except NothingToJudge as error:
             if error.__cause__ is not None:
                 traceback.print_exception(error.__cause__)
@@ -137,6 +143,7 @@ def _serve(job: Job, connection: Connection) -> None:
             answer = (FAILED, f"the workload failed: {error!r}")
         write_down(run.said, recorder)
     connection.send(answer)
+    # An ordinary exit would wait for library threads, of which some may hang.
     os._exit(0)
 
 

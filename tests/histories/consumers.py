@@ -67,6 +67,7 @@ class Reading:
         Raises :class:`Restart` where it could be stuck: librdkafka passes NOT_COORDINATOR of an
         OffsetFetch to the application and ignores the partition until the next rebalance.
         """
+        # Callbacks of a rebalance run inside poll() and add to these.
         self._untold, self._kept = {}, {}
         self._begin()
         until_s = time.monotonic() + COLLECT_S
@@ -76,6 +77,7 @@ class Reading:
                 break
             self._take(message)
         self._tell()
+        # A new instance joins the group again and gets the offsets then.
         if self.is_stuck:
             raise Restart
         return self._kept
@@ -94,6 +96,7 @@ class Reading:
         for place in names:
             self.at.pop(place, None)
         self._between("lost", {"places": names})
+        # Records of a revoked partition are not processed: its next owner reads them again.
         for place in names:
             self._kept.pop(place, None)
 
@@ -114,6 +117,7 @@ class Reading:
     def _between(self, f: str, value: dict[str, Any]) -> None:
         """Return a generator's rest, with collected records first, also in the middle of a poll."""
         is_polling = self._operation is not None
+        # The records before the rebalance belong before it in the history, so the poll is split.
         self._tell()
         self.run.recorder.point(self.process, f, **value)
         if is_polling:
@@ -130,6 +134,7 @@ class Reading:
     def _take(self, message: Any) -> None:
         place = f"{message.topic()}-{message.partition()}"
         if message.error() is not None:
+            # Other errors are passing, and librdkafka retries.
             if message.error().code() == KafkaError._PARTITION_EOF:
                 self.ended[place] = message.offset()
             return
@@ -171,6 +176,7 @@ class GroupReading(Reading):
         self, run: Run, process: str, level: str, group: str, assignor: str, topics: tuple[str, ...]
     ) -> None:
         settings: dict[str, Any] = {"group.id": group}
+        # KIP-848: the broker assigns, and its configuration sets the timeouts.
         if assignor == BROKERS_ASSIGN:
             settings["group.protocol"] = "consumer"
         else:
@@ -197,6 +203,7 @@ class GroupReading(Reading):
                 self.process, "commit", group=self.group, offsets=dict(offsets)
             )
         asked = [partition_of(place, offset) for place, offset in offsets.items()]
+        # A synchronous commit returns an error for each partition, or raises for all of them.
         try:
             done = self.consumer.commit(offsets=asked, asynchronous=False)
             failed = next((item.error for item in done if item.error is not None), None)
@@ -211,6 +218,8 @@ class GroupReading(Reading):
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         told = None
+        # The callback requests the offsets itself, so that the history has the value that the
+        # member starts from.
         if partitions:
             told = fetch_committed(self.run, self.process, consumer, self.group, partitions)
             self.is_stuck = self.is_stuck or told is None
@@ -220,6 +229,7 @@ class GroupReading(Reading):
                 offsets[place_of(partition)] = None
             else:
                 partition.offset = offsets[place_of(partition)] = told[place_of(partition)] or 0
+        # A cooperative assignment is an increment, an eager one replaces everything (KIP-429).
         if self._is_cooperative:
             consumer.incremental_assign(partitions)
         else:
@@ -240,6 +250,7 @@ class OffsetReader(Instances):
     def instance(self) -> None:
         client = self.client
         settings = {}
+        # A planted mistake, which the checker has to find.
         if client.wrong == "reads uncommitted":
             settings = {"isolation.level": READ_UNCOMMITTED}
         reading = Reading(self.run, self.process, client.level, settings)
@@ -250,6 +261,7 @@ class OffsetReader(Instances):
             records = reading.poll(client.batch)
             self.pause(client.pause_s)  # or it would read the same again as fast as it can
             polls += 1
+            # Known offsets are below the end, so a seek to a smaller one is always valid.
             known.update(reading.at)
             if client.wrong == "skips" and polls % WRONG_EVERY == 0:
                 reading.consumer.poll(1)  # whatever it returns is not written down
@@ -270,6 +282,7 @@ class OffsetReader(Instances):
         offsets: dict[str, int | None] = {}
         for item in kept:
             at = known.get(place_of(item), 0)
+            # The start, the last known position, or something between them.
             item.offset = self.chance.choice((0, at, self.chance.randint(0, at)))
             offsets[place_of(item)] = item.offset
         reading.consumer.assign(kept)
@@ -289,6 +302,8 @@ class GroupMember(Instances):
         try:
             while self.run.goes_on:
                 records = reading.poll(client.batch)
+                # The committed offset is the next one to read, after the last record that was
+                # received.
                 offsets = {place: found[-1][0] + 1 for place, found in records.items()}
                 if offsets and reading.commit(offsets):
                     for place, offset in offsets.items():

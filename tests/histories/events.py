@@ -72,6 +72,7 @@ class Event:
     @classmethod
     def of(cls, line: str) -> Self:
         """The event of a line. Raises ValueError for anything else."""
+        # A stored history may come from an older version of the workload, so fields are checked.
         try:
             fields: dict[str, Any] = json.loads(line)
             number, kind = fields.pop("id"), fields.pop("type")
@@ -194,6 +195,7 @@ def shown(events: Iterable[Event], ids: Iterable[int], text: str) -> list[str]:
     the records that ``text`` names, and those right beside them."""
     wanted = frozenset(ids)
     words = frozenset(re.split(r"[\s,;]+", text))
+    # The text names offsets and values, which tells the relevant records of a poll.
     return [_short(event, words).line() for event in events if event.id in wanted]
 
 
@@ -203,6 +205,7 @@ def _short(event: Event, words: frozenset[str]) -> Event:
     records = {}
     for place, pairs in event.value["records"].items():
         named = [at for at, (offset, value) in enumerate(pairs) if {str(offset), value} & words]
+        # Neighbours show whether a record was skipped or repeated.
         near = {item for at in named for item in (at - 1, at, at + 1)}
         if kept := [pair for at, pair in enumerate(pairs) if at in near]:
             records[place] = kept

@@ -135,6 +135,7 @@ class Facts:
                 facts._invoked(event)
             else:
                 facts._completed(began.pop(event.id, None), event)
+        # Operations without a completion: only commits may still matter, as possibly applied.
         for event in began.values():
             if event.f == "commit":
                 facts._commit(event, NEVER)
@@ -146,6 +147,7 @@ class Facts:
 
         If its outcome is unknown, it counts as committed once such a reader has seen it.
         """
+        # A refused write or one of an aborted transaction must never be seen.
         if write.status == FAIL or (write.txn and self.txns[write.txn].outcome == ABORTED):
             return False
         is_certain = not write.txn or self.txns[write.txn].outcome == COMMITTED
@@ -163,6 +165,8 @@ class Facts:
 
     def _invoked(self, event: Event) -> None:
         value = event.value
+        # A write and its transaction are known from the invocation on: their outcome may never
+        # arrive.
         if event.f == "send":
             origin = value.get("origin")
             write = Write(
@@ -185,6 +189,7 @@ class Facts:
         elif event.f == "end":
             txn = self._txn(value["txn"], event.id)
             txn.ends.append(event.id)
+            # From the first request to commit until its answer, the outcome is unknown.
             if value["commit"]:
                 txn.open_commits += 1
                 txn.outcome = UNKNOWN
@@ -195,12 +200,14 @@ class Facts:
         return self.txns.setdefault(name, Txn(name, number))
 
     def _completed(self, began: Event | None, event: Event) -> None:
+        # A completion without an invocation is an observation at one moment.
         if began is None:
             self._point(event)
         elif event.f == "send":
             write = self.writes[began.value["value"]]
             write.status = event.type
             if event.type == OK:
+                # The acknowledged offset is the first evidence of where a record is.
                 write.offset = event.value["offset"]
                 if write.offset is not None:
                     self._lies(write.place, write.offset, write.value, event.id)
@@ -208,6 +215,7 @@ class Facts:
             self._ended(self.txns[began.value["txn"]], began, event)
         elif event.f == "poll" and event.type == OK:
             self._polled(began, event)
+        # A commit of unknown outcome may take effect at any time later.
         elif event.f == "commit" and event.type != FAIL:
             self._commit(began, event.time if event.type == OK else NEVER)
         elif event.f == "committed" and event.type == OK:
@@ -230,6 +238,8 @@ class Facts:
             for place in value["places"]:
                 self._reads_on(event, place, -1)
         elif event.f == "raised":
+            # librdkafka raised its epoch: unacknowledged records may be sent again under new
+            # sequence numbers, so duplicates are allowed.
             for write in self.writes.values():
                 if write.process == event.process and write.status == UNKNOWN:
                     write.level = SENT_ANEW
@@ -246,6 +256,7 @@ class Facts:
             return
         if event.type == OK:
             txn.outcome, txn.ended = COMMITTED, min(txn.ended, event.time)
+        # Only when every request to commit has failed is the transaction certainly aborted.
         elif event.type == FAIL:
             txn.open_commits -= 1
             if not txn.open_commits and txn.outcome == UNKNOWN:
@@ -275,6 +286,7 @@ class Facts:
         transactions.
         """
         for poll in self.polls:
+            # A final reader read everything, so its records are the reference for all others.
             if self.finals and poll.process not in self.finals:
                 continue
             self.read.setdefault(poll.level, {}).setdefault(poll.place, {}).update(poll.records)
@@ -282,6 +294,7 @@ class Facts:
             self._last[poll.level, poll.place] = max(
                 self.last_read(poll.level, poll.place), *(offset for offset, _ in poll.records)
             )
+        # Offsets that belong to a transaction count as committed when it commits.
         for txn in self.txns.values():
             if txn.outcome == ABORTED or txn.committing is None:
                 continue

@@ -78,6 +78,8 @@ class Faults:
 
     def _work(self) -> None:
         try:
+            # The heads are copied before each fault, so that a later fault has older versions to
+            # put back.
             for fault in self._plan.faults:
                 if self._stopping.wait(fault.after_s):
                     break
@@ -89,6 +91,7 @@ class Faults:
             self._heal()
 
     def _heal(self) -> None:
+        # Continue paused processes first: a stopped process cannot be recognized as running.
         for node in self._target.nodes:
             self._target.signal(node, signal.SIGCONT)
             try:
@@ -138,10 +141,13 @@ class Faults:
 
     def _restore(self, node: str, lasts_s: float) -> None:
         """Back up etcd, let leaders move, and restore it while that broker is down."""
+        # After the backup leaders move, so that the restored data names old leaders.
         self._target.back_up()
         others = [item for item in self._target.nodes if item not in (node, OPERATOR)]
         self._restart(self._chance.choice(others), 0.1)
         self._target.kill(node)
+        # Twelve seconds is longer than a broker's session, so its replicas have left the ISR by
+        # then; zero keeps them in it.
         self._stopping.wait(self._chance.choice((0.0, 12.0)))
         self._target.put_back()
         self._stopping.wait(lasts_s)
@@ -167,6 +173,7 @@ class Faults:
 
     def _old_head(self, fault: Fault) -> None:
         """Replace one head while its leader, the only writer, is held up for a moment."""
+        # The first fault of a round may come before any segment is copied.
         if not self._heads:
             self._run.recorder.point("faults", "fault", kind="no head yet", target="")
             return
@@ -194,6 +201,7 @@ class Faults:
     def _node(self, role: str) -> str:
         if role == OPERATOR:
             return OPERATOR
+        # A role may have no node at the moment, as between a leader's death and the election.
         brokers = [node for node in self._target.nodes if node != OPERATOR]
         found: list[str] = []
         if role == LEADER:
@@ -209,6 +217,7 @@ class Faults:
         """
         topic = COORDINATORS[role]
         led = leaders(self._target.admin, [topic])
+        # The coordinator of a key is the leader of the partition that its hash selects.
         keys = {
             f"{client.group}-{self._plan.seed}"
             if role == GROUPS

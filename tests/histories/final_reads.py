@@ -20,12 +20,14 @@ _AT_ONCE = 1000
 
 def close(run: Run, plan: Plan, *, seconds: float) -> None:
     """Each of the steps may take so long."""
+    # An open transaction would hold the last stable offset below the high watermark.
     _end_transactions(run, plan)
     places = run.places(tuple(run.topics))
     stable, high = _await_stable(run, places, seconds)
     run.recorder.point(FINAL, "ends", stable=stable, high=high)
     for group in sorted({client.group for client in plan.clients if client.group}):
         _ask(run, f"{group}-{run.seed}", places, seconds)
+    # Each level to its own end: committed records end at the last stable offset.
     _read(run, READ_UNCOMMITTED, places, high, seconds)
     _read(run, READ_COMMITTED, places, stable, seconds)
 
@@ -33,6 +35,8 @@ def close(run: Run, plan: Plan, *, seconds: float) -> None:
 def _end_transactions(run: Run, plan: Plan) -> None:
     for client in plan.clients:
         if client.kind in (WRITER, TRANSFORMER):
+            # InitProducerId with the id of an abandoned instance aborts or completes its
+            # transaction.
             settings = {
                 "transactional.id": f"{run.seed}-{client.name}",
                 "transaction.timeout.ms": TRANSACTION_MS,
@@ -58,6 +62,7 @@ def _ends(run: Run, level: str, places: list[TopicPartition]) -> dict[str, int]:
     found: dict[str, int] = {}
     until_s = time.monotonic() + 6 * CALL_S
     for place in places:
+        # Leaders may still be moving back after the last fault.
         while place_of(place) not in found:
             try:
                 _, found[place_of(place)] = consumer.get_watermark_offsets(place, timeout=CALL_S)
@@ -74,6 +79,7 @@ def _ask(run: Run, group: str, places: list[TopicPartition], seconds: float) -> 
     consumer = Consumer(run.settings(**settings))
     until_s = time.monotonic() + seconds
     asked = [TopicPartition(place.topic, place.partition) for place in places]
+    # The coordinator may still be loading the group's log.
     while fetch_committed(run, FINAL, consumer, group, asked, final=True) is None:
         if time.monotonic() > until_s:
             raise TimeoutError(
@@ -94,6 +100,7 @@ def _read(
     reading.moved({place_of(item): 0 for item in wanted})
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
+        # EOF events tell how far the library has come, also past markers that are no records.
         if all(reading.ended.get(place, 0) >= end for place, end in ends.items()):
             break
         reading.poll(_AT_ONCE)

@@ -17,6 +17,7 @@ def components(graph: Graph) -> list[set[str]]:
     stack: list[str] = []
     stacked: set[str] = set()
     found: list[set[str]] = []
+    # Tarjan's algorithm with a path in place of recursion.
     for root in graph:
         if root in order:
             continue
@@ -25,16 +26,19 @@ def components(graph: Graph) -> list[set[str]]:
         while path:
             node, others = path[-1]
             other = next(others, None)
+            # All edges of the node are done: pass its low link to its predecessor.
             if other is None:
                 path.pop()
                 if path:
                     low[path[-1][0]] = min(low[path[-1][0]], low[node])
+                # The node is the root of a component, which is everything above it on the stack.
                 if low[node] == order[node]:
                     component = _unstack(node, stack, stacked)
                     if len(component) > 1:
                         found.append(component)
             elif other not in order:
                 _enter(other, graph, order, low, stack, stacked, path)
+            # An edge back into the present path closes a circle.
             elif other in stacked:
                 low[node] = min(low[node], order[other])
     return found
@@ -67,6 +71,7 @@ def circle(graph: Graph, component: Set[str]) -> list[str]:
     """The shortest circle through the component's first node by name, that node first."""
     start = min(component)
     came_from: dict[str, str] = {}
+    # Breadth first, so the first way back to the start is a shortest one.
     waiting = deque([start])
     while waiting:
         node = waiting.popleft()

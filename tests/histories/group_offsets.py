@@ -29,11 +29,13 @@ def _register(
     by_offset: dict[int, list[Commit]] = defaultdict(list)
     for commit in commits:
         by_offset[commit.offset].append(commit)
+    # Only commits that certainly took effect can have replaced an older value.
     answered = [commit for commit in commits if commit.ended != NEVER]
     done = sorted([*answered, *_proven(by_offset, fetched)], key=lambda commit: commit.ended)
     ends = [commit.ended for commit in done]
     latest = _latest_begun(done)
     for read in fetched:
+        # Of the commits that ended before the read began, the one that began last is the reference.
         sooner = bisect_left(ends, read.began)
         over = latest[sooner - 1] if sooner else None
         found = _judge(read, by_offset, over)
@@ -56,6 +58,7 @@ def _proven(
             continue
         told.add(read.offset)
         asked = by_offset.get(read.offset, ())
+        # Its end is at the latest when it was read.
         if len(asked) == 1 and asked[0].ended == NEVER:
             yield replace(asked[0], ended=read.ended)
 
@@ -73,6 +76,7 @@ def _judge(
     read: Fetched, by_offset: dict[int, list[Commit]], over: Commit | None
 ) -> tuple[str, str, tuple[int, ...]] | None:
     """``over``: of the commits that had ended before, the one that began last."""
+    # No offset at all: wrong once any commit has ended.
     if read.offset is None:
         if over is None:
             return None
@@ -80,6 +84,7 @@ def _judge(
     asked = [commit for commit in by_offset.get(read.offset, ()) if commit.began <= read.ended]
     if not asked:
         return "phantom", f"{read.offset} is returned, and no client has committed it", (read.id,)
+    # Every commit of this value ended before another one began that had ended before the read.
     if over is not None and all(commit.ended < over.began for commit in asked):
         text = f"{over.offset} was committed after {read.offset}, which is returned"
         return "rewound commit", text, (asked[-1].id, over.id, read.id)
@@ -88,6 +93,7 @@ def _judge(
 
 def _processed(facts: Facts) -> Iterator[Anomaly]:
     """Every record below the offset at which a group has ended."""
+    # Results by the input record that they were made from.
     results: dict[Origin, list[Write]] = defaultdict(list)
     for write in facts.writes.values():
         if write.origin is not None and facts.is_visible(write):
@@ -95,6 +101,7 @@ def _processed(facts: Facts) -> Iterator[Anomaly]:
     made: dict[tuple[str, str], set[int]] = defaultdict(set)
     for (group, place, offset), writes in results.items():
         made[group, place].add(offset)
+        # Two visible results of one record: the group processed it twice.
         if len(writes) > 1:
             text = f"group {group} made {writes[0].value} and {writes[1].value} of {place} {offset}"
             operations = tuple(write.id for write in writes)
@@ -102,9 +109,12 @@ def _processed(facts: Facts) -> Iterator[Anomaly]:
     transforming = {group for txn in facts.txns.values() for group, _ in txn.offsets}
     polled = _polled(facts)
     for (group, place), fetched in facts.fetched.items():
+        # The final offset of the group decides which records have to be processed.
         last = next((read for read in reversed(fetched) if read.final), None)
         if last is None:
             continue
+        # Groups that commit in transactions have results. For others, a record counts as processed
+        # once a poll returned it.
         if group in transforming:
             done = made.get((group, place), set())
             yield from _results_alone(group, place, results, done, last)
@@ -139,6 +149,7 @@ def _left_out(
 def _results_alone(
     group: str, place: str, results: dict[Origin, list[Write]], done: set[int], last: Fetched
 ) -> Iterator[Anomaly]:
+    # A visible result at or beyond the final offset: the result was committed without the offset.
     beyond = sorted(offset for offset in done if offset >= (last.offset or 0))
     if beyond:
         write = results[group, place, beyond[0]][0]

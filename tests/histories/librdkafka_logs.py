@@ -68,9 +68,11 @@ def said_of(events: Sequence[Event], send: int) -> list[str]:
     if not told:
         return []
     asked, answered = told[0], told[-1]
+    # Without an answer, all lines up to the end of the round may matter.
     until = answered.time if answered is not asked else events[-1].time
     topic, _, number = asked.value["place"].rpartition("-")
     here = {f"{topic} [{number}]"}
+    # Lines that name no partition, such as a new epoch, concern all of them.
     lines = [
         event
         for event in events
@@ -79,6 +81,7 @@ def said_of(events: Sequence[Event], send: int) -> list[str]:
         and asked.time <= event.time
         and set(_PARTITION.findall(event.value["line"])) <= here
     ]
+    # Index of the first line after the answer.
     answer = sum(event.time <= until for event in lines)
     first = min(FIRST_SHOWN, answer)
     last = max(answer - LAST_SHOWN, first)

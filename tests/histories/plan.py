@@ -188,6 +188,7 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
         (_producer(chance, PLAIN), frozenset()),
         (_producer(chance, IDEMPOTENT), _IDEMPOTENCE),
     ]
+    # Two writers on the same partitions, so that their transactions interleave.
     for number in (1, 2):
         writer = Client(
             f"writer{number}",
@@ -199,6 +200,7 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
             restarts=chance.uniform(0.01, 0.06),
         )
         found.append((writer, _TRANSACTIONS))
+    # Readers choose their own offsets, so they need no group coordinator.
     for level in levels:
         reader = Client(
             f"reader-{level}",
@@ -209,6 +211,7 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
             restarts=chance.uniform(0.01, 0.05),
         )
         found.append((reader, _TRANSACTIONS if level == READ_COMMITTED else frozenset()))
+    # Three groups, one for each protocol. Their members restart, which causes rebalances.
     for group, assignor, needs in (
         ("eager", EAGER, _GROUPS),
         ("cooperative", COOPERATIVE, _GROUPS),
@@ -227,6 +230,7 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
                 restarts=chance.uniform(0.005, 0.03),
             )
             found.append((member, needs))
+    # Two transformers in opposite directions can form a circle of transactions.
     for source, target in NEXT.items():
         group = f"{source}-to-{target}"
         assignor = chance.choice((EAGER, COOPERATIVE))

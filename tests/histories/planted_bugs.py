@@ -29,6 +29,7 @@ def planted(name: str) -> Iterator[None]:
         changed = list(command)
         if _PROGRAM in changed:
             place = changed.index(_PROGRAM)
+            # The broker's own command line follows, so the process is otherwise unchanged.
             changed[place : place + 1] = [__name__, name]
         return ensure(layout, node, changed, **how)
 
@@ -44,6 +45,7 @@ def main() -> int:
     """Run a broker with the broken rule that the first argument names."""
     name = sys.argv.pop(1)
     with mock.patch(BUGS[name][0], _broken):
+        # Imported after the patch: the broker's modules bind names when they are loaded.
         from tidemark_broker.main import main as broker
 
         return broker()

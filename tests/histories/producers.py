@@ -38,6 +38,7 @@ class Sender:
         self._run = run
         self._process = process
         self._level = level
+        # Only the log shows why this producer acknowledged a record that has no offset.
         if level == IDEMPOTENT:
             hearing = Hearing(run.recorder, run.said, process)
             settings |= {"debug": DEBUG, "log_level": 7, "logger": hearing}
@@ -83,6 +84,7 @@ class Sender:
         return True
 
     def _delivered(self, operation: Operation | None, place: str, error: Any, message: Any) -> None:
+        # librdkafka acknowledges without an offset what a later batch proves to be written.
         if error is None:
             if message.offset() is not None:
                 self.acknowledged[place] = message.offset()
@@ -110,6 +112,7 @@ class RecordProducer(Instances):
         places = self.run.places(self.client.topics)
         sent = 0
         while self.run.goes_on and not sender.is_broken:
+            # Without this limit a dead cluster would leave thousands of records of unknown outcome.
             if len(sender.producer) < UNANSWERED_MAX:
                 for _ in range(self.client.batch):
                     self._send(sender, self.chance.choice(places), sent)
@@ -118,11 +121,13 @@ class RecordProducer(Instances):
             self.pause(self.client.pause_s)
             if self.chance.random() < self.client.restarts:
                 break
+        # A clean end waits for answers, so that few outcomes are unknown.
         sender.producer.flush(FLUSH_S)
         sender.leave()
 
     def _send(self, sender: Sender, to: TopicPartition, number: int) -> None:
         value = self.new_value()
+        # A planted mistake in each twentieth record: claimed but not sent, or sent twice.
         if self.client.wrong and number % 20 == 10:
             if self.client.level == PLAIN:
                 self._claim(to, value, sender)
@@ -187,6 +192,7 @@ class Transactions:
             repeated(producer.send_offsets_to_transaction, offsets, member)
         except KafkaException as error:
             operation.info(error=str(error_of(error)))
+            # An abortable error ends this transaction only. Others end the instance.
             if error_of(error).txn_requires_abort():
                 return False
             raise Restart from error
@@ -246,6 +252,7 @@ class TransactionWriter(Instances):
 
     def instance(self) -> None:
         transactions = Transactions(self.run, self.process, f"{self.run.seed}-{self.client.name}")
+        # This instance has fenced its predecessor, so a commit of the old transaction must fail.
         if self._left is not None:
             self._left.end_late()
             self._left = None
@@ -255,6 +262,7 @@ class TransactionWriter(Instances):
             for _ in range(self.chance.randint(1, self.client.batch)):
                 transactions.send(self.chance.choice(places), self.new_value())
                 self.pause(self.chance.random() * self.client.pause_s)
+            # Leave the transaction open with its records already sent.
             if self.chance.random() < self.client.restarts:
                 transactions.sender.producer.flush(1)
                 self._left = transactions

@@ -10,6 +10,7 @@ from tests.histories.levels import READ_COMMITTED, Anomaly
 
 def anomalies(facts: Facts) -> Iterator[Anomaly]:
     """Poll skip, nonmonotonic poll, G1a, precommitted read."""
+    # All offsets that a reader of each level should be given, from what anybody has read.
     there: dict[tuple[str, str], list[int]] = {}
     for level, places in facts.read.items():
         for place, records in places.items():
@@ -39,6 +40,7 @@ def _steps(
     at: int | None = None
     before = 0
     for step in reading:
+        # A new position: the next poll may start anywhere from here on.
         if isinstance(step, Position):
             at = step.offset if step.offset != -1 else None
             before = step.id
@@ -48,6 +50,7 @@ def _steps(
                 text = f"{step.process} was given offset {offset} of {step.place} when at {at}"
                 yield Anomaly("nonmonotonic poll", step.level, text, (before, step.id))
             elif at is not None:
+                # Existing offsets between the position and the returned record were skipped.
                 offsets = there.get((step.level, step.place), [])
                 first, end = bisect_left(offsets, at), bisect_left(offsets, offset)
                 if first < end:
@@ -66,6 +69,7 @@ def _too_early(facts: Facts, poll: Poll) -> Iterator[Anomaly]:
         if write is None:
             continue
         text = f"{poll.process} was given {value} at {poll.place} offset {offset}, "
+        # The producer was certain that this record was not written.
         if write.status == FAIL:
             yield Anomaly("G1a", write.level, f"{text}which has failed", (write.id, poll.id))
         elif write.txn:
@@ -73,6 +77,7 @@ def _too_early(facts: Facts, poll: Poll) -> Iterator[Anomaly]:
             operations = (write.id, *txn.ends[-2:], poll.id)
             if txn.outcome == ABORTED:
                 yield Anomaly("G1a", poll.level, f"{text}of {txn.name}, aborted", operations)
+            # The poll ended before the first request to commit began.
             elif txn.committing is not None and poll.ended < txn.committing:
                 yield Anomaly(
                     "precommitted read",

@@ -32,6 +32,7 @@ def _twice_or_by_nobody(facts: Facts) -> Iterator[Anomaly]:
             text = f"{value} was read, and no client has sent it"
             yield Anomaly("phantom", READ_COMMITTED, text, tuple(found.values()))
             continue
+        # A record in another partition than it was sent to was invented by the cluster.
         elsewhere = [place for place, _ in found if place != write.place]
         operations = (write.id, *found.values())
         if elsewhere:
@@ -45,6 +46,7 @@ def _twice_or_by_nobody(facts: Facts) -> Iterator[Anomaly]:
 
 def _acknowledged_and_gone(facts: Facts, told: set[str]) -> Iterator[Anomaly]:
     for write in facts.writes.values():
+        # Aborted and undecided transactions promise nothing about their records.
         if write.status != OK or (write.txn and facts.txns[write.txn].outcome != COMMITTED):
             continue
         for level in facts.read:

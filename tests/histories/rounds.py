@@ -54,14 +54,17 @@ def run_round(
 ) -> list[Event]:
     """Takes ``plan.seconds``, and what clients need to end, ``done_s`` at most. Raises
     :class:`RoundFailed`."""
+    # Topics of the round's own, so that rounds on one cluster do not affect each other.
     names = {topic: f"h{plan.seed}-{topic}" for topic in TOPICS}
     partitions = {names[topic]: count for topic, count in TOPICS.items()}
     tiered = [names[topic] for topic in TIERED]
     target.create_topics(partitions, tiered)
+    # Both processes measure from here, on the same monotonic clock.
     began_ns = time.monotonic_ns()
     disturbing = Recorder(EVENTS_MAX, began_ns=began_ns, first_id=FAULT_IDS)
     faults = Faults(Run(target.bootstrap, names, disturbing, plan.seed), plan, target)
     why = ""
+    # The clients' file is read even if their process died.
     with tempfile.TemporaryDirectory(prefix="tidemark-round-") as folder:
         history = Path(folder) / "history.jsonl"
         history.touch()
@@ -69,6 +72,7 @@ def run_round(
         try:
             with ClientsProcess(job) as clients:
                 _conduct(clients, faults if is_disturbed else None, plan.seconds, done_s)
+            # Leaders repair old heads while clients read; the round must not end in between.
             _await_tier(target, tiered)
         except NothingToJudge as error:
             why = str(error)
@@ -90,6 +94,7 @@ def _await_tier(target: Target, tiered: list[str]) -> None:
 
 def _conduct(clients: ClientsProcess, faults: Faults | None, seconds: float, done_s: float) -> None:
     """Faults fall between the clients' beginning and their word that it was long enough."""
+    # Faults begin when all clients are started, or early failures would say nothing.
     clients.hear(BEGUN, AT_HAND_S)
     if faults is not None:
         faults.start()
@@ -98,5 +103,6 @@ def _conduct(clients: ClientsProcess, faults: Faults | None, seconds: float, don
         faults.stop()
         if faults.failure is not None:
             raise NothingToJudge(f"a node did not come back: {faults.failure}")
+    # All nodes run again: from here on every client has to make progress.
     clients.say(HEALED)
     clients.hear(DONE, done_s)

@@ -110,6 +110,8 @@ class TidemarkTarget:
                 "replicationFactor": BROKERS,
                 "config": REPLICATION,
             }
+            # Tiny segments and a local retention of one byte make the leader copy and delete all
+            # the time.
             if name in tiered:
                 spec |= {"config": {**REPLICATION, **SEGMENTS}, "tiering": TIERING}
             self._cluster.kube.apply("Topic", name, spec)
@@ -160,11 +162,13 @@ class TidemarkTarget:
             return False
         head, older = decode_head(present, topic), decode_head(body, topic)
         position = head.position
+        # Every replica has to have recorded the present head on its disk.
         wanted = {"version": position.version, "commitId": position.commit_id}
         known = [self._known_head(number, topic, partition) for number in range(1, BROKERS + 1)]
         if older.version >= head.version or any(wanted.items() - state.items() for state in known):
             return False
         path = self._cluster.tier_folder / head_key(head.topic_id, partition)
+        # A rename is atomic, as a store's PUT is.
         aside = self._cluster.tier_folder.with_name("old-head")
         aside.write_bytes(body)
         aside.rename(path)
@@ -187,6 +191,7 @@ class TidemarkTarget:
         """Stop etcd and the API server, and yield etcd's directory."""
         record = self._record("control-plane")
         assert record is not None
+        # A kill, as the data must not be younger than what the API server acknowledged.
         processes.kill(self._local.layout, record)
         try:
             yield self._local.layout.control_plane / "etcd"
@@ -280,6 +285,7 @@ def apache_kafka(folder: Path) -> Iterator[Target]:
         try:
             yield target
         finally:
+            # A process that is paused does not react to SIGTERM.
             for node in target.nodes:
                 target.signal(node, signal.SIGCONT)
 

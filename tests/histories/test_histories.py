@@ -42,6 +42,7 @@ def _nothing_is_left(target: Target) -> Iterator[None]:
 
     The remaining client may start threads for brokers that are new to it.
     """
+    # The admin client's own threads start now, so they are not counted as left over.
     leaders(target.admin, [])
     before = _threads()
     yield
@@ -59,11 +60,13 @@ def test_brokers_that_are_disturbed_keep_what_they_promise(target: Target) -> No
     seed = random.randrange(1, 10**6)
     print(f"again: make histories SEED={seed}")
     keys = served(target.bootstrap)
+    # A random seed on each run: over time, runs cover many plans.
     plan = make(seed, DISTURBED_S, keys, operator=OPERATOR in target.nodes)
     events = run_round(target, plan)
     report = check(events)
     assert not report.violations, "\n".join((report.line(), *report.proofs(events)))
     assert report.faults.total() > 0
+    # A run in which some client did nothing would prove nothing for its kind.
     assert idle_units(plan, events) == set()
     assert len(target.nodes) == BROKERS + 1
 
@@ -76,15 +79,18 @@ def test_clients_that_do_wrong_are_found(target: Target) -> None:
     told apart by the anomaly that shows it. What a client does wrong is a matter of chance, so
     those that were not found get another round."""
     keys = served(target.bootstrap)
+    # Only those whose APIs this broker serves can be tested.
     wrongs = {name for name, (_, _, needs) in WRONGS.items() if needs <= keys}
     assert len(wrongs) >= 3
     lines = []
     for _ in range(ROUNDS_MAX):
+        # Seeds of their own range, so that topics do not collide with those of the first test.
         seed = 10**6 + random.randrange(1, 10**6)
         plan = make(seed, UNDISTURBED_S, keys, operator=False, wrongs=tuple(sorted(wrongs)))
         report = check(run_round(target, plan, is_disturbed=False))
         lines.append(f"seed {seed}, looked for {sorted(wrongs)}: {report.line()}")
         found = {anomaly.name for anomaly in report.violations}
+        # Keep only clients whose anomaly has not shown yet.
         wrongs = {name for name in wrongs if not WRONGS[name][1] & found}
         if not wrongs:
             return
@@ -110,6 +116,7 @@ def _find(bug: str, folder: Path) -> None:
             seed = 10**6 + random.randrange(1, 10**6)
             keys = served(target.bootstrap)
             plan = make(seed, PLANTED_S, keys, operator=True, kinds=(BUGS[bug][1],))
+            # A broken rule may also keep the round from ending, which is a finding as well.
             try:
                 report = check(run_round(target, plan))
             except RoundFailed as failed:

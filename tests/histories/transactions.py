@@ -45,10 +45,12 @@ def _next_in_place(facts: Facts) -> Edges:
     edges: Edges = {}
     for offsets in facts.log.values():
         before: Write | None = None
+        # The next visible transactional record in the partition is the end of a ww edge.
         for offset in sorted(offsets):
             write = facts.writes.get(next(iter(offsets[offset])))
             if write is None or not write.txn or not facts.is_visible(write):
                 continue
+            # Neighbours of the same transaction make no edge.
             if before is not None and before.txn != write.txn:
                 edges.setdefault((before.txn, write.txn), (before.id, write.id))
             before = write
@@ -60,6 +62,7 @@ def _inputs(facts: Facts) -> Edges:
     for write in facts.writes.values():
         if write.origin is None or not write.txn or not facts.is_visible(write):
             continue
+        # The record at the input's offset belongs to the transaction that was read.
         _, place, offset = write.origin
         for value in facts.log.get(place, {}).get(offset, ()):
             source = facts.writes.get(value)
@@ -73,6 +76,7 @@ def _in_part(facts: Facts, txn: Txn) -> Iterator[Anomaly]:
     # If the outcome is known, a missing record is a lost write, and an existing one is G1a.
     if txn.outcome != UNKNOWN or not facts.finals:
         return
+    # A record that is missing below the last one read is certainly not visible.
     there = [write for write in txn.writes if write.value in facts.values(READ_COMMITTED)]
     missing = [
         write

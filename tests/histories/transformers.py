@@ -19,6 +19,7 @@ class Transformer(Instances):
         client = self.client
         group = f"{client.group}-{self.run.seed}"
         transactions = Transactions(self.run, self.process, f"{self.run.seed}-{client.name}")
+        # This instance has fenced its predecessor, so a commit of the old transaction must fail.
         if self._left is not None:
             self._left.end_late()
             self._left = None
@@ -32,6 +33,7 @@ class Transformer(Instances):
                     return
         finally:
             reading.consumer.close()
+            # A transaction that stays open is ended by the successor.
             if self._left is None:
                 transactions.sender.leave()
 
@@ -39,6 +41,8 @@ class Transformer(Instances):
         self, reading: GroupReading, transactions: Transactions, records: Records
     ) -> bool:
         """False if this instance ends here, in the middle of it."""
+        # The metadata is that of a generation: the id before and after shows that it belongs to the
+        # member that received the records.
         member_id = reading.consumer.memberid()
         member = reading.consumer.consumer_group_metadata()
         if not member_id or reading.consumer.memberid() != member_id:
@@ -47,6 +51,8 @@ class Transformer(Instances):
         self.make(transactions, reading.group, records)
         offsets = [partition_of(place, found[-1][0] + 1) for place, found in records.items()]
         is_done = False
+        # Three ways to end: an abort that the coordinator demands, an instance that stops here with
+        # its transaction open, and a chosen abort or commit.
         if not transactions.offsets(reading.group, offsets, member):
             transactions.abort()
         elif self.chance.random() < self.client.restarts:
@@ -56,6 +62,7 @@ class Transformer(Instances):
             transactions.abort()
         else:
             is_done = transactions.commit()
+        # The input has to be processed again, from the first record of the batch.
         if not is_done:
             moved = [reading.seek(place, found[0][0]) for place, found in records.items()]
             if not all(moved):
@@ -94,6 +101,7 @@ class UnfencedTransformer(Transformer):
                 self.make(transactions, group, records)
                 transactions.commit()
                 self._made += sum(map(len, records.values()))
+        # It must not restart: another instance would have the same records again.
         self.run.stopping.wait()
         reading.consumer.close()
         transactions.sender.leave()

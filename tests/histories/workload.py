@@ -47,16 +47,20 @@ def perform(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
     for client in clients:
         client.thread.start()
     until_s = time.monotonic() + plan.seconds
+    # A full history ends the round early, since later operations would not be recorded.
     while time.monotonic() < until_s and not run.recorder.is_full:
         time.sleep(0.1)
     healed()
+    # Clients run on until each has done something after the last fault.
     idle = _await_progress(run, plan, clients)
     run.stopping.set()
     _await_end(run, clients)
+    # The history is complete, but a cluster that does not recover is a failure of its own.
     if idle:
         raise NothingToJudge(
             f"no progress {RECOVERY_S:.0f} s after the last fault: {', '.join(sorted(idle))}"
         )
+    # Final reads come after all clients have ended.
     try:
         close(run, plan, seconds=CLOSING_S)
     except (KafkaException, TimeoutError) as error:
@@ -77,6 +81,7 @@ def idle_units(plan: Plan, events: Iterable[Event]) -> set[str]:
     left = set(units.values())
     for event in events:
         name = event.process.rpartition(".")[0]
+        # An empty poll is no progress.
         if event.type == OK and done.get(name) == event.f and event.value.get("records") != {}:
             left.discard(units[name])
     return left
@@ -85,10 +90,12 @@ def idle_units(plan: Plan, events: Iterable[Event]) -> set[str]:
 def _await_progress(run: Run, plan: Plan, clients: list[Instances]) -> set[str]:
     """Everybody gets on again, now that all is well; those who did not in time, but for those who
     wait for a client that hangs."""
+    # Only events from here on count: earlier progress does not show that the cluster recovered.
     seen = len(run.recorder.events)
     until_s = time.monotonic() + RECOVERY_S
     while not run.recorder.is_full:
         idle = idle_units(plan, itertools.islice(run.recorder.events, seen, None))
+        # A client that hangs in its library blocks the other members of its group as well.
         idle -= {
             client.client.group or client.client.name
             for client in clients

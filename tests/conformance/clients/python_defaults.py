@@ -54,11 +54,14 @@ def kafka_python(address: str, topic: str, group: str, name: str, count: int) ->
 
 def _talk(send: Callable[[str], object], heard: Iterator[bytes], name: str, count: int) -> None:
     """The producer is in a thread of its own."""
+    # Records that a producer writes before the member has its partitions are behind its start
+    # offset ("latest"), so probes run until the first one arrives.
     hears = threading.Event()
 
     def produce() -> None:
         while not hears.wait(PROBE_S):
             send("probe")
+        # From here every value counts: the member has a position and no value may be missing.
         for number in range(count):
             send(f"{name} {number}")
 
@@ -74,10 +77,12 @@ def _talk(send: Callable[[str], object], heard: Iterator[bytes], name: str, coun
 
 def aiokafka(address: str, topic: str, group: str, name: str, count: int) -> None:
     async def run() -> None:
+        # No option except the address and the group: this program shows what the defaults do.
         consumer = AIOKafkaConsumer(topic, bootstrap_servers=address.split(","), group_id=group)
         producer = AIOKafkaProducer(bootstrap_servers=address.split(","))
         hears = asyncio.Event()
 
+        # Probe until the member has a position, because "latest" skips earlier records.
         async def produce() -> None:
             while not hears.is_set():
                 await producer.send_and_wait(topic, b"probe")
@@ -87,6 +92,7 @@ def aiokafka(address: str, topic: str, group: str, name: str, count: int) -> Non
             for number in range(count):
                 await producer.send_and_wait(topic, f"{name} {number}".encode())
 
+        # The member reads up to its last value. Leaving the group commits its offsets.
         async with consumer, producer, asyncio.TaskGroup() as tasks:
             tasks.create_task(produce())
             async for message in consumer:

@@ -20,6 +20,7 @@ def main() -> int:
     only: str = arguments.parse_args().only
     try:
         with tempfile.TemporaryDirectory() as folder, both(Path(folder)) as (ours, theirs):
+            # Brokers are in a temporary folder, and both end with the run.
             return _compare(ours, theirs, only)
     except MavenMissing as error:
         print(error, file=sys.stderr)
@@ -29,11 +30,13 @@ def main() -> int:
 def _compare(ours: Side, theirs: Side, only: str) -> int:
     table = [case for case in cases(compare.shared_versions(ours, theirs)) if only in case.name]
     verdict = compare.run(ours, theirs, table, lambda line: print(line, flush=True))
+    # Unused entries are only known after the whole table.
     idle = [] if only else verdict.unused
     for item in idle:
         print(f"intended_differences.py: explains nothing any more: {item.case} {item.path}")
     print(verdict.figures)
     failed = bool(verdict.unexplained or idle)
+    # The figures of the documentation change with a complete and successful run alone.
     if not only and not failed:
         FIGURES.write_text(verdict.figures.dumped(), encoding="utf-8")
     return int(failed)

@@ -27,7 +27,7 @@ def both(folder: Path) -> Iterator[tuple[Side, Side]]:
     """Ours and Apache Kafka's. Raises MavenMissing."""
     starts: dict[str, Start] = {"ours": tidemark, "Apache Kafka": apache_kafka}
     with ExitStack() as stack, ThreadPoolExecutor(len(starts)) as threads:
-
+        # Starting takes most of a minute for Kafka, so both start side by side.
         def start(name: str) -> Side:
             below = folder / name.replace(" ", "-")
             below.mkdir()

@@ -42,6 +42,7 @@ def some(table: Sequence[Case], *, rounds: int) -> list[Case]:
         if not intended_differences.is_silent(item.name):
             kinds.setdefault(item.kind, []).append(number)
     kept = set()
+    # The turn moves the older version on, so that all versions are tested over the whole table.
     for turn, (kind, found) in enumerate(kinds.items()):
         older = found[turn // 2 % max(len(found) - 1, 1)]
         is_varied = ": " in kind
@@ -59,6 +60,7 @@ def _blanks(api_key: int, versions: range) -> Iterator[Case]:
         kind = load_request_schema(api_key, version)
         name = f"{kind.__name__.removesuffix('Request')} v{version} blank"
         frame = frame_of(blank(kind))
+        # Three variants: complete, one byte too short, and one byte too long.
         made = {"": frame, ", cut": sized(frame[:-1]), " and a byte": sized(frame + b"x")}
         for what, whole in made.items():
             yield Case(name + what, api_key, version, lambda _, f=whole: f)

@@ -55,6 +55,7 @@ class Verdict:
 
 def prepare(side: Side) -> None:
     """Make its topics, fill those that are read, and have its coordinators at work."""
+    # The topics have to exist before the first case, and their leaders have to serve.
     side.create(case.TOPICS)
     for topic in case.FILLED:
         _until(side, produce_cases.filling(topic)(side.world, 9), kafka.PRODUCE, 9)
@@ -66,7 +67,9 @@ def prepare(side: Side) -> None:
         found = {"key": "warm", "key_type": kind}
         _until(side, request(10, 3, found, Here(side.world, "")), 10, 3)
         _until(side, request(key, version, asked, Here(side.world, "")), key, version)
+    # A producer id is allocated in blocks, which the first request waits for.
     _until(side, request(22, 1, {"transactional_id": None}, Here(side.world, "")), 22, 1)
+    # From here on ids and nodes of this side can be normalized.
     side.learn((*case.TOPICS, *COORDINATORS_TOPICS))
 
 
@@ -105,6 +108,7 @@ def run(ours: Side, theirs: Side, table: Sequence[Case], say: Say) -> Verdict:
     """Send all of the table, and say how far it is every few seconds."""
     verdict, said_s = Verdict(), -math.inf
     for item in table:
+        # Progress is printed every few seconds: a run takes minutes.
         if time.monotonic() - said_s > SAYS_EVERY_S:
             said_s = time.monotonic()
             say(f"{verdict.sent} of {len(table)}: {item.name}")
@@ -112,6 +116,7 @@ def run(ours: Side, theirs: Side, table: Sequence[Case], say: Say) -> Verdict:
         verdict.sent += 1
         verdict.same += not found
         unexplained = []
+        # Each difference needs its own explanation. One line may explain many of them.
         for path, one, other in found:
             line = intended_differences.explained(item.name, path, one, other)
             if line is None:
@@ -125,10 +130,12 @@ def run(ours: Side, theirs: Side, table: Sequence[Case], say: Say) -> Verdict:
 
 
 def _differences(each: Case, ours: Side, theirs: Side) -> list[tuple[str, Any, Any]]:
+    # Both receive the request before either answer is read, so their waits overlap.
     for side in (ours, theirs):
         if each.fresh:
             side.close()
         side.send(each.frame(side.world))
+    # Kafka never answers some cases. The full patience for each would take hours.
     patience_s = SILENCE_S if intended_differences.is_silent(each.name) else PATIENCE_S
     return list(differences(_answer(each, ours), _answer(each, theirs, patience_s)))
 
@@ -146,6 +153,7 @@ def _answer(each: Case, side: Side, patience_s: float = PATIENCE_S) -> Any:
     until_s = time.monotonic() + LEADS_WITHIN_S
     while True:
         frame = side.receive(patience_s)
+        # How the connection ended is an answer, too, and is compared.
         if frame in (CLOSED, SILENT):
             return frame.decode()
         try:
@@ -156,6 +164,7 @@ def _answer(each: Case, side: Side, patience_s: float = PATIENCE_S) -> Any:
             break
         time.sleep(0.02)
         side.send(each.frame(side.world))
+    # Later cases of a story need ids and epochs from this answer.
     if each.learn is not None:
         each.learn(side.world, read)
     return normal(read, side.world)

@@ -11,12 +11,14 @@ _WAIT = {"timeout": 5000}
 
 def group_rows() -> Iterator[Row]:
     """Requests for groups and transactions that do not exist."""
+    # A name twice and an empty name: does the answer have an entry for each?
     yield row("DescribeGroups", 15, "of several", {"groups": ("gone", "", "gone")})
     yield row("DeleteGroups", 42, "of several", {"groups_names": ("gone", "", "gone")})
     yield row("OffsetFetch", 9, "of all of one that is gone", {
         "group_id": "gone", "topics": None,
         "groups": ({"group_id": "gone", "topics": None, "member_epoch": -1},) * 2,
     }, since=2)  # fmt: skip
+    # Types 1 and 2 are transactions and share groups. Share groups are not supported.
     yield row("FindCoordinator", 10, "of a transaction", {
         "key": "gone", "key_type": 1, "coordinator_keys": ("gone", "", "gone"),
     }, since=1)  # fmt: skip
@@ -26,6 +28,7 @@ def group_rows() -> Iterator[Row]:
     yield row("InitProducerId", 22, "with an empty id", {"transactional_id": ""})
     for states in (("Nowhere",), ("Empty", "Nowhere")):
         yield row("ListTransactions", 66, f"in {len(states)} states", {"state_filters": states})
+    # Kafka compiles the pattern with RE2/J, which has no lookahead and no back reference.
     for pattern in ("", "no(ne)?", "(", "(?=a)", r"(a)\1"):
         fields = {"transactional_id_pattern": pattern, "duration_filter": -1}
         yield row("ListTransactions", 66, f"like {pattern}", fields, since=2)
@@ -38,11 +41,13 @@ def admin_rows() -> Iterator[Row]:
     yield from _topic_rows()
     yield from _config_rows()
     yield from _feature_rows()
+    # READ has a leader, so there is nothing to elect. Partition 9 does not exist.
     elected = {"topic": READ, "partitions": (0, 9)}
     yield row("ElectLeaders", 43, "of a leader that is there", {
         "topic_partitions": (elected, {"topic": "nope", "partitions": (0,)}), **_WAIT,
     })  # fmt: skip
     yield row("ListPartitionReassignments", 46, "of all", {"topics": None, **_WAIT})
+    # Cancel, unknown broker, broker twice, negative id, and no list at all.
     for replicas in ((), (77,), (1, 1), (-1,), None):
         part = {"partition_index": 0, "replicas": replicas}
         yield row("AlterPartitionReassignments", 45, f"to {replicas}", {
@@ -57,6 +62,7 @@ def admin_rows() -> Iterator[Row]:
     })  # fmt: skip
     yield row("ListConfigResources", 74, "of no such kind", {"resource_types": (64,)})
     yield row("DescribeUserScramCredentials", 50, "of all", {"users": None})
+    # Match types: 0 exact, 1 default, 2 any specified (KIP-546).
     for kind, match, name in (
         ("client-id", 0, "x"), ("ip", 0, "x"), ("ip", 1, None), ("planet", 0, "x"),
         ("user", 2, None), ("user", 0, None),
@@ -86,6 +92,7 @@ def _feature_rows() -> Iterator[Row]:
 
 
 def _topic_rows() -> Iterator[Row]:
+    # Only validated, so no topic is created and later cases find the same topics.
     for what, name, partitions, factor in (
         ("one that is there", READ, 1, 1),
         ("one that differs by a dot", READ.replace("-", "."), 1, 1),
@@ -100,6 +107,7 @@ def _topic_rows() -> Iterator[Row]:
         yield row("CreateTopics", 19, f"validates {what}", {
             "topics": (topic,), "validate_only": True, **_WAIT,
         })  # fmt: skip
+    # Manual assignments: each is invalid for another reason.
     for what, broker_ids, index in (
         ("nobody", (), 0), ("a broker that is none", (77,), 0), ("a gap", (1,), 1),
         ("one broker twice", (1, 1), 0),
@@ -109,6 +117,7 @@ def _topic_rows() -> Iterator[Row]:
         yield row("CreateTopics", 19, f"assigns {what}", {
             "topics": ({**topic, "assignments": (given,)},), "validate_only": True, **_WAIT,
         })  # fmt: skip
+    # Configurations that creation has to refuse before a topic exists.
     for what, entries in {
         "an unknown key": (("no.such.key", "1"),),
         "a bad value": (("retention.ms", "x"),),
@@ -146,6 +155,7 @@ def _topic_rows() -> Iterator[Row]:
 
 
 def _config_rows() -> Iterator[Row]:
+    # Resource types: 2 topic, 4 broker, 8 broker logger, 32 group.
     for what, kind, name in (
         ("an unknown topic", 2, "nope"),
         ("an illegal topic", 2, "a b"),
@@ -168,6 +178,7 @@ def _config_rows() -> Iterator[Row]:
             yield row(api, key, f"validates that of {what}", {
                 "resources": ({**resource, "configs": (entry,)},), "validate_only": True,
             })  # fmt: skip
+    # Operations: 0 set, 2 append, 3 subtract (KIP-339).
     for what, topic, name, operation, value in (
         ("an unknown key", READ, "no.such.key", 0, "1"),
         ("a bad value", READ, "retention.ms", 0, "x"),
@@ -182,6 +193,7 @@ def _config_rows() -> Iterator[Row]:
             yield row(api, key, f"validates {what}", {
                 "resources": (resource,), "validate_only": True,
             })  # fmt: skip
+    # Dynamic broker configuration: for all brokers, and for one that does not exist.
     for what, kind, broker, name, value in (
         ("a static key of all brokers", 4, "", "node.id", "1"),
         ("a bad value of all brokers", 4, "", "log.retention.ms", "x"),
@@ -194,6 +206,7 @@ def _config_rows() -> Iterator[Row]:
         yield row("IncrementalAlterConfigs", 44, f"validates {what}", {
             "resources": (resource,), "validate_only": True,
         })  # fmt: skip
+    # The same key twice in one resource is ambiguous, and must not depend on the order.
     twice = {"resource_type": 2, "resource_name": READ, "configs": (
         {"name": "retention.ms", "value": "1", "config_operation": 0},) * 2}  # fmt: skip
     for api, key in (("AlterConfigs", 33), ("IncrementalAlterConfigs", 44)):

@@ -72,6 +72,7 @@ def request(api_key: int, version: int, fields: Fields, here: Here) -> Any:
 
 
 def _filled(kind: Any, fields: Fields, here: Here) -> Any:
+    # Fields that the version does not have are dropped, and null only where the schema allows it.
     changed = {
         field.name: _value(field, fields[field.name], here)
         for field in dataclasses.fields(kind)
@@ -92,6 +93,7 @@ def _value(field: Any, value: Any, here: Here) -> Any:
         return tuple(_element(part, item, here) for item in value)
     if isinstance(value, Mapping):
         return _filled(_struct(field.type), value, here)
+    # kio gives durations types of their own, which differ in width.
     duration = _DURATIONS.get(field.metadata.get("kafka_type"))
     return value if duration is None else to_duration(duration, value)
 
@@ -121,6 +123,7 @@ def to_duration(kind: Any, milliseconds: int) -> Any:
 
 def part_type(kind: Any) -> Any:
     """The class of an array's parts; None where they are no parts."""
+    # The part may be inside a union with None as well.
     for get_argument in (kind, *typing.get_args(kind)):
         found = [one for one in typing.get_args(get_argument) if dataclasses.is_dataclass(one)]
         if found:

@@ -20,6 +20,7 @@ def _fetch(topic: str, *offsets: int, **values: Any) -> Build:
 
 
 def fetch_rows() -> Iterator[Row]:
+    # READ has three records, so offset 3 is the end and 4 is out of range.
     at_once: dict[str, Build] = {
         "from the start": _fetch(READ, 0),
         "in the middle": _fetch(READ, 1),
@@ -37,6 +38,7 @@ def fetch_rows() -> Iterator[Row]:
     }
     for what, build in at_once.items():
         yield Row("Fetch", 1, what, build, since=4)
+    # Fetch sessions (KIP-227): epoch 0 opens one, -1 ends one, others continue one.
     sessions = {
         "id 0, epoch 0": (0, 0),
         "id 0, epoch -1": (0, -1),
@@ -49,6 +51,7 @@ def fetch_rows() -> Iterator[Row]:
     for what, (session_id, epoch) in sessions.items():
         build = _fetch(READ, 0, session_id=session_id, session_epoch=epoch)
         yield Row("Fetch", 1, f"session {what}", build, since=7)
+    # The epoch of the request is current, older or newer than the leader's (KIP-320).
     for epoch in (0, 1, 1000):
         part = {"current_leader_epoch": epoch}
         yield Row("Fetch", 1, f"leader epoch {epoch}", _fetch(READ, 0, part=part), since=9)
@@ -56,18 +59,22 @@ def fetch_rows() -> Iterator[Row]:
         for offset in (2, 9):
             what = f"last fetched epoch {epoch} at {offset}"
             yield Row("Fetch", 1, what, _fetch(READ, offset, part=part), since=12)
+    # Replica ids: 99 is no replica of this cluster, -2 is Kafka's debugging consumer.
     yield Row("Fetch", 1, "as a follower", _fetch(READ, 0, replica_id=99), since=4)
     yield Row("Fetch", 1, "to debug", _fetch(READ, 0, replica_id=-2), since=4)
 
 
 def offset_rows() -> Iterator[Row]:
     """Further requests for offsets, topics and partitions."""
+    # Special timestamps: latest -1, earliest -2, max -3, earliest local -4, last tiered -5. -6 and
+    # -7 are not assigned in every version.
     for timestamp in (-1, -2, -3, -4, -5, -6, -7, 0, T0, T0 + 1, T0 + 2, T0 + 3):
         for topic in (READ, EMPTY, "nope"):
             yield _list_offsets(f"{timestamp} of {topic}", topic, timestamp=timestamp)
     for epoch in (0, 1000):
         yield _list_offsets(f"in leader epoch {epoch}", READ, timestamp=-1,
                             current_leader_epoch=epoch)  # fmt: skip
+        # OffsetForLeaderEpoch with an epoch that is undefined, current, or not reached.
         for wanted in (-1, 0, 1000):
             part = {"partition": 0, "current_leader_epoch": epoch, "leader_epoch": wanted}
             yield row("OffsetForLeaderEpoch", 23, f"{wanted} in {epoch}", {
@@ -85,11 +92,14 @@ def offset_rows() -> Iterator[Row]:
         "topics": ({"name": READ},), "include_topic_authorized_operations": True,
         "include_cluster_authorized_operations": True,
     }, since=8)  # fmt: skip
+    # Nothing below 0, beyond the end, or in a compacted topic may be deleted. -2 is invalid, -1
+    # means the high watermark.
     for topic, offset in ((READ, 0), (READ, 99), (READ, -2), ("nope", 0), (COMPACT, 0)):
         part = {"partition_index": 0, "offset": offset}
         yield row("DeleteRecords", 21, f"{offset} of {topic}", {
             "topics": ({"name": topic, "partitions": (part,)},), "timeout": 5000,
         })  # fmt: skip
+    # KIP-966: pages by a limit and a cursor.
     pages = {
         "all": (2000, None),
         "one partition": (1, None),

@@ -51,6 +51,7 @@ def section(figures: Figures) -> Iterator[str]:
     yield ""
     yield "| requests | what differs, and why |"
     yield "|---|---|"
+    # Cases with the same reason share a row of the table.
     reasons: dict[str, dict[str, None]] = {}
     for item in ON_PURPOSE:
         where = f" in `{item.path}`" if item.path.strip("*") else ""

@@ -28,7 +28,9 @@ def _strange(newest: int) -> Mapping[str, tuple[int, int, bytes]]:
     """Name -> (Api, version in which the answer would be, frame)."""
     key, client = kafka.METADATA, _string(CLIENT_ID.encode())
     every = b"\x00\x00\x00\x00"
+    # The body of a good request follows the 15 bytes of length, header and client id.
     body = encode_request(entities.request(key, newest, {}, Here(World(), "")), 7, "")[15:]
+    # The second element is the version of the answer's header, which decides how it is decoded.
     return {
         "an Api that is none": (key, 0, _frame(999, 0, client)),
         "an Api below zero": (key, 0, _frame(-1, 0, client)),

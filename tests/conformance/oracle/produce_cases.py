@@ -20,6 +20,7 @@ def batch(*values: bytes, **options: Any) -> bytes:
 
 def _sealed(data: bytes | bytearray) -> bytes:
     whole = bytearray(data)
+    # The length field counts from offset 12, and the CRC covers everything from the attributes on.
     whole[8:12] = (len(whole) - 12).to_bytes(4, "big")
     whole[17:21] = compute_crc(whole, CRC_COVERS_FROM, len(whole)).to_bytes(4, "big")
     return bytes(whole)
@@ -45,6 +46,7 @@ def filling(topic: str) -> Build:
 
 def _twice(world: World, version: int) -> Any:
     made = produce(SINK, batch(b"a"))(world, version)
+    # The same partition twice in one request.
     (topic,) = made.topic_data
     both = dataclasses.replace(topic, partition_data=topic.partition_data * 2)
     return dataclasses.replace(made, topic_data=(both,))
@@ -98,8 +100,10 @@ _POISON: dict[str, bytes] = {
 
 
 def produce_rows() -> Iterator[Row]:
+    # Since version 3, because older ones carry message formats before v2.
     for what, records in _PRODUCED.items():
         yield Row("Produce", 0, what, produce(SINK, records), since=3)
+    # A connection of its own, because only its first batches are inspected.
     for what, records in _POISON.items():
         yield Row("Produce", 0, f"poison, {what}", produce(SINK, records), since=3, fresh=True)
     keyless = build_batch([Record(None, b"v", (), T0)])
@@ -108,6 +112,7 @@ def produce_rows() -> Iterator[Row]:
     yield Row("Produce", 0, "unknown partition", produce(SINK, GOOD_BATCH, GOOD_BATCH), since=3)
     yield Row("Produce", 0, "acks 2", produce(SINK, GOOD_BATCH, acks=2), since=3)
     yield Row("Produce", 0, "acks all", produce(SINK, GOOD_BATCH, acks=-1), since=3)
+    # No answer is sent for acks=0. An error closes the connection.
     yield Row("Produce", 0, "acks 0", produce(SINK, GOOD_BATCH, acks=0), since=3)
     yield Row("Produce", 0, "acks 0, refused", produce(SINK, b"", acks=0), since=3)
     yield Row("Produce", 0, "named twice", _twice, since=3)

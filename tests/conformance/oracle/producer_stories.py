@@ -35,6 +35,7 @@ def _initialised(what: str, **fields: object) -> Step:
 
 
 def idempotent_story(_: str) -> Iterator[Step]:
+    # Two records in each batch: sequences 0, 2, 4 continue, and others are gaps or duplicates.
     yield _initialised("of a producer")
     yield _producing("that does not begin with 0", _records(5))
     yield _producing("the first", _records(0))
@@ -43,6 +44,7 @@ def idempotent_story(_: str) -> Iterator[Step]:
     yield _producing("the second", _records(2))
     yield _producing("half of the second", _records(3))
     yield _producing("the first once more", _records(0))
+    # A new epoch has to start with sequence 0.
     yield _producing("of the next epoch, in the middle", _records(7, epoch=1))
     yield _producing("of the next epoch", _records(0, epoch=1))
     yield _producing("of the epoch before", _records(2))
@@ -51,8 +53,10 @@ def idempotent_story(_: str) -> Iterator[Step]:
 
 
 def transaction_story(name: str) -> Iterator[Step]:
+    # `old` is the producer's epoch before InitProducerId raised it.
     who = {"transactional_id": name, **PRODUCER}
     old = {**who, "producer_epoch": lambda here: max(PRODUCER["producer_epoch"](here) - 1, 0)}
+    # The coordinator checks the timeout against transaction.max.timeout.ms.
     yield _initialised("with too long a timeout", transactional_id=name,
                        transaction_timeout=2**31 - 1)  # fmt: skip
     yield _initialised("with no timeout", transactional_id=name, transaction_timeout=0)
@@ -60,16 +64,19 @@ def transaction_story(name: str) -> Iterator[Step]:
     yield _initialised("of a transaction again", transactional_id=name)
     yield step("DescribeTransactions", 65, "that is empty", transactional_ids=(name,))
     yield step("EndTxn", 26, "that has not begun", **who, committed=True)
+    # Partitions join the transaction, then records of the current and an old epoch.
     yield from _adding(who, old)
     yield _producing("in a transaction", _records(0, transactional=True), name)
     yield _producing("in a transaction, of an old epoch",
                      _records(0, epoch=-1, transactional=True), name)  # fmt: skip
+    # A reader of committed records sees nothing of the open transaction.
     yield step("Fetch", 1, "of what is committed", replica_id=-1, max_wait=0, min_bytes=1,
                 max_bytes=1 << 26, isolation_level=1, session_epoch=-1,
                 topics=(in_partition(STORY, fetch_offset=0, current_leader_epoch=-1,
                               last_fetched_epoch=-1, partition_max_bytes=1 << 20),))  # fmt: skip
     yield step("DescribeTransactions", 65, "that goes on", transactional_ids=(name,))
     yield from _offsets_in(who, name + "-group")
+    # KIP-890: ending a transaction raises the epoch, which later steps have to use.
     yield step("EndTxn", 26, "of an old epoch", **old, committed=True)
     yield step("EndTxn", 26, "that aborts", **who, committed=False,
                 hears="producer_id producer_epoch")  # fmt: skip
@@ -85,6 +92,8 @@ def late_transaction_story(name: str) -> Iterator[Step]:
     """Send the second batch of a producer before the first. In a transaction of version 2 (KIP-890)
     it is refused, in one of version 1 (KIP-360) it is appended."""
     who = {"transactional_id": name, **PRODUCER}
+    # Only the version of the transaction decides whether the coordinator's partition checks the
+    # sequence.
     yield _initialised("of a late transaction", transactional_id=name)
     yield _adds("of a late one", who, numbered(STORY, 0))
     yield _producing("in a transaction that does not begin with 0",
@@ -96,6 +105,7 @@ def late_transaction_story(name: str) -> Iterator[Step]:
 
 
 def _adds(what: str, whose: Fields, *topics: Mapping[str, object], verify: bool = False) -> Step:
+    # Versions up to 3 have one transaction in the request itself, later ones a list (KIP-890).
     below = {f"v3_and_below_{name}": value for name, value in whose.items()}
     one = {**whose, "verify_only": verify, "topics": topics}
     return step("AddPartitionsToTxn", 24, what, **below, v3_and_below_topics=topics,
@@ -119,6 +129,7 @@ def _offsets_in(who: Fields, group: str) -> Iterator[Step]:
         "of a group", member_id="", topics=(in_partition(READ, **one), in_partition("nope", **one))
     )
     yield commits("of a member that is none", member_id="m", topics=(in_partition(READ, **one),))
+    # KIP-447: require_stable answers UNSTABLE_OFFSET_COMMIT while the commit is pending.
     yield step("OffsetFetch", 9, "that waits for a transaction", group_id=group,
                 require_stable=True, topics=(numbered(READ, 0),),
                 groups=({"group_id": group, "member_epoch": -1,

@@ -50,10 +50,13 @@ def normal(value: Any, world: World, name: str = "") -> Any:
         }
     if isinstance(value, tuple):
         made = [normal(item, world, name) for item in value]
+        # Configurations are compared by key: a broker may list them in any order.
         if name == "configs":
             return {item["name"]: item for item in made}
+        # Lists of parts have no order in Kafka's protocol. Lists of numbers may have one.
         is_open = any(isinstance(item, dict) for item in made)
         return sorted(made, key=lambda item: json.dumps(item, sort_keys=True)) if is_open else made
+    # A topic's id differs on each side, so it is compared by the topic's name.
     if isinstance(value, uuid.UUID):
         names = {topic_id: topic for topic, topic_id in world.topic_ids.items()}
         return f"<id of {names.get(value, 'another topic')}>"
@@ -74,11 +77,13 @@ def _scalar(value: Any, world: World, name: str) -> Any:
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     if isinstance(value, str):
+        # The coordinator appends a random UUID to a member's id.
         return _MEMBER.sub("-<member>", value)
     return _bytes(value) if isinstance(value, bytes) else value
 
 
 def _told(value: Any, name: str) -> Any:
+    # A negative base offset is an error, and has to be the same.
     if name == "base_offset" and value < 0:
         return value
     is_absent = value in _ABSENT or (value == 0 and name in _NUMBERS_FROM_1)
@@ -92,6 +97,7 @@ def _bytes(data: bytes) -> str:
     while position + HEADER_BYTES <= len(made) and made[position + 16] == MAGIC:
         end = position + 12 + int.from_bytes(made[position + 8 : position + 12], "big")
         others = [_LEADER_EPOCH]
+        # A batch with a producer id: the id is this side's own, and the CRC covers it.
         if made[position + 43 : position + 51] != b"\xff" * 8:
             others += [_CRC, _PRODUCER_ID]
         if made[position + 22] & _CONTROL:
@@ -108,6 +114,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, A
         for key in sorted(ours.keys() | theirs.keys()):
             below = f"{path}.{key}" if path else key
             yield from differences(ours.get(key), theirs.get(key), below)
+    # Lists of different lengths are one difference as a whole.
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         for one, other in zip(ours, theirs, strict=True):
             yield from differences(one, other, f"{path}[]")

@@ -77,6 +77,8 @@ class Side:
         if self._socket is None:
             self._socket = socket.create_connection(self._address, timeout=PATIENCE_S)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The broker answers in order, so the answer to this ApiVersions request proves that the
+        # first request has none, as with acks=0.
         behind = encode_request(kafka.request(_API_VERSIONS, 0), _END, "oracle")
         with contextlib.suppress(OSError):  # what was closed meanwhile is seen by who reads
             self._socket.sendall(frame + behind)
@@ -89,12 +91,14 @@ class Side:
         try:
             while True:
                 answer = self._read()
+                # The correlation id tells the request behind it.
                 if int.from_bytes(answer[:4], "big") == _END:
                     return found
                 found = answer
         except TimeoutError:
             self.close()
             return SILENT
+        # The broker may answer and then close.
         except OSError:
             self.close()
             return found if found is not SILENT else CLOSED
@@ -130,6 +134,7 @@ class Side:
     def learn(self, names: Iterable[str]) -> None:
         """Their ids, once they are led; and the broker's own."""
         asked = kafka.metadata(12, tuple((name, None) for name in names))
+        # New topics have no leader for a moment: 600 tries of 50 ms are 30 s.
         for _ in range(600):
             answer = self.ask(asked, kafka.METADATA, 12)
             parts = [part for topic in answer.topics for part in topic.partitions]

@@ -34,6 +34,7 @@ class Step:
     def _learn(self, world: World, answer: Any) -> None:
         for name in self.hears:
             value = getattr(answer, name, None)
+            # An error answer must not overwrite what earlier steps learned.
             if value not in _NOTHING:
                 world.heard[name] = value
 

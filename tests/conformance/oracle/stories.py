@@ -31,6 +31,7 @@ def _session(_: str) -> Iterator[Step]:
         asked = {"fetch_offset": offset, "current_leader_epoch": -1, "last_fetched_epoch": -1}
         return in_partition(READ, **asked, log_start_offset=-1, partition_max_bytes=1 << 20)
 
+    # Epoch 0 opens a session, whose id the later steps use (KIP-227).
     yield fetches("a session", 0, at(0))
     yield fetches("in a session", 1)
     yield fetches("from elsewhere in a session", 2, at(3))
@@ -38,9 +39,11 @@ def _session(_: str) -> Iterator[Step]:
     yield fetches("an unknown topic in a session", 4, {**at(0), "topic": "nope",
                                                        "topic_id": id_of("nope")})  # fmt: skip
     yield fetches("of a wrong epoch", 9)
+    # The epoch 9 was refused and does not count, so the session continues with 5.
     yield fetches("forgets in a session", 5, gone=(numbered(READ, 0),))
     yield fetches("nothing any more", 6)
     yield fetches("ends a session", -1, at(0))
+    # The session was ended, so its id is unknown.
     yield fetches("after its end", 7)
 
 
@@ -48,6 +51,7 @@ def _topic(name: str) -> Iterator[Step]:
     config = {"name": "retention.ms", "value": "1000", "config_operation": 0}
     made = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (),
             "configs": (config,)}  # fmt: skip
+    # A name twice in one request is invalid and creates nothing.
     yield step("CreateTopics", 19, "twice in one", topics=(made, made), **PATIENCE)
     yield step("CreateTopics", 19, "of a new one", topics=(made,), **PATIENCE)
     yield step("CreateTopics", 19, "again", topics=(made,), **PATIENCE)
@@ -55,6 +59,7 @@ def _topic(name: str) -> Iterator[Step]:
                 topics=({"name": name, "count": 2, "assignments": ({"broker_ids": (node,)},)},),
                 )  # fmt: skip
 
+    # Operations: 0 set, 1 delete, 2 append, 3 subtract.
     def alters(what: str, **changed: object) -> Step:
         resource = {"resource_type": 2, "resource_name": name, "configs": ({**config, **changed},)}
         return step("IncrementalAlterConfigs", 44, what, resources=(resource,))
@@ -64,10 +69,13 @@ def _topic(name: str) -> Iterator[Step]:
     yield alters("by an unknown operation", config_operation=9)
     yield alters("to nothing", value=None)
     yield alters("deletes", value=None, config_operation=1)
+    # KIP-950's key, which Apache Kafka does not have.
     policy = {"name": "remote.log.disable.policy", "value": "keep"}
     yield alters("to an unsupported disable policy", **policy)
     yield step("AlterConfigs", 33, "to an unsupported disable policy", resources=(
                 {"resource_type": 2, "resource_name": name, "configs": (policy,)},))  # fmt: skip
+    # Deletion of an existing and of an unknown topic in one request, then of one that was just
+    # deleted.
     yield step("DeleteTopics", 20, "of a new one", topic_names=(name, "nope"),
                 topics=({"name": name}, {"name": "nope"}), **PATIENCE)  # fmt: skip
     yield step("DeleteTopics", 20, "again", topic_names=(name,), topics=({"name": name},),
@@ -91,6 +99,8 @@ STORIES: Mapping[str, tuple[Story, int]] = {
 def story_cases(served: Mapping[int, range]) -> Iterator[Case]:
     """All of them, of the Apis that both sides serve."""
     for name, (story, most) in STORIES.items():
+        # A round uses the newest version minus its number, so there are as many rounds as the API
+        # with the most versions has.
         keys = {item.api_key for item in story("") if served.get(item.api_key)}
         rounds = min(most, max((len(served[key]) for key in keys), default=0))
         for number in range(rounds):

@@ -55,9 +55,12 @@ class Good:
             def build(world: World, version: int, name: str = name) -> object:
                 return entities.request(self.api_key, version, self.fields, Here(world, name))
 
+            # The good request, then damaged bytes, then damaged fields.
             yield case(name, self.api_key, version, build)
             yield self._bytes(name + ", cut", version, cut=1)
             yield self._bytes(name + " and a byte", version, more=b"x")
+            # The sample has the same fields on both sides. Only values that differ between sides
+            # are filled in when the request is built.
             sample = build(_SAMPLE, version)
             for variation in variations(sample, self.fixed):
                 yield self._varied(

@@ -46,6 +46,7 @@ def variations(entity: Any, fixed: frozenset[str] = frozenset()) -> Iterator[Var
         value = getattr(entity, field.name)
         for what, other in _others(field, value):
             yield Variation((field.name,), what, other)
+        # Only the first part of an array is varied, and the others stay valid.
         for below in _parts(value):
             for inner in variations(below, fixed):
                 yield Variation((field.name, *inner.path), inner.what, inner.value)
@@ -69,6 +70,7 @@ def _others(field: Any, value: Any) -> Iterator[tuple[str, Any]]:
 def _arrays(field: Any, value: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     if not value:
         return
+    # Element types with fields of their own are varied inside. Plain elements get a bad one added.
     yield "empty", ()
     yield "twice", _TWICE
     if part_type(field.type) is None:
@@ -78,6 +80,7 @@ def _arrays(field: Any, value: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
 
 def _values(kind: Any, field: Any, value: Any) -> Iterator[tuple[str, Any]]:
     if kind in _BITS:
+        # Values around the special ones of the protocol, and the largest of the type.
         most = 2 ** (_BITS[kind] - 1) - 1
         for number in (-2, -1, 0, 1, most):
             yield ("largest" if number == most else str(number)), number
@@ -100,6 +103,7 @@ def _changed(entity: Any, path: tuple[str, ...], new: Any) -> Any:
     if not below:
         return dataclasses.replace(entity, **{name: value * 2 if new is _TWICE else new})
     if isinstance(value, tuple):
+        # Descend into the first part, as :func:`variations` did.
         inner = (_changed(value[0], tuple(below), new), *value[1:])
         return dataclasses.replace(entity, **{name: inner})
     return dataclasses.replace(entity, **{name: _changed(value, tuple(below), new)})
