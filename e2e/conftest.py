@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.local_cluster import Cluster, run_cluster
+from tests.conformance.local_cluster import RunningCluster, run_cluster
 
 
 @pytest.fixture(scope="package")
-def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """Cluster started by ``tidemark up``."""
     with run_cluster(tmp_path_factory.mktemp("local") / "cluster") as running:
         yield running
 
 
 @pytest.fixture(scope="package")
-def s3_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def s3_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """Its tier is a MinIO."""
     with run_cluster(tmp_path_factory.mktemp("s3") / "cluster", brokers=2, tier="s3") as running:
         yield running

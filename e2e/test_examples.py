@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.local_cluster import Cluster
+from tests.conformance.local_cluster import RunningCluster
 from tests.table_jars import MavenMissing, jars
 from tidemark_cli.demo.flights import load
 from tidemark_pipeline.export.formats import Format
@@ -27,7 +27,7 @@ ASKED_FOR = dict.fromkeys(("10-export", "11-export-resource"), "EXPORT_EXAMPLE")
 _COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def run_page(page: Path, cluster: Cluster, output: Path) -> str:
+def run_page(page: Path, cluster: RunningCluster, output: Path) -> str:
     """Run every command of a page; what they said. Fails at the first that does."""
     commands = "".join(_COMMANDS.findall(page.read_text(encoding="utf-8")))
     assert commands, f"{page} has no commands"
@@ -52,7 +52,7 @@ def run_page(page: Path, cluster: Cluster, output: Path) -> str:
     return done.stdout
 
 
-def topic_names(cluster: Cluster) -> set[str]:
+def topic_names(cluster: RunningCluster) -> set[str]:
     """Return the topics that users created; brokers create their own where a client names a
     group.
     """
@@ -74,7 +74,7 @@ def topic_names(cluster: Cluster) -> set[str]:
     ids=lambda page: page.parent.name,
 )
 def test_the_commands_of_an_example_work(
-    page: Path, local_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, local_cluster: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ASKED_FOR.get(page.parent.name)
     if asked and not os.environ.get(asked):

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
-from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tests.integration.pipeline.marks import MARKS
 from tests.table_jars import MavenMissing, jars
 from tidemark_cli.local import processes
@@ -47,12 +47,12 @@ def jar() -> Path:
 
 
 @pytest.fixture
-def cluster(jar: Path, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(jar: Path, tmp_path: Path) -> Iterator[RunningCluster]:
     with run_cluster(tmp_path / "cluster", brokers=1) as running:
         yield running
 
 
-def send(cluster: Cluster, topic: str, first: int, count: int) -> None:
+def send(cluster: RunningCluster, topic: str, first: int, count: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
     for number in range(first, first + count):
         value = None if number % 17 == 0 else b"%06d " % number + b"x" * 2000
@@ -61,7 +61,7 @@ def send(cluster: Cluster, topic: str, first: int, count: int) -> None:
     assert producer.flush(60) == 0
 
 
-def read(cluster: Cluster, topic: str, count: int) -> list[Row]:
+def read(cluster: RunningCluster, topic: str, count: int) -> list[Row]:
     """As a stock client has it."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "unused"})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
@@ -79,7 +79,7 @@ def read(cluster: Cluster, topic: str, count: int) -> list[Row]:
 class Exporting:
     """An Export of one topic, its job and its table."""
 
-    def __init__(self, cluster: Cluster, jar: Path, warehouse: Path) -> None:
+    def __init__(self, cluster: RunningCluster, jar: Path, warehouse: Path) -> None:
         self.cluster, self.jar, self.warehouse = cluster, jar, warehouse
         self.topic = cluster.new_topic(
             partitions=PARTITIONS,
@@ -154,7 +154,7 @@ class Exporting:
 
 
 def test_a_manifest_is_a_table_whatever_is_killed(
-    cluster: Cluster, jar: Path, tmp_path: Path
+    cluster: RunningCluster, jar: Path, tmp_path: Path
 ) -> None:
     exporting = Exporting(cluster, jar, tmp_path / "lake")
     send(cluster, exporting.topic, 0, RECORDS)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.conformance.local_cluster import Cluster, wait
+from tests.conformance.local_cluster import RunningCluster, wait
 from tidemark_cli.controlplane import minio
 from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import SECRET
@@ -27,7 +27,7 @@ BATCH = 2500  # 2.5 MB: two segments of the smallest size that there is
 class FolderGone:
     """The directory of the tier is not there."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: RunningCluster) -> None:
         self._folder = cluster.tier_folder
         self._away = self._folder.with_name("tier-gone")
 
@@ -41,7 +41,7 @@ class FolderGone:
 class WrongKey:
     """The Secret holds a key that the store does not know."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: RunningCluster) -> None:
         self._kube = cluster.kube
         self._kept = minio.MinioSettings.of(cluster.local.layout.minio)
 
@@ -59,7 +59,7 @@ class WrongKey:
 class EndpointGone:
     """The store is stopped; it comes back under the same address."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
 
     def begin(self) -> None:
@@ -69,7 +69,7 @@ class EndpointGone:
         self._cluster.local.start_tier()
 
 
-def minio_of(cluster: Cluster) -> processes.ProcessRecord:
+def minio_of(cluster: RunningCluster) -> processes.ProcessRecord:
     record = processes.find(cluster.local.layout, "minio")
     assert record is not None
     return record
@@ -78,14 +78,14 @@ def minio_of(cluster: Cluster) -> processes.ProcessRecord:
 Fault = FolderGone | WrongKey | EndpointGone
 
 
-def produce(cluster: Cluster, topic: str, first: int) -> None:
+def produce(cluster: RunningCluster, topic: str, first: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     for number in range(first, first + BATCH):
         producer.produce(topic, b"%d " % number + VALUE, partition=0)
     assert producer.flush(60) == 0
 
 
-def consume(cluster: Cluster, topic: str, count: int) -> list[int]:
+def consume(cluster: RunningCluster, topic: str, count: int) -> list[int]:
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "none", "enable.auto.commit": False}
     )
@@ -98,7 +98,7 @@ def consume(cluster: Cluster, topic: str, count: int) -> list[int]:
     return found
 
 
-def metric(cluster: Cluster, topic: str, name: str) -> float:
+def metric(cluster: RunningCluster, topic: str, name: str) -> float:
     """A figure of the broker that leads the topic."""
     leader = cluster.view(topic).rows[0].leader
     record = processes.find(cluster.local.layout, f"broker-{leader}")
@@ -119,17 +119,19 @@ def lasting(trouble: Fault) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_missing_directory_is_reported_and_recovers(local_cluster: Cluster) -> None:
+def test_missing_directory_is_reported_and_recovers(local_cluster: RunningCluster) -> None:
     fails_and_heals(local_cluster, FolderGone(local_cluster))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [WrongKey, EndpointGone])
-def test_failing_store_is_reported_and_recovers(fault: type[Fault], s3_cluster: Cluster) -> None:
+def test_failing_store_is_reported_and_recovers(
+    fault: type[Fault], s3_cluster: RunningCluster
+) -> None:
     fails_and_heals(s3_cluster, fault(s3_cluster))
 
 
-def fails_and_heals(cluster: Cluster, trouble: Fault) -> None:
+def fails_and_heals(cluster: RunningCluster, trouble: Fault) -> None:
     def store_ready() -> str:
         found = cluster.kube.get("Cluster", cluster.local.settings.cluster) or {}
         conditions = found["status"]["conditions"]
@@ -151,7 +153,11 @@ def fails_and_heals(cluster: Cluster, trouble: Fault) -> None:
 
     with lasting(trouble):
         # A Secret is read again once a minute.
-        wait(lambda: store_ready() == "False", "the Cluster to say that the tier is not there", 120)
+        wait(
+            lambda: store_ready() == "False",
+            "the Cluster to say that the tier is not there",
+            120,
+        )
         segments = metric(cluster, topic, SEGMENTS)
         produce(cluster, topic, BATCH)
         wait(lambda: settled().get("status") == "False", "the Topic to say that copying fails")

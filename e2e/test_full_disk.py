@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.benchmarks.outages import Outages, written_to
-from tests.conformance.local_cluster import Cluster, wait
+from tests.conformance.local_cluster import RunningCluster, wait
 from tidemark_cli.local import processes
 
 #: Well below a session, and below ``replica.lag.time.max.ms``: nothing is waited for.
@@ -29,7 +29,7 @@ def without_room(outages: Outages, node: int) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_full_disk_stops_no_broker_with_space(local_cluster: Cluster) -> None:
+def test_full_disk_stops_no_broker_with_space(local_cluster: RunningCluster) -> None:
     with written_to(local_cluster) as outages:
         leader = outages.row().leader
         follower = next(node for node in outages.row().isr if node != leader)

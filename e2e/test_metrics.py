@@ -5,7 +5,7 @@ import urllib.request
 
 from confluent_kafka.admin import AdminClient
 
-from tests.conformance.local_cluster import Cluster
+from tests.conformance.local_cluster import RunningCluster
 from tests.monitoring.exposition import differences
 from tidemark.metrics import (
     broker_table,
@@ -22,7 +22,7 @@ from tidemark_operator.controller.status.reasons import TABLE
 AMONG_BROKERS = ("ReplicaFetch", "WriteMarkers", "AskCoordinator")
 
 
-def page(cluster: Cluster, process: str, path: str = "/metrics") -> str:
+def page(cluster: RunningCluster, process: str, path: str = "/metrics") -> str:
     """As Prometheus would get it."""
     record = processes.find(cluster.local.layout, process)
     assert record is not None
@@ -31,7 +31,7 @@ def page(cluster: Cluster, process: str, path: str = "/metrics") -> str:
         return str(answer.read().decode())
 
 
-def test_the_operator_shows_what_the_table_says(local_cluster: Cluster) -> None:
+def test_the_operator_shows_what_the_table_says(local_cluster: RunningCluster) -> None:
     rows = (*operator_table.ALL, *process_table.ALL)
     reasons = {reason.name for reasons in TABLE.values() for reason in reasons}
     shown = page(local_cluster, "operator")
@@ -39,7 +39,7 @@ def test_the_operator_shows_what_the_table_says(local_cluster: Cluster) -> None:
     assert "\ntidemark_operator_term 1.0\n" in shown
 
 
-def test_a_broker_shows_what_the_table_says(local_cluster: Cluster) -> None:
+def test_a_broker_shows_what_the_table_says(local_cluster: RunningCluster) -> None:
     first, *_ = local_cluster.bootstrap.split(",")
     AdminClient({"bootstrap.servers": first}).list_topics(timeout=30)
     rows = (*broker_table.ALL, *tier_table.ALL, *process_table.ALL)
@@ -53,7 +53,7 @@ def test_a_broker_shows_what_the_table_says(local_cluster: Cluster) -> None:
     assert 'tidemark_broker_requests_total{api="' in shown
 
 
-def test_topics_have_a_page_of_their_own(local_cluster: Cluster) -> None:
+def test_topics_have_a_page_of_their_own(local_cluster: RunningCluster) -> None:
     name = local_cluster.new_topic()
     leader = local_cluster.view(name).rows[0].leader
     shown = page(local_cluster, f"broker-{leader}", "/metrics/topics")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from e2e.test_examples import ROOT, topic_names
-from tests.conformance.local_cluster import Cluster
+from tests.conformance.local_cluster import RunningCluster
 from tests.table_jars import MavenMissing, jars
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
@@ -20,7 +20,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_delays_step_by_step(local_cluster: Cluster, tmp_path: Path) -> None:
+def test_delays_step_by_step(local_cluster: RunningCluster, tmp_path: Path) -> None:
     try:
         find_java()
         jars(Format.ICEBERG)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.conformance.local_cluster import Cluster, wait
-from tests.monitoring.prometheus import Target, run_prometheus
+from tests.conformance.local_cluster import RunningCluster, wait
+from tests.monitoring.prometheus import ScrapeTarget, run_prometheus
 from tests.monitoring.promql_queries import has_data, queries
 from tests.monitoring.rules import FILE, NAMESPACE, alerts, rules
 from tidemark_cli.local import processes
@@ -19,18 +19,18 @@ from tidemark_cli.local import processes
 PATIENCE_S = 150.0
 
 
-def targets(cluster: Cluster) -> Iterator[Target]:
+def targets(cluster: RunningCluster) -> Iterator[ScrapeTarget]:
     """Every page of every process, labelled as pods are."""
     for record in processes.running(cluster.local.layout):
         labels = {"namespace": NAMESPACE, "pod": record.name}
         if address := (record.ready or {}).get("metrics"):
-            yield Target(address, "/metrics", labels)
+            yield ScrapeTarget(address, "/metrics", labels)
             if record.name.startswith("broker-"):
-                yield Target(address, "/metrics/topics", labels)
+                yield ScrapeTarget(address, "/metrics/topics", labels)
 
 
 @contextmanager
-def something_wrong(cluster: Cluster, topic: str) -> Iterator[None]:
+def something_wrong(cluster: RunningCluster, topic: str) -> Iterator[None]:
     """A Topic that another has the name of."""
     spec = {"clusterRef": {"name": cluster.local.settings.cluster}, "topicName": topic}
     cluster.kube.apply("Topic", "name-taken", {**spec, "partitions": 1, "replicationFactor": 1})
@@ -41,7 +41,7 @@ def something_wrong(cluster: Cluster, topic: str) -> Iterator[None]:
         wait(lambda: cluster.kube.get("Topic", "name-taken") is None, "the second Topic to go")
 
 
-def use(cluster: Cluster, topic: str) -> None:
+def use(cluster: RunningCluster, topic: str) -> None:
     """Use the topic, so that rates and quantiles have values."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for number in range(100):
@@ -55,7 +55,7 @@ def use(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_query_returns_data(local_cluster: Cluster, tmp_path: Path) -> None:
+def test_every_query_returns_data(local_cluster: RunningCluster, tmp_path: Path) -> None:
     topic = local_cluster.new_topic(tiering={"enabled": True})
     watched = list(targets(local_cluster))
     assert len(watched) >= 1 + 2 * 3  # other tests add brokers

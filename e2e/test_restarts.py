@@ -4,14 +4,14 @@ import pytest
 
 from tests.benchmarks.outages import written_to
 from tests.benchmarks.restarts import KINDS, restart_leader
-from tests.conformance.local_cluster import Cluster
+from tests.conformance.local_cluster import RunningCluster
 
 #: A session of nine seconds runs out, and a loaded machine takes its time for the rest.
 FAILOVER_S = 20.0
 
 
 @pytest.mark.slow
-def test_a_producer_runs_through_restarts(local_cluster: Cluster) -> None:
+def test_a_producer_runs_through_restarts(local_cluster: RunningCluster) -> None:
     with written_to(local_cluster) as outages:
         for kind in (*KINDS, *KINDS):
             _, outage_s = restart_leader(outages, kind)

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from e2e.commands import TIDEMARK, run
-from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tests.table_jars import MavenMissing, jars
 from tidemark.ids import parse_id
 from tidemark.kafka_client.access import KafkaAccess
@@ -26,7 +26,7 @@ PARTITIONS = 2
 RECORDS = 4000
 
 
-def produce(cluster: Cluster, topic: str, first: int) -> None:
+def produce(cluster: RunningCluster, topic: str, first: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
     for number in range(first, first + RECORDS):
         producer.produce(topic, b"%08d" % number + bytes(1000), partition=number % PARTITIONS)
@@ -34,7 +34,7 @@ def produce(cluster: Cluster, topic: str, first: int) -> None:
     assert producer.flush(60) == 0
 
 
-def consume(cluster: Cluster, topic: str, ends: dict[int, int]) -> dict[int, list[int]]:
+def consume(cluster: RunningCluster, topic: str, ends: dict[int, int]) -> dict[int, list[int]]:
     """The numbers in the values, by partition, up to where each ends."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "r", "enable.auto.commit": False}

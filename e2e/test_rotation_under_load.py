@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from tests.conformance.local_cluster import Cluster, wait
+from tests.conformance.local_cluster import RunningCluster, wait
 from tidemark_operator.certificates.certificate_folders import read_files
 from tidemark_operator.certificates.formats import STATE
 from tidemark_operator.resources.names import RENEWAL_ANNOTATION
@@ -46,25 +46,25 @@ class Flow:
             self.failures.append(error)
 
 
-def issued(cluster: Cluster, name: str) -> dict[str, bytes]:
+def issued(cluster: RunningCluster, name: str) -> dict[str, bytes]:
     return read_files(cluster.local.layout.certificates / name)
 
 
-def phase(cluster: Cluster) -> str:
+def phase(cluster: RunningCluster) -> str:
     return issued(cluster, "tidemark-ca")[STATE].decode().split("\n")[2]
 
 
-def leaves(cluster: Cluster) -> list[bytes]:
+def leaves(cluster: RunningCluster) -> list[bytes]:
     return [issued(cluster, f"broker-{n + 1}-tls")["tls.crt"] for n in range(BROKERS)]
 
 
-def condition(cluster: Cluster, kind: str, name: str) -> str:
+def condition(cluster: RunningCluster, kind: str, name: str) -> str:
     body = cluster.kube.get(kind, name)
     assert body is not None
     return next(c["status"] for c in body["status"]["conditions"] if c["type"] == "Ready")
 
 
-def ask_for_renewal(cluster: Cluster) -> None:
+def ask_for_renewal(cluster: RunningCluster) -> None:
     cluster.kube._call(
         "PATCH",
         cluster.kube._path("Cluster", "tidemark"),
@@ -74,7 +74,7 @@ def ask_for_renewal(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_fails_while_all_certificates_are_renewed(local_cluster: Cluster) -> None:
+def test_nothing_fails_while_all_certificates_are_renewed(local_cluster: RunningCluster) -> None:
     cluster = local_cluster
     topic = cluster.new_topic(config={"min.insync.replicas": "3"})
     authority, before = issued(cluster, "tidemark-ca"), leaves(cluster)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.conformance.local_cluster import Cluster, wait
+from tests.conformance.local_cluster import RunningCluster, wait
 from tidemark_cli.local.cluster import SECRET
 from tidemark_operator.resources.kinds import KINDS
 
@@ -28,7 +28,7 @@ class Secrets:
     values: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, cluster: Cluster) -> "Secrets":
+    def of(cls, cluster: RunningCluster) -> "Secrets":
         made = cluster.kube._call(
             "GET", f"/api/v1/namespaces/{cluster.kube.namespace}/secrets/{SECRET}"
         )
@@ -47,7 +47,7 @@ class Secrets:
 
 
 @pytest.fixture(scope="module")
-def used(s3_cluster: Cluster) -> Cluster:
+def used(s3_cluster: RunningCluster) -> RunningCluster:
     """With a topic whose segments were copied."""
     cluster, name = s3_cluster, s3_cluster.local.settings.cluster
 
@@ -70,7 +70,7 @@ def used(s3_cluster: Cluster) -> Cluster:
 
 
 @pytest.mark.slow
-def test_no_file_shows_them(used: Cluster) -> None:
+def test_no_file_shows_them(used: RunningCluster) -> None:
     root, secrets = used.local.layout.root, Secrets.of(used)
     files = [path for path in root.rglob("*") if path.is_file()]
     kept = [path for path in files if str(path.relative_to(root)).startswith(KEPT_IN)]
@@ -81,7 +81,7 @@ def test_no_file_shows_them(used: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_no_argument_and_no_environment_shows_them(used: Cluster) -> None:
+def test_no_argument_and_no_environment_shows_them(used: RunningCluster) -> None:
     secrets = Secrets.of(used)
     for name, pid in used.local.addresses().processes.items():
         assert not secrets.are_in(Path(f"/proc/{pid}/cmdline").read_bytes()), name
@@ -90,7 +90,7 @@ def test_no_argument_and_no_environment_shows_them(used: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_no_object_and_no_event_shows_them(used: Cluster) -> None:
+def test_no_object_and_no_event_shows_them(used: RunningCluster) -> None:
     secrets, kube = Secrets.of(used), used.kube
     shown = [kube._call("GET", kube._path(kind.kind)) for kind in KINDS]
     assert sum(len(item["items"]) for item in shown) > 60  # slices, brokers, topic, cluster

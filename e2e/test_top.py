@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from e2e.commands import run
-from tests.conformance.local_cluster import Cluster, wait
+from tests.conformance.local_cluster import RunningCluster, wait
 from tidemark_cli.commands.top import look
 from tidemark_cli.controlplane.client import run_kubectl
 from tidemark_cli.local.kube import GONE, KubeClient, KubeRequestError
@@ -30,7 +30,7 @@ RECORDS = 4000  # 4 MB: three closed segments of the smallest size that there is
 
 
 @pytest.fixture
-def topic(local_cluster: Cluster) -> Iterator[str]:
+def topic(local_cluster: RunningCluster) -> Iterator[str]:
     """One partition whose closed segments are in the tier, and the last of them on disks, too."""
     name = local_cluster.new_topic(
         replicationFactor=2,
@@ -55,7 +55,7 @@ def places(view: View) -> list[RangePlace]:
 
 @pytest.mark.slow
 def test_top_shows_where_offsets_are_stored_and_which_replicas_lag(
-    local_cluster: Cluster, topic: str, tmp_path: Path
+    local_cluster: RunningCluster, topic: str, tmp_path: Path
 ) -> None:
     kube = local_cluster.kube
 
@@ -82,7 +82,7 @@ def test_top_shows_where_offsets_are_stored_and_which_replicas_lag(
 
 @pytest.mark.slow
 def test_kubectl_finds_its_plugin(
-    local_cluster: Cluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_cluster: RunningCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program of that name on the PATH; the package brings one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -116,7 +116,7 @@ class Counted(KubeClient):
 
 @pytest.mark.slow
 def test_objects_are_listed_page_by_page_and_then_watched(
-    local_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+    local_cluster: RunningCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = local_cluster.local
     kube = Counted(local.kubeconfig, local.settings.namespace)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Verdict(enum.StrEnum):
+class StatusVerdict(enum.StrEnum):
     """Results, named as in kstatus."""
 
     IN_PROGRESS = "InProgress"
@@ -20,25 +20,25 @@ class Verdict(enum.StrEnum):
     TERMINATING = "Terminating"
 
 
-def verdict(body: Mapping[str, Any]) -> Verdict:
+def verdict(body: Mapping[str, Any]) -> StatusVerdict:
     """Return the verdict on an object as the API server has it."""
     meta, status = body["metadata"], body.get("status") or {}
     if meta.get("deletionTimestamp"):
-        return Verdict.TERMINATING
+        return StatusVerdict.TERMINATING
     if status.get("observedGeneration", meta.get("generation")) != meta.get("generation"):
-        return Verdict.IN_PROGRESS
+        return StatusVerdict.IN_PROGRESS
     conditions = status.get("conditions") or ()
     for condition in conditions:
         if condition["type"] in ("Reconciling", "Stalled") and condition["status"] == "True":
             stalled = condition["type"] == "Stalled"
-            return Verdict.FAILED if stalled else Verdict.IN_PROGRESS
+            return StatusVerdict.FAILED if stalled else StatusVerdict.IN_PROGRESS
     ready = next((item for item in conditions if item["type"] == "Ready"), None)
     if ready is not None and ready["status"] in ("False", "Unknown"):
-        return Verdict.IN_PROGRESS
-    return Verdict.CURRENT
+        return StatusVerdict.IN_PROGRESS
+    return StatusVerdict.CURRENT
 
 
-def expected(body: Mapping[str, Any]) -> Verdict:
+def expected(body: Mapping[str, Any]) -> StatusVerdict:
     """Return the verdict that an object's own conditions amount to, for a person who reads them.
 
     Stalled is failed, whatever else is under way; only an outcome that is True is Current.
@@ -46,12 +46,12 @@ def expected(body: Mapping[str, Any]) -> Verdict:
     meta, status = body["metadata"], body.get("status") or {}
     found = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
     if meta.get("deletionTimestamp"):
-        return Verdict.TERMINATING
+        return StatusVerdict.TERMINATING
     if status.get("observedGeneration", 0) != meta["generation"]:
-        return Verdict.IN_PROGRESS
+        return StatusVerdict.IN_PROGRESS
     if found.get("Stalled") == "True":
-        return Verdict.FAILED
+        return StatusVerdict.FAILED
     outcome = found.get("Ready", found.get("Succeeded"))
     if found.get("Reconciling") == "True" or outcome != "True":
-        return Verdict.IN_PROGRESS
-    return Verdict.CURRENT
+        return StatusVerdict.IN_PROGRESS
+    return StatusVerdict.CURRENT

@@ -17,7 +17,7 @@ from tests import argocd_files, lua
 from tests.argocd import states
 from tests.argocd.parts import NAMESPACE, ArgoCd
 from tests.argocd.repository import FOLDER, Repository
-from tests.conformance.local_cluster import Cluster, run_cluster
+from tests.conformance.local_cluster import RunningCluster, run_cluster
 from tidemark_operator.controller.status.reasons import TABLE
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
 
@@ -89,7 +89,7 @@ def test_a_failed_deletion_is_tried_again_as_another_object(tmp_path: Path) -> N
 class Site:
     """A cluster, Argo CD, a repository, and one Application of that."""
 
-    def __init__(self, cluster: Cluster, argocd: ArgoCd, folder: Path) -> None:
+    def __init__(self, cluster: RunningCluster, argocd: ArgoCd, folder: Path) -> None:
         self.cluster, self.argocd = cluster, argocd
         self.kubectl, self.namespace = argocd.kubectl, cluster.local.settings.namespace
         self.repository = Repository(folder)
@@ -171,7 +171,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield made
 
 
-def _as_they_run(cluster: Cluster) -> list[dict[str, Any]]:
+def _as_they_run(cluster: RunningCluster) -> list[dict[str, Any]]:
     """Cluster and Brokers of the example have another store: these are those that are there."""
     names = ("apiVersion", "kind", "spec")
     return [

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests import apache_kafka as kafka
 from tests.benchmarks.figures import Table, one_line
-from tests.benchmarks.measures import MEASURES, RECORDS, Measure, Setting, throughput
+from tests.benchmarks.measures import MEASURES, RECORDS, Measure, MeasureSetting, throughput
 from tests.benchmarks.sides import KAFKA, OURS, STARTS
 
 #: Errors of one measure: its client failed, or no broker answered.
@@ -35,7 +35,7 @@ def one_round(number: int, name: str, measures: Sequence[Measure], table: Table)
         with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
             side = STARTS[name](Path(folder), brokers)
             try:
-                throughput(side, Setting(replicas=brokers, idempotent=True))
+                throughput(side, MeasureSetting(replicas=brokers, idempotent=True))
                 for item in those:
                     load = os.getloadavg()[0]
                     try:

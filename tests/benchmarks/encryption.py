@@ -32,7 +32,7 @@ CLIENT_PORT_TRIES_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class EncryptionSetting:
     """Setting of a measurement: number of brokers, and which connections use TLS."""
 
     brokers: int
@@ -46,22 +46,22 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(brokers=1),
-    Setting(brokers=1, clients=True),
-    Setting(brokers=3),
-    Setting(brokers=3, replication=True),
+    EncryptionSetting(brokers=1),
+    EncryptionSetting(brokers=1, clients=True),
+    EncryptionSetting(brokers=3),
+    EncryptionSetting(brokers=3, replication=True),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class EncryptionSide:
     """Running brokers: their addresses, and how to stop them."""
 
     bootstrap: str
     stop: Callable[[], object]
 
 
-def start_kafka(setting: Setting, folder: Path, leaf: Leaf) -> Side:
+def start_kafka(setting: EncryptionSetting, folder: Path, leaf: Leaf) -> EncryptionSide:
     """Apache Kafka with two topics of one partition each, a replica on every broker."""
     wanted = kafka.KafkaOptions(
         brokers=setting.brokers, entries=_kafkas_tls(setting, folder, leaf), java=kafka.STRONG
@@ -76,10 +76,10 @@ def start_kafka(setting: Setting, folder: Path, leaf: Leaf) -> Side:
     topics = [NewTopic(name, 1, setting.brokers) for name in (WARM_UP, TOPIC)]
     for future in admin.create_topics(topics).values():
         future.result(30)
-    return Side(started.bootstrap, started.stop_all)
+    return EncryptionSide(started.bootstrap, started.stop_all)
 
 
-def _kafkas_tls(setting: Setting, folder: Path, leaf: Leaf) -> dict[str, str]:
+def _kafkas_tls(setting: EncryptionSetting, folder: Path, leaf: Leaf) -> dict[str, str]:
     store = folder / "broker.pem"
     store.write_text(Path(leaf.key).read_text() + Path(leaf.certificate).read_text())
     return {
@@ -95,11 +95,11 @@ def _kafkas_tls(setting: Setting, folder: Path, leaf: Leaf) -> dict[str, str]:
     }
 
 
-def _client_security(setting: Setting, leaf: Leaf) -> dict[str, str]:
+def _client_security(setting: EncryptionSetting, leaf: Leaf) -> dict[str, str]:
     return {"security.protocol": "SSL", "ssl.ca.location": leaf.trusted} if setting.clients else {}
 
 
-def start_tidemark(setting: Setting, folder: Path, leaf: Leaf) -> Side:
+def start_tidemark(setting: EncryptionSetting, folder: Path, leaf: Leaf) -> EncryptionSide:
     """A whole local cluster with the same topics, untiered as Kafka's are."""
     layout = Layout.at(folder / "cluster")
     layout.create()
@@ -117,10 +117,10 @@ def start_tidemark(setting: Setting, folder: Path, leaf: Leaf) -> Side:
         while not any(len(row.isr) == setting.brokers for row in topic_info(kube, name).rows):
             time.sleep(CLIENT_PORT_TRIES_S)
     kube.close()
-    return Side(addresses.bootstrap, cluster.stop)
+    return EncryptionSide(addresses.bootstrap, cluster.stop)
 
 
-def _entries(setting: Setting, leaf: Leaf) -> Mapping[str, str]:
+def _entries(setting: EncryptionSetting, leaf: Leaf) -> Mapping[str, str]:
     entries = {"tidemark.replication.encrypted": "true" if setting.replication else "false"}
     if setting.clients:
         entries |= {
@@ -130,7 +130,7 @@ def _entries(setting: Setting, leaf: Leaf) -> Mapping[str, str]:
     return entries
 
 
-def measure(side: Side, setting: Setting, leaf: Leaf) -> tuple[float, float]:
+def measure(side: EncryptionSide, setting: EncryptionSetting, leaf: Leaf) -> tuple[float, float]:
     """MB/s of one produce and of one fetch run, after the same of no account."""
     trusted = leaf.trusted if setting.clients else ""
     megabytes = RECORDS * RECORD_BYTES / 1e6
@@ -150,7 +150,7 @@ def main() -> None:
         raise SystemExit(str(error)) from error
     print(f"{ROUNDS} rounds, {RECORDS:,} records of {RECORD_BYTES} bytes, acks=all, one partition")
     sides = {"Apache Kafka": start_kafka, "Tidemark": start_tidemark}
-    results: dict[tuple[Setting, str], list[tuple[float, float]]] = {}
+    results: dict[tuple[EncryptionSetting, str], list[tuple[float, float]]] = {}
     for number in range(1, ROUNDS + 1):
         for setting in SETTINGS:
             for name, start in sides.items():
@@ -166,11 +166,11 @@ def main() -> None:
     _summary(results)
 
 
-def _summary(results: Mapping[tuple[Setting, str], list[tuple[float, float]]]) -> None:
+def _summary(results: Mapping[tuple[EncryptionSetting, str], list[tuple[float, float]]]) -> None:
     """Ratios to Apache Kafka in the same setting, and to Apache Kafka in clear."""
     medians = {key: _median(rounds) for key, rounds in results.items()}
     for (setting, name), figures in medians.items():
-        clear = medians[Setting(brokers=setting.brokers), "Apache Kafka"]
+        clear = medians[EncryptionSetting(brokers=setting.brokers), "Apache Kafka"]
         same = medians[setting, "Apache Kafka"]
         print(
             f"median   {name:13} {setting!s:41} {_line(figures)}"

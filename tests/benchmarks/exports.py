@@ -20,7 +20,7 @@ from confluent_kafka import Message, Producer
 
 from tests.benchmarks.export_process import Exporter
 from tests.benchmarks.processes import cpu_seconds
-from tests.conformance.local_cluster import Cluster
+from tests.conformance.local_cluster import RunningCluster
 from tidemark_cli.local import processes
 
 RECORD_BYTES = 1024
@@ -33,7 +33,7 @@ _TICK_S = 0.01
 
 
 def export_figures(
-    cluster: Cluster, topic: str, records: int, size: int, rounds: int, folder: Path
+    cluster: RunningCluster, topic: str, records: int, size: int, rounds: int, folder: Path
 ) -> str:
     """Prints each round; the median in a line. ``size``: of a record's key and value."""
     options = {"topic": topic, "path": str(cluster.tier_folder), "bootstrap": cluster.bootstrap}
@@ -64,7 +64,7 @@ def export_figures(
     )
 
 
-def freshness_figures(cluster: Cluster, folder: Path, seconds: int = FRESHNESS_S) -> str:
+def freshness_figures(cluster: RunningCluster, folder: Path, seconds: int = FRESHNESS_S) -> str:
     """Prints each commit; how old records were in a line."""
     topic = cluster.new_topic(
         partitions=2,
@@ -166,6 +166,6 @@ def _share(ages: Sequence[float], share: float) -> float:
     return ages[min(len(ages) - 1, int(len(ages) * share))]
 
 
-def _brokers_s(cluster: Cluster) -> float:
+def _brokers_s(cluster: RunningCluster) -> float:
     record = processes.find(cluster.local.layout, "broker-1")
     return 0.0 if record is None else cpu_seconds(record.pid)

@@ -43,7 +43,7 @@ AT_A_TIME = 200
 AT_REST_S = 10.0
 
 
-class Bench:
+class KafkaTopicsBench:
     """One cluster, one operator."""
 
     def __init__(self, world: KafkaWorld, nodes: KafkaNodes, operator_pid: int) -> None:
@@ -171,7 +171,7 @@ async def main() -> None:
             try:
                 await world.create_kafka_cluster(nodes.bootstrap)
                 operator = await world.start_operator()
-                bench = Bench(world, nodes, operator.pid)
+                bench = KafkaTopicsBench(world, nodes, operator.pid)
                 for size in sizes:
                     await alone(nodes, size)
                     await bench.batch(size)

@@ -1,7 +1,7 @@
 """The client of the comparison, in a process of its own: ``python -m tests.benchmarks.load JSON``.
 
-Produces, fetches or reads as a group with librdkafka, as a :class:`Load` says, and prints one JSON
-line with what came of it. Times are of the clock that all processes of the machine share.
+Produces, fetches or reads as a group with librdkafka, as a :class:`ClientLoad` says, and prints the
+result as one line of JSON. Times are of the clock that all processes of the machine share.
 """
 
 import json
@@ -20,7 +20,7 @@ _WARM_UP_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ClientLoad:
     """Work of one client.
 
     ``records``: number to produce, or of a topic to be read by a group. ``rate``: records a second,
@@ -49,12 +49,12 @@ class Load:
 Answer = Mapping[str, float]
 
 
-def _common(load: Load) -> dict[str, object]:
+def _common(load: ClientLoad) -> dict[str, object]:
     tls = {"security.protocol": "SSL", "ssl.ca.location": load.trusted} if load.trusted else {}
     return {"bootstrap.servers": load.bootstrap, **tls}
 
 
-def produce(load: Load) -> Answer:
+def produce(load: ClientLoad) -> Answer:
     """From the first record to the last acknowledgement."""
     failures: list[str] = []
     producer = Producer(
@@ -90,7 +90,7 @@ def produce(load: Load) -> Answer:
     return {"began": began, "ended": ended, "records": load.records}
 
 
-def latency(load: Load) -> Answer:
+def latency(load: ClientLoad) -> Answer:
     """Milliseconds from handing over a record to its acknowledgement, at a steady rate."""
     producer = Producer(
         _common(load) | {"acks": load.acks, "enable.idempotence": load.idempotent, "linger.ms": 0}
@@ -127,7 +127,7 @@ def _noting(
     return delivered
 
 
-def _consumer(load: Load) -> Consumer:
+def _consumer(load: ClientLoad) -> Consumer:
     return Consumer(
         _common(load)
         | {
@@ -142,7 +142,7 @@ def _consumer(load: Load) -> Consumer:
     )
 
 
-def fetch(load: Load) -> Answer:
+def fetch(load: ClientLoad) -> Answer:
     """To read all records of this client's share of the partitions, from their start."""
     consumer = _consumer(load)
     which, of = load.share
@@ -160,7 +160,7 @@ def fetch(load: Load) -> Answer:
     return {"began": began, "ended": ended, "records": seen}
 
 
-def group(load: Load) -> Answer:
+def group(load: ClientLoad) -> Answer:
     """Read all records as members of one group.
 
     Time runs from the first record that any member has, and ends no earlier than the assignment of
@@ -248,7 +248,7 @@ def _messages(consumer: Consumer, timeout_s: float) -> Sequence[Message]:
     return messages
 
 
-KINDS: dict[str, Callable[[Load], Answer]] = {
+KINDS: dict[str, Callable[[ClientLoad], Answer]] = {
     "produce": produce,
     "fetch": fetch,
     "latency": latency,
@@ -256,5 +256,5 @@ KINDS: dict[str, Callable[[Load], Answer]] = {
 }
 
 if __name__ == "__main__":
-    asked = Load(**json.loads(sys.argv[1]))
+    asked = ClientLoad(**json.loads(sys.argv[1]))
     print(json.dumps(KINDS[asked.kind](asked)))

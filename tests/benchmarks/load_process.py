@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.benchmarks.load import Answer, Load
+from tests.benchmarks.load import Answer, ClientLoad
 
 
-def run(load: Load, clients: int = 1) -> Answer:
+def run(load: ClientLoad, clients: int = 1) -> Answer:
     """Run the load and return its result.
 
     If several clients share the records, time runs from the first client's start to the last one's
@@ -22,7 +22,7 @@ def run(load: Load, clients: int = 1) -> Answer:
     return together(_run_all(shares))
 
 
-def _run_all(loads: Sequence[Load]) -> list[Answer]:
+def _run_all(loads: Sequence[ClientLoad]) -> list[Answer]:
     command = (sys.executable, "-m", "tests.benchmarks.load")
     processes = [
         subprocess.Popen([*command, load.as_json()], stdout=subprocess.PIPE) for load in loads
@@ -52,6 +52,6 @@ def together(answers: Sequence[Answer]) -> Answer:
 
 def run_load(kind: str, bootstrap: str, topic: str, records: int, trusted: str = "") -> float:
     """Seconds that one client took; ``trusted``: TLS, with that certificate."""
-    load = Load(kind=kind, bootstrap=bootstrap, topic=topic, records=records, trusted=trusted)
+    load = ClientLoad(kind=kind, bootstrap=bootstrap, topic=topic, records=records, trusted=trusted)
     answer = run(load)
     return answer["ended"] - answer["began"]

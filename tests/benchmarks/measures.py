@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from tests.benchmarks import many_connections
 from tests.benchmarks.figures import Figures
-from tests.benchmarks.load import RECORD_BYTES, Answer, Load
+from tests.benchmarks.load import RECORD_BYTES, Answer, ClientLoad
 from tests.benchmarks.load_process import run
 from tests.benchmarks.processes import cpu_seconds, peak_resident_mb, resident_mb
-from tests.benchmarks.sides import Side
+from tests.benchmarks.sides import BenchmarkSide
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "400000"))
 RATE, LATENCY_S = 1000, 12
@@ -24,11 +24,11 @@ class Measure:
 
     name: str
     brokers: int
-    take: Callable[[Side], Figures]
+    take: Callable[[BenchmarkSide], Figures]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class MeasureSetting:
     """Setting of a throughput measure.
 
     ``spread``: over three brokers, to show the gain of more processes.
@@ -60,10 +60,10 @@ class Setting:
         return ", ".join(words)
 
 
-def throughput(side: Side, setting: Setting) -> Figures:
+def throughput(side: BenchmarkSide, setting: MeasureSetting) -> Figures:
     """Produce all, then fetch all."""
     topic = side.topic(setting.partitions, setting.replicas)
-    load = Load(
+    load = ClientLoad(
         kind="produce",
         bootstrap=side.bootstrap,
         topic=topic,
@@ -89,13 +89,13 @@ def _mb_s(answer: Answer, record_bytes: int) -> float:
     return answer["records"] * record_bytes / 1e6 / (answer["ended"] - answer["began"])
 
 
-def _cpu(side: Side) -> float:
+def _cpu(side: BenchmarkSide) -> float:
     return sum(map(cpu_seconds, side.pids()))
 
 
-def latency(side: Side, replicas: int) -> Figures:
+def latency(side: BenchmarkSide, replicas: int) -> Figures:
     """Milliseconds until a record is acknowledged by all."""
-    load = Load(
+    load = ClientLoad(
         kind="latency",
         bootstrap=side.bootstrap,
         topic=side.topic(1, replicas),
@@ -105,11 +105,11 @@ def latency(side: Side, replicas: int) -> Figures:
     return {f"{name} ms": value for name, value in run(load).items()}
 
 
-def group(side: Side, members: int) -> Figures:
+def group(side: BenchmarkSide, members: int) -> Figures:
     """A group reads what was produced before."""
     partitions = max(6, members)
     topic = side.topic(partitions)
-    load = Load(
+    load = ClientLoad(
         kind="produce",
         bootstrap=side.bootstrap,
         topic=topic,
@@ -121,7 +121,7 @@ def group(side: Side, members: int) -> Figures:
     return {"read MB/s": _mb_s(answer, RECORD_BYTES), "all assigned s": answer["joined"]}
 
 
-def idle_connections(side: Side) -> Figures:
+def idle_connections(side: BenchmarkSide) -> Figures:
     """Measure the memory of idle connections on a freshly started broker.
 
     Memory that other measures left would hide it.
@@ -133,12 +133,12 @@ def idle_connections(side: Side) -> Figures:
         return {f"{IDLE} connections MB": resident_mb(pid) - before}
 
 
-def start(side: Side) -> Figures:
+def start(side: BenchmarkSide) -> Figures:
     """From the start of a broker's process to its first answer."""
     return {"first answer s": many_connections.first_answer_s(side.bootstrap, side.restart())}
 
 
-def rebalance(side: Side) -> Figures:
+def rebalance(side: BenchmarkSide) -> Figures:
     """Measure the rebalance of a group of thousands: the first one, and one that its leader
     triggers.
     """
@@ -147,17 +147,17 @@ def rebalance(side: Side) -> Figures:
 
 
 SETTINGS = (
-    Setting(),
-    Setting(idempotent=True),
-    Setting(acks="1"),
-    Setting(record_bytes=100),
-    Setting(partitions=6),
-    Setting(partitions=6, record_bytes=100),
-    Setting(partitions=6, clients=4),
-    Setting(partitions=6, clients=4, spread=True),
-    Setting(replicas=3),
-    Setting(partitions=6, replicas=3),
-    Setting(partitions=6, replicas=3, clients=4),
+    MeasureSetting(),
+    MeasureSetting(idempotent=True),
+    MeasureSetting(acks="1"),
+    MeasureSetting(record_bytes=100),
+    MeasureSetting(partitions=6),
+    MeasureSetting(partitions=6, record_bytes=100),
+    MeasureSetting(partitions=6, clients=4),
+    MeasureSetting(partitions=6, clients=4, spread=True),
+    MeasureSetting(replicas=3),
+    MeasureSetting(partitions=6, replicas=3),
+    MeasureSetting(partitions=6, replicas=3, clients=4),
 )
 MEASURES: Sequence[Measure] = (
     *(

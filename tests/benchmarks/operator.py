@@ -37,7 +37,7 @@ PROFILED = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class OperatorBenchSizes:
     """Amounts of each kind of work."""
 
     topics: int
@@ -51,7 +51,7 @@ class Sizes:
 async def measure(
     plane: ControlPlane,
     folder: Path,
-    sizes: Sizes,
+    sizes: OperatorBenchSizes,
     profile: Path | None = None,
     cgroup: Cgroup | None = None,
 ) -> list[str]:
@@ -220,7 +220,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-operator-"))
         profile = Path(name) / "profile" if options.profile else None
-        sizes = Sizes(topics=options.topics)
+        sizes = OperatorBenchSizes(topics=options.topics)
         cgroup = None
         if options.limits or options.cpus is not None:
             cgroup = stack.enter_context(limited(Limits.of_the_operator(options.cpus)))

@@ -20,7 +20,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import decode_row
 
@@ -103,7 +103,7 @@ class SteadyWriter:
 class Outages:
     """A cluster with a writer, and the ways to disturb it."""
 
-    cluster: Cluster
+    cluster: RunningCluster
     topic: str
     writer: SteadyWriter
     _slice: str = field(init=False)
@@ -157,7 +157,7 @@ class Outages:
 
 
 @contextmanager
-def written_to(cluster: Cluster) -> Iterator[Outages]:
+def written_to(cluster: RunningCluster) -> Iterator[Outages]:
     """A topic with a replica on each of three brokers, a writer; the writer is stopped at the end,
     and the records that it failed to write are in ``writer.errors``."""
     topic = cluster.new_topic(config={"min.insync.replicas": "2"})

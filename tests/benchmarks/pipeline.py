@@ -31,7 +31,7 @@ from tests.benchmarks.plans import plan_figures
 from tests.benchmarks.processes import cpu_seconds
 from tests.benchmarks.sides import start_kafka
 from tests.benchmarks.spark_process import SparkReader
-from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tests.table_jars import MavenMissing, jars
 from tidemark.ids import parse_id
 from tidemark.tier.directory import DirectoryStore
@@ -52,14 +52,14 @@ WARM_UPS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class PipelineLoad:
     """Records of one size and codec."""
 
     record_bytes: int
     codec: str
     records: int
 
-    def few(self) -> "Load":
+    def few(self) -> "PipelineLoad":
         """Its first records, by turns from each partition."""
         return replace(self, records=FEW * PARTITIONS)
 
@@ -112,7 +112,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class PipelineCost:
     """Median cost of a side: for all records, for a few records; ``records`` of all."""
 
     records: int
@@ -130,7 +130,7 @@ class Cost:
         return (self.records - FEW * PARTITIONS) / max(self.all.cpu_s - self.few.cpu_s, 0.01)
 
 
-class Side:
+class PipelineSide:
     """A driver and the brokers that it may use; ``topic`` is what the records are in."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Side:
         self._all_read: list[Read] = []
         self._few_read: list[Read] = []
 
-    def read(self, load: Load) -> Read:
+    def read(self, load: PipelineLoad) -> Read:
         """All once and a few once, counted."""
         self._all_read.append(self._measured(load, {}))
         self._few_read.append(self._measured(load.few(), self._few))
@@ -157,11 +157,11 @@ class Side:
     def close(self) -> None:
         self._reader.close()
 
-    def cost(self, load: Load) -> Cost:
+    def cost(self, load: PipelineLoad) -> PipelineCost:
         """Return the cost of all reads so far."""
-        return Cost(load.records, _median(self._all_read), _median(self._few_read))
+        return PipelineCost(load.records, _median(self._all_read), _median(self._few_read))
 
-    def _measured(self, load: Load, options: Mapping[str, str]) -> Read:
+    def _measured(self, load: PipelineLoad, options: Mapping[str, str]) -> Read:
         drivers, brokers = self._reader.cpu_seconds(), self._brokers_s()
         sums, seconds = self._reader.read(options)
         if sums != load.sums():
@@ -202,7 +202,9 @@ def main() -> None:
     figures = []
     for size in (100, 1024):
         for codec in ("none", "lz4", "zstd"):
-            load = Load(size, codec, given.megabytes * 1_000_000 // size // PARTITIONS * PARTITIONS)
+            load = PipelineLoad(
+                size, codec, given.megabytes * 1_000_000 // size // PARTITIONS * PARTITIONS
+            )
             name = f"{size} bytes, {codec}"
             if given.only in name:
                 figures.append(f"{name}: {compare(name, load, given.rounds, kafka_jars)}")
@@ -218,7 +220,7 @@ def exported(only: str, megabytes: int, rounds: int) -> list[str]:
     if not wanted:
         return []
     size = 1024
-    load = Load(size, "lz4", megabytes * 1_000_000 // size // PARTITIONS * PARTITIONS)
+    load = PipelineLoad(size, "lz4", megabytes * 1_000_000 // size // PARTITIONS * PARTITIONS)
     figures = []
     with tempfile.TemporaryDirectory(prefix="bench-pipeline-") as name:
         folders = {item: Path(name) / item for item in ("cluster", *wanted)}
@@ -237,7 +239,7 @@ def exported(only: str, megabytes: int, rounds: int) -> list[str]:
     return figures
 
 
-def compare(name: str, load: Load, rounds: int, kafka_jars: Path) -> str:
+def compare(name: str, load: PipelineLoad, rounds: int, kafka_jars: Path) -> str:
     """Prints a table; the ratios."""
     print(f"{name}: {load.records:,} records", flush=True)
     with started(load, kafka_jars) as sides:
@@ -274,7 +276,7 @@ def compare(name: str, load: Load, rounds: int, kafka_jars: Path) -> str:
 
 
 @contextmanager
-def started(load: Load, kafka_jars: Path) -> Iterator[Mapping[str, Side]]:
+def started(load: PipelineLoad, kafka_jars: Path) -> Iterator[Mapping[str, PipelineSide]]:
     """The three, with all records where they are read."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-pipeline-")))
@@ -298,7 +300,7 @@ def started(load: Load, kafka_jars: Path) -> Iterator[Mapping[str, Side]]:
                 "columns": columns,
             }
             reader = SparkReader("tidemark", options, folder(str(len(sides))))
-            sides[label] = Side(reader, topic, lambda: our_brokers(cluster))
+            sides[label] = PipelineSide(reader, topic, lambda: our_brokers(cluster))
         for label, bootstrap, name, pids in (
             (BROKER, cluster.bootstrap, topic, lambda: our_brokers(cluster)),
             (APACHE, theirs.bootstrap, their_topic, theirs.pids),
@@ -309,19 +311,19 @@ def started(load: Load, kafka_jars: Path) -> Iterator[Mapping[str, Side]]:
                 "startingOffsets": "earliest",
             }
             reader = SparkReader("kafka", options, folder(str(len(sides))), kafka_jars)
-            sides[label] = Side(reader, name, pids)
+            sides[label] = PipelineSide(reader, name, pids)
         for side in sides.values():
             stack.callback(side.close)
         yield sides
 
 
-def our_brokers(cluster: Cluster) -> list[int]:
+def our_brokers(cluster: RunningCluster) -> list[int]:
     """Return the processes of the brokers."""
     record = processes.find(cluster.local.layout, "broker-1")
     return [] if record is None else [record.pid]
 
 
-def tiered(cluster: Cluster, load: Load) -> str:
+def tiered(cluster: RunningCluster, load: PipelineLoad) -> str:
     """A topic with all records, whose closed segments are in the tier; brokers have them too."""
     topic = cluster.new_topic(
         partitions=PARTITIONS,

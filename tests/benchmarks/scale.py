@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.benchmarks.scale_operations import OPERATIONS, Operation, Work
+from tests.benchmarks.scale_operations import OPERATIONS, ScaleOperation, Work
 from tests.benchmarks.scale_processes import running_pair
 
 SIZES = (10, 100, 1000)
@@ -23,7 +23,7 @@ ROUND_S = 0.1
 UNITS_MAX = 100
 
 
-async def cost_us(operation: Operation, size: int) -> float:
+async def cost_us(operation: ScaleOperation, size: int) -> float:
     """CPU-microseconds of one unit."""
     with tempfile.TemporaryDirectory(prefix="tidemark-scale-") as folder:
         async with operation.ready(Path(folder), size) as work:

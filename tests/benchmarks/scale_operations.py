@@ -51,7 +51,7 @@ Work = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ScaleOperation:
     """``ready(folder, n)`` makes everything and gives what is then measured; each call of that is
     one unit."""
 
@@ -330,16 +330,16 @@ async def _opening(folder: Path, count: int) -> AsyncIterator[Work]:
 
 
 OPERATIONS = (
-    Operation("replica fetch, nothing new", "partitions", _idle_fetch),
-    Operation("replica fetch, one partition has news", "partitions", _busy_fetch),
-    Operation("one changed row applied", "partitions", _changed_row),
-    Operation("one changed row in the metadata", "partitions", _changed_metadata),
-    Operation("another topic's removal", "partitions", _removal),
-    Operation("status report, nothing new", "partitions", _idle_status),
-    Operation("a notify, one of many waits for it", "waiters", _other_waiters),
-    Operation("a notify to a Fetch of many partitions", "partitions", _waiting_fetch),
-    Operation("a raised log start made durable", "partitions", _raised_log_start),
-    Operation("a copied segment", "segments", _copied_segment),
-    Operation("log.size_bytes", "segments", _size),
-    Operation("opening a log at start", "segments", _opening),
+    ScaleOperation("replica fetch, nothing new", "partitions", _idle_fetch),
+    ScaleOperation("replica fetch, one partition has news", "partitions", _busy_fetch),
+    ScaleOperation("one changed row applied", "partitions", _changed_row),
+    ScaleOperation("one changed row in the metadata", "partitions", _changed_metadata),
+    ScaleOperation("another topic's removal", "partitions", _removal),
+    ScaleOperation("status report, nothing new", "partitions", _idle_status),
+    ScaleOperation("a notify, one of many waits for it", "waiters", _other_waiters),
+    ScaleOperation("a notify to a Fetch of many partitions", "partitions", _waiting_fetch),
+    ScaleOperation("a raised log start made durable", "partitions", _raised_log_start),
+    ScaleOperation("a copied segment", "segments", _copied_segment),
+    ScaleOperation("log.size_bytes", "segments", _size),
+    ScaleOperation("opening a log at start", "segments", _opening),
 )

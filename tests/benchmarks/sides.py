@@ -27,7 +27,7 @@ _UNLIMITED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class BenchmarkSide:
     """Running brokers.
 
     ``pids``: their processes now; ``create``: create a topic with the given partitions and
@@ -49,7 +49,7 @@ class Side:
         return name
 
 
-def start_kafka(folder: Path, brokers: int) -> Side:
+def start_kafka(folder: Path, brokers: int) -> BenchmarkSide:
     """Apache Kafka, broker 1 its controller too."""
     started = kafka.start(folder, kafka.KafkaOptions(brokers=brokers, java=kafka.STRONG))
     admin = AdminClient({"bootstrap.servers": started.bootstrap, "log_level": 1})
@@ -61,7 +61,7 @@ def start_kafka(folder: Path, brokers: int) -> Side:
         started.stop([1])
         return lambda: started.start([1])
 
-    return Side(
+    return BenchmarkSide(
         KAFKA,
         started.bootstrap,
         lambda: [found.pid for node in started.broker_ids() if (found := started.find(node))],
@@ -71,7 +71,7 @@ def start_kafka(folder: Path, brokers: int) -> Side:
     )
 
 
-def start_tidemark(folder: Path, brokers: int) -> Side:
+def start_tidemark(folder: Path, brokers: int) -> BenchmarkSide:
     """A whole local cluster; topics are untiered as Kafka's are."""
     layout = Layout.at(folder / "cluster")
     layout.create()
@@ -102,10 +102,13 @@ def start_tidemark(folder: Path, brokers: int) -> Side:
         kube.close()
         cluster.stop()
 
-    return Side(OURS, addresses.bootstrap, pids, create, restart, stop)
+    return BenchmarkSide(OURS, addresses.bootstrap, pids, create, restart, stop)
 
 
-STARTS: Mapping[str, Callable[[Path, int], Side]] = {KAFKA: start_kafka, OURS: start_tidemark}
+STARTS: Mapping[str, Callable[[Path, int], BenchmarkSide]] = {
+    KAFKA: start_kafka,
+    OURS: start_tidemark,
+}
 
 
 def _wait(holds: Callable[[], bool], what: str) -> None:

@@ -24,7 +24,7 @@ SETTLE_S = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class ChurnSizes:
     """Amounts of the benchmark."""
 
     lives: int = LIVES
@@ -53,7 +53,7 @@ async def wave(bench: OperatorBench, number: int, topics: int, settle_s: float) 
     await asyncio.sleep(settle_s)
 
 
-async def measure(plane: ControlPlane, folder: Path, sizes: Sizes) -> str:
+async def measure(plane: ControlPlane, folder: Path, sizes: ChurnSizes) -> str:
     """The figures, in words."""
     samples: list[tuple[int, float]] = []
     async with running(plane, folder) as bench:
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--wave", type=int, default=WAVE)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidemark-lives-") as name:
-        sizes = Sizes(lives=options.lives, wave=options.wave)
+        sizes = ChurnSizes(lives=options.lives, wave=options.wave)
         with plane_of(Path(name)) as plane:
             line = asyncio.run(measure(plane, Path(name), sizes))
     print("bench-lives: " + line)

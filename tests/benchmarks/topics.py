@@ -46,19 +46,19 @@ class Seconds(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class TopicCost:
     """CPU-seconds by process, and writes by (kind, verb)."""
 
     cpu: dict[str, float]
     writes: Counter[str]
 
-    def since(self, earlier: "Cost") -> "Cost":
+    def since(self, earlier: "TopicCost") -> "TopicCost":
         """Return the cost since ``earlier``."""
         cpu = {name: value - earlier.cpu[name] for name, value in self.cpu.items()}
-        return Cost(cpu, self.writes - earlier.writes)
+        return TopicCost(cpu, self.writes - earlier.writes)
 
 
-class Bench:
+class TopicBench:
     """A running local cluster and the ways to ask it."""
 
     def __init__(self, folder: Path, topics: int) -> None:
@@ -76,10 +76,10 @@ class Bench:
         self.kube.close()
         _tidemark("down", "--dir", str(self._folder))
 
-    def cost(self) -> Cost:
+    def cost(self) -> TopicCost:
         """Return the total cost so far."""
         cpu = {name: cpu_seconds(pid) for name, pid in self.pids.items()}
-        return Cost(cpu, count_writes(self.kubectl("get", "--raw", "/metrics")))
+        return TopicCost(cpu, count_writes(self.kubectl("get", "--raw", "/metrics")))
 
     def kubectl(self, *arguments: str) -> str:
         """kubectl's output; raises when it fails."""
@@ -111,7 +111,7 @@ class Bench:
 
 Object = dict[str, Any]
 Look = Callable[[list[Object]], bool]
-Work = Callable[[Bench], object]
+Work = Callable[[TopicBench], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +120,10 @@ class ByKubectl:
 
     path: Path
 
-    def apply(self, bench: Bench) -> None:
+    def apply(self, bench: TopicBench) -> None:
         bench.kubectl("apply", "--server-side", "-f", str(self.path))
 
-    def delete(self, bench: Bench) -> None:
+    def delete(self, bench: TopicBench) -> None:
         """Ask for all to be deleted."""
         bench.kubectl("delete", "--wait=false", "-f", str(self.path))
 
@@ -131,19 +131,21 @@ class ByKubectl:
 class ByClient:
     """The same requests over many connections."""
 
-    def apply(self, bench: Bench) -> None:
+    def apply(self, bench: TopicBench) -> None:
         spec = {"clusterRef": {"name": bench.cluster}, "partitions": 1, "replicationFactor": 2}
         self._each(bench, lambda kube, name: kube.apply("Topic", name, spec))
 
-    def delete(self, bench: Bench) -> None:
+    def delete(self, bench: TopicBench) -> None:
         """Ask for all to be deleted."""
         self._each(bench, lambda kube, name: kube.delete("Topic", name))
 
-    def _each(self, bench: Bench, call: Callable[[KubeClient, str], object]) -> None:
+    def _each(self, bench: TopicBench, call: Callable[[KubeClient, str], object]) -> None:
         with ThreadPoolExecutor(CONNECTIONS) as threads:
             list(threads.map(lambda first: self._some(bench, call, first), range(CONNECTIONS)))
 
-    def _some(self, bench: Bench, call: Callable[[KubeClient, str], object], first: int) -> None:
+    def _some(
+        self, bench: TopicBench, call: Callable[[KubeClient, str], object], first: int
+    ) -> None:
         kube = KubeClient(Path(bench.kubeconfig), bench.kube.namespace)
         for number in range(first, bench.topics, CONNECTIONS):
             call(kube, f"{PREFIX}{number}")
@@ -180,7 +182,7 @@ def is_ready(topic: Object) -> bool:
 def main() -> None:
     options = _options()
     folder = Path(options.dir) if options.dir else Path(tempfile.mkdtemp(prefix="tidemark-topics-"))
-    bench = Bench(folder, options.topics)
+    bench = TopicBench(folder, options.topics)
     try:
         measure(bench, ByClient() if options.by == "client" else _by_kubectl(bench, folder))
     finally:
@@ -189,13 +191,13 @@ def main() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _by_kubectl(bench: Bench, folder: Path) -> ByKubectl:
+def _by_kubectl(bench: TopicBench, folder: Path) -> ByKubectl:
     path = folder / "topics.yaml"
     path.write_text(manifest(bench.topics, bench.cluster), encoding="utf-8")
     return ByKubectl(path)
 
 
-def measure(bench: Bench, by: ByKubectl | ByClient) -> None:
+def measure(bench: TopicBench, by: ByKubectl | ByClient) -> None:
     """Apply all, delete all."""
     total = bench.topics
     print(f"{total:,} Topics of one partition and two replicas, two brokers", flush=True)
@@ -218,7 +220,7 @@ def measure(bench: Bench, by: ByKubectl | ByClient) -> None:
     _print(bench, bench.cost().since(ready))
 
 
-def _print(bench: Bench, cost: Cost) -> None:
+def _print(bench: TopicBench, cost: TopicCost) -> None:
     for name, seconds in cost.cpu.items():
         peak = peak_resident_mb(bench.pids[name])
         print(f"        {name:14} {seconds:6.1f} CPU-s   {peak:6.0f} MB at most")

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from kcat import Kcat, ensure_kcat
-from local_cluster import Cluster, run_cluster
+from local_cluster import RunningCluster, run_cluster
 
 from tests.leftover_sockets import pytest_runtest_teardown
 
@@ -18,7 +18,7 @@ __all__ = ["pytest_runtest_teardown"]
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     with run_cluster(tmp_path_factory.mktemp("conformance")) as running:
         yield running
 

@@ -23,7 +23,7 @@ from tidemark_cli.local.topic_rows import TopicRows, topic
 _numbers = itertools.count(1)
 
 
-class Cluster:
+class RunningCluster:
     """A running local cluster with helpers that wait on conditions."""
 
     def __init__(self, local: LocalCluster) -> None:
@@ -99,7 +99,7 @@ def wait(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def _unnamed(cluster: Cluster) -> list[str]:
+def _unnamed(cluster: RunningCluster) -> list[str]:
     """Invariant 10, whatever was killed meanwhile. A temporary file has a day before it goes."""
     left = found(look(open_tier(storage(cluster.local))))
     return [item for item in left if not item.startswith("temporary file")]
@@ -108,7 +108,7 @@ def _unnamed(cluster: Cluster) -> list[str]:
 @contextmanager
 def run_cluster(
     folder: Path, *, brokers: int = 3, tier: str = "directory", engine: str = TIDEMARK
-) -> Iterator[Cluster]:
+) -> Iterator[RunningCluster]:
     """Start a cluster in ``folder`` and stop it at the end."""
     layout = Layout.at(folder)
     layout.create()
@@ -117,7 +117,7 @@ def run_cluster(
     # A cluster that failed to start has processes as well, so stop covers the start.
     try:
         local.start(brokers=brokers)
-        cluster = Cluster(local)
+        cluster = RunningCluster(local)
         try:
             yield cluster
             # Kills leave uploads without a manifest entry. The sweep must have removed them all

@@ -1,17 +1,17 @@
 """A continuous producer while the cluster changes, and its result."""
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from local_cluster import Cluster
+from local_cluster import RunningCluster
 
 PARTITIONS = 3
 
 
-class Writer:
+class AcknowledgedWriter:
     """An idempotent producer with acks=all; ``acknowledged`` are the values that were
     acknowledged to it.
     """
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: RunningCluster, topic: str) -> None:
         self.topic = topic
         self.acknowledged: set[bytes] = set()
         self.refused: list[str] = []
@@ -41,7 +41,7 @@ class Writer:
             self.acknowledged.add(value)
 
 
-def read(cluster: Cluster, topic: str) -> list[bytes]:
+def read(cluster: RunningCluster, topic: str) -> list[bytes]:
     """Every value of a topic."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "none", "enable.auto.commit": False}

@@ -23,7 +23,7 @@ def produce_confluent(
     acknowledged: list[bytes] = []
     producer = Producer(
         # Without idempotence a retried batch may appear twice or later than its successors: the
-        # tests of these producers check presence, not order.
+        # tests of such producers check presence, not order.
         {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": False, "linger.ms": 5}
     )
     for count, value in enumerate(values):

@@ -4,7 +4,7 @@ topic is served again (docs/how-to/accept-loss.md)."""
 from typing import Any
 
 import pytest
-from local_cluster import Cluster, wait
+from local_cluster import RunningCluster, wait
 from stock_clients import PYTHON_CLIENTS
 from test_lost_tail import VALUES, lose_the_tail_of_the_last
 
@@ -18,13 +18,13 @@ def offered(condition: dict[str, Any], annotation: str) -> str:
     return str(condition.get("message", "")).rpartition(f"{annotation}: ")[2]
 
 
-def annotate(cluster: Cluster, kind: str, name: str, annotation: str, value: str) -> None:
+def annotate(cluster: RunningCluster, kind: str, name: str, annotation: str, value: str) -> None:
     found = cluster.kube.get(kind, name)
     assert found is not None
     cluster.kube.apply(kind, name, found["spec"], annotations={annotation: value})
 
 
-def accept_copy(cluster: Cluster, topic: str, reason: str) -> str:
+def accept_copy(cluster: RunningCluster, topic: str, reason: str) -> str:
     """Take the offer that the Topic makes; it is served again, and says what was accepted."""
 
     def offer() -> str:
@@ -41,8 +41,8 @@ def accept_copy(cluster: Cluster, topic: str, reason: str) -> str:
 
 
 @pytest.mark.long
-def test_the_copy_that_is_there_is_accepted_where_the_others_never_come_back(
-    cluster: Cluster,
+def test_last_copy_is_accepted_when_other_replicas_never_return(
+    cluster: RunningCluster,
 ) -> None:
     produce, consume = PYTHON_CLIENTS["confluent-kafka"]
     topic = cluster.new_topic(config={"min.insync.replicas": "2"})
@@ -75,8 +75,8 @@ def test_the_copy_that_is_there_is_accepted_where_the_others_never_come_back(
     assert consume(cluster.bootstrap, topic, left) == VALUES[:left], "also from those that had more"
 
 
-def test_broker_with_a_lost_disk_is_given_up_and_its_topic_restarts_empty(
-    cluster: Cluster,
+def test_broker_with_lost_disk_is_removed_and_its_topic_restarts_empty(
+    cluster: RunningCluster,
 ) -> None:
     """A fourth broker: the others keep what they have."""
     produce, consume = PYTHON_CLIENTS["confluent-kafka"]
@@ -87,7 +87,7 @@ def test_broker_with_a_lost_disk_is_given_up_and_its_topic_restarts_empty(
     cluster.local.start_broker(node_id)
     topic = cluster.new_topic(replicationFactor=1)
     assert cluster.view(topic).rows[0].leader == node_id, "it had the fewest replicas"
-    # The only copy of these records is on the disk that is about to be lost.
+    # The only copy of the records is on the disk that is about to be lost.
     assert produce(cluster.bootstrap, topic, VALUES, lambda _: None)
     cluster.local.kill_broker(node_id)
     cluster.kube.delete("Broker", name)

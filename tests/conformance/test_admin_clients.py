@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic as PythonTopic
-from local_cluster import Cluster, wait
+from local_cluster import RunningCluster, wait
 
 from tests.kafka_programs import java, kafka_jars
 
@@ -37,7 +37,7 @@ def _config(admin: AdminClient, topic: str) -> dict[str, ConfigEntry]:
     return found
 
 
-def test_confluents_admin_client(cluster: Cluster) -> None:
+def test_confluent_admin_client(cluster: RunningCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     new = NewTopic("Admin_Confluent", 2, 3, config={"retention.ms": "60000"})
     admin.create_topics([new], operation_timeout=TIMEOUT_S)[new.topic].result(TIMEOUT_S)
@@ -65,7 +65,7 @@ def test_confluents_admin_client(cluster: Cluster) -> None:
     }
 
 
-def test_kafka_pythons_admin_client(cluster: Cluster) -> None:
+def test_kafka_python_admin_client(cluster: RunningCluster) -> None:
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     try:
         admin.create_topics([PythonTopic("admin-python", 1, 3)], timeout_ms=TIMEOUT_S * 1000)
@@ -79,7 +79,7 @@ def test_kafka_pythons_admin_client(cluster: Cluster) -> None:
 # ---------------------------------------------------------------- Apache Kafka's commands
 
 
-def _command(jars: Path, cluster: Cluster, program: str) -> Callable[..., str]:
+def _command(jars: Path, cluster: RunningCluster, program: str) -> Callable[..., str]:
     def run(*arguments: str) -> str:
         return java(jars, program, "--bootstrap-server", cluster.bootstrap, *arguments)
 
@@ -88,7 +88,7 @@ def _command(jars: Path, cluster: Cluster, program: str) -> Callable[..., str]:
 
 @pytest.mark.java
 @pytest.mark.long
-def test_kafka_topics_and_kafka_configs(cluster: Cluster, jars: Path) -> None:
+def test_kafka_topics_and_kafka_configs(cluster: RunningCluster, jars: Path) -> None:
     topics = _command(jars, cluster, "org.apache.kafka.tools.TopicCommand")
     configs = _command(jars, cluster, "kafka.admin.ConfigCommand")
     of_it = ("--topic", "Admin_Java")
@@ -116,7 +116,7 @@ def test_kafka_topics_and_kafka_configs(cluster: Cluster, jars: Path) -> None:
 
 @pytest.mark.java
 def test_kafka_reassign_partitions_and_kafka_leader_election(
-    cluster: Cluster, jars: Path, tmp_path: Path
+    cluster: RunningCluster, jars: Path, tmp_path: Path
 ) -> None:
     reassign = _command(jars, cluster, "org.apache.kafka.tools.reassign.ReassignPartitionsCommand")
     elect = _command(jars, cluster, "org.apache.kafka.tools.LeaderElectionCommand")

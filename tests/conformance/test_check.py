@@ -3,13 +3,13 @@ and names what does not answer.
 """
 
 import pytest
-from local_cluster import Cluster
+from local_cluster import RunningCluster
 
 from tidemark_cli.ports import free_port
 from tidemark_operator import check
 
 
-def arguments(cluster: Cluster, bootstrap: str, *more: str) -> list[str]:
+def arguments(cluster: RunningCluster, bootstrap: str, *more: str) -> list[str]:
     addresses = cluster.local.addresses()
     return [
         f"--kubeconfig={addresses.kubeconfig}",
@@ -22,15 +22,17 @@ def arguments(cluster: Cluster, bootstrap: str, *more: str) -> list[str]:
     ]
 
 
-def test_a_cluster_that_works_passes(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_working_cluster_passes(
+    cluster: RunningCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     begin = cluster.bootstrap.split(",")[0]
     assert check.main(arguments(cluster, begin)) == 0
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(" ")[0] for line in said] == ["ok:"] * 3
 
 
-def test_what_does_not_answer_is_named(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+def test_unreachable_listener_and_missing_brokers_are_named(
+    cluster: RunningCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     # A port without a listener, and more brokers than exist: two of three checks fail.

@@ -107,12 +107,12 @@ def _bounds(key: ConfigKey) -> str:
     return f"[{key.type.minimum},{'...' if top in (INT32_MAX, INT64_MAX) else f'...,{top}'}]"
 
 
-def test_the_topic_keys_are_kafkas(kafka: KafkasKeys) -> None:
+def test_topic_keys_equal_kafkas(kafka: KafkasKeys) -> None:
     assert set(table.TOPIC) - OURS == set(kafka.topic)
 
 
 @pytest.mark.parametrize("name", sorted(set(table.TOPIC) - OURS))
-def test_a_topic_key_is_kafkas(kafka: KafkasKeys, name: str) -> None:
+def test_topic_key_has_kafkas_type_default_and_bounds(kafka: KafkasKeys, name: str) -> None:
     ours, kafkas = table.TOPIC[name], kafka.topic[name]
     assert ours.type.name == kafkas.type
     assert ours.default == kafkas.default.strip("[]")
@@ -122,7 +122,7 @@ def test_a_topic_key_is_kafkas(kafka: KafkasKeys, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(table.GROUP))
-def test_a_groups_key_is_kafkas(kafka: KafkasKeys, name: str) -> None:
+def test_group_key_has_kafkas_type_default_and_bounds(kafka: KafkasKeys, name: str) -> None:
     """Kafka has more: those of share groups and of streams groups."""
     ours, kafkas = table.GROUP[name], kafka.group[name]
     assert (ours.type.name, ours.default, _bounds(ours)) == kafkas
@@ -130,14 +130,16 @@ def test_a_groups_key_is_kafkas(kafka: KafkasKeys, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(key.name for key in table.TOPIC.values() if key.synonyms))
-def test_the_synonyms_are_kafkas_in_their_order(kafka: KafkasKeys, name: str) -> None:
+def test_synonyms_have_kafkas_order(kafka: KafkasKeys, name: str) -> None:
     """Kafka has more of some; ``log.flush.scheduler.interval.ms`` is a pause of ours."""
     ours = [synonym.name for synonym in table.TOPIC[name].synonyms]
     assert ours == kafka.synonyms[name][: len(ours)]
 
 
 @pytest.mark.parametrize("name", sorted(table.BROKER))
-def test_a_brokers_default_is_kafkas_or_says_what_kafkas_is(kafka: KafkasKeys, name: str) -> None:
+def test_broker_default_equals_kafkas_or_records_the_difference(
+    kafka: KafkasKeys, name: str
+) -> None:
     ours, kafkas = table.BROKER[name], kafka.broker.get(name)
     # Keys of Tidemark alone, and keys whose default the operator derives.
     if kafkas is None or ours.default is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from local_cluster import Cluster, wait
+from local_cluster import RunningCluster, wait
 
 from tests.conformance.test_groups import COUNT, committed, fill, filled, read_by_java, take
 from tests.kafka_programs import java, kafka_jars
@@ -24,7 +24,7 @@ def group() -> str:
 class Members:
     """Members that are closed with the test."""
 
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    def __init__(self, cluster: RunningCluster, group: str) -> None:
         self.cluster, self.group = cluster, group
         self.all: list[Consumer] = []
 
@@ -51,7 +51,7 @@ class Members:
 
 
 @pytest.fixture
-def members(cluster: Cluster, group: str) -> Iterator[Members]:
+def members(cluster: RunningCluster, group: str) -> Iterator[Members]:
     made = Members(cluster, group)
     yield made
     for member in made.all:
@@ -83,13 +83,13 @@ def test_group_resumes_where_it_stopped(members: Members) -> None:
     assert max(more.values()) == 1
 
 
-def test_an_expression_follows_topics(members: Members) -> None:
+def test_regex_subscription_assigns_matching_topics(members: Members) -> None:
     topic = filled(members.cluster, partitions=2)
     members.join(f"^{topic}(-.*)?")
     wait(lambda: members.have(2), "the topic that is there", 60)
 
 
-def test_a_static_member_comes_back(members: Members) -> None:
+def test_static_member_gets_its_partitions_back(members: Members) -> None:
     topic = filled(members.cluster, partitions=2)
     for name in "ab":
         members.join(topic, **{"group.instance.id": name})
@@ -105,7 +105,7 @@ def test_a_static_member_comes_back(members: Members) -> None:
 @pytest.mark.parametrize(
     "strategy", ["cooperative-sticky", pytest.param("range", marks=pytest.mark.long)]
 )
-def test_members_move_to_the_protocol_and_back(members: Members, strategy: str) -> None:
+def test_members_migrate_to_consumer_protocol_and_back(members: Members, strategy: str) -> None:
     """One member at a time, while the others continue."""
     topic = filled(members.cluster, partitions=4)
     # The group starts as a classic group with two members.
@@ -139,7 +139,7 @@ def test_members_move_to_the_protocol_and_back(members: Members, strategy: str) 
 
 
 @pytest.mark.slow
-def test_a_group_outlives_its_coordinator(members: Members, group: str) -> None:
+def test_group_survives_coordinator_failure(members: Members, group: str) -> None:
     cluster = members.cluster
     topic = cluster.new_topic(partitions=3)
     # Without auto-commit the committed offsets are exactly those that the test commits.
@@ -171,7 +171,7 @@ def test_a_group_outlives_its_coordinator(members: Members, group: str) -> None:
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> None:
+def test_java_consumer_and_group_tools(cluster: RunningCluster, group: str) -> None:
     jars = kafka_jars()
     topic = filled(cluster, partitions=2)
     server = ("--bootstrap-server", cluster.bootstrap)

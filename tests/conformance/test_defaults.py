@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from default_clients import COMMANDS, talk_of
-from local_cluster import Cluster
+from local_cluster import RunningCluster
 from stock_clients import PYTHON_CLIENTS
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ COUNT = 50
 BETWEEN = [f"between {number}" for number in range(10)]
 
 
-def talk_twice(cluster: Cluster, topic: str, client: str) -> tuple[list[str], list[str]]:
+def talk_twice(cluster: RunningCluster, topic: str, client: str) -> tuple[list[str], list[str]]:
     """Run two members one after the other, with records written between them, and return what
     they received.
     """
@@ -29,7 +29,7 @@ def talk_twice(cluster: Cluster, topic: str, client: str) -> tuple[list[str], li
 
 
 @pytest.fixture(scope="module")
-def talks(cluster: Cluster) -> Iterator[dict[str, Future[tuple[list[str], list[str]]]]]:
+def talks(cluster: RunningCluster) -> Iterator[dict[str, Future[tuple[list[str], list[str]]]]]:
     """All of them side by side: most of their time they wait."""
     topics = {name: cluster.new_topic() for name in NAMES}
     with ThreadPoolExecutor(3) as threads:
@@ -37,7 +37,7 @@ def talks(cluster: Cluster) -> Iterator[dict[str, Future[tuple[list[str], list[s
 
 
 @pytest.mark.parametrize("client", NAMES)
-def test_a_client_with_its_defaults(
+def test_client_with_defaults_resumes_where_its_group_stopped(
     talks: dict[str, Future[tuple[list[str], list[str]]]], client: str
 ) -> None:
     first, second = talks[client].result()

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
-from local_cluster import Cluster, wait
+from local_cluster import RunningCluster, wait
 
 from tests.kafka_programs import java, kafka_jars
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC
@@ -34,14 +34,14 @@ def group() -> str:
     return f"group-{next(_numbers)}"
 
 
-def filled(cluster: Cluster, partitions: int = 3) -> str:
+def filled(cluster: RunningCluster, partitions: int = 3) -> str:
     """Create a topic with the same number of values in each partition."""
     topic = cluster.new_topic(partitions=partitions)
     fill(cluster, topic, partitions, range(COUNT))
     return topic
 
 
-def fill(cluster: Cluster, topic: str, partitions: int, numbers: range) -> None:
+def fill(cluster: RunningCluster, topic: str, partitions: int, numbers: range) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     for partition in range(partitions):
         for number in numbers:
@@ -49,7 +49,7 @@ def fill(cluster: Cluster, topic: str, partitions: int, numbers: range) -> None:
     assert producer.flush(60) == 0
 
 
-def consumer(cluster: Cluster, group: str, **more: object) -> Consumer:
+def consumer(cluster: RunningCluster, group: str, **more: object) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -136,7 +136,7 @@ CLIENTS: dict[str, Callable[[str, str, str, int], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_group_resumes_where_it_stopped(cluster: Cluster, group: str, name: str) -> None:
+def test_group_resumes_where_it_stopped(cluster: RunningCluster, group: str, name: str) -> None:
     topic = filled(cluster)
     first = CLIENTS[name](cluster.bootstrap, topic, group, 3 * COUNT)
     assert len(set(first)) == 3 * COUNT
@@ -153,7 +153,7 @@ def test_group_resumes_where_it_stopped(cluster: Cluster, group: str, name: str)
 @pytest.mark.parametrize(
     "assignor", [pytest.param("range", marks=pytest.mark.long), "cooperative-sticky"]
 )
-def test_members_share_the_partitions(cluster: Cluster, group: str, assignor: str) -> None:
+def test_members_share_the_partitions(cluster: RunningCluster, group: str, assignor: str) -> None:
     topic = filled(cluster)
     members = [
         consumer(cluster, group, **{"partition.assignment.strategy": assignor}) for _ in range(3)
@@ -181,7 +181,7 @@ def test_members_share_the_partitions(cluster: Cluster, group: str, assignor: st
         member.close()
 
 
-def test_a_static_member_comes_back_without_a_rebalance(cluster: Cluster, group: str) -> None:
+def test_static_member_returns_without_rebalance(cluster: RunningCluster, group: str) -> None:
     topic = filled(cluster, partitions=2)
     # A session timeout of 30 s is longer than the restart, so the coordinator keeps the place.
     more = {"session.timeout.ms": 30_000}
@@ -234,7 +234,7 @@ def committed(client: Consumer, places: list[TopicPartition]) -> list[TopicParti
 
 
 @pytest.mark.slow
-def test_a_group_outlives_its_coordinator(cluster: Cluster, group: str) -> None:
+def test_group_survives_coordinator_failure(cluster: RunningCluster, group: str) -> None:
     topic = filled(cluster)
     # A short commit interval, so that offsets are on the way when the coordinator dies.
     members = [consumer(cluster, group, **{"auto.commit.interval.ms": 200}) for _ in range(2)]
@@ -275,7 +275,7 @@ def test_a_group_outlives_its_coordinator(cluster: Cluster, group: str) -> None:
     other.close()
 
 
-def test_offsets_are_kept_with_what_belongs_to_them(cluster: Cluster, group: str) -> None:
+def test_committed_offset_keeps_its_metadata(cluster: RunningCluster, group: str) -> None:
     topic = filled(cluster, partitions=1)
     client = consumer(cluster, group)
     place = TopicPartition(topic, 0, 7, metadata="seven")
@@ -291,7 +291,9 @@ def test_offsets_are_kept_with_what_belongs_to_them(cluster: Cluster, group: str
     assert group not in listed
 
 
-def read_by_java(jars: Path, cluster: Cluster, topic: str, group: str, *settings: str) -> str:
+def read_by_java(
+    jars: Path, cluster: RunningCluster, topic: str, group: str, *settings: str
+) -> str:
     """Kafka's console consumer reads both partitions as a member, and the group's offsets say so;
     the class of the command that tells of groups."""
     server = ("--bootstrap-server", cluster.bootstrap)
@@ -314,7 +316,7 @@ def read_by_java(jars: Path, cluster: Cluster, topic: str, group: str, *settings
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> None:
+def test_java_consumer_and_group_tools(cluster: RunningCluster, group: str) -> None:
     jars: Path = kafka_jars()
     topic = filled(cluster, partitions=2)
     server = ("--bootstrap-server", cluster.bootstrap)
@@ -331,7 +333,7 @@ def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> Non
     assert group not in java(jars, command, *server, "--list").split()
 
 
-def _dumped(cluster: Cluster, jars: Path, group: str) -> bool:
+def _dumped(cluster: RunningCluster, jars: Path, group: str) -> bool:
     """Return whether DumpLogSegments finds the group's generation and offsets in a broker's log."""
     # Replicas of the group's log are on every broker, so broker 1 has them as well.
     files = sorted(cluster.local.layout.broker_data(1).glob(f"**/{GROUP_OFFSETS_TOPIC}-*/*.log"))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
-from local_cluster import Cluster, wait
+from local_cluster import RunningCluster, wait
 from stock_clients import consume_confluent
 
 VALUES = [b"value-%06d" % number for number in range(3000)]
@@ -52,7 +52,9 @@ PRODUCERS = {"confluent-kafka": _confluent, "kafka-python": _kafka_python}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("client", PRODUCERS)
-def test_each_record_is_there_once_though_its_leaders_die(cluster: Cluster, client: str) -> None:
+def test_idempotent_producer_stores_each_record_once_across_leader_failures(
+    cluster: RunningCluster, client: str
+) -> None:
     topic = cluster.new_topic(config={"min.insync.replicas": "2", "segment.bytes": "1048576"})
     killed: list[int] = []
 

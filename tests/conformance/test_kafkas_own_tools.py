@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from local_cluster import Cluster, wait
+from local_cluster import RunningCluster, wait
 
 from tests.kafka_programs import java, kafka_jars
 from tests.unit.log.conftest import LogBench
@@ -39,7 +39,7 @@ def dump(jars: Path, files: list[Path]) -> str:
     )
 
 
-def produce(cluster: Cluster, topic: str, codec: str, count: int) -> None:
+def produce(cluster: RunningCluster, topic: str, codec: str, count: int) -> None:
     producer = Producer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -57,7 +57,7 @@ def produce(cluster: Cluster, topic: str, codec: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["as written", "as recovered"])
-def test_kafka_finds_our_log_files_valid(cluster: Cluster, jars: Path, crash: bool) -> None:
+def test_kafka_finds_our_log_files_valid(cluster: RunningCluster, jars: Path, crash: bool) -> None:
     topic = cluster.new_topic(config=SMALL_SEGMENTS)
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         produce(cluster, topic, codec, 500)
@@ -77,7 +77,7 @@ def test_kafka_finds_our_log_files_valid(cluster: Cluster, jars: Path, crash: bo
     assert sorted(map(int, RECORD.findall(text))) == list(range(2500))
 
 
-def test_kafka_reads_what_we_know_of_producers(jars: Path, tmp_path: Path) -> None:
+def test_kafka_reads_producer_snapshots_and_transaction_index(jars: Path, tmp_path: Path) -> None:
     bench = LogBench(tmp_path / "t-0")
     log = bench.create()
     # Producer 7 writes three records, producer 8 two, then producer 7 aborts: the transaction index
@@ -100,7 +100,7 @@ def test_kafka_reads_what_we_know_of_producers(jars: Path, tmp_path: Path) -> No
 
 
 def test_kafka_finds_the_segments_in_the_tier_valid(
-    cluster: Cluster, jars: Path, tmp_path: Path
+    cluster: RunningCluster, jars: Path, tmp_path: Path
 ) -> None:
     topic = cluster.new_topic(
         tiering={"enabled": True}, config={**SMALL_SEGMENTS, "retention.ms": "-1"}
@@ -118,8 +118,8 @@ def test_kafka_finds_the_segments_in_the_tier_valid(
     assert len(RECORD.findall(text)) > 100
 
 
-def test_javas_clients_produce_read_and_delete(
-    cluster: Cluster, jars: Path, tmp_path: Path
+def test_java_clients_produce_read_and_delete(
+    cluster: RunningCluster, jars: Path, tmp_path: Path
 ) -> None:
     topic = cluster.new_topic()
     server = ("--bootstrap-server", cluster.bootstrap)

@@ -5,13 +5,13 @@ import os
 from typing import Any
 
 import pytest
-from local_cluster import Cluster, wait
+from local_cluster import RunningCluster, wait
 from stock_clients import PYTHON_CLIENTS
 
 VALUES = [b"value-%05d" % number for number in range(400)]
 
 
-def lose_half(cluster: Cluster, node_id: int, topic: str) -> None:
+def lose_half(cluster: RunningCluster, node_id: int, topic: str) -> None:
     """Truncate a log that was never synced as a power cut may, including committed records."""
     # A power cut may also lose the checkpoint of the high watermark, which is synced separately.
     cluster.log_folder(node_id, topic).with_name("replication-offset-checkpoint").unlink(True)
@@ -25,7 +25,7 @@ def waits_for(node_id: int, ready: dict[str, Any]) -> bool:
     )
 
 
-def lose_the_tail_of_the_last(cluster: Cluster, topic: str, late: int, last: int) -> None:
+def lose_the_tail_of_the_last(cluster: RunningCluster, topic: str, late: int, last: int) -> None:
     """The two that are in sync die one after the other, and the last comes back without half of
     its log: who leads depends on the other."""
     cluster.local.kill_broker(late)
@@ -44,7 +44,7 @@ def lose_the_tail_of_the_last(cluster: Cluster, topic: str, late: int, last: int
 
 
 @pytest.mark.slow
-def test_the_last_in_sync_replica_that_lost_its_tail_does_not_lead(cluster: Cluster) -> None:
+def test_the_last_in_sync_replica_that_lost_its_tail_does_not_lead(cluster: RunningCluster) -> None:
     produce, consume = PYTHON_CLIENTS["confluent-kafka"]
     topic = cluster.new_topic(config={"min.insync.replicas": "2"})
     last = cluster.view(topic).rows[0].leader

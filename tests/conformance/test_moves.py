@@ -1,15 +1,15 @@
 """Replicas move under a producer: a broker is drained, and a stock client loses nothing."""
 
 import pytest
-from local_cluster import Cluster, wait
-from steady_writer import PARTITIONS, Writer, read
+from local_cluster import RunningCluster, wait
+from steady_writer import PARTITIONS, AcknowledgedWriter, read
 
 pytestmark = pytest.mark.slow
 
 AFTER = 200
 
 
-def _drain(cluster: Cluster, node_id: int, *, drain: bool) -> None:
+def _drain(cluster: RunningCluster, node_id: int, *, drain: bool) -> None:
     """Set the drain field as in a manifest."""
     name = f"broker-{node_id}"
     body = cluster.kube.get("Broker", name)
@@ -17,13 +17,13 @@ def _drain(cluster: Cluster, node_id: int, *, drain: bool) -> None:
     cluster.kube.apply("Broker", name, {**body["spec"], "drain": drain})
 
 
-def test_a_broker_is_drained_under_a_producer_and_nothing_is_lost(cluster: Cluster) -> None:
+def test_broker_drain_under_a_producer_loses_nothing(cluster: RunningCluster) -> None:
     """Topics with a replica on every broker stay, and are named: the drain of this one ends."""
     # Two replicas of three brokers, so that the drained broker's replicas have a place to go.
     topic = cluster.new_topic(
         partitions=PARTITIONS, replicationFactor=2, config={"min.insync.replicas": "2"}
     )
-    writer = Writer(cluster, topic)
+    writer = AcknowledgedWriter(cluster, topic)
     drained = cluster.view(topic).rows[0].leader
     try:
         _drain(cluster, drained, drain=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from local_cluster import Cluster, wait
-from steady_writer import PARTITIONS, Writer, read
+from local_cluster import RunningCluster, wait
+from steady_writer import PARTITIONS, AcknowledgedWriter, read
 
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.leader_epochs import GENERATION
@@ -24,7 +24,7 @@ VERSIONS = 600
 SPEC = {"partitions": PARTITIONS, "config": {"min.insync.replicas": "2"}}
 
 
-def _leader_moves(cluster: Cluster, topic: str, writer: Writer) -> None:
+def _leader_moves(cluster: RunningCluster, topic: str, writer: AcknowledgedWriter) -> None:
     """To another broker and perhaps back: what was decided before is old."""
     before = cluster.view(topic).rows[0]
     cluster.local.kill_broker(before.leader)
@@ -39,12 +39,12 @@ def _leader_moves(cluster: Cluster, topic: str, writer: Writer) -> None:
     _until(lambda: _all_in_sync(cluster, topic), "all to be in sync", writer)
 
 
-def _all_in_sync(cluster: Cluster, topic: str) -> bool:
+def _all_in_sync(cluster: RunningCluster, topic: str) -> bool:
     rows = cluster.view(topic).rows
     return len(rows) == PARTITIONS and all(len(row.isr) == len(row.replicas) for row in rows)
 
 
-def _until(holds: Callable[[], bool], what: str, writer: Writer) -> None:
+def _until(holds: Callable[[], bool], what: str, writer: AcknowledgedWriter) -> None:
     """Wait, and continue writing."""
 
     def look() -> bool:
@@ -54,7 +54,7 @@ def _until(holds: Callable[[], bool], what: str, writer: Writer) -> None:
     wait(look, what, 120)
 
 
-def _replicas(cluster: Cluster, topic: str) -> list[Path]:
+def _replicas(cluster: RunningCluster, topic: str) -> list[Path]:
     """The folders of a topic's replicas, of all brokers that have one: other tests add brokers."""
     return [
         next(cluster.local.layout.broker_data(node_id).glob(f"**/{topic}-{row.partition}"))
@@ -64,7 +64,7 @@ def _replicas(cluster: Cluster, topic: str) -> list[Path]:
 
 
 @contextmanager
-def _without(cluster: Cluster, name: str, start: Callable[[], None]) -> Iterator[None]:
+def _without(cluster: RunningCluster, name: str, start: Callable[[], None]) -> Iterator[None]:
     """A process of the cluster is killed, and started again afterwards."""
     record = processes.find(cluster.local.layout, name)
     assert record is not None
@@ -76,14 +76,14 @@ def _without(cluster: Cluster, name: str, start: Callable[[], None]) -> Iterator
         start()
 
 
-def _rebuilt(cluster: Cluster) -> bool:
+def _rebuilt(cluster: RunningCluster) -> bool:
     """Nothing of it is left to do."""
     body = cluster.kube.get("Cluster", cluster.local.settings.cluster)
     assert body is not None
     return "rebuilding" not in body["status"]
 
 
-def _is_rebuilt(cluster: Cluster, topic: str) -> bool:
+def _is_rebuilt(cluster: RunningCluster, topic: str) -> bool:
     view = cluster.view(topic)
     # Leaders no longer move, because a stock client does not retry its request for end offsets.
     # GENERATION marks leader epochs of a rebuild, which are above every earlier one.
@@ -92,7 +92,9 @@ def _is_rebuilt(cluster: Cluster, topic: str) -> bool:
     return raised and ready and _all_in_sync(cluster, topic) and _rebuilt(cluster)
 
 
-def _check(cluster: Cluster, topic: str, writer: Writer, folders: list[Path]) -> None:
+def _check(
+    cluster: RunningCluster, topic: str, writer: AcknowledgedWriter, folders: list[Path]
+) -> None:
     writer.flush()
     # Reading from a leader that has not applied its epoch would fail the stock client.
     cluster.wait_for_leaders(topic)
@@ -103,7 +105,7 @@ def _check(cluster: Cluster, topic: str, writer: Writer, folders: list[Path]) ->
     assert all(folder.is_dir() for folder in folders), "no replica is deleted"
 
 
-def _remove(cluster: Cluster, kind: str, body: dict[str, Any]) -> None:
+def _remove(cluster: RunningCluster, kind: str, body: dict[str, Any]) -> None:
     """Remove an object by force, without finalizers or cleanup."""
     name = body["metadata"]["name"]
     path = cluster.kube._path(kind, name)
@@ -114,7 +116,7 @@ def _remove(cluster: Cluster, kind: str, body: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _operator(cluster: Cluster, *, runs: bool) -> Iterator[None]:
+def _operator(cluster: RunningCluster, *, runs: bool) -> Iterator[None]:
     """Return the operator. One that survives has the same process afterwards."""
     if not runs:
         with _without(cluster, "operator", cluster.local.start_operator):
@@ -135,10 +137,12 @@ def _operator(cluster: Cluster, *, runs: bool) -> Iterator[None]:
         pytest.param(True, id="operator running"),
     ],
 )
-def test_old_api_data_is_updated_to_what_brokers_received(cluster: Cluster, runs: bool) -> None:
+def test_old_api_data_is_updated_to_what_brokers_received(
+    cluster: RunningCluster, runs: bool
+) -> None:
     """etcd is put back to what it held before leaders moved."""
     topic = cluster.new_topic(**SPEC)
-    writer = Writer(cluster, topic)
+    writer = AcknowledgedWriter(cluster, topic)
     folder, local = cluster.local.layout.control_plane, cluster.local
     copy = folder.with_name("control-plane-before")
     _until(lambda: len(writer.acknowledged) > 100, "a beginning", writer)
@@ -170,11 +174,11 @@ def test_old_api_data_is_updated_to_what_brokers_received(cluster: Cluster, runs
 
 
 @pytest.mark.long
-def test_etcd_put_back_while_a_broker_is_down_hides_nothing(cluster: Cluster) -> None:
+def test_etcd_put_back_while_a_broker_is_down_hides_nothing(cluster: RunningCluster) -> None:
     """The topic has grown since the backup. New clients see every partition, the group its offsets,
     and what the two others prove is served before the third broker is back."""
     topic, group = cluster.new_topic(**SPEC), "restored"
-    writer = Writer(cluster, topic)
+    writer = AcknowledgedWriter(cluster, topic)
     # The backup is taken here: the topic has PARTITIONS partitions and committed offsets.
     folder, local = cluster.local.layout.control_plane, cluster.local
     copy = folder.with_name("control-plane-before")
@@ -225,25 +229,25 @@ def test_etcd_put_back_while_a_broker_is_down_hides_nothing(cluster: Cluster) ->
     _check(cluster, topic, writer, folders)
 
 
-def _rebuilt_rows(cluster: Cluster, topic: str, count: int) -> bool:
+def _rebuilt_rows(cluster: RunningCluster, topic: str, count: int) -> bool:
     rows = cluster.view(topic).rows
     return len(rows) == count and all(row.leader_epoch >= GENERATION for row in rows)
 
 
-def _shown(cluster: Cluster) -> dict[str, Any]:
+def _shown(cluster: RunningCluster) -> dict[str, Any]:
     """Return the partitions of every topic as a new client sees them."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 1})
     found = admin.list_topics(timeout=30).topics
     return {name: known.partitions for name, known in found.items()}
 
 
-def _group(cluster: Cluster, group: str) -> Consumer:
+def _group(cluster: RunningCluster, group: str) -> Consumer:
     return Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": group, "enable.auto.commit": False}
     )
 
 
-def _commit(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
+def _commit(cluster: RunningCluster, topic: str, group: str) -> dict[int, int]:
     """Commit offsets of a group, by partition."""
     consumer = _group(cluster, group)
     offsets = [TopicPartition(topic, number, 10 + number) for number in range(PARTITIONS)]
@@ -252,7 +256,7 @@ def _commit(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
     return {offset.partition: offset.offset for offset in offsets}
 
 
-def _committed(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
+def _committed(cluster: RunningCluster, topic: str, group: str) -> dict[int, int]:
     consumer = _group(cluster, group)
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     found = consumer.committed(places, timeout=60)
@@ -260,7 +264,7 @@ def _committed(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
     return {item.partition: item.offset for item in found}
 
 
-def _is_heard(cluster: Cluster, topic: str) -> None:
+def _is_heard(cluster: RunningCluster, topic: str) -> None:
     """Check that later changes of users reach the operator, through each of its watches."""
     for kind, name in (("Topic", topic), ("Cluster", cluster.local.settings.cluster)):
         # A change of the spec has an effect only if the operator's watch of this kind is alive.
@@ -272,23 +276,23 @@ def _is_heard(cluster: Cluster, topic: str) -> None:
     cluster.kube.apply(kind, name, body["spec"])
 
 
-def _is_observed(cluster: Cluster, kind: str, name: str) -> bool:
+def _is_observed(cluster: RunningCluster, kind: str, name: str) -> bool:
     body = cluster.kube.get(kind, name)
     assert body is not None
     return bool(body["status"]["observedGeneration"] == body["metadata"]["generation"])
 
 
-def _answers(cluster: Cluster) -> bool:
+def _answers(cluster: RunningCluster) -> bool:
     try:
         return cluster.kube.get("Cluster", cluster.local.settings.cluster) is not None
     except Exception:  # noqa: BLE001 - it is tried again
         return False
 
 
-def test_topics_and_slices_that_were_erased_are_made_again(cluster: Cluster) -> None:
+def test_erased_topics_and_slices_are_recreated(cluster: RunningCluster) -> None:
     """All slices are removed, and the Topic is applied again, with another uid and no status."""
     topic = cluster.new_topic(**SPEC)
-    writer = Writer(cluster, topic)
+    writer = AcknowledgedWriter(cluster, topic)
     _until(lambda: len(writer.acknowledged) > 100, "a beginning", writer)
     body = cluster.kube.get("Topic", topic)
     assert body is not None

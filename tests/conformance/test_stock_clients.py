@@ -2,7 +2,7 @@
 
 import pytest
 from kcat import Kcat
-from local_cluster import Cluster, wait
+from local_cluster import RunningCluster, wait
 from stock_clients import PYTHON_CLIENTS
 
 from tidemark_pipeline.positions import LATEST
@@ -17,14 +17,14 @@ VALUES = [f"value {number}".encode() for number in range(1000)]
 
 
 @pytest.mark.parametrize("name", PYTHON_CLIENTS)
-def test_a_client_reads_back_what_it_wrote(cluster: Cluster, name: str) -> None:
+def test_client_reads_back_what_it_wrote(cluster: RunningCluster, name: str) -> None:
     produce, consume = PYTHON_CLIENTS[name]
     topic = cluster.new_topic()
     assert sorted(produce(cluster.bootstrap, topic, VALUES, lambda _: None)) == sorted(VALUES)
     assert sorted(consume(cluster.bootstrap, topic, len(VALUES))) == sorted(VALUES)
 
 
-def test_kcat_reads_back_what_it_wrote(cluster: Cluster, kcat: Kcat) -> None:
+def test_kcat_reads_back_what_it_wrote(cluster: RunningCluster, kcat: Kcat) -> None:
     topic = cluster.new_topic()
     place = ("-b", cluster.bootstrap, "-t", topic)
     # kcat uses several partitions by default; with one partition the order is fixed.
@@ -33,7 +33,7 @@ def test_kcat_reads_back_what_it_wrote(cluster: Cluster, kcat: Kcat) -> None:
     assert out.splitlines() == VALUES
 
 
-def test_kcat_lists_the_topic_with_its_replicas(cluster: Cluster, kcat: Kcat) -> None:
+def test_kcat_lists_the_topic_with_its_replicas(cluster: RunningCluster, kcat: Kcat) -> None:
     topic = cluster.new_topic()
     text = kcat.run("-L", "-b", cluster.bootstrap, "-t", topic).decode()
     assert f'topic "{topic}" with 1 partitions' in text
@@ -44,7 +44,9 @@ def test_kcat_lists_the_topic_with_its_replicas(cluster: Cluster, kcat: Kcat) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PYTHON_CLIENTS)
-def test_nothing_acknowledged_is_lost_when_the_leader_dies(cluster: Cluster, name: str) -> None:
+def test_nothing_acknowledged_is_lost_when_the_leader_dies(
+    cluster: RunningCluster, name: str
+) -> None:
     produce, consume = PYTHON_CLIENTS[name]
     topic = cluster.new_topic(config={"min.insync.replicas": "2"})
     before = cluster.view(topic).rows[0]

@@ -5,10 +5,10 @@ stays so. A suite that was never run as a whole against ours is left out here.
 from pathlib import Path
 
 import pytest
-from local_cluster import Cluster
+from local_cluster import RunningCluster
 
 from tests.suites import allowed_failures
-from tests.suites.outcomes import Outcome, Result
+from tests.suites.outcomes import Result, SuiteOutcome
 from tests.suites.short_selection import SHORT, has_been_run, selected
 from tests.suites.targets import Tidemark
 
@@ -18,7 +18,7 @@ from tests.suites.targets import Tidemark
     "name",
     [pytest.param(name, marks=pytest.mark.long if name == "java-tools" else []) for name in SHORT],
 )
-def test_a_few_of_a_suite(cluster: Cluster, tmp_path: Path, name: str) -> None:
+def test_selected_tests_of_suite_pass(cluster: RunningCluster, tmp_path: Path, name: str) -> None:
     if not has_been_run(name):
         pytest.skip(f"make conformance SUITE={name} has not been run yet")
     suite, tests = selected(name)
@@ -31,4 +31,6 @@ def test_a_few_of_a_suite(cluster: Cluster, tmp_path: Path, name: str) -> None:
     # Go runs those that may run side by side behind all others.
     assert sorted(result.test for result in results) == sorted(tests)
     log = (tmp_path / "output.log").read_text("utf-8", errors="replace")
-    assert [result for result in results if result.outcome is not Outcome.PASSED] == [], log[-5000:]
+    assert [result for result in results if result.outcome is not SuiteOutcome.PASSED] == [], log[
+        -5000:
+    ]

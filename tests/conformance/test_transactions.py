@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from local_cluster import Cluster, wait
+from local_cluster import RunningCluster, wait
 
 from tests.kafka_programs import java, kafka_jars
 
@@ -19,7 +19,7 @@ COUNT = 600
 IN_EACH = 20
 
 
-def transactional(cluster: Cluster, name: str, timeout_ms: int = 30_000) -> Producer:
+def transactional(cluster: RunningCluster, name: str, timeout_ms: int = 30_000) -> Producer:
     """Its client closes what it has not used for some seconds: once a group's coordinator has gone,
     librdkafka 2.16 waits in ``send_offsets_to_transaction`` for any of its connections to change,
     whatever the time-out (its issues 5511 and 5456), with Apache Kafka too."""
@@ -35,7 +35,7 @@ def transactional(cluster: Cluster, name: str, timeout_ms: int = 30_000) -> Prod
     return producer
 
 
-def read(cluster: Cluster, topic: str, isolation: str = "read_committed") -> list[bytes]:
+def read(cluster: RunningCluster, topic: str, isolation: str = "read_committed") -> list[bytes]:
     """All that there is."""
     consumer = Consumer(
         {
@@ -58,7 +58,7 @@ def read(cluster: Cluster, topic: str, isolation: str = "read_committed") -> lis
     return values
 
 
-def fill(cluster: Cluster, topic: str, values: list[bytes]) -> None:
+def fill(cluster: RunningCluster, topic: str, values: list[bytes]) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for value in values:
         producer.produce(topic, value)
@@ -66,7 +66,7 @@ def fill(cluster: Cluster, topic: str, values: list[bytes]) -> None:
 
 
 @contextmanager
-def brokers_killed_in_turn(cluster: Cluster, topic: str) -> Iterator[Callable[[int], None]]:
+def brokers_killed_in_turn(cluster: RunningCluster, topic: str) -> Iterator[Callable[[int], None]]:
     """Kill each of the three brokers once, a third of the way apart, which includes the
     coordinator.
 
@@ -99,7 +99,7 @@ def brokers_killed_in_turn(cluster: Cluster, topic: str) -> Iterator[Callable[[i
     wait(lambda: len(cluster.view(topic).rows[0].isr) == 3, "all to be in sync again")
 
 
-def copy(cluster: Cluster, source: str, target: str, hook: Callable[[int], None]) -> None:
+def copy(cluster: RunningCluster, source: str, target: str, hook: Callable[[int], None]) -> None:
     """Consume, produce and commit the offsets in transactions; a failed one is aborted, and
     read again from the committed offsets.
     """
@@ -143,7 +143,7 @@ def copy(cluster: Cluster, source: str, target: str, hook: Callable[[int], None]
 
 
 @pytest.mark.slow
-def test_each_input_is_in_the_output_once_though_brokers_die(cluster: Cluster) -> None:
+def test_transactional_copy_is_exactly_once_across_broker_failures(cluster: RunningCluster) -> None:
     source, target = (cluster.new_topic(config={"min.insync.replicas": "2"}) for _ in range(2))
     values = [b"value-%05d" % number for number in range(COUNT)]
     fill(cluster, source, values)
@@ -154,7 +154,9 @@ def test_each_input_is_in_the_output_once_though_brokers_die(cluster: Cluster) -
 
 
 @pytest.mark.slow
-def test_who_reads_committed_records_sees_neither_aborted_nor_open_ones(cluster: Cluster) -> None:
+def test_read_committed_excludes_aborted_and_open_transactions(
+    cluster: RunningCluster,
+) -> None:
     topic = cluster.new_topic()
     producer = transactional(cluster, f"mixed in {topic}")
     for number in range(10):
@@ -184,7 +186,7 @@ def test_who_reads_committed_records_sees_neither_aborted_nor_open_ones(cluster:
 
 
 @pytest.mark.slow
-def test_a_transaction_that_takes_too_long_is_aborted(cluster: Cluster) -> None:
+def test_transaction_is_aborted_after_its_timeout(cluster: RunningCluster) -> None:
     topic = cluster.new_topic()
     producer = transactional(cluster, f"slow in {topic}", timeout_ms=2000)
     producer.begin_transaction()
@@ -205,7 +207,7 @@ def jars() -> Path:
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_javas_message_copier(cluster: Cluster, jars: Path) -> None:
+def test_java_transactional_message_copier(cluster: RunningCluster, jars: Path) -> None:
     """Its producer speaks ``transaction.version`` 2, and aborts at random."""
     source, target = (cluster.new_topic() for _ in range(2))
     values = [b"%d" % number for number in range(COUNT)]
@@ -224,7 +226,7 @@ def test_javas_message_copier(cluster: Cluster, jars: Path) -> None:
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_javas_tool_lists_describes_and_aborts(cluster: Cluster, jars: Path) -> None:
+def test_transactions_tool_lists_describes_and_aborts(cluster: RunningCluster, jars: Path) -> None:
     topic = cluster.new_topic()
     name = f"hangs-in-{topic}"
     # The timeout is longer than the test, so only the tool can end the transaction.
@@ -253,7 +255,7 @@ def test_javas_tool_lists_describes_and_aborts(cluster: Cluster, jars: Path) -> 
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_kafka_reads_the_coordinators_log(cluster: Cluster, jars: Path) -> None:
+def test_kafka_decodes_the_transaction_state_log(cluster: RunningCluster, jars: Path) -> None:
     topic = cluster.new_topic()
     name = f"dumped-{topic}"
     producer = transactional(cluster, name)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.export_kills.job import SUPERSEDED
 from tests.export_kills.records import batch, digest, expected
-from tests.export_kills.steps import NO_STEP, STANDING_STILL, Kind, Step, steps
+from tests.export_kills.steps import NO_STEP, STANDING_STILL, ExportStep, StepKind, steps
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
@@ -36,7 +36,7 @@ _ROOT = Path(__file__).parents[2]
 class Loop:
     """The tier, the table, and what happened so far."""
 
-    def __init__(self, kind: Kind, folder: Path, chance: random.Random) -> None:
+    def __init__(self, kind: StepKind, folder: Path, chance: random.Random) -> None:
         self.kind = kind
         self.tier = SmallTier(folder / "tier", uuid.uuid4())
         self.warehouse = folder / "warehouse"
@@ -61,12 +61,12 @@ class Loop:
             start_new_session=True,
         )
 
-    def kill_at(self, step: Step) -> None:
+    def kill_at(self, step: ExportStep) -> None:
         self.grow()
         begun = time.monotonic()
-        run = self.start(NO_STEP if step is Step.ANY_TIME else step.value)
+        run = self.start(NO_STEP if step is ExportStep.ANY_TIME else step.value)
         try:
-            if step is Step.ANY_TIME:
+            if step is ExportStep.ANY_TIME:
                 run.wait(self.chance.uniform(0.3, 1.0) * self.slowest_s)
             else:
                 run.wait(_RUN_S)
@@ -76,12 +76,12 @@ class Loop:
         self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
         killed = run.returncode == -signal.SIGKILL
         self.ended[f"killed {step.value}" if killed else "done before it was killed"] += 1
-        if not killed and step is not Step.ANY_TIME:
+        if not killed and step is not ExportStep.ANY_TIME:
             raise SystemExit(f"the run was to be killed {step.value}, and ended: {run.returncode}")
 
     def overtake(self) -> None:
         self.grow()
-        first = self.start(Step.OVERTAKEN.value)
+        first = self.start(ExportStep.OVERTAKEN.value)
         try:
             assert first.stdout is not None
             if first.stdout.readline().strip() != STANDING_STILL:
@@ -90,7 +90,7 @@ class Loop:
             os.kill(first.pid, signal.SIGCONT)
             if first.wait(_RUN_S) != SUPERSEDED:
                 raise SystemExit(f"the older job did not notice: {first.returncode}")
-            self.ended[Step.OVERTAKEN.value] += 1
+            self.ended[ExportStep.OVERTAKEN.value] += 1
         finally:
             if first.poll() is None:
                 os.killpg(first.pid, signal.SIGKILL)
@@ -114,14 +114,14 @@ def main() -> None:
     """Raises SystemExit where the table is not what was written."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1, help="how often each step")
-    names = [kind.value for kind in Kind]
+    names = [kind.value for kind in StepKind]
     parser.add_argument("--table", choices=[*names, "all"], default=names[0])
     given = parser.parse_args()
     for name in names if given.table == "all" else [given.table]:
-        run(Kind(name), given.rounds)
+        run(StepKind(name), given.rounds)
 
 
-def run(kind: Kind, rounds: int) -> None:
+def run(kind: StepKind, rounds: int) -> None:
     """Kill one table's export at each step, ``rounds`` times."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="export-kills-") as name:

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.export_kills.records import digest
-from tests.export_kills.steps import NO_STEP, STANDING_STILL, Kind, Step
+from tests.export_kills.steps import NO_STEP, STANDING_STILL, ExportStep, StepKind
 from tests.table_jars import settings as settings_of
 from tidemark_pipeline.export.delta import DeltaTable
 from tidemark_pipeline.export.export_progress import Exported, Superseded
@@ -49,37 +49,37 @@ def kill_all() -> None:
 class Doomed:
     """Ends at a step of its second commit; before one of the two formats' tables."""
 
-    step = Step.NONE
+    step = ExportStep.NONE
     warehouse = Path()
     _commits = 0
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         self._commits += 1
         written: Written = super().commit(frame, exported)  # type: ignore[misc]
-        if self._is_at(Step.COMMITTED):
+        if self._is_at(ExportStep.COMMITTED):
             kill_all()
         return written
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
-        if self._is_at(Step.PLANNED):
+        if self._is_at(ExportStep.PLANNED):
             kill_all()
-        if self._is_at(Step.DATA_FILES):
+        if self._is_at(ExportStep.DATA_FILES):
             self._kill_once(lambda: filter(_whole, self.warehouse.rglob("*.parquet")))
-        if self._is_at(Step.LOGGED):
+        if self._is_at(ExportStep.LOGGED):
             self._kill_once(lambda: self.warehouse.rglob("_delta_log/*.json"))
-        if self._is_at(Step.OVERTAKEN) and isinstance(self, DeltaTable):
+        if self._is_at(ExportStep.OVERTAKEN) and isinstance(self, DeltaTable):
             stand_still()
         super().write(frame, exported)  # type: ignore[misc]
 
     def publish(self, base: int, exported: Exported) -> bool:
-        if self._is_at(Step.WRITTEN):
+        if self._is_at(ExportStep.WRITTEN):
             kill_all()
-        if self._is_at(Step.OVERTAKEN):
+        if self._is_at(ExportStep.OVERTAKEN):
             stand_still()
         published: bool = super().publish(base, exported)  # type: ignore[misc]
         return published
 
-    def _is_at(self, step: Step) -> bool:
+    def _is_at(self, step: ExportStep) -> bool:
         return self.step is step and self._commits == _COMMIT
 
     def _kill_once(self, files: Callable[[], Iterable[Path]]) -> None:
@@ -109,7 +109,7 @@ def _whole(file: Path) -> bool:
 
 def main(name: str, tier: str, warehouse: str, step: str) -> int:
     """A run; what it exits with."""
-    kind = Kind(name)
+    kind = StepKind(name)
     settings = settings_of(kind.format)
     if kind.format is Format.ICEBERG:
         settings |= catalog_settings("lake", {"type": "hadoop", "warehouse": warehouse})
@@ -131,11 +131,13 @@ def main(name: str, tier: str, warehouse: str, step: str) -> int:
     return 0
 
 
-def table_of(session: SparkSession, kind: Kind, warehouse: str, step: str) -> Any:
+def table_of(session: SparkSession, kind: StepKind, warehouse: str, step: str) -> Any:
     """Doomed, where a step says so."""
     own: Any = IcebergTable if kind.format is Format.ICEBERG else DeltaTable
     if step != NO_STEP:
-        own = type("DoomedAt", (Doomed, own), {"step": Step(step), "warehouse": Path(warehouse)})
+        own = type(
+            "DoomedAt", (Doomed, own), {"step": ExportStep(step), "warehouse": Path(warehouse)}
+        )
     is_delta = kind.format is Format.DELTA
     name = delta_name(warehouse, TABLE) if is_delta else f"lake.{TABLE}"
     return own(session, name, TableLayout(columns=RAW_DDL, mode=kind.mode))

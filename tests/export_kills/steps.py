@@ -10,7 +10,7 @@ NO_STEP = "-"
 STANDING_STILL = "standing still"
 
 
-class Kind(Enum):
+class StepKind(Enum):
     """A format and a mode, by the name that the command line has."""
 
     ICEBERG = "iceberg"
@@ -27,7 +27,7 @@ class Kind(Enum):
         return WriteMode(self.value.partition("-")[2] or WriteMode.APPEND)
 
 
-class Step(Enum):
+class ExportStep(Enum):
     """Step at which a run is interrupted.
 
     ``ANY_TIME`` is killed from outside; ``OVERTAKEN`` is suspended while another job runs, and
@@ -45,10 +45,12 @@ class Step(Enum):
 
 
 #: Iceberg's rows are written to a branch, and published; Delta's log is a file for each commit.
-_OF_ONE = {Format.ICEBERG: Step.WRITTEN, Format.DELTA: Step.LOGGED}
+_OF_ONE = {Format.ICEBERG: ExportStep.WRITTEN, Format.DELTA: ExportStep.LOGGED}
 
 
-def steps(kind: Kind) -> list[Step]:
+def steps(kind: StepKind) -> list[ExportStep]:
     """At which a run is killed."""
     others = {step for item, step in _OF_ONE.items() if item is not kind.format}
-    return [step for step in Step if step not in {Step.NONE, Step.OVERTAKEN, *others}]
+    return [
+        step for step in ExportStep if step not in {ExportStep.NONE, ExportStep.OVERTAKEN, *others}
+    ]

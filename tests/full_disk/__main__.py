@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.conformance.local_cluster import Cluster, run_cluster
+from tests.conformance.local_cluster import RunningCluster, run_cluster
 from tests.full_disk.disks import SIZE_BYTES, Disk
-from tests.full_disk.load import Load
+from tests.full_disk.load import FullDiskLoad
 from tests.lock_order import in_order, reported
 from tidemark_cli.local import processes
 from tidemark_cli.local.layout import Layout
@@ -36,7 +36,7 @@ _READY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FullDiskPlan:
     """Faults of one seed."""
 
     seed: int
@@ -50,7 +50,7 @@ class Plan:
     killed_in: int
 
     @classmethod
-    def of(cls, seed: int) -> "Plan":
+    def of(cls, seed: int) -> "FullDiskPlan":
         random = Random(seed)
         segment_bytes = random.choice((1, 1, 2)) * 1024**2
         fills = tuple(
@@ -69,7 +69,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FullDiskOutcome:
     """Result of a seed; ``problem`` is empty if it passed."""
 
     in_sync_s: float
@@ -82,17 +82,17 @@ class Outcome:
 class Seeds:
     """Runs seeds one after the other on one cluster."""
 
-    def __init__(self, cluster: Cluster, disks: dict[int, Disk]) -> None:
+    def __init__(self, cluster: RunningCluster, disks: dict[int, Disk]) -> None:
         self._cluster = cluster
         self._disks = disks
         #: How much of each broker's log was looked at.
         self._read: dict[int, int] = {}
 
-    def run(self, plan: Plan) -> Outcome:
+    def run(self, plan: FullDiskPlan) -> FullDiskOutcome:
         """Run one seed on a topic of its own, which is deleted at the end."""
         name = f"full-{plan.seed}"
         self._create(plan, name)
-        load = Load(self._cluster.bootstrap, name, plan.partitions, plan.seed)
+        load = FullDiskLoad(self._cluster.bootstrap, name, plan.partitions, plan.seed)
         load.start()
         # Fill and free the disk under load; note which partitions the broker falls out of.
         disk, out = self._disks[plan.node], set[int]()
@@ -124,7 +124,7 @@ class Seeds:
             problems.append(f"{missing} acknowledged records are missing, {changed} are others")
         self._delete(name)
         text = "; ".join(filter(None, problems))
-        return Outcome(in_sync_s, len(load.acknowledged), len(out), text)
+        return FullDiskOutcome(in_sync_s, len(load.acknowledged), len(out), text)
 
     def _unexpected(self) -> Iterator[str]:
         """Return unexpected exceptions of brokers, and logs that did not open."""
@@ -138,7 +138,7 @@ class Seeds:
                 if sign in text:
                     yield f"broker {node} has logged {sign!r}, see {path}"
 
-    def _create(self, plan: Plan, name: str) -> None:
+    def _create(self, plan: FullDiskPlan, name: str) -> None:
         spec = {
             "clusterRef": {"name": self._cluster.local.settings.cluster},
             "partitions": plan.partitions,
@@ -156,7 +156,7 @@ class Seeds:
             raise RuntimeError(f"{name} has not become ready: {problem}")
         self._cluster.wait_for_leaders(name)
 
-    def _await_in_sync(self, name: str, plan: Plan, deadline_s: float) -> str:
+    def _await_in_sync(self, name: str, plan: FullDiskPlan, deadline_s: float) -> str:
         """Wait until every replica is in sync. Return the reason if one is not in time, otherwise
         an empty text."""
         while True:
@@ -194,7 +194,7 @@ class Seeds:
 
 
 @contextmanager
-def _on_small_disks(folder: Path) -> Iterator[tuple[Cluster, dict[int, Disk]]]:
+def _on_small_disks(folder: Path) -> Iterator[tuple[RunningCluster, dict[int, Disk]]]:
     layout = Layout.at(folder)
     disks = {node: Disk(layout.broker_data(node)) for node in range(1, BROKERS + 1)}
     with ExitStack() as stack:
@@ -211,7 +211,7 @@ def _go(folder: Path, seeds: Sequence[int]) -> int:
     with _on_small_disks(folder) as (cluster, disks):
         all_seeds = Seeds(cluster, disks)
         for seed in seeds:
-            plan = Plan.of(seed)
+            plan = FullDiskPlan.of(seed)
             outcome = all_seeds.run(plan)
             times.append(outcome.in_sync_s)
             acknowledged += outcome.acknowledged

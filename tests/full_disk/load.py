@@ -12,7 +12,7 @@ _READ_S = 60.0
 
 
 @dataclass(slots=True)
-class Load:
+class FullDiskLoad:
     """A producer with acks=all on a topic; acknowledged records by partition and offset."""
 
     bootstrap: str

@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz.targets import CORPUS, TARGETS, Case, Target, new_case
+from tests.fuzz.targets import CORPUS, TARGETS, FuzzCase, FuzzTarget, new_case
 
 _PROGRESS_S = 5.0
 #: A run ends after this number of findings, because most are the same.
@@ -38,7 +38,7 @@ def main() -> int:
 class _Run:
     """Counts by target: tried, taken, found."""
 
-    def __init__(self, targets: list[Target], corpus: Path) -> None:
+    def __init__(self, targets: list[FuzzTarget], corpus: Path) -> None:
         self._targets = targets
         self._corpus = corpus
         self._tried: Counter[str] = Counter()
@@ -79,7 +79,7 @@ class _Run:
             self._keep(case, seed)
         running.unlink()
 
-    def _keep(self, case: Case, seed: int) -> None:
+    def _keep(self, case: FuzzCase, seed: int) -> None:
         text = case.text()
         name = f"{case.target}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.txt"
         (self._corpus / name).write_text(text, "utf-8")

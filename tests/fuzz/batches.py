@@ -38,7 +38,7 @@ def sealed(made: bytearray) -> bytes:
 def records(rng: random.Random, lies: float = 0.0) -> tuple[bytes, int]:
     """(payload, number of records); each number in it is a lie with the chance ``lies``."""
     number = rng.randint(0, 4)
-    writer = _Writer(rng, lies)
+    writer = _BatchWriter(rng, lies)
     payload = b"".join(writer.record(delta) for delta in range(number))
     if rng.random() < lies:
         payload += rng.randbytes(rng.randint(1, 8))
@@ -57,7 +57,7 @@ def spoilt(rng: random.Random, payload: bytes, count: int, *, codec: int) -> byt
     return sealed(made)
 
 
-class _Writer:
+class _BatchWriter:
     def __init__(self, rng: random.Random, lies: float) -> None:
         self._rng = rng
         self._lies = lies

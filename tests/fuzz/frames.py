@@ -62,7 +62,7 @@ def _own(suffix: str) -> Iterator[Any]:
 
 def write(rng: random.Random, entity_type: Any, lies: float = 0.0) -> bytes:
     """One message; each length is a lie with the chance ``lies``."""
-    return _Writer(rng, lies).entity(entity_type)
+    return _FrameWriter(rng, lies).entity(entity_type)
 
 
 def spoil(rng: random.Random, data: bytes) -> bytes:
@@ -91,7 +91,7 @@ def elements_of(value: Any) -> int:
     return 0
 
 
-class _Writer:
+class _FrameWriter:
     def __init__(self, rng: random.Random, lies: float) -> None:
         self._rng = rng
         self._lies = lies

@@ -19,7 +19,7 @@ _HEX_LINE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FuzzTarget:
     """``make`` gives (note, bytes); ``check`` tells whether such bytes are taken, and raises
     whatever is not meant to be."""
 
@@ -29,7 +29,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FuzzCase:
     target: str
     note: str
     data: bytes
@@ -45,17 +45,17 @@ class Case:
         return "\n".join([f"{self.target} {self.note}".strip(), *lines, ""])
 
 
-def case_of(text: str) -> Case:
+def case_of(text: str) -> FuzzCase:
     """The case that was kept so."""
     first, *lines = text.splitlines()
     target, _, note = first.partition(" ")
-    return Case(target, note, bytes.fromhex("".join(lines)))
+    return FuzzCase(target, note, bytes.fromhex("".join(lines)))
 
 
-def new_case(target: Target, rng: random.Random) -> Case:
+def new_case(target: FuzzTarget, rng: random.Random) -> FuzzCase:
     """A case by chance."""
     note, data = target.make(rng)
-    return Case(target.name, note, data)
+    return FuzzCase(target.name, note, data)
 
 
 def _make_message(rng: random.Random) -> tuple[str, bytes]:
@@ -92,9 +92,9 @@ def _check_batch(_: str, data: bytes) -> bool:
 TARGETS = {
     target.name: target
     for target in (
-        Target("message", _make_message, _check_message),
-        Target("batch", _make_batch, _check_batch),
-        Target("log", log_folders.make, log_folders.check),
-        Target("tier", tier_objects.make, tier_objects.check),
+        FuzzTarget("message", _make_message, _check_message),
+        FuzzTarget("batch", _make_batch, _check_batch),
+        FuzzTarget("log", log_folders.make, log_folders.check),
+        FuzzTarget("tier", tier_objects.make, tier_objects.check),
     )
 }

@@ -17,12 +17,19 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from tests.histories.checker import Figures, check
-from tests.histories.events import Event, load, store
+from tests.histories.checker import HistoryFigures, check
+from tests.histories.events import HistoryEvent, load, store
 from tests.histories.plan import ELECT, KILL, OLD_HEAD, PAUSE, RESTART, RESTORE, ROLL, WRONGS, make
 from tests.histories.planted_bugs import BUGS, planted
 from tests.histories.rounds import RoundFailed, run_round
-from tests.histories.targets import BROKERS, OPERATOR, Target, apache_kafka, served, tidemark
+from tests.histories.targets import (
+    BROKERS,
+    OPERATOR,
+    DisturbedCluster,
+    apache_kafka,
+    served,
+    tidemark,
+)
 from tests.lock_order import in_order
 
 KEPT = Path("build") / "histories"
@@ -67,10 +74,10 @@ def main() -> int:
 class _Rounds:
     """One after the other on one cluster; figures add up."""
 
-    def __init__(self, target: Target, asked: argparse.Namespace) -> None:
+    def __init__(self, target: DisturbedCluster, asked: argparse.Namespace) -> None:
         self._target = target
         self._asked = asked
-        self._total: Figures | None = None
+        self._total: HistoryFigures | None = None
         self._bad: list[int] = []
 
     def go(self) -> int:
@@ -126,7 +133,7 @@ class _Rounds:
         if report.violations or asked.keep:
             self._keep(seed, events)
 
-    def _keep(self, seed: int, events: list[Event]) -> None:
+    def _keep(self, seed: int, events: list[HistoryEvent]) -> None:
         """The history, and what the nodes said."""
         folder = KEPT / f"seed-{seed}"
         store(events, folder / "history.jsonl")

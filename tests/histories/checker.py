@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.histories import group_offsets, readers, records, transactions
-from tests.histories.events import INVOKE, Event, shown
+from tests.histories.events import INVOKE, HistoryEvent, shown
 from tests.histories.facts import ABORTED, COMMITTED, UNKNOWN, Facts
 from tests.histories.levels import Anomaly
 from tests.histories.librdkafka_logs import said_of
@@ -16,7 +16,7 @@ OPERATIONS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class HistoryFigures:
     """Counts of one or many histories, of constant size. Anomalies by name."""
 
     counted: Counter[str]
@@ -32,8 +32,8 @@ class Figures:
         parts.append(f"anomalies: {_by_name(self.violations)}")
         return ", ".join(parts)
 
-    def __add__(self, other: "Figures") -> "Figures":
-        return Figures(
+    def __add__(self, other: "HistoryFigures") -> "HistoryFigures":
+        return HistoryFigures(
             _sum(self.counted, other.counted),
             _sum(self.faults, other.faults),
             _sum(self.violations, other.violations),
@@ -50,15 +50,17 @@ class Report:
     violations: tuple[Anomaly, ...]
     allowed: tuple[Anomaly, ...]
 
-    def all_figures(self) -> Figures:
+    def all_figures(self) -> HistoryFigures:
         """The figures that can be added up over many histories."""
-        return Figures(self.figures, self.faults, _names(self.violations), _names(self.allowed))
+        return HistoryFigures(
+            self.figures, self.faults, _names(self.violations), _names(self.allowed)
+        )
 
     def line(self) -> str:
         """All figures as one line."""
         return self.all_figures().line()
 
-    def proofs(self, events: Sequence[Event]) -> list[str]:
+    def proofs(self, events: Sequence[HistoryEvent]) -> list[str]:
         """Some of each name, with the few operations that prove it, and of a write that was lost
         what its library said of it."""
         told: Counter[str] = Counter()
@@ -75,7 +77,7 @@ class Report:
         return lines
 
 
-def check(events: Sequence[Event]) -> Report:
+def check(events: Sequence[HistoryEvent]) -> Report:
     """Judge a whole history."""
     # All checks read the same facts, which one pass over the events has collected.
     facts = Facts.of(events)

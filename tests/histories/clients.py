@@ -12,9 +12,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tests.histories.events import Recorder
+from tests.histories.events import HistoryRecorder
 from tests.histories.librdkafka_logs import Ring, ring
-from tests.histories.plan import HOPS_MAX, LAST, NEXT, TOPICS, Client
+from tests.histories.plan import HOPS_MAX, LAST, NEXT, TOPICS, PlannedClient
 
 #: How long a call of the library may take before it is repeated or given up.
 CALL_S = 10.0
@@ -36,7 +36,7 @@ class Run:
 
     bootstrap: str
     topics: dict[str, str]
-    recorder: Recorder
+    recorder: HistoryRecorder
     seed: int
     stopping: threading.Event = field(default_factory=threading.Event)
     said: Ring = field(default_factory=ring)
@@ -81,7 +81,7 @@ def _unheard(error: KafkaError) -> None:
 class Instances:
     """The thread of one client. Subclasses define what one instance does."""
 
-    def __init__(self, run: Run, client: Client) -> None:
+    def __init__(self, run: Run, client: PlannedClient) -> None:
         self.run = run
         self.client = client
         self.chance = random.Random(f"{run.seed} {client.name}")

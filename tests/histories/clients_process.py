@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Self
 
 from tests.histories.clients import Run
-from tests.histories.events import Recorder
+from tests.histories.events import HistoryRecorder
 from tests.histories.librdkafka_logs import write_down
-from tests.histories.plan import Plan
+from tests.histories.plan import RoundPlan
 from tests.histories.workload import NothingToJudge
 
 #: Maximum number of events in a history; with everything that the checker derives from it, it fits
@@ -35,7 +35,7 @@ ENDED_S = 10.0
 BEGUN, DISTURBED, HEALED, DONE, FAILED = "begun", "disturbed", "healed", "done", "failed"
 
 #: What clients do: raises :class:`NothingToJudge`.
-Work = Callable[[Run, Plan, Callable[[], None]], None]
+Work = Callable[[Run, RoundPlan, Callable[[], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Job:
 
     bootstrap: str
     topics: dict[str, str]
-    plan: Plan
+    plan: RoundPlan
     began_ns: int
     history: Path
     work: Work
@@ -122,7 +122,7 @@ def _serve(job: Job, connection: Connection) -> None:
     threading.Thread(target=_listen, args=(connection, healed), daemon=True).start()
     # Unbuffered, so that every recorded event survives a kill.
     with job.history.open("ab", buffering=0) as into:
-        recorder = Recorder(EVENTS_MAX, began_ns=job.began_ns, into=into)
+        recorder = HistoryRecorder(EVENTS_MAX, began_ns=job.began_ns, into=into)
         run = Run(job.bootstrap, job.topics, recorder, job.plan.seed)
 
         def until_healed() -> None:

@@ -19,7 +19,7 @@ from tests.histories.clients import (
     partition_of,
     place_of,
 )
-from tests.histories.events import Operation
+from tests.histories.events import RecordedOperation
 from tests.histories.levels import READ_UNCOMMITTED
 from tests.histories.plan import BROKERS_ASSIGN, EAGER
 
@@ -48,7 +48,7 @@ class Reading:
         self.level = level
         self.group = str(settings.get("group.id", ""))
         self._final = final
-        self._operation: Operation | None = None
+        self._operation: RecordedOperation | None = None
         #: Of the poll that is under way: not written down yet; to be returned.
         self._untold: Records = {}
         self._kept: Records = {}

@@ -46,7 +46,7 @@ INVOKE, OK, FAIL, INFO = "invoke", "ok", "fail", "info"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HistoryEvent:
     """One line of a history."""
 
     id: int
@@ -82,21 +82,23 @@ class Event:
         return cls(number, kind, f, process, time_us, fields)
 
 
-def store(events: Iterable[Event], path: Path) -> None:
+def store(events: Iterable[HistoryEvent], path: Path) -> None:
     """One event a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as out:
         out.writelines(f"{event.line()}\n" for event in events)
 
 
-def load(path: Path) -> list[Event]:
-    """A history as :func:`store` left it, or a :class:`Recorder`. A last line without an end is
-    left out: its process was killed when it wrote it."""
+def load(path: Path) -> list[HistoryEvent]:
+    """Load a history that :func:`store` or a :class:`HistoryRecorder` wrote.
+
+    An incomplete last line is skipped: its process was killed while it wrote.
+    """
     with path.open(encoding="utf-8") as lines:
-        return [Event.of(line) for line in lines if line.endswith("\n")]
+        return [HistoryEvent.of(line) for line in lines if line.endswith("\n")]
 
 
-class Recorder:
+class HistoryRecorder:
     """Records events from many threads.
 
     ``events_max``: from then on :attr:`is_full` tells the workload to end; pending operations and
@@ -114,7 +116,7 @@ class Recorder:
         first_id: int = 1,
         into: FileIO | None = None,
     ) -> None:
-        self._events: list[Event] = []
+        self._events: list[HistoryEvent] = []
         self._events_max = events_max
         self._ids = itertools.count(first_id)
         self._clock = clock
@@ -122,7 +124,7 @@ class Recorder:
         self._into = into
 
     @property
-    def events(self) -> list[Event]:
+    def events(self) -> list[HistoryEvent]:
         """Events by time: two threads may have added theirs the other way round."""
         return sorted(self._events, key=lambda event: event.time)
 
@@ -131,9 +133,9 @@ class Recorder:
         """Whether only pending operations may still be recorded."""
         return len(self._events) >= self._events_max
 
-    def invoke(self, process: str, f: str, **value: Any) -> "Operation":
+    def invoke(self, process: str, f: str, **value: Any) -> "RecordedOperation":
         """An operation begins now."""
-        operation = Operation(self, next(self._ids), process, f)
+        operation = RecordedOperation(self, next(self._ids), process, f)
         self.add(operation.id, INVOKE, f, process, value)
         return operation
 
@@ -156,16 +158,18 @@ class Recorder:
     ) -> None:
         """One event, at the present time. Without a lock: confluent-kafka may raise in whatever
         runs next what went wrong in a callback of its own, and the lock would stay taken."""
-        event = Event(number, kind, f, process, self.now_us() if at_us is None else at_us, value)
+        event = HistoryEvent(
+            number, kind, f, process, self.now_us() if at_us is None else at_us, value
+        )
         self._events.append(event)
         if self._into is not None:
             self._into.write(f"{event.line()}\n".encode())
 
 
-class Operation:
+class RecordedOperation:
     """One that has begun. It is completed once; what comes after that counts for nothing."""
 
-    def __init__(self, recorder: Recorder, number: int, process: str, f: str) -> None:
+    def __init__(self, recorder: HistoryRecorder, number: int, process: str, f: str) -> None:
         self.id = number
         self._recorder = recorder
         self._process = process
@@ -190,7 +194,7 @@ class Operation:
             self._recorder.add(self.id, kind, self._f, self._process, value)
 
 
-def shown(events: Iterable[Event], ids: Iterable[int], text: str) -> list[str]:
+def shown(events: Iterable[HistoryEvent], ids: Iterable[int], text: str) -> list[str]:
     """The lines of some operations, in the order in which they happened. Of what polls returned,
     the records that ``text`` names, and those right beside them."""
     wanted = frozenset(ids)
@@ -199,7 +203,7 @@ def shown(events: Iterable[Event], ids: Iterable[int], text: str) -> list[str]:
     return [_short(event, words).line() for event in events if event.id in wanted]
 
 
-def _short(event: Event, words: frozenset[str]) -> Event:
+def _short(event: HistoryEvent, words: frozenset[str]) -> HistoryEvent:
     if "records" not in event.value:
         return event
     records = {}

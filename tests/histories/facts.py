@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
-from tests.histories.events import FAIL, INVOKE, OK, Event
+from tests.histories.events import FAIL, INVOKE, OK, HistoryEvent
 from tests.histories.levels import READ_COMMITTED, SENT_ANEW
 
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
@@ -125,10 +125,10 @@ class Facts:
         self._last: dict[tuple[str, str], int] = {}
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> "Facts":
+    def of(cls, events: Iterable[HistoryEvent]) -> "Facts":
         """Return the facts of a whole history."""
         facts = cls()
-        began: dict[int, Event] = {}
+        began: dict[int, HistoryEvent] = {}
         for event in events:
             if event.type == INVOKE:
                 began[event.id] = event
@@ -163,7 +163,7 @@ class Facts:
 
     # ------------------------------------------------------------ events
 
-    def _invoked(self, event: Event) -> None:
+    def _invoked(self, event: HistoryEvent) -> None:
         value = event.value
         # A write and its transaction are known from the invocation on: their outcome may never
         # arrive.
@@ -199,7 +199,7 @@ class Facts:
     def _txn(self, name: str, number: int) -> Txn:
         return self.txns.setdefault(name, Txn(name, number))
 
-    def _completed(self, began: Event | None, event: Event) -> None:
+    def _completed(self, began: HistoryEvent | None, event: HistoryEvent) -> None:
         # A completion without an invocation is an observation at one moment.
         if began is None:
             self._point(event)
@@ -225,7 +225,7 @@ class Facts:
                 )
                 self.fetched[began.value["group"], place].append(fetched)
 
-    def _point(self, event: Event) -> None:
+    def _point(self, event: HistoryEvent) -> None:
         value = event.value
         if event.f == "position":
             if value.get("group"):
@@ -247,11 +247,11 @@ class Facts:
             for place, high in value["high"].items():
                 self.ends[place] = (value["stable"][place], high, event.id)
 
-    def _reads_on(self, event: Event, place: str, offset: int | None) -> None:
+    def _reads_on(self, event: HistoryEvent, place: str, offset: int | None) -> None:
         reading = self.readings[event.process, place]
         reading.append(Position(event.id, event.process, place, offset))
 
-    def _ended(self, txn: Txn, began: Event, event: Event) -> None:
+    def _ended(self, txn: Txn, began: HistoryEvent, event: HistoryEvent) -> None:
         if not began.value["commit"]:
             return
         if event.type == OK:
@@ -262,7 +262,7 @@ class Facts:
             if not txn.open_commits and txn.outcome == UNKNOWN:
                 txn.outcome = ABORTED
 
-    def _polled(self, began: Event, event: Event) -> None:
+    def _polled(self, began: HistoryEvent, event: HistoryEvent) -> None:
         level = began.value["level"]
         for place, records in event.value["records"].items():
             pairs = [(offset, value) for offset, value in records]
@@ -276,7 +276,7 @@ class Facts:
         self.log[place].setdefault(offset, {}).setdefault(value, number)
         self.found[value].setdefault((place, offset), number)
 
-    def _commit(self, began: Event, ended: float) -> None:
+    def _commit(self, began: HistoryEvent, ended: float) -> None:
         for place, offset in began.value["offsets"].items():
             commit = Commit(began.id, offset, began.time, ended)
             self.commits[began.value["group"], place].append(commit)

@@ -40,10 +40,10 @@ from tests.histories.plan import (
     ROLL,
     TIERED,
     TRANSACTIONS,
-    Fault,
-    Plan,
+    PlannedFault,
+    RoundPlan,
 )
-from tests.histories.targets import Target, leaders
+from tests.histories.targets import DisturbedCluster, leaders
 from tidemark_broker.coordinators.java_hash import partition_of
 
 #: Where coordinators keep what they know.
@@ -56,7 +56,7 @@ class Faults:
     """A thread that disturbs ``target`` until the plan's faults are over, or until :meth:`stop`.
     ``failure``: what a node could not be brought back for."""
 
-    def __init__(self, run: Run, plan: Plan, target: Target) -> None:
+    def __init__(self, run: Run, plan: RoundPlan, target: DisturbedCluster) -> None:
         self.failure: Exception | None = None
         self._run = run
         self._plan = plan
@@ -99,7 +99,7 @@ class Faults:
             except Exception as error:  # noqa: BLE001 - the others have to be started all the same
                 self.failure = self.failure or error
 
-    def _happen(self, fault: Fault) -> None:
+    def _happen(self, fault: PlannedFault) -> None:
         does: dict[str, Callable[[str, float], None]] = {
             KILL: self._kill,
             RESTART: self._restart,
@@ -121,7 +121,7 @@ class Faults:
             self._tell(fault, node)
             does[fault.kind](node, fault.lasts_s)
 
-    def _tell(self, fault: Fault, node: str) -> None:
+    def _tell(self, fault: PlannedFault, node: str) -> None:
         self._run.recorder.point("faults", "fault", kind=fault.name, target=node)
 
     def _kill(self, node: str, lasts_s: float) -> None:
@@ -171,7 +171,7 @@ class Faults:
     def _tiered(self) -> list[str]:
         return [self._run.topics[topic] for topic in TIERED if topic in self._run.topics]
 
-    def _old_head(self, fault: Fault) -> None:
+    def _old_head(self, fault: PlannedFault) -> None:
         """Replace one head while its leader, the only writer, is held up for a moment."""
         # The first fault of a round may come before any segment is copied.
         if not self._heads:

@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.histories.clients import CALL_S, TRANSACTION_MS, Run, place_of, repeated
 from tests.histories.consumers import Reading, fetch_committed
 from tests.histories.levels import READ_COMMITTED, READ_UNCOMMITTED
-from tests.histories.plan import TRANSFORMER, WRITER, Plan
+from tests.histories.plan import TRANSFORMER, WRITER, RoundPlan
 
 FINAL = "final"
 _AT_ONCE = 1000
 
 
-def close(run: Run, plan: Plan, *, seconds: float) -> None:
+def close(run: Run, plan: RoundPlan, *, seconds: float) -> None:
     """Each of the steps may take so long."""
     # An open transaction would hold the last stable offset below the high watermark.
     _end_transactions(run, plan)
@@ -32,7 +32,7 @@ def close(run: Run, plan: Plan, *, seconds: float) -> None:
     _read(run, READ_COMMITTED, places, stable, seconds)
 
 
-def _end_transactions(run: Run, plan: Plan) -> None:
+def _end_transactions(run: Run, plan: RoundPlan) -> None:
     for client in plan.clients:
         if client.kind in (WRITER, TRANSFORMER):
             # InitProducerId with the id of an abandoned instance aborts or completes its

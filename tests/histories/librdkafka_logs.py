@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from tests.histories.events import Event, Recorder
+from tests.histories.events import HistoryEvent, HistoryRecorder
 
 SAID = "said"
 #: What librdkafka is to log: sequence numbers and epochs; batches of records, sent and answered.
@@ -40,7 +40,7 @@ class Hearing(logging.Logger):
     A new epoch is recorded as an event at once, because it changes the expected results.
     """
 
-    def __init__(self, recorder: Recorder, said: Ring, process: str) -> None:
+    def __init__(self, recorder: HistoryRecorder, said: Ring, process: str) -> None:
         super().__init__(process)
         self._recorder = recorder
         self._said = said
@@ -53,14 +53,14 @@ class Hearing(logging.Logger):
             self._recorder.point(self._process, "raised")
 
 
-def write_down(said: Ring, recorder: Recorder) -> None:
+def write_down(said: Ring, recorder: HistoryRecorder) -> None:
     """Into the history, each at its time; the ring is empty then."""
     while said:
         at_us, process, line = said.popleft()
         recorder.point(process, SAID, at_us=at_us, line=line)
 
 
-def said_of(events: Sequence[Event], send: int) -> list[str]:
+def said_of(events: Sequence[HistoryEvent], send: int) -> list[str]:
     """Return the producer's lines about that partition or none, from the send of the record to
     its answer, or to the end if there was no answer.
     """

@@ -58,7 +58,7 @@ _ELECTIONS = frozenset({43})
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class PlannedClient:
     """One client, restarted for ever: ``name`` is what its processes and values begin with."""
 
     name: str
@@ -79,7 +79,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlannedFault:
     """Something that happens ``after_s`` the one before, for ``lasts_s``."""
 
     kind: str
@@ -94,10 +94,10 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoundPlan:
     seed: int
-    clients: tuple[Client, ...]
-    faults: tuple[Fault, ...]
+    clients: tuple[PlannedClient, ...]
+    faults: tuple[PlannedFault, ...]
     seconds: float
     left_out: tuple[str, ...] = field(default=())
 
@@ -127,7 +127,7 @@ def make(
     operator: bool,
     wrongs: tuple[str, ...] = (),
     kinds: tuple[str, ...] = (),
-) -> Plan:
+) -> RoundPlan:
     """``served``: API keys that the brokers name. ``operator``: is there one to disturb (and a
     tier)? ``kinds``: the only faults, all if empty."""
     # Clients whose API keys the brokers serve.
@@ -152,45 +152,47 @@ def make(
             (RESTORE, OLD_HEAD, OLD_HEAD) if operator else ()
         )
     faults = _faults(chance, seconds, roles, kinds, operator=operator)
-    return Plan(seed, tuple(kept), faults, seconds, tuple(left_out))
+    return RoundPlan(seed, tuple(kept), faults, seconds, tuple(left_out))
 
 
-def _aborting_writer() -> tuple[Client, Set[int]]:
+def _aborting_writer() -> tuple[PlannedClient, Set[int]]:
     """Return a writer with frequent aborts.
 
     Readers of aborted records can only be found if there are aborts, and on a busy machine the
     other writers end only a few transactions in a short round.
     """
-    writer = Client("aborting", WRITER, topics=("a", "b"), pause_s=0.01, batch=8, aborts=0.7)
+    writer = PlannedClient("aborting", WRITER, topics=("a", "b"), pause_s=0.01, batch=8, aborts=0.7)
     return writer, _TRANSACTIONS
 
 
-def _wrong(name: str) -> tuple[Client, Set[int]]:
+def _wrong(name: str) -> tuple[PlannedClient, Set[int]]:
     level, _, needs = WRONGS[name]
-    client = Client(f"wrong-{name.replace(' ', '-')}", READER, level, wrong=name, topics=("a", "b"))
+    client = PlannedClient(
+        f"wrong-{name.replace(' ', '-')}", READER, level, wrong=name, topics=("a", "b")
+    )
     if level in (PLAIN, IDEMPOTENT):
-        client = Client(client.name, PRODUCER, level, wrong=name, topics=("a", "b"))
+        client = PlannedClient(client.name, PRODUCER, level, wrong=name, topics=("a", "b"))
     elif level == MEMBER:
-        client = Client(
+        client = PlannedClient(
             client.name, MEMBER, READ_COMMITTED, group="rewound", wrong=name, topics=("a",)
         )
     elif level == TRANSFORMER:
-        client = Client(
+        client = PlannedClient(
             client.name, TRANSFORMER, READ_COMMITTED, group="a-to-b", wrong=name, topics=("a",)
         )
     return client, needs
 
 
-def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
+def _clients(chance: random.Random) -> list[tuple[PlannedClient, Set[int]]]:
     """Return clients of every kind, at least one each."""
     levels = (READ_COMMITTED, READ_UNCOMMITTED)
-    found: list[tuple[Client, Set[int]]] = [
+    found: list[tuple[PlannedClient, Set[int]]] = [
         (_producer(chance, PLAIN), frozenset()),
         (_producer(chance, IDEMPOTENT), _IDEMPOTENCE),
     ]
     # Two writers on the same partitions, so that their transactions interleave.
     for number in (1, 2):
-        writer = Client(
+        writer = PlannedClient(
             f"writer{number}",
             WRITER,
             topics=("a", "b"),
@@ -202,7 +204,7 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
         found.append((writer, _TRANSACTIONS))
     # Readers choose their own offsets, so they need no group coordinator.
     for level in levels:
-        reader = Client(
+        reader = PlannedClient(
             f"reader-{level}",
             READER,
             level,
@@ -219,7 +221,7 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
     ):
         level = chance.choice(levels)
         for number in range(chance.randint(2, 3)):
-            member = Client(
+            member = PlannedClient(
                 f"{group}{number}",
                 MEMBER,
                 level,
@@ -235,7 +237,7 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
         group = f"{source}-to-{target}"
         assignor = chance.choice((EAGER, COOPERATIVE))
         for number in range(chance.randint(1, 2)):
-            transformer = Client(
+            transformer = PlannedClient(
                 f"{group}{number}",
                 TRANSFORMER,
                 READ_COMMITTED,
@@ -250,8 +252,8 @@ def _clients(chance: random.Random) -> list[tuple[Client, Set[int]]]:
     return found
 
 
-def _producer(chance: random.Random, level: str) -> Client:
-    return Client(
+def _producer(chance: random.Random, level: str) -> PlannedClient:
+    return PlannedClient(
         level,
         PRODUCER,
         level,
@@ -269,7 +271,7 @@ def _faults(
     kinds: tuple[str, ...],
     *,
     operator: bool,
-) -> tuple[Fault, ...]:
+) -> tuple[PlannedFault, ...]:
     """One at a time, as many as the round may have time for."""
     # The time that a fault takes to heal is not counted: later faults may never happen.
     faults = []
@@ -285,7 +287,7 @@ def _faults(
         elif kind == OLD_HEAD:
             role = chance.choice((ANY, LEADER))
         longest_s = {KILL: 3.0, PAUSE: 9.0, RESTORE: 30.0, OLD_HEAD: 3.0}.get(kind, 0.5)
-        fault = Fault(kind, role, chance.uniform(0.5, 4.0), chance.uniform(0.1, longest_s))
+        fault = PlannedFault(kind, role, chance.uniform(0.5, 4.0), chance.uniform(0.1, longest_s))
         faults.append(fault)
         at_s += fault.after_s + fault.lasts_s
     return tuple(faults)

@@ -14,7 +14,7 @@ from tests.histories.clients import (
     place_of,
     repeated,
 )
-from tests.histories.events import Operation
+from tests.histories.events import RecordedOperation
 from tests.histories.levels import IDEMPOTENT, PLAIN, TRANSACTIONAL
 from tests.histories.librdkafka_logs import DEBUG, Hearing
 
@@ -83,7 +83,9 @@ class Sender:
             return False
         return True
 
-    def _delivered(self, operation: Operation | None, place: str, error: Any, message: Any) -> None:
+    def _delivered(
+        self, operation: RecordedOperation | None, place: str, error: Any, message: Any
+    ) -> None:
         # librdkafka acknowledges without an offset what a later batch proves to be written.
         if error is None:
             if message.offset() is not None:
@@ -149,7 +151,7 @@ class RecordProducer(Instances):
         operation.ok(offset=sender.acknowledged.get(place_of(to), -1) + 1)
 
 
-class Transactions:
+class InstanceTransactions:
     """The transactions of one instance, one after the other: each begins, and ends in some way."""
 
     def __init__(self, run: Run, process: str, transactional_id: str) -> None:
@@ -248,10 +250,12 @@ class TransactionWriter(Instances):
     """Transactions over several partitions. Now and then an instance leaves one open, and tries to
     commit it when the next one has begun: that must not be possible."""
 
-    _left: Transactions | None = None
+    _left: InstanceTransactions | None = None
 
     def instance(self) -> None:
-        transactions = Transactions(self.run, self.process, f"{self.run.seed}-{self.client.name}")
+        transactions = InstanceTransactions(
+            self.run, self.process, f"{self.run.seed}-{self.client.name}"
+        )
         # This instance has fenced its predecessor, so a commit of the old transaction must fail.
         if self._left is not None:
             self._left.end_late()

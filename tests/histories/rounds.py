@@ -18,10 +18,10 @@ from tests.histories.clients_process import (
     Job,
     Work,
 )
-from tests.histories.events import Event, Recorder, load
+from tests.histories.events import HistoryEvent, HistoryRecorder, load
 from tests.histories.faults import Faults
-from tests.histories.plan import TIERED, TOPICS, Plan
-from tests.histories.targets import Target
+from tests.histories.plan import TIERED, TOPICS, RoundPlan
+from tests.histories.targets import DisturbedCluster
 from tests.histories.workload import NothingToJudge, perform
 
 #: Beyond all ids of clients' operations.
@@ -39,19 +39,19 @@ class RoundFailed(Exception):
     """The round could not be brought to its end, so there is nothing to judge; says why, and has
     what was written down until then."""
 
-    def __init__(self, why: str, events: list[Event]) -> None:
+    def __init__(self, why: str, events: list[HistoryEvent]) -> None:
         super().__init__(why)
         self.events = events
 
 
 def run_round(
-    target: Target,
-    plan: Plan,
+    target: DisturbedCluster,
+    plan: RoundPlan,
     *,
     is_disturbed: bool = True,
     work: Work = perform,
     done_s: float = DONE_S,
-) -> list[Event]:
+) -> list[HistoryEvent]:
     """Takes ``plan.seconds``, and what clients need to end, ``done_s`` at most. Raises
     :class:`RoundFailed`."""
     # Topics of the round's own, so that rounds on one cluster do not affect each other.
@@ -61,7 +61,7 @@ def run_round(
     target.create_topics(partitions, tiered)
     # Both processes measure from here, on the same monotonic clock.
     began_ns = time.monotonic_ns()
-    disturbing = Recorder(EVENTS_MAX, began_ns=began_ns, first_id=FAULT_IDS)
+    disturbing = HistoryRecorder(EVENTS_MAX, began_ns=began_ns, first_id=FAULT_IDS)
     faults = Faults(Run(target.bootstrap, names, disturbing, plan.seed), plan, target)
     why = ""
     # The clients' file is read even if their process died.
@@ -84,7 +84,7 @@ def run_round(
     return events
 
 
-def _await_tier(target: Target, tiered: list[str]) -> None:
+def _await_tier(target: DisturbedCluster, tiered: list[str]) -> None:
     until_s = time.monotonic() + TIER_S
     while why := target.tier_trouble(tiered):
         if time.monotonic() > until_s:

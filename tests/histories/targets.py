@@ -17,7 +17,7 @@ from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
 from tests import apache_kafka as kafka
-from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tidemark.tier.codec import decode_head
 from tidemark.tier.layout import HEADS_PREFIX, head_key, partition_of_head
 from tidemark.wire.blocking import BlockingConnection
@@ -35,7 +35,7 @@ TIERING = {"enabled": True, "localRetention": {"size": "1"}}
 _ASK_S = 10.0
 
 
-class Target(Protocol):
+class DisturbedCluster(Protocol):
     """Operations on a cluster that faults and workload need."""
 
     @property
@@ -91,7 +91,7 @@ class Target(Protocol):
 class TidemarkTarget:
     """A cluster as `tidemark up` starts it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
         self._local = cluster.local
         self.bootstrap = cluster.bootstrap
@@ -269,14 +269,14 @@ def _number(node: str) -> int:
 
 
 @contextmanager
-def tidemark(folder: Path) -> Iterator[Target]:
+def tidemark(folder: Path) -> Iterator[DisturbedCluster]:
     """Stopped at the end."""
     with run_cluster(folder, brokers=BROKERS) as cluster:
         yield TidemarkTarget(cluster)
 
 
 @contextmanager
-def apache_kafka(folder: Path) -> Iterator[Target]:
+def apache_kafka(folder: Path) -> Iterator[DisturbedCluster]:
     """Stopped at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = kafka.KafkaOptions(brokers=BROKERS, controllers=1, java=kafka.STRONG)

@@ -14,7 +14,7 @@ from tests.histories.checker import check
 from tests.histories.plan import WRONGS, make
 from tests.histories.planted_bugs import BUGS, planted
 from tests.histories.rounds import RoundFailed, run_round
-from tests.histories.targets import BROKERS, OPERATOR, Target, leaders, served, tidemark
+from tests.histories.targets import BROKERS, OPERATOR, DisturbedCluster, leaders, served, tidemark
 from tests.histories.workload import idle_units
 
 DISTURBED_S = 10.0
@@ -30,13 +30,13 @@ class _Found(Exception):
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DisturbedCluster]:
     with tidemark(tmp_path_factory.mktemp("histories") / "cluster") as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(target: Target) -> Iterator[None]:
+def _nothing_is_left(target: DisturbedCluster) -> Iterator[None]:
     """Check that the threads of a round's clients end with the round, although libraries may keep
     them: a run of half an hour had thousands.
 
@@ -56,7 +56,7 @@ def _threads() -> int:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("histories")
-def test_brokers_that_are_disturbed_keep_what_they_promise(target: Target) -> None:
+def test_disturbed_cluster_has_no_anomalies(target: DisturbedCluster) -> None:
     seed = random.randrange(1, 10**6)
     print(f"again: make histories SEED={seed}")
     keys = served(target.bootstrap)
@@ -74,7 +74,7 @@ def test_brokers_that_are_disturbed_keep_what_they_promise(target: Target) -> No
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.xdist_group("histories")
-def test_clients_that_do_wrong_are_found(target: Target) -> None:
+def test_wrong_clients_are_detected(target: DisturbedCluster) -> None:
     """Each on its own topics would take a cluster's minute: they do it all at once, and each is
     told apart by the anomaly that shows it. What a client does wrong is a matter of chance, so
     those that were not found get another round."""
@@ -101,7 +101,7 @@ def test_clients_that_do_wrong_are_found(target: Target) -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("histories")
 @pytest.mark.parametrize("bug", sorted(BUGS))
-def test_a_broken_rule_of_brokers_is_found(bug: str, tmp_path: Path) -> None:
+def test_planted_broker_bug_is_detected(bug: str, tmp_path: Path) -> None:
     """Find each planted bug by what clients read, or by a round that cannot finish."""
     with pytest.raises(_Found):
         _find(bug, tmp_path / "cluster")

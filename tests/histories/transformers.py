@@ -4,7 +4,7 @@ committed in one transaction."""
 from tests.histories.clients import Instances, Restart, next_topic, partition_of
 from tests.histories.consumers import GroupReading, Reading, Records
 from tests.histories.levels import READ_COMMITTED
-from tests.histories.producers import Transactions
+from tests.histories.producers import InstanceTransactions
 
 UNFENCED_MAX = 200
 
@@ -13,12 +13,14 @@ class Transformer(Instances):
     """A result for each record that its group is given. A transaction never spans a rebalance:
     those fall into polls, and a poll comes before."""
 
-    _left: Transactions | None = None
+    _left: InstanceTransactions | None = None
 
     def instance(self) -> None:
         client = self.client
         group = f"{client.group}-{self.run.seed}"
-        transactions = Transactions(self.run, self.process, f"{self.run.seed}-{client.name}")
+        transactions = InstanceTransactions(
+            self.run, self.process, f"{self.run.seed}-{client.name}"
+        )
         # This instance has fenced its predecessor, so a commit of the old transaction must fail.
         if self._left is not None:
             self._left.end_late()
@@ -38,7 +40,7 @@ class Transformer(Instances):
                 transactions.sender.leave()
 
     def _transform(
-        self, reading: GroupReading, transactions: Transactions, records: Records
+        self, reading: GroupReading, transactions: InstanceTransactions, records: Records
     ) -> bool:
         """False if this instance ends here, in the middle of it."""
         # The metadata is that of a generation: the id before and after shows that it belongs to the
@@ -69,7 +71,7 @@ class Transformer(Instances):
                 raise Restart
         return True
 
-    def make(self, transactions: Transactions, group: str, records: Records) -> None:
+    def make(self, transactions: InstanceTransactions, group: str, records: Records) -> None:
         """The results, each of which says what it was made of."""
         for place, found in records.items():
             source = self.client.topics[0]
@@ -87,7 +89,9 @@ class UnfencedTransformer(Transformer):
 
     def instance(self) -> None:
         group = f"{self.client.group}-{self.run.seed}"
-        transactions = Transactions(self.run, self.process, f"{self.run.seed}-{self.client.name}")
+        transactions = InstanceTransactions(
+            self.run, self.process, f"{self.run.seed}-{self.client.name}"
+        )
         reading = Reading(self.run, self.process, READ_COMMITTED, {})
         places = self.run.places(self.client.topics)
         for place in places:

@@ -13,9 +13,17 @@ from confluent_kafka import KafkaException
 
 from tests.histories.clients import Instances, Run, is_hung
 from tests.histories.consumers import GroupMember, OffsetReader
-from tests.histories.events import OK, Event
+from tests.histories.events import OK, HistoryEvent
 from tests.histories.final_reads import close
-from tests.histories.plan import MEMBER, PRODUCER, READER, TRANSFORMER, WRITER, Client, Plan
+from tests.histories.plan import (
+    MEMBER,
+    PRODUCER,
+    READER,
+    TRANSFORMER,
+    WRITER,
+    PlannedClient,
+    RoundPlan,
+)
 from tests.histories.producers import RecordProducer, TransactionWriter
 from tests.histories.transformers import Transformer, UnfencedTransformer
 
@@ -40,7 +48,7 @@ class NothingToJudge(Exception):
     """The clients did not come to their end; says why."""
 
 
-def perform(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+def perform(run: Run, plan: RoundPlan, healed: Callable[[], None]) -> None:
     """Takes ``plan.seconds``, and what clients need to end. ``healed``: returns when nothing is
     disturbed any more. Raises :class:`NothingToJudge`."""
     clients = [_made(run, client) for client in plan.clients]
@@ -67,13 +75,13 @@ def perform(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
         raise NothingToJudge(f"not everything could be read at the end: {error}") from error
 
 
-def _made(run: Run, client: Client) -> Instances:
+def _made(run: Run, client: PlannedClient) -> Instances:
     if client.kind == TRANSFORMER and client.wrong:
         return UnfencedTransformer(run, client)
     return KINDS[client.kind](run, client)
 
 
-def idle_units(plan: Plan, events: Iterable[Event]) -> set[str]:
+def idle_units(plan: RoundPlan, events: Iterable[HistoryEvent]) -> set[str]:
     """Clients, and groups as a whole, that got nothing done in those events: a group may have more
     members than there are partitions."""
     units = {client.name: client.group or client.name for client in plan.clients}
@@ -87,7 +95,7 @@ def idle_units(plan: Plan, events: Iterable[Event]) -> set[str]:
     return left
 
 
-def _await_progress(run: Run, plan: Plan, clients: list[Instances]) -> set[str]:
+def _await_progress(run: Run, plan: RoundPlan, clients: list[Instances]) -> set[str]:
     """Everybody gets on again, now that all is well; those who did not in time, but for those who
     wait for a client that hangs."""
     # Only events from here on count: earlier progress does not show that the cluster recovered.

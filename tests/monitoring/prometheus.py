@@ -20,7 +20,7 @@ _STOP_S = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ScrapeTarget:
     """An address, the path of its page, and the labels that the Prometheus operator would add."""
 
     address: str
@@ -33,7 +33,7 @@ class QueryRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Prometheus:
+class LocalPrometheus:
     """A running Prometheus."""
 
     url: str
@@ -56,8 +56,8 @@ class Prometheus:
 
 @contextmanager
 def run_prometheus(
-    folder: Path, targets: Sequence[Target], rules: Sequence[Path] = ()
-) -> Iterator[Prometheus]:
+    folder: Path, targets: Sequence[ScrapeTarget], rules: Sequence[Path] = ()
+) -> Iterator[LocalPrometheus]:
     """Start it with its files in ``folder``; it ends with the block."""
     program, port = ensure_prometheus(), free_port()
     config, log = folder / "prometheus.json", folder / "prometheus.log"
@@ -72,7 +72,7 @@ def run_prometheus(
         try:
             url = f"http://127.0.0.1:{port}"
             _await_ready(url, process, log)
-            yield Prometheus(url)
+            yield LocalPrometheus(url)
         finally:
             process.terminate()
             try:
@@ -81,7 +81,7 @@ def run_prometheus(
                 process.kill()
 
 
-def _config(targets: Sequence[Target], rules: Sequence[Path]) -> dict[str, Any]:
+def _config(targets: Sequence[ScrapeTarget], rules: Sequence[Path]) -> dict[str, Any]:
     """JSON is YAML. A job for each path: they have it in common."""
     return {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},

@@ -71,7 +71,7 @@ class Produced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class PoisonCase:
     """Records of one format, and how they are exported: what ``table`` has, as an export's table is
     described, after ``first`` and after ``then``, whose schemas are not registered before.
     ``columns``: at the end, but for ``kafka``. ``keys``: rows at the end, where they are by key.
@@ -86,21 +86,21 @@ class Case:
     files: dict[str, str] = field(default_factory=dict)
 
 
-def cases(registry: str, sound: int) -> Iterator[Case]:
+def cases(registry: str, sound: int) -> Iterator[PoisonCase]:
     """Return all cases, with about ``sound`` sound records between poisoned ones."""
     yield json_case(sound)
     yield avro_case(registry, sound)
     yield protobuf_case(sound)
 
 
-def json_case(sound: int) -> Case:
+def json_case(sound: int) -> PoisonCase:
     """JSON: fields are inferred, and the table grows, partitioned by hour."""
     good = [Produced(_SOUND % n, b"%d" % n) for n in range(sound)]
     letters = [Produced(value, b"k", cause=cause) for value, cause in JSON_LETTERS]
     rows = [Produced(json.dumps(value).encode(), b"k") for value, _ in JSON_ROWS]
     injected = [Produced(json.dumps({"in": {name: 1}}).encode(), b"k") for name in INJECTIONS]
     far = [Produced(_SOUND % n, b"far", time) for n, time in enumerate(_FAR)]
-    return Case(
+    return PoisonCase(
         name="json",
         table={"schema": "infer", "evolution": Evolution.GROW, "partition": "hour"},
         first=good,
@@ -112,7 +112,7 @@ def json_case(sound: int) -> Case:
     )
 
 
-def avro_case(registry: str, sound: int) -> Case:
+def avro_case(registry: str, sound: int) -> PoisonCase:
     """Avro: by registry and key; the keys' schema gets another id in between."""
     client = SchemaRegistryClient({"url": registry})
     topic = "poison-avro"
@@ -154,7 +154,7 @@ def avro_case(registry: str, sound: int) -> Case:
         ]
         return _mixed(anew, poison)
 
-    return Case(
+    return PoisonCase(
         name="avro",
         table={
             "registry": registry,
@@ -169,7 +169,7 @@ def avro_case(registry: str, sound: int) -> Case:
     )
 
 
-def protobuf_case(sound: int) -> Case:
+def protobuf_case(sound: int) -> PoisonCase:
     """Protobuf: by a schema file."""
     order = GetMessageClass(by_name(compiled(_PROTO), "Order"))
 
@@ -188,7 +188,7 @@ def protobuf_case(sound: int) -> Case:
         Produced(bytes(late.SerializeToString()), b"k", cause="not between the years 1 and 9999"),
         Produced(twice, b"k"),
     ]
-    return Case(
+    return PoisonCase(
         name="protobuf",
         table={"message": "Order", "format": "delta", "partition": "day"},
         first=first,

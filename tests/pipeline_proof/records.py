@@ -18,7 +18,7 @@ _LARGE = 50_000
 _WORDS = b"".join(b"%d sold to %x for %d " % (n, n * 2654435761 % 2**32, n) for n in range(4096))
 
 
-class Writer:
+class RecordWriter:
     """Producers of each codec, plain ones and transactional ones."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:

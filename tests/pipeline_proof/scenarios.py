@@ -24,10 +24,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tests import apicurio
-from tests.conformance.local_cluster import Cluster, wait
+from tests.conformance.local_cluster import RunningCluster, wait
 from tests.pipeline_proof.expected_sums import Sums, Truth, sums
-from tests.pipeline_proof.poison_records import Case, Produced, cases
-from tests.pipeline_proof.records import PARTITIONS, Writer
+from tests.pipeline_proof.poison_records import PoisonCase, Produced, cases
+from tests.pipeline_proof.records import PARTITIONS, RecordWriter
 from tests.pipeline_proof.store import BusyStore, Objects
 from tidemark.tier.queries import SegmentRange
 from tidemark_cli.demo import flights
@@ -74,7 +74,7 @@ class Proof:
     def __init__(
         self,
         session: SparkSession,
-        cluster: Cluster,
+        cluster: RunningCluster,
         folder: Path,
         size: Size,
         say: Callable[[str], None],
@@ -96,7 +96,7 @@ class Proof:
         self.topic = cluster.new_topic(**self._spec)
         self.options = read_options(cluster.local, self.topic)
         self.objects = Objects(self.options)
-        self.writer = Writer(cluster.bootstrap, self.topic)
+        self.writer = RecordWriter(cluster.bootstrap, self.topic)
         self.truth = Truth(cluster.bootstrap, self.topic, PARTITIONS)
 
     # What a scenario does
@@ -314,7 +314,7 @@ class Proof:
                 f"{case.name}: {self._poisoned(case)}" for case in cases(registry, _SOUND)
             )
 
-    def _poisoned(self, case: Case) -> str:
+    def _poisoned(self, case: PoisonCase) -> str:
         config = {**self._spec["config"], "message.timestamp.after.max.ms": str(2**63 - 1)}
         topic = self.cluster.new_topic(**{**self._spec, "partitions": 1, "config": config})
         options = read_options(self.cluster.local, topic)

@@ -38,6 +38,7 @@ class ClientAuthority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name.from_rfc4514_string(f"CN={name}")
         builder = self._builder(self._name, self._key)
+        # Java's clients reject an authority without these two critical extensions.
         constraints = x509.BasicConstraints(ca=True, path_length=0)
         usage = x509.KeyUsage(
             digital_signature=True,
@@ -57,6 +58,7 @@ class ClientAuthority:
         """Issued to a distinguished name (RFC 4514), and to 127.0.0.1; valid until then from
         now."""
         key = ec.generate_private_key(ec.SECP256R1())
+        # Clients verify the address that they dialed, so it has to be in the certificate.
         address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
         made = (
             self._builder(x509.Name.from_rfc4514_string(name), key, ends)

@@ -36,7 +36,7 @@ class Waits:
         return sum(second <= limit_s for second in self.seconds) / len(self.seconds)
 
 
-class Target:
+class FloodTarget:
     """One broker with a topic of 64 MiB and a small one."""
 
     def __init__(self, controller: ScriptedController, broker: BrokerProcess) -> None:
@@ -46,9 +46,10 @@ class Target:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def start(cls, folder: Path) -> AsyncIterator["Target"]:
+    async def start(cls, folder: Path) -> AsyncIterator["FloodTarget"]:
         controller = await ScriptedController().start()
         broker = await BrokerProcess(1, folder, [controller.port]).start()
+        # The attack starts from a broker that is unfenced and has its topics.
         try:
             await controller.unfenced(1)
             for topic in (LARGE, SMALL):
@@ -79,6 +80,8 @@ class Target:
         try:
             for _ in range(count):
                 _, writer = await asyncio.open_connection(*self.address, local_addr=(host, 0))
+                # Answers pile up in the kernel and then in the broker, as with a client that stops
+                # reading.
                 writer.transport.pause_reading()  # type: ignore[attr-defined]
                 writers.append(writer)
             yield writers
@@ -92,6 +95,7 @@ class Target:
         without its end, as far as the broker reads.
         """
         async with self.attackers(count, "127.0.0.2") as writers, asyncio.TaskGroup() as group:
+            # A Produce (API 0, version 9) whose announced size is never reached.
             head = before + struct.pack(">ihhi", size, 0, 9, 1)
             pumps = [group.create_task(_pump(writer, head, size - MIB)) for writer in writers]
             yield
@@ -104,6 +108,7 @@ class Target:
         connection = await KafkaConnection.connect(*self.address, client_id="good")
         until = time.monotonic() + seconds
         try:
+            # The good client's requests are small and quick: whatever delays them is the attack.
             while time.monotonic() < until:
                 began = time.monotonic()
                 await self._fetch_small(connection)

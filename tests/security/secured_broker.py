@@ -54,10 +54,13 @@ class Secured:
         self.authority = ClientAuthority()
         self.server: Leaf = self.authority.leaf(folder / "listener", "CN=broker")
         self.issuer = TokenIssuer(folder)
+        # One certificate for the two listeners with TLS, as a Secret mounts it.
         tls = {
             f"listener.name.{name}.tidemark.tls.directory": str(self.server.folder)
             for name in ("certs", "secure")
         }
+        # One listener for each security protocol, all mechanisms, and a token issuer whose keys are
+        # in a file.
         keys = {
             "listeners": ",".join(f"{name}://127.0.0.1:0" for name in LISTENERS),
             "listener.security.protocol.map": PROTOCOLS,
@@ -96,6 +99,7 @@ class Secured:
 
 def _records(path: Path) -> int:
     data, position, found = path.read_bytes(), 0, 0
+    # Batch headers have 61 bytes: the record count is at 57, the batch length at 8.
     while position + 61 <= len(data):
         found += int.from_bytes(data[position + 57 : position + 61], "big")
         position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
@@ -114,6 +118,7 @@ async def secured(
         await controller.unfenced(NODE)
         for topic in topics:
             await controller.create_topic(topic, [(NODE,)])
+        # A broker without an update about users rejects everyone.
         if users:
             await made.know(*users)
         yield made

@@ -45,6 +45,7 @@ def confluent(login: Login, topic: str, value: bytes | None) -> bytes:
         "security.protocol": login.protocol,
         "socket.timeout.ms": 10_000,
     }
+    # Each setting is what a user's configuration has, and no more.
     if login.trusted:
         settings["ssl.ca.location"] = login.trusted
     if login.own is not None:
@@ -52,6 +53,7 @@ def confluent(login: Login, topic: str, value: bytes | None) -> bytes:
         settings["ssl.key.location"] = login.own.key
     if login.mechanism:
         settings["sasl.mechanism"] = login.mechanism
+    # A callback supplies the token and its expiry. Others authenticate by name and password.
     token = login.token
     if token is not None:
         settings["oauth_cb"] = lambda _: (token(), 4e9)
@@ -69,6 +71,7 @@ def _confluent_produce(settings: dict[str, Any], topic: str, value: bytes) -> No
     own = {"error_cb": lambda error: errors.append(str(error)), "message.timeout.ms": 8000}
     producer = Producer(settings | own)
     producer.produce(topic, value, partition=0, on_delivery=lambda error, _: said.append(error))
+    # librdkafka retries a rejected login for ever, so the error callback ends the wait.
     for _ in range(100):
         producer.poll(0.1)
         if said or any("uthenticat" in error for error in errors):
@@ -133,6 +136,7 @@ def kafka_python(
         "ssl_context": _context(login),
         "bootstrap_timeout_ms": 8000,
     }
+    # SASL settings depend on the mechanism: a token, or a name and a password.
     if login.mechanism:
         settings["sasl_mechanism"] = login.mechanism
     if login.token is not None:
@@ -149,11 +153,13 @@ def kafka_python(
         finally:
             producer.close(timeout=5)
         return value
+    # Assigned and not subscribed, because the user may have no rights on groups.
     consumer = KafkaConsumer(**settings, group_id=None)
     try:
         place = PythonTopicPartition(topic, 0)
         consumer.assign([place])
         consumer.seek(place, 0)
+        # Twenty polls of 0.5 s: a rejected client never returns a record.
         for _ in range(20):
             for records in consumer.poll(timeout_ms=500).values():
                 return bytes(records[0].value)
@@ -176,6 +182,7 @@ async def _aiokafka(login: Login, topic: str, value: bytes | None) -> bytes:
         "security_protocol": login.protocol,
         "ssl_context": _context(login),
     }
+    # The same distinction as above, under aiokafka's names.
     if login.mechanism:
         settings["sasl_mechanism"] = login.mechanism
     if login.token is not None:
@@ -191,6 +198,7 @@ async def _aiokafka(login: Login, topic: str, value: bytes | None) -> bytes:
         finally:
             await producer.stop()
         return value
+    # Without a group, as the user may have no rights on any.
     consumer = AIOKafkaConsumer(**settings, group_id=None)
     try:
         await consumer.start()

@@ -40,15 +40,17 @@ def login(cluster: Secured, mechanism: str, name: str = "both", password: str = 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
-async def test_a_client_gets_in_by_sasl(cluster: Secured, client: str, mechanism: str) -> None:
+async def test_client_authenticates_by_sasl(cluster: Secured, client: str, mechanism: str) -> None:
     use, how = CLIENTS[client], login(cluster, mechanism)
     assert await asyncio.to_thread(use, how, "orders", b"one") == b"one"
     assert await asyncio.to_thread(use, how, "orders", None) == b"one"
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
-async def test_a_client_from_before_kafka_1_gets_in(cluster: Secured, mechanism: str) -> None:
+async def test_client_older_than_kafka_1_authenticates(cluster: Secured, mechanism: str) -> None:
     """SaslHandshake v0: the mechanism's messages come without Kafka's header."""
+    # A client that is told the broker's version sends no ApiVersions request, and uses the old
+    # handshake.
     use = functools.partial(kafka_python, version=(0, 11))
     how = login(cluster, mechanism)
     assert await asyncio.to_thread(use, how, "orders", b"one") == b"one"
@@ -57,7 +59,7 @@ async def test_a_client_from_before_kafka_1_gets_in(cluster: Secured, mechanism:
 
 @GIVES_UP
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_a_client_from_before_kafka_1_with_a_wrong_password(
+async def test_client_older_than_kafka_1_is_rejected_with_a_wrong_password(
     cluster: Secured, mechanism: str
 ) -> None:
     wrong = login(cluster, mechanism, password="wrong")
@@ -70,9 +72,7 @@ async def test_a_client_from_before_kafka_1_with_a_wrong_password(
 @GIVES_UP
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_a_wrong_password_opens_nothing(
-    cluster: Secured, client: str, mechanism: str
-) -> None:
+async def test_wrong_password_is_rejected(cluster: Secured, client: str, mechanism: str) -> None:
     wrong = login(cluster, mechanism, password="wrong")
     # Some report the cause, some only that no broker answers.
     with pytest.raises((ClientError, KafkaError, AioKafkaError)):
@@ -83,7 +83,7 @@ async def test_a_wrong_password_opens_nothing(
 
 @GIVES_UP
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_users_acls_are_its_own(cluster: Secured, client: str) -> None:
+async def test_acls_apply_per_user(cluster: Secured, client: str) -> None:
     """One may write and not read, the other the reverse; neither touches a third topic."""
     use = CLIENTS[client]
     writer, reader = (login(cluster, "SCRAM-SHA-512", name) for name in ("writer", "reader"))
@@ -102,7 +102,7 @@ async def test_a_users_acls_are_its_own(cluster: Secured, client: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_client_gets_in_by_its_certificate(
+async def test_client_authenticates_by_certificate(
     cluster: Secured, tmp_path: Path, client: str
 ) -> None:
     own = cluster.authority.leaf(tmp_path / "loader", "CN=loader,O=Acme")

@@ -58,24 +58,25 @@ async def produce(connection: KafkaConnection, topic: str) -> Any:
     return answer.responses[0].partition_responses[0].error_code
 
 
-async def test_the_principal_is_what_the_certificate_is_issued_to(
-    cluster: Secured, tmp_path: Path
-) -> None:
+async def test_principal_is_the_certificate_subject(cluster: Secured, tmp_path: Path) -> None:
     """As RFC 2253 writes it, a comma of a name escaped."""
     loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")
     other = cluster.authority.leaf(tmp_path / "other", "CN=loader,OU=Data,O=Acme")
+    # The right name, with an escaped comma, is the principal of the User.
     connection = await connect(cluster, loader)
     assert await produce(connection, "orders") is ErrorCode.none
     await connection.close()
+    # A name without the part after the comma is another principal, which has no ACL.
     connection = await connect(cluster, other)
     assert await produce(connection, "orders") is ErrorCode.topic_authorization_failed
     await connection.close()
 
 
 @pytest.mark.parametrize("shown", ["nothing", "another authority's"])
-async def test_without_a_certificate_of_the_authority_no_client_is_served(
+async def test_client_without_a_trusted_certificate_is_rejected(
     cluster: Secured, tmp_path: Path, shown: str
 ) -> None:
+    # A certificate with the right name proves nothing if another authority signed it.
     own = None
     if shown != "nothing":
         own = ClientAuthority().leaf(tmp_path / "forged", "CN=loader\\,x,OU=Data,O=Acme")
@@ -84,16 +85,18 @@ async def test_without_a_certificate_of_the_authority_no_client_is_served(
     await cluster.logged("listener CERTS: closed a connection")
 
 
-async def test_a_brokers_own_certificate_is_none_of_a_clients(
+async def test_broker_certificate_is_rejected_on_client_listeners(
     cluster: Secured, tmp_path: Path
 ) -> None:
     """The cluster's own authority has no say on a listener for clients."""
+    # A broker's certificate is from the cluster's own authority, which client listeners do not
+    # trust.
     own = Leaf(Path(str(cluster.broker.entries["tidemark.tls.directory"])))
     with pytest.raises((OSError, ConnectionClosed)):
         await produce(await connect(cluster, own), "orders")
 
 
-async def test_a_certificate_may_be_left_to_the_client(tmp_path: Path) -> None:
+async def test_requested_certificate_is_optional(tmp_path: Path) -> None:
     """``requested``: a client without a certificate is anonymous; a wrong certificate is
     rejected.
     """
@@ -101,31 +104,38 @@ async def test_a_certificate_may_be_left_to_the_client(tmp_path: Path) -> None:
     async with secured(tmp_path, LOADER, ANYBODY, topics=("orders", "open"), **config) as cluster:
         loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")
         forged = ClientAuthority().leaf(tmp_path / "forged", "CN=loader\\,x,OU=Data,O=Acme")
+        # A valid certificate gives its name.
         connection = await connect(cluster, loader)
         assert await produce(connection, "orders") is ErrorCode.none
         await connection.close()
+        # No certificate: the principal is User:ANONYMOUS, with that user's ACLs.
         connection = await connect(cluster, None)
         assert await produce(connection, "open") is ErrorCode.none
         assert await produce(connection, "orders") is ErrorCode.topic_authorization_failed
         await connection.close()
+        # An invalid certificate is no missing one: the handshake fails.
         with pytest.raises((OSError, ConnectionClosed)):
             await produce(await connect(cluster, forged), "orders")
 
 
-async def test_a_new_certificate_counts_from_the_next_connection_on(
+async def test_renewed_certificate_applies_to_new_connections(
     cluster: Secured, tmp_path: Path
 ) -> None:
     """And one that cannot be used leaves the former one in force."""
     loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")
+    # A connection keeps the certificate that it was opened with.
     before = await connect(cluster, loader)
     first = _serial(before)
     renewed = cluster.authority.leaf(tmp_path / "renewed", "CN=broker")
     shutil.copy(renewed.key, cluster.server.key)  # half of it: key and certificate do not fit
+    # The key was replaced first, as with a Secret that is updated file by file. The listener keeps
+    # the old pair.
     half = await connect(cluster, loader)
     assert _serial(half) == first
     shutil.copy(renewed.certificate, cluster.server.certificate)
     after = await connect(cluster, loader)
     assert _serial(after) != first
+    # Renewal does not interrupt any connection.
     for connection in (before, half, after):
         assert await produce(connection, "orders") is ErrorCode.none
         await connection.close()
@@ -136,27 +146,29 @@ def _serial(connection: KafkaConnection) -> str:
     return str(connection._transport.get_extra_info("peercert")["serialNumber"])
 
 
-async def test_an_authority_that_is_trusted_no_more_opens_nothing(
-    cluster: Secured, tmp_path: Path
-) -> None:
+async def test_removed_authority_is_rejected(cluster: Secured, tmp_path: Path) -> None:
     loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")
     trusted = cluster.server.trusted
     other = ClientAuthority("other").leaf(tmp_path / "other", "CN=x")
     shutil.copy(trusted, tmp_path / "trusted.crt")
+    # The listener now trusts another authority. Only its own trust has changed, so the client still
+    # accepts the listener.
     shutil.copy(other.trusted, trusted)
     with pytest.raises((OSError, ConnectionClosed)):
         await produce(await connect(cluster, loader, str(tmp_path / "trusted.crt")), "orders")
 
 
-async def test_a_handshake_that_hangs_costs_no_client_its_place(
+async def test_hanging_handshakes_do_not_block_other_clients(
     cluster: Secured, tmp_path: Path
 ) -> None:
     """Three hundred that never say a word: within limits, and each for five seconds at most."""
     loader = cluster.authority.leaf(tmp_path / "loader", "CN=loader\\,x,OU=Data,O=Acme")
     served = await connect(cluster, loader)
     host, _, port = cluster.address("CERTS").rpartition(":")
+    # More than the limit of pending handshakes. A connection that was open before is still served.
     silent = [socket.create_connection((host, int(port))) for _ in range(300)]
     assert await produce(served, "orders") is ErrorCode.none
+    # A new client gets in as soon as the first hung handshakes are closed.
     async with asyncio.timeout(20):
         while True:
             try:
@@ -165,6 +177,7 @@ async def test_a_handshake_that_hangs_costs_no_client_its_place(
             except OSError:
                 await asyncio.sleep(0.2)
     assert await produce(late, "orders") is ErrorCode.none
+    # Each is closed by the broker, and the log is throttled to a few lines.
     for item in silent:
         item.settimeout(10)
         assert not item.recv(1)
@@ -181,7 +194,7 @@ async def test_plaintext_on_a_tls_listener_is_rejected(cluster: Secured) -> None
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1:DeprecationWarning")
-async def test_tls_below_1_2_is_not_spoken(cluster: Secured, tmp_path: Path) -> None:
+async def test_tls_below_1_2_is_rejected(cluster: Secured, tmp_path: Path) -> None:
     old = context(None, cluster.server.trusted)
     old.minimum_version = ssl.TLSVersion.TLSv1_1
     old.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -191,7 +204,7 @@ async def test_tls_below_1_2_is_not_spoken(cluster: Secured, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_tls_1_2_and_1_3_are_spoken(cluster: Secured, version: ssl.TLSVersion) -> None:
+async def test_tls_1_2_and_1_3_are_accepted(cluster: Secured, version: ssl.TLSVersion) -> None:
     exact = context(None, cluster.server.trusted)
     exact.minimum_version = exact.maximum_version = version
     host, _, port = cluster.address("SECURE").rpartition(":")
@@ -207,12 +220,13 @@ LISTENERS = {
 }
 
 
-async def test_a_listener_is_checked_as_far_as_one_gets_without_credentials(
+async def test_listener_check_works_without_credentials(
     cluster: Secured,
 ) -> None:
     """As ``helm test`` does, which has none."""
     for name, protocol in LISTENERS.items():
         address = BindAddress.parse(cluster.address(name))
         assert not await asyncio.to_thread(listener_complaint, protocol, address, 1), name
+    # A listener that speaks plaintext is reported with its address when TLS is expected.
     clear = BindAddress.parse(cluster.address("CLEAR"))
     assert str(clear) in await asyncio.to_thread(listener_complaint, ListenerProtocol.SSL, clear, 1)

@@ -220,6 +220,7 @@ def made_of(part: Json, victim: str = "") -> Json:
 @pytest.fixture
 async def editor(world: ClusterWorld, tmp_path: Path) -> AsyncIterator[KubeApi]:
     """Yield an API client that has only these roles in the namespace."""
+    # The roles as the chart renders them, without its conditionals.
     text = (BASE_CHART / "templates" / "roles.yaml").read_text("utf-8")
     roles = yaml.safe_load_all("\n".join(x for x in text.splitlines() if not x.startswith("{{")))
     home = f"/namespaces/{world.namespace}"
@@ -230,6 +231,7 @@ async def editor(world: ClusterWorld, tmp_path: Path) -> AsyncIterator[KubeApi]:
         name = role["metadata"]["name"]
         if name not in ("tidemark-view", "tidemark-edit"):
             continue
+        # Namespaced Roles: this person has rights in one namespace only.
         for kind, body in (
             ("Role", {"metadata": {"name": name}, "rules": role["rules"]}),
             (
@@ -251,6 +253,8 @@ async def editor(world: ClusterWorld, tmp_path: Path) -> AsyncIterator[KubeApi]:
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     path = f"/api/v1{home}/serviceaccounts/editor/token"
     token = (await world.api._call("POST", path, body=asked))["status"]["token"]
+    # The same API server with the token of that account in place of the administrator's
+    # certificate.
     config = yaml.safe_load(world.kubeconfig.read_text("utf-8"))
     config["users"][0]["user"] = {"token": token}
     (tmp_path / "editor").write_text(yaml.safe_dump(config), "utf-8")
@@ -270,12 +274,15 @@ async def put_secret(world: ClusterWorld, name: str, offered: str = "", **meta: 
 @pytest.fixture
 async def peer(world: ClusterWorld) -> BrokerPeer:
     """Create a Cluster with a policy, a Topic, two Users, and Secrets of other owners."""
+    # A policy exists, so each refusal below is a decision and not the lack of a policy.
     await world.create_cluster()
     await world.api.merge_patch(CLUSTER, world.namespace, "demo", {"spec": {"exports": POLICY}})
     operator = await jobs.start_operator(world)
     peer = await world.start_broker(1, operator)
     await world.create_topic("t", replicas=1)
     await world.condition(TOPIC, "t", "Ready", "True")
+    # Secrets that are protected by their labels, by the lack of an offer, or by an offer for
+    # another kind. Only "offered" is for an Export.
     await put_secret(world, "demo-ca", "Export,User,Cluster", labels=CERTIFICATES.labels)
     await put_secret(world, "broker-1-tls", "Export", labels=CERTIFICATES.labels)
     await put_secret(world, "application")
@@ -294,6 +301,7 @@ def secrets_of(job: Json) -> set[str]:
     (container,) = pod["containers"]
     found = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
     found |= {image_pull_secret["name"] for image_pull_secret in pod.get("imagePullSecrets") or ()}
+    # Secrets reach a pod as volumes, as pull secrets and as variables.
     for variable in container["env"]:
         ref = (variable.get("valueFrom") or {}).get("secretKeyRef")
         found |= {ref["name"]} if ref else set()
@@ -304,6 +312,7 @@ async def attacks(world: ClusterWorld, editor: KubeApi, wanted: dict[str, Json])
     """Make these Exports, as the editor; each is refused at admission, or says what is not allowed
     and has no Job."""
     made: dict[str, str] = {}
+    # All attacks are created first, and the operator refuses them side by side.
     for number, (what, part) in enumerate(wanted.items()):
         name = f"a{number}"
         table = {"name": f"db.t{number}", "warehouse": "/lake", **part.get("table", {})}
@@ -314,12 +323,14 @@ async def attacks(world: ClusterWorld, editor: KubeApi, wanted: dict[str, Json])
             "metadata": {"name": name},
             "spec": spec,
         }
+        # The CRD's validation already refuses settings that load code.
         if what in AT_ADMISSION:
             with pytest.raises(Invalid, match="loads code"):
                 await editor.create(EXPORT, world.namespace, body)
             continue
         await editor.create(EXPORT, world.namespace, body)
         made[name] = what
+    # The others exist, have a reason, and no status repeats a Secret's value.
     for name, what in made.items():
         status = await world.status_where(
             EXPORT, name, lambda found: bool(reason_of(found, "Ready"))
@@ -327,6 +338,7 @@ async def attacks(world: ClusterWorld, editor: KubeApi, wanted: dict[str, Json])
         assert reason_of(status, "Ready") in ("PolicyRefused", "SecretNotOffered"), (what, status)
         assert reason_of(status, "Stalled"), what
         assert MARK not in json.dumps(status)
+    # A Job, even one that fails, could have read a Secret.
     assert await world.api.list_all(JOB, world.namespace) == []
 
 
@@ -352,7 +364,7 @@ def with_password(name: str, secret: str, key: str = "password") -> Json:
     return user(name, authentication={"password": ref})
 
 
-async def test_an_export_gets_no_secret_that_is_not_offered(
+async def test_export_is_refused_a_secret_that_is_not_offered(
     world: ClusterWorld, editor: KubeApi, peer: BrokerPeer
 ) -> None:
     wanted = {
@@ -365,6 +377,7 @@ async def test_an_export_gets_no_secret_that_is_not_offered(
         # A User of a Secret's name: that Secret is not what the operator would make for it.
         await editor.create(USER, world.namespace, user(victim))
         await world.condition(USER, victim, "Ready", "False", "SecretTaken")
+    # The names of these Secrets are reserved, so a User cannot have them at all.
     for victim in ("demo-ca", "broker-1-tls"):
         del wanted[f"{victim}: user of the secret's name"]
         with pytest.raises(Invalid):
@@ -372,13 +385,13 @@ async def test_an_export_gets_no_secret_that_is_not_offered(
     await attacks(world, editor, wanted)
 
 
-async def test_an_export_sends_what_is_offered_to_no_other_place(
+async def test_export_cannot_send_an_offered_secret_elsewhere(
     world: ClusterWorld, editor: KubeApi, peer: BrokerPeer
 ) -> None:
     await attacks(world, editor, CARRIED)
 
 
-async def test_an_offer_is_used_and_its_end_ends_the_job(
+async def test_offered_secret_is_used_until_the_offer_is_withdrawn(
     world: ClusterWorld, editor: KubeApi, peer: BrokerPeer
 ) -> None:
     """So the refusals above are those of a policy that allows something."""
@@ -395,14 +408,19 @@ async def test_an_offer_is_used_and_its_end_ends_the_job(
         "metadata": {"name": "x"},
         "spec": spec,
     }
+    # The policy allows this Export, and its Job can read the offered Secret and its user's password
+    # alone.
     await editor.create(EXPORT, world.namespace, body)
     job = await jobs.job(world, "x-1")
     assert secrets_of(job) == {"offered", "alice"}
+    # The owner withdraws the offer. A later change of the Export must not start another Job with
+    # the Secret.
     await world.annotate(SECRET, "offered", **{OFFERED_ANNOTATION: None})
     spec["job"]["conf"] = {"spark.driver.memory": "2g"}  # type: ignore[index]
     await editor.merge_patch(EXPORT, world.namespace, "x", {"spec": spec})
     await world.condition(EXPORT, "x", "Stalled", "True", "SecretNotOffered")
 
+    # A Job of the earlier version may still be terminating.
     async def is_ending() -> bool:
         found = await world.api.list_all(JOB, world.namespace)
         return all(item["metadata"].get("deletionTimestamp") for item in found)
@@ -410,9 +428,10 @@ async def test_an_offer_is_used_and_its_end_ends_the_job(
     await world.until(is_ending, "the job ends")
 
 
-async def test_a_user_gets_no_password_that_is_not_offered(
+async def test_user_is_refused_a_password_that_is_not_offered(
     world: ClusterWorld, editor: KubeApi, peer: BrokerPeer
 ) -> None:
+    # Some Secrets are offered to other kinds, some to none, one belongs to another User.
     for number, victim in enumerate(("demo-ca", "application", "tier", "offered", "bob")):
         for key in ("password", "tls.key"):
             name = f"thief-{number}-{key.replace('.', '-')}"
@@ -420,6 +439,7 @@ async def test_a_user_gets_no_password_that_is_not_offered(
             await world.condition(USER, name, "Ready", "False", "PasswordUnusable")
             assert await world.is_deleted(SECRET, name)
             assert name not in peer.users or not peer.users[name].scram
+    # The positive case: an offer to Users.
     await editor.create(USER, world.namespace, with_password("guest", "offered-to-users"))
     await world.condition(USER, "guest", "Ready", "True")
 
@@ -431,14 +451,16 @@ async def test_existing_secret_is_indistinguishable_from_a_missing_one(
     for name in ("application", "nowhere"):
         await editor.create(USER, world.namespace, with_password(f"of-{name}", name))
         told = await world.condition(USER, f"of-{name}", "Ready", "False", "PasswordUnusable")
+        # Only the name in the message may differ, or the message would reveal which Secrets exist.
         said.add(told["message"].replace(name, "NAME"))
     assert len(said) == 1
 
 
-async def test_the_roles_give_no_other_way(
+async def test_roles_forbid_secrets_processes_and_the_policy(
     world: ClusterWorld, editor: KubeApi, peer: BrokerPeer
 ) -> None:
     """Neither to a Secret, nor to a process, nor to the policy itself."""
+    # Direct reads are forbidden by RBAC, as are Pods and Jobs, which could mount a Secret.
     for name in (*VICTIMS, "alice"):
         with pytest.raises(Forbidden):
             await editor.get(SECRET, world.namespace, name)
@@ -447,6 +469,7 @@ async def test_the_roles_give_no_other_way(
             await editor.list_all(kind, world.namespace)
         with pytest.raises(KubeError):
             await editor.create(kind, world.namespace, {"metadata": {"name": "mine"}})
+    # Clusters and Brokers contain the policy and the storage, which editors must not change.
     for kind, name in ((CLUSTER, "demo"), (BROKER, "broker-1")):
         with pytest.raises(Forbidden):
             await editor.merge_patch(kind, world.namespace, name, {"spec": {}})

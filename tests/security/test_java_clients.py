@@ -47,6 +47,7 @@ class JavaClient:
         self._file = cluster.folder / "client.properties"
         self._server = ("--bootstrap-server", cluster.address(listener))
         self._flags: tuple[str, ...] = ()
+        # Java retries for two minutes by default, so the timeouts are short.
         common = {
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": cluster.server.trusted,
@@ -66,12 +67,14 @@ class JavaClient:
         name: str = "both",
         password: str = PASSWORD,
     ) -> "JavaClient":
+        # Java selects the mechanism by the class of its login module.
         kind = {"PLAIN": "plain.Plain", "OAUTHBEARER": "oauthbearer.OAuthBearer"}
         module = f"{_MODULES}.{kind.get(mechanism, 'scram.Scram')}LoginModule required"
         settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism}
         if mechanism != "OAUTHBEARER":
             jaas = f'{module} username="{name}" password="{password}";'
             return cls(cluster, jars, "SECURE", **settings, **{"sasl.jaas.config": jaas})
+        # Kafka 4 reads a token from a file URL, if a system property allows that URL and file.
         token = cluster.folder / "token.jwt"
         token.write_text(cluster.issuer.token("robot"))
         settings |= {
@@ -87,6 +90,7 @@ class JavaClient:
 
     @classmethod
     def by_certificate(cls, cluster: Secured, jars: Path) -> "JavaClient":
+        # Java wants key and certificate in one PEM file.
         own = cluster.authority.leaf(cluster.folder / "loader", "CN=loader,O=Acme")
         store = cluster.folder / "loader.pem"
         store.write_text(Path(own.key).read_text() + Path(own.certificate).read_text())
@@ -115,7 +119,7 @@ class JavaClient:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_javas_clients_get_in(cluster: Secured, jars: Path, mechanism: str) -> None:
+async def test_java_clients_authenticate(cluster: Secured, jars: Path, mechanism: str) -> None:
     if mechanism == "certificate":
         client = JavaClient.by_certificate(cluster, jars)
     else:
@@ -125,9 +129,10 @@ async def test_javas_clients_get_in(cluster: Secured, jars: Path, mechanism: str
     assert await client.consume("orders") == "one"
 
 
-async def test_a_javas_user_has_its_acls_and_no_others(cluster: Secured, jars: Path) -> None:
+async def test_acls_apply_to_java_clients(cluster: Secured, jars: Path) -> None:
     writer = JavaClient.by_sasl(cluster, jars, "SCRAM-SHA-512", "writer")
     await writer.produce("orders", "one")
+    # The message is Java's for TOPIC_AUTHORIZATION_FAILED.
     with pytest.raises(ProgramFailed, match=r"Not authorized to access topics: \[secret\]"):
         await writer.produce("secret", "two")
     assert await writer.consume("orders") == ""
@@ -142,6 +147,7 @@ async def test_wrong_password_is_reported_as_such(cluster: Secured, jars: Path) 
 
 async def test_kafkas_tools_show_acls_credentials_and_quotas(cluster: Secured, jars: Path) -> None:
     users = (WRITER, READER, BOTH, ADMIN)
+    # Super users have every right, which listing ACLs needs.
     await cluster.know(*users, super_users=("admin",), quotas=(quota("both", None, produce=1000),))
     admin = JavaClient.by_sasl(cluster, jars, "SCRAM-SHA-512", "admin")
     acls = await admin.run("org.apache.kafka.tools.AclCommand", "--list", "--topic", "orders")

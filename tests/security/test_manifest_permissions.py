@@ -39,8 +39,9 @@ async def problem(endpoint: str, terms: Terms = TERMS) -> str:
 
 
 @pytest.mark.parametrize("path", ["../../{}/secrets/keys", "%2e%2e/%2e%2e/{}/secrets/keys", ".."])
-async def test_the_name_of_a_secret_is_no_path(control_plane: ControlPlane, path: str) -> None:
+async def test_secret_name_is_not_a_path(control_plane: ControlPlane, path: str) -> None:
     async with await KubeApi.open(KubernetesAccess(control_plane.kubeconfig)) as api:
+        # The Secret exists in another namespace. A name with path segments must not reach it.
         mine, theirs = (f"ns-{uuid.uuid4().hex[:8]}" for _ in range(2))
         for name in (mine, theirs):
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
@@ -60,6 +61,7 @@ async def test_the_name_of_a_secret_is_no_path(control_plane: ControlPlane, path
 async def test_credential_endpoints_are_not_contacted(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The address is refused before any packet is sent.
     def connect(*_: object) -> None:
         raise AssertionError("a connection was tried")
 
@@ -76,7 +78,7 @@ async def test_credential_endpoints_are_not_contacted(
         "ftp://127.0.0.1",
     ],
 )
-async def test_an_endpoint_is_an_address_and_nothing_else(endpoint: str) -> None:
+async def test_endpoint_is_only_an_address(endpoint: str) -> None:
     assert "s3.endpoint must be" in await problem(endpoint)
 
 
@@ -124,8 +126,10 @@ def web_page() -> Iterator[int]:
         thread.join()
 
 
-async def test_what_is_said_of_an_address_does_not_tell_what_is_there() -> None:
+async def test_endpoint_message_does_not_reveal_the_service() -> None:
     said = set()
+    # A closed port, a port that is not HTTP, and a web page give the same message: the operator is
+    # no port scanner.
     for place in (closed_port, silent_port, web_page):
         with place() as port:
             text = await problem(f"http://127.0.0.1:{port}")
@@ -142,6 +146,7 @@ async def test_bucket_is_created_only_if_the_manifest_requests_it(minio: MinioSe
     bucket = f"made-{uuid.uuid4().hex[:8]}"
     keys = {"accessKeyId": minio.access_key, "secretAccessKey": minio.secret_key}
     text = storage(minio.endpoint, bucket, **keys)
+    # Without createBuckets a missing bucket is an error.
     with pytest.raises(RemoteStorageProblem, match="does not exist: make it, or set createBuckets"):
         await accept(text, {}, TERMS)
     asked = Terms(cluster_id="c", store_id="", create=True, allowed_endpoints=frozenset())
@@ -159,6 +164,8 @@ async def test_wrong_key_names_the_secret_that_it_is_in(minio: MinioServer) -> N
 async def test_first_bucket_of_a_store_in_use_is_never_recreated(minio: MinioServer) -> None:
     keys = {"accessKeyId": minio.access_key, "secretAccessKey": minio.secret_key}
     text = storage(minio.endpoint, f"gone-{uuid.uuid4().hex[:8]}", **keys)
+    # A store id is known, so the bucket existed. Creating it again would hide the loss of all its
+    # data.
     used = Terms(cluster_id="c", store_id="s", create=True, allowed_endpoints=frozenset())
     with pytest.raises(RemoteStorageProblem, match="does not exist any more"):
         await accept(text, {}, used)

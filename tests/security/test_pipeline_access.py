@@ -35,6 +35,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:
 
 def access(cluster: Secured, listener: str, protocol: str, **options: str) -> KafkaAccess:
     """As a job's options have it."""
+    # A user with READ on the topic, by default.
     given = {
         "bootstrap": cluster.address(listener),
         "security.protocol": protocol,
@@ -59,7 +60,7 @@ def read(how: KafkaAccess) -> list[bytes | None]:
     return [record.value for item in fetched for record in decode_records(item.data)]
 
 
-async def test_a_user_reads(cluster: Secured) -> None:
+async def test_pipeline_reads_with_every_mechanism(cluster: Secured) -> None:
     """With every mechanism, with TLS and without."""
     for listener, protocol in (("SECURE", "SASL_SSL"), ("OPEN", "SASL_PLAINTEXT")):
         for mechanism in PASSWORD_MECHANISMS:
@@ -91,6 +92,7 @@ async def test_returning_leader_is_retried(
     opened = 0
     connect = BrokerClient._connect
 
+    # Count connections: reading twice uses one, and a lost one is replaced once.
     def counted(self: BrokerClient, address: Any) -> Any:
         nonlocal opened
         opened += 1
@@ -103,6 +105,7 @@ async def test_returning_leader_is_retried(
             assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
             assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
             assert opened == 1
+            # Close the socket under the client, as a restarting leader does.
             for connection in client._connections.values():
                 connection._socket.shutdown(2)
             assert client.list_offsets("orders", {0: LATEST}) == {0: 1}

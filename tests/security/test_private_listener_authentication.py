@@ -80,7 +80,7 @@ async def test_broker_of_the_cluster_is_accepted(victim: Victim, tmp_path: Path)
     assert answer.error_code != 0, "the controller knows no such broker; but it was heard"
 
 
-async def test_a_broker_cannot_fetch_as_another_one(victim: Victim, tmp_path: Path) -> None:
+async def test_broker_cannot_fetch_as_another(victim: Victim, tmp_path: Path) -> None:
     """Otherwise it would move the other one's fetch offset, and with it the high watermark."""
     me = dialer(TlsIdentity(CLUSTER_ID, FOLLOWER), TlsIdentity(CLUSTER_ID, LEADER), tmp_path / "x")
     with pytest.raises(ConnectionError):
@@ -98,6 +98,7 @@ async def test_only_brokers_of_this_cluster_fetch(
 ) -> None:
     """Even with a certificate that the cluster's own authority has signed."""
     me = Dialer(
+        # Signed by the right authority, with the name of another cluster or of a controller.
         files=files_of(replace(who), tmp_path / "x", issued_by=authority_of(CLUSTER_ID)),
         expected=TlsIdentity(CLUSTER_ID, LEADER),
     )
@@ -106,10 +107,9 @@ async def test_only_brokers_of_this_cluster_fetch(
         await ask(victim, me, fetch(FOLLOWER))
 
 
-async def test_a_certificate_of_ones_own_making_is_worth_nothing(
-    victim: Victim, tmp_path: Path
-) -> None:
+async def test_self_made_certificate_is_rejected(victim: Victim, tmp_path: Path) -> None:
     """The names in it are right, its signature is not."""
+    # An authority of the attacker's own, with the cluster's name in it.
     forged = make_authority(CLUSTER_ID, now())
     me = Dialer(
         files=files_of(TlsIdentity(CLUSTER_ID, FOLLOWER), tmp_path / "x", issued_by=forged),
@@ -117,6 +117,7 @@ async def test_a_certificate_of_ones_own_making_is_worth_nothing(
     )
     with pytest.raises(OSError):  # noqa: PT011 - whichever side says so first
         await ask(victim, me, fetch(FOLLOWER))
+    # The refusal is logged by the listener after the client sees its end.
     async with asyncio.timeout(5):
         while not victim.refusals():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.05)
@@ -125,6 +126,7 @@ async def test_a_certificate_of_ones_own_making_is_worth_nothing(
 
 async def test_impostor_of_the_leader_receives_nothing(tmp_path: Path) -> None:
     """A follower only speaks with the broker that it has dialed."""
+    # The impostor has a valid certificate of broker 3, at the address where broker 1 is expected.
     listening = await asyncio.start_server(
         lambda *_: None,
         "127.0.0.1",
@@ -138,7 +140,7 @@ async def test_impostor_of_the_leader_receives_nothing(tmp_path: Path) -> None:
     listening.close()
 
 
-async def test_clients_do_not_reach_the_replicas_requests(victim: Victim) -> None:
+async def test_client_listener_rejects_replica_requests(victim: Victim) -> None:
     host, _, port = victim.broker.listener.rpartition(":")
     connection = await KafkaConnection.connect(host, int(port), client_id="x")
     with pytest.raises(ConnectionError):
@@ -146,13 +148,15 @@ async def test_clients_do_not_reach_the_replicas_requests(victim: Victim) -> Non
     await connection.close()
 
 
-async def test_strangers_cost_a_line_in_a_while_and_no_slot(victim: Victim, tmp_path: Path) -> None:
+async def test_silent_strangers_do_not_block_brokers(victim: Victim, tmp_path: Path) -> None:
     """Two hundred that never say a word; a broker is served meanwhile."""
     silent = []
+    # More connections than the limit of handshakes in progress. Some may be refused.
     for _ in range(200):
         with contextlib.suppress(OSError):
             silent.append(await asyncio.open_connection("127.0.0.1", victim.replication_port))
     me = dialer(TlsIdentity(CLUSTER_ID, FOLLOWER), TlsIdentity(CLUSTER_ID, LEADER), tmp_path / "x")
+    # The broker gets its turn as soon as silent connections time out.
     async with asyncio.timeout(20):
         while True:
             try:
@@ -165,9 +169,10 @@ async def test_strangers_cost_a_line_in_a_while_and_no_slot(victim: Victim, tmp_
     assert victim.refusals() <= 3
 
 
-async def test_an_old_tls_is_not_spoken(victim: Victim, tmp_path: Path) -> None:
+async def test_tls_below_1_3_is_rejected(victim: Victim, tmp_path: Path) -> None:
     folder = folder_of(TlsIdentity(CLUSTER_ID, FOLLOWER), tmp_path / "x")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Private listeners accept TLS 1.3 only.
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
@@ -177,7 +182,7 @@ async def test_an_old_tls_is_not_spoken(victim: Victim, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", [b"", b"0" * 16])
-async def test_messages_do_not_show_a_secret(token: bytes) -> None:
+async def test_messages_hide_session_token(token: bytes) -> None:
     """Not in a log line, nor in the message of an exception."""
     request = control.AttachRequest(broker_id=1, broker_epoch=7, session_token=token)
     assert "session_token" not in repr(request)

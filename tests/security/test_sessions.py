@@ -15,6 +15,7 @@ STALE = int(ErrorCode.stale_broker_epoch)
 @pytest.fixture
 def server() -> ControlServer:
     """The answers of a listener in a term, with broker 1 registered in epoch 7."""
+    # Without a socket: only the answers are tested.
     made = ControlServer.__new__(ControlServer)
     sessions = BrokerSessions(9.0, 0.25)
     sessions.open(1, 7, 0.0)
@@ -30,32 +31,33 @@ def attach(server: ControlServer, token: bytes, *, epoch: int = 7, node_id: int 
     return answer.error_code
 
 
-def test_the_secret_opens_the_session(server: ControlServer) -> None:
+def test_session_token_is_accepted(server: ControlServer) -> None:
     assert attach(server, SECRET) == 0
 
 
 @pytest.mark.parametrize("token", [b"", b"0123456789abcdeg", SECRET + b"0", SECRET[:-1]])
-def test_nothing_else_does(server: ControlServer, token: bytes) -> None:
+def test_wrong_session_token_is_rejected(server: ControlServer, token: bytes) -> None:
     assert attach(server, token) == STALE
 
 
 @pytest.mark.parametrize("epoch", [6, 8, 2**62])
-def test_an_epoch_is_equal_or_wrong(server: ControlServer, epoch: int) -> None:
+def test_other_epoch_is_rejected(server: ControlServer, epoch: int) -> None:
     assert attach(server, SECRET, epoch=epoch) == STALE
 
 
-def test_a_session_that_was_only_known_at_the_take_over_is_nobodys(server: ControlServer) -> None:
+def test_session_without_token_after_takeover_is_rejected(server: ControlServer) -> None:
     assert server._term is not None
+    # After a takeover the new controller knows the epoch but has no secret for it.
     server._term.sessions.open(1, 7, 0.0)
     assert attach(server, b"") == STALE
 
 
-def test_a_broker_does_not_speak_for_another(server: ControlServer) -> None:
+def test_broker_cannot_attach_as_another(server: ControlServer) -> None:
     with pytest.raises(ConnectionAbortedError, match="broker 2 of cluster c is not broker 1"):
         attach(server, SECRET, node_id=2)
 
 
-def test_what_is_refused_leaves_the_session_as_it_was(server: ControlServer) -> None:
+def test_rejected_heartbeat_leaves_session_unchanged(server: ControlServer) -> None:
     """Neither a sign of life nor a change of its state."""
     beat = control.BrokerHeartbeatRequest(
         broker_id=1,
@@ -65,6 +67,8 @@ def test_what_is_refused_leaves_the_session_as_it_was(server: ControlServer) -> 
         want_shut_down=True,
     )
     assert server._term is not None
+    # A refused heartbeat must not count as a sign of life, or an impostor could keep a dead broker
+    # registered.
     before = server._term.sessions.get(1, 7)
     assert before is not None
     seen_s, known = before.last_seen_s, before.beat

@@ -25,6 +25,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:
 
 async def asked(cluster: Secured, listener: str, *lines: str) -> BrokerOffsets:
     """Return the answer of a listener, with these lines in the file."""
+    # A topic without records: its end offset is 0.
     row = PartitionRow(
         topic_id=uuid.uuid4(), partition=0, leader=NODE, isr=(NODE,), replicas=(NODE,)
     )
@@ -44,7 +45,7 @@ def sasl(protocol: str, mechanism: str, password: str = PASSWORD) -> list[str]:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_by_a_password(cluster: Secured, mechanism: str) -> None:
+async def test_top_authenticates_by_password(cluster: Secured, mechanism: str) -> None:
     trusted = f"ssl.ca.location={cluster.server.trusted}"
     for listener, lines in (
         ("SECURE", [*sasl("SASL_SSL", mechanism), trusted]),
@@ -55,7 +56,7 @@ async def test_by_a_password(cluster: Secured, mechanism: str) -> None:
         assert found.offsets[("orders", 0)].end == 0
 
 
-async def test_by_a_certificate(cluster: Secured) -> None:
+async def test_top_authenticates_by_certificate(cluster: Secured) -> None:
     leaf = cluster.authority.leaf(cluster.folder / "looker", "CN=looker")
     found = await asked(
         cluster,
@@ -70,6 +71,7 @@ async def test_by_a_certificate(cluster: Secured) -> None:
 
 
 async def test_rejected_user_receives_the_reason(cluster: Secured) -> None:
+    # A wrong password, no configuration at all, and one for another protocol.
     for lines, said in (
         (sasl("SASL_PLAINTEXT", "SCRAM-SHA-256", "wrong"), "user name or password"),
         ([], "--client-config"),

@@ -7,7 +7,16 @@ import time
 from collections.abc import Iterator
 
 from tests.lock_order import in_order
-from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, TORN, Outcome, simulate
+from tests.simulation.cluster import (
+    BACKUPS,
+    DOWN,
+    HEADS,
+    MOVES,
+    RESTORES,
+    TORN,
+    SimulationOutcome,
+    simulate,
+)
 from tests.simulation.runs import outcomes, profile_of, story, table_outcomes
 from tests.simulation.tables import simulate_tables
 
@@ -69,7 +78,7 @@ def main() -> int:
     return _many(seeds, outcomes(seeds, asked.processes, profile))
 
 
-def _many(seeds: range, ended: Iterator[Outcome]) -> int:
+def _many(seeds: range, ended: Iterator[SimulationOutcome]) -> int:
     began_s = told_s = time.perf_counter()
     steps, seconds, violations = 0, 0.0, 0
     for number, outcome in enumerate(ended, start=1):

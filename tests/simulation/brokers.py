@@ -53,7 +53,7 @@ TIMES = {
 }
 
 
-class Batch(NamedTuple):
+class SimulatedBatch(NamedTuple):
     """A batch in a log or in the tier; ``crc`` represents its records."""
 
     base_offset: int
@@ -62,26 +62,26 @@ class Batch(NamedTuple):
     crc: int
 
 
-def batches_of(data: bytes) -> Iterator[Batch]:
+def batches_of(data: bytes) -> Iterator[SimulatedBatch]:
     """The whole batches of some bytes."""
     position = 0
     while len(data) - position >= 61:
         header = parse_header(data, position)
         if position + header.size_bytes > len(data):
             return
-        yield Batch(
+        yield SimulatedBatch(
             header.base_offset, header.last_offset, header.partition_leader_epoch, header.crc
         )
         position += header.size_bytes
 
 
-def batches_in(partition: Partition, start: int, end: int) -> list[Batch]:
+def batches_in(partition: Partition, start: int, end: int) -> list[SimulatedBatch]:
     """The batches of the local log that hold offsets from ``start`` to ``end`` (exclusive)."""
     return _batches(partition.log, start, end)
 
 
-def _batches(log: PartitionLog, start: int, end: int) -> list[Batch]:
-    found: list[Batch] = []
+def _batches(log: PartitionLog, start: int, end: int) -> list[SimulatedBatch]:
+    found: list[SimulatedBatch] = []
     # In a log that restarts, the first segment exists before its bounds do.
     offset = max(start, log.local_log_start_offset, log.segments()[0].base_offset)
     while offset < min(end, log.next_offset):
@@ -103,7 +103,7 @@ class Held:
 
     start: int
     end: int
-    batches: tuple[Batch, ...]
+    batches: tuple[SimulatedBatch, ...]
 
     @classmethod
     def of(cls, log: PartitionLog) -> Self:
@@ -201,7 +201,7 @@ class _Heartbeats:
         self._wake.clear()
 
 
-class _Listener:
+class _BrokerListener:
     """The client listener, without connections: the simulation passes requests to it directly."""
 
     port = PORT
@@ -219,7 +219,7 @@ class _Listener:
 class BrokerProcess:
     """One run of a broker's program on a machine."""
 
-    def __init__(self, machine: "Machine", life: int) -> None:
+    def __init__(self, machine: "SimulatedMachine", life: int) -> None:
         world = machine.world
         self.machine = machine
         self.world = world
@@ -268,8 +268,8 @@ class BrokerProcess:
         assert stop is not None
         config = self.machine.config
         self.broker = broker = BrokerServer(config, log_directory, self._remote)
-        broker.listeners = _Listener(config.advertised_endpoint(CLIENTS, PORT))  # type: ignore[assignment]
-        broker.replication_server = _Listener()  # type: ignore[assignment]
+        broker.listeners = _BrokerListener(config.advertised_endpoint(CLIENTS, PORT))  # type: ignore[assignment]
+        broker.replication_server = _BrokerListener()  # type: ignore[assignment]
         self._serve = {
             ReplicaFetchRequest: broker.fetch_service.handle,
             WriteMarkersRequest: broker.marker_writer.serve,
@@ -327,7 +327,7 @@ class BrokerProcess:
         self.beats.die()
 
 
-class Machine:
+class SimulatedMachine:
     """A broker's machine: its disk outlives the processes. ``alive`` is the one that runs."""
 
     def __init__(self, cluster: Any, node_id: int, controllers: list[str], lag_ms: int) -> None:

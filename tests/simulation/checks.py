@@ -9,7 +9,13 @@ until that replica has it again.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tests.simulation.brokers import Batch, BrokerProcess, Machine, batches_in, batches_of
+from tests.simulation.brokers import (
+    BrokerProcess,
+    SimulatedBatch,
+    SimulatedMachine,
+    batches_in,
+    batches_of,
+)
 from tests.simulation.deletions import Deletions
 from tidemark.tier import queries
 from tidemark.tier.codec import decode_head, decode_page
@@ -75,7 +81,7 @@ class Ledger:
 
     def __init__(self, topic: "TopicFacts") -> None:
         self.topic = topic
-        self.committed: dict[int, Batch] = {}
+        self.committed: dict[int, SimulatedBatch] = {}
         self.end = 0
         self.acknowledged = 0
         self.acknowledged_end = 0
@@ -222,7 +228,7 @@ class Checks:
                 )
             shown[name] = count
 
-    def proven_without(self, down: Machine) -> dict[Key, list[BrokerProcess]]:
+    def proven_without(self, down: SimulatedMachine) -> dict[Key, list[BrokerProcess]]:
         """Return partitions whose committed records the other replicas prove: they are whole, and
         fewer than min.insync.replicas, which is most of the replicas, are missing."""
         found: dict[Key, list[BrokerProcess]] = {}
@@ -240,7 +246,7 @@ class Checks:
                 found[key] = whole
         return found
 
-    def led_without(self, down: Machine, proven: dict[Key, list[BrokerProcess]]) -> None:
+    def led_without(self, down: SimulatedMachine, proven: dict[Key, list[BrokerProcess]]) -> None:
         """Invariant 28: a live broker leads each of the partitions, though etcd was restored
         while one broker was down.
         """
@@ -871,7 +877,7 @@ class Checks:
         row = self.rows[key]
         if not row.isr:
             return
-        held: dict[int, Batch] = {}
+        held: dict[int, SimulatedBatch] = {}
         for node in row.hosts:
             partition = self.cluster.machines[node].alive.partition(*key)
             for batch in batches_in(partition, 0, partition.next_offset):

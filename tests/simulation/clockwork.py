@@ -24,7 +24,7 @@ class PowerCut(BaseException):
 T0_MS = 1_700_000_000_000
 
 
-class Event:
+class ScheduledEvent:
     """A callback that a process is to run; also what asyncio holds as its handle."""
 
     __slots__ = ("args", "callback", "is_cancelled", "loop", "when_s")
@@ -57,8 +57,8 @@ class Clockwork:
         self.chance = random.Random(f"tidemark-{seed}")
         self.now_s = 0.0
         self.steps = 0
-        self.heap: list[tuple[float, int, Event]] = []
-        self.ready: deque[Event] = deque()
+        self.heap: list[tuple[float, int, ScheduledEvent]] = []
+        self.ready: deque[ScheduledEvent] = deque()
         self._number = 0
         self.over = False
         self.failures: list[tuple[str, BaseException]] = []
@@ -73,14 +73,14 @@ class Clockwork:
 
     def at(
         self, when_s: float, loop: "ProcessLoop", callback: Callable[..., object], *args: Any
-    ) -> Event:
+    ) -> ScheduledEvent:
         """Run ``callback`` in a process at a time."""
-        event = Event(loop, when_s, callback, args)
+        event = ScheduledEvent(loop, when_s, callback, args)
         self._number += 1
         heapq.heappush(self.heap, (when_s, self._number, event))
         return event
 
-    def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Event:
+    def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> ScheduledEvent:
         """Run ``callback`` outside any process, later."""
         return self.at(self.now_s + delay_s, self.ether, callback, *args)
 
@@ -159,7 +159,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         world.loops.append(self)
         self.dead = False
         #: Events that wait for the end of a stall, None while there is none.
-        self.held: list[Event] | None = None
+        self.held: list[ScheduledEvent] | None = None
         self.watch: Callable[[], None] | None = None
         self.tasks: list[asyncio.Task[Any]] = []
         #: What a thread's work takes, seconds: shortest, longest, and the odd hiccup.
@@ -187,18 +187,22 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     # ---- what asyncio requires of a loop
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Event:
-        event = Event(self, self.world.now_s, callback, args)
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> ScheduledEvent:
+        event = ScheduledEvent(self, self.world.now_s, callback, args)
         self.world.ready.append(event)
         return event
 
     call_soon_threadsafe = call_soon
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Event:
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> ScheduledEvent:
         world = self.world
         return world.at(world.now_s + max(delay, 0.0), self, callback, *args)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Event:
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> ScheduledEvent:
         return self.world.at(max(when, self.world.now_s), self, callback, *args)
 
     def time(self) -> float:

@@ -22,7 +22,7 @@ from unittest import mock
 
 from tests.simulation import brokers, operators
 from tests.simulation.backups import BACKUP_KINDS, Backups
-from tests.simulation.brokers import Machine
+from tests.simulation.brokers import SimulatedMachine
 from tests.simulation.checks import Checks, TopicFacts
 from tests.simulation.clients import Clients
 from tests.simulation.clockwork import Clockwork
@@ -32,7 +32,7 @@ from tests.simulation.moves import MOVE_KINDS, Moves
 from tests.simulation.network import Connection, Network
 from tests.simulation.objectstore import ObjectStorage
 from tests.simulation.operators import NAMESPACE, OperatorProcess
-from tests.simulation.transactions import Transactions
+from tests.simulation.transactions import SimulatedTransactions
 from tidemark.tier.layout import head_key
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 from tidemark_operator.resources.names import CLUSTER_LABEL, slice_name
@@ -188,7 +188,7 @@ HEADS = Profile(
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulationOutcome:
     """Outcome of a seed; ``seconds`` of processor time."""
 
     seed: int
@@ -199,7 +199,7 @@ class Outcome:
     figures: dict[str, int]
 
 
-class Cluster:
+class SimulatedCluster:
     """Everything of one run."""
 
     def __init__(self, seed: int, profile: Profile) -> None:
@@ -213,10 +213,10 @@ class Cluster:
         self.checks = Checks(self)
         self.moves = Moves(self)
         self.backups = Backups(self)
-        self.transactions = Transactions(self)
+        self.transactions = SimulatedTransactions(self)
         self.kube = ApiServer(self.world, self._written)
         self.storage = ObjectStorage(self.world, self.checks.stored)
-        self.machines: dict[int, Machine] = {}
+        self.machines: dict[int, SimulatedMachine] = {}
         self.operators: dict[str, OperatorProcess] = {}
         self.lives = 0
         self.clients = Clients(self)
@@ -233,7 +233,7 @@ class Cluster:
         self._make_cluster()
         names = ["op-a", "op-b"]
         for node in range(1, profile.brokers + 1):
-            self.machines[node] = Machine(self, node, names, profile.lag_ms)
+            self.machines[node] = SimulatedMachine(self, node, names, profile.lag_ms)
             self.make_broker(node)
         for name in names:
             self.start_operator(name)
@@ -333,10 +333,10 @@ class Cluster:
         kind = chance.choices(list(kinds), list(kinds.values()))[0]
         self._FAULTS[kind](self, kind)
 
-    def _machine(self) -> Machine:
+    def _machine(self) -> SimulatedMachine:
         return self.world.chance.choice(list(self.machines.values()))
 
-    def _again(self, machine: Machine) -> None:
+    def _again(self, machine: SimulatedMachine) -> None:
         """Restart the process after a random time."""
         chance = self.world.chance
         later_s = 0.3 if chance.random() < 0.3 else 10.0 * chance.random()
@@ -604,7 +604,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def _replaced(cluster: Cluster) -> Iterator[None]:
+def _replaced(cluster: SimulatedCluster) -> Iterator[None]:
     """Replace I/O, time and chance in the programs' modules for one run."""
     world, chance = cluster.world, cluster.world.chance
 
@@ -641,7 +641,7 @@ def _replaced(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def _tier_of(cluster: Cluster) -> Any:
+def _tier_of(cluster: SimulatedCluster) -> Any:
     loop: Any = asyncio._get_running_loop()
     tier = cluster.storage.tier("?" if loop is None else loop.name)
     original, recorded = tier.segments.copy_segment, cluster.checks.custom
@@ -656,8 +656,10 @@ def _tier_of(cluster: Cluster) -> Any:
 
 
 def simulate(
-    seed: int, profile: Profile | None = None, look: Callable[[Cluster], None] | None = None
-) -> Outcome:
+    seed: int,
+    profile: Profile | None = None,
+    look: Callable[[SimulatedCluster], None] | None = None,
+) -> SimulationOutcome:
     """Run one seed to its end, or to its first violation. The same seed gives the same run.
     ``look`` may inspect the cluster as it stands at the end."""
     profile = profile or Profile()
@@ -668,7 +670,7 @@ def simulate(
     gc.disable()
     sys.unraisablehook = lambda _: None
     random.seed(seed)
-    cluster = Cluster(seed, profile)
+    cluster = SimulatedCluster(seed, profile)
     try:
         with _replaced(cluster):
             cluster.begin()
@@ -693,7 +695,7 @@ def simulate(
     return outcome
 
 
-def _outcome(cluster: Cluster, seconds: float) -> Outcome:
+def _outcome(cluster: SimulatedCluster, seconds: float) -> SimulationOutcome:
     clients = cluster.clients
     figures = {
         "acknowledged": clients.acked,
@@ -703,7 +705,7 @@ def _outcome(cluster: Cluster, seconds: float) -> Outcome:
         "fsyncs": sum(machine.disk.fsyncs for machine in cluster.machines.values()),
         "API writes": cluster.kube.writes,
     }
-    return Outcome(
+    return SimulationOutcome(
         cluster.seed,
         cluster.world.steps,
         seconds,

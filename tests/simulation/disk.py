@@ -42,7 +42,7 @@ class Directory:
         self.synced: dict[str, File | Directory] = {}
 
 
-class Disk:
+class SimulatedDisk:
     """One machine's disk, found under ``ROOT + name``."""
 
     def __init__(self, world: Any, name: str) -> None:
@@ -104,18 +104,18 @@ class Disks:
 
     def __init__(self, world: Any) -> None:
         self._world = world
-        self._disks: dict[str, Disk] = {}
-        self._open: dict[int, tuple[File | Directory, Disk]] = {}
+        self._disks: dict[str, SimulatedDisk] = {}
+        self._open: dict[int, tuple[File | Directory, SimulatedDisk]] = {}
         self._next = _FIRST_DESCRIPTOR
 
-    def add(self, name: str) -> Disk:
+    def add(self, name: str) -> SimulatedDisk:
         """An empty disk of that name, in place of the one that was there."""
-        disk = self._disks[name] = Disk(self._world, name)
+        disk = self._disks[name] = SimulatedDisk(self._world, name)
         return disk
 
     # ------------------------------------------------------------ paths
 
-    def _walk(self, path: str) -> tuple[Disk, Directory, str]:
+    def _walk(self, path: str) -> tuple[SimulatedDisk, Directory, str]:
         """(disk, parent directory, last name) of a path."""
         parts = path[len(ROOT) :].split("/")
         disk = self._disks[parts[0]]
@@ -129,7 +129,7 @@ class Disks:
             here = found
         return disk, here, parts[-1] if len(parts) > 1 else ""
 
-    def _entry(self, path: str) -> tuple[Disk, "File | Directory"]:
+    def _entry(self, path: str) -> tuple[SimulatedDisk, "File | Directory"]:
         disk, parent, name = self._walk(path)
         if not name:
             return disk, disk.root
@@ -160,7 +160,7 @@ class Disks:
     def _now_ns(self) -> int:
         return self._world.wall_ms() * 1_000_000
 
-    def file(self, descriptor: int) -> tuple[File, Disk]:
+    def file(self, descriptor: int) -> tuple[File, SimulatedDisk]:
         return self._open[descriptor]  # type: ignore[return-value]
 
     def close(self, descriptor: int) -> None:

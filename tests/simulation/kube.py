@@ -1,7 +1,7 @@
 """The simulated API server: the fake one, with a network before it.
 
-Each operator reaches it over its own :class:`Api`. A request may be lost on its way, its answer may
-be lost, or it arrives long after its sender gave up (a late write).
+Each operator reaches it over its own :class:`SimulatedApi`. A request or its answer may be lost,
+or the request arrives long after its sender gave up (a late write).
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class ApiServer(FakeApiServer):
         super().written(who, old, new)
 
 
-class Api(FakeKubeApi):
+class SimulatedApi(FakeKubeApi):
     """The ``KubeApi`` of one operator."""
 
     def __init__(self, server: ApiServer, loop: ProcessLoop) -> None:

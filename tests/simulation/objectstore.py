@@ -79,7 +79,7 @@ class ObjectStorage:
 
     def tier(self, who: str) -> Tier:
         """The real tier over this storage, as one process sees it."""
-        store = Store(self, who)
+        store = SimulatedStore(self, who)
         storage, topics = RemoteStorageManager({NO_BUCKET: store}), TopicCatalog(store)
         manifests = ManifestStore(store, page_entries=4, sleep=lambda _: None)
         return Tier(store, manifests, storage, topics, TierReader(manifests, topics))
@@ -89,7 +89,7 @@ def _gone() -> StoreUnavailable:
     return StoreUnavailable("the store does not answer", reason="Simulated", retriable=True)
 
 
-class Store:
+class SimulatedStore:
     """One process's way to the storage: implements ``ObjectStore``."""
 
     def __init__(self, storage: ObjectStorage, who: str) -> None:

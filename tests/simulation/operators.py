@@ -13,7 +13,7 @@ from typing import Any
 from tests.certificates import authority_of, now
 from tests.simulation.brokers import CLUSTER_ID
 from tests.simulation.clockwork import ProcessLoop
-from tests.simulation.kube import Api
+from tests.simulation.kube import SimulatedApi
 from tests.simulation.network import Connection
 from tidemark.tls.identity import TlsIdentity
 from tidemark.wire import control
@@ -46,7 +46,7 @@ def _metrics() -> Metrics:
     return Metrics()
 
 
-class _Writer:
+class _SliceWriter:
     """The controller's end of a command connection, as a stream writer."""
 
     def __init__(self, connection: Connection, cluster: Any) -> None:
@@ -79,7 +79,7 @@ class SimulatedChannel(Channel):
             answer.set_result(frame)
 
 
-class _Listener(ControlServer):
+class _OperatorListener(ControlServer):
     """The control listener without its thread and socket."""
 
     def __init__(self, handler: Any, loop: ProcessLoop, cluster: Any) -> None:
@@ -100,7 +100,7 @@ class _Listener(ControlServer):
 
     def take(self, request: Any, given: Any, connection: Connection) -> None:
         """An Attach was answered: the roles turn round."""
-        writer: Any = _Writer(connection, self._cluster)
+        writer: Any = _SliceWriter(connection, self._cluster)
         attached = Attached(request, given.controller_epoch)
         channel: Any = self._attach(attached, None, writer)  # type: ignore[arg-type]
         if channel is None:
@@ -182,8 +182,8 @@ class OperatorProcess:
             keeper_of=lambda _: _Issued(),
             jobs_of=lambda api: KubernetesJobs(api, ""),
         )
-        self.listener = _Listener(requests, self.loop, self.cluster)
-        api: Any = Api(self.cluster.kube, self.loop)
+        self.listener = _OperatorListener(requests, self.loop, self.cluster)
+        api: Any = SimulatedApi(self.cluster.kube, self.loop)
         self.cluster.kube.watchers.append(self._watch)
         for kind in WATCHED:
             for body in self.cluster.kube.of_kind(kind):

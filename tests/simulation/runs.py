@@ -13,8 +13,8 @@ from tests.simulation.cluster import (
     MOVES,
     RESTORES,
     TORN,
-    Outcome,
     Profile,
+    SimulationOutcome,
     simulate,
 )
 from tests.simulation.tables import simulate_tables
@@ -32,7 +32,7 @@ def profile_of(seed: int) -> Profile:
     return _ROTATION[seed % len(_ROTATION)]
 
 
-def story(outcome: Outcome, shown: int | None = EVENTS_SHOWN) -> str:
+def story(outcome: SimulationOutcome, shown: int | None = EVENTS_SHOWN) -> str:
     """Report of a failing seed: its last steps, and the command that repeats it."""
     lines = outcome.events if shown is None else outcome.events[-shown:]
     invariant, text = outcome.violation or ("", "no violation")
@@ -45,31 +45,33 @@ def story(outcome: Outcome, shown: int | None = EVENTS_SHOWN) -> str:
     )
 
 
-def _one_of_tables(seed: int) -> Outcome:
+def _one_of_tables(seed: int) -> SimulationOutcome:
     outcome = simulate_tables(seed)
     if outcome.violation is None:
         outcome.events.clear()
     return outcome
 
 
-def _one(seed: int, profile: Profile | None) -> Outcome:
+def _one(seed: int, profile: Profile | None) -> SimulationOutcome:
     outcome = simulate(seed, profile or profile_of(seed))
     if outcome.violation is None:
         outcome.events.clear()
     return outcome
 
 
-def outcomes(seeds: range, processes: int, profile: Profile | None) -> Iterator[Outcome]:
+def outcomes(seeds: range, processes: int, profile: Profile | None) -> Iterator[SimulationOutcome]:
     """Run all seeds on every core; without a ``profile`` each has that of :func:`profile_of`."""
     return _all(seeds, processes, functools.partial(_one, profile=profile))
 
 
-def table_outcomes(seeds: range, processes: int) -> Iterator[Outcome]:
+def table_outcomes(seeds: range, processes: int) -> Iterator[SimulationOutcome]:
     """Run all seeds of a topic and its table."""
     return _all(seeds, processes, _one_of_tables)
 
 
-def _all(seeds: range, processes: int, one: Callable[[int], Outcome]) -> Iterator[Outcome]:
+def _all(
+    seeds: range, processes: int, one: Callable[[int], SimulationOutcome]
+) -> Iterator[SimulationOutcome]:
     if processes == 1:
         yield from map(one, seeds)
         return

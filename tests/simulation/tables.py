@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from tests.simulation.cluster import Outcome
+from tests.simulation.cluster import SimulationOutcome
 from tests.unit.tier.conftest import MemoryStore
 from tidemark.log_lineage import ReadPosition
 from tidemark.logfiles.leader_epochs import LeaderEpochs
@@ -101,7 +101,7 @@ class Log:
         self.epochs = self.epochs.truncate_from_start(self.start)
 
 
-class World:
+class TableWorld:
     """The topic, its tier, the table, and the faults that may happen to them."""
 
     def __init__(self, seed: int) -> None:
@@ -432,7 +432,7 @@ class World:
 class StubTable:
     """Snapshots with rows, a tag, and the last metadata files, as in Iceberg."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: TableWorld) -> None:
         self._world = world
         self._ids = itertools.count(1)
         self._there: dict[int, Ancestor] = {0: Ancestor(0, None)}
@@ -581,7 +581,7 @@ class StubTable:
 class _StubBrokers:
     """Brokers that answer as leaders."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: TableWorld) -> None:
         self._world = world
 
     def close(self) -> None:
@@ -618,7 +618,7 @@ class _StubBrokers:
 
 
 class _Deleter:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: TableWorld) -> None:
         self._world = world
 
     def delete(self, topic: str, topic_id: str, positions: Mapping[int, ReadPosition]) -> None:
@@ -650,7 +650,7 @@ def _epochs_of(tier: Tier, topic_id: uuid.UUID, part: int) -> LeaderEpochs:
 
 
 @contextmanager
-def _stubbed(world: World) -> Iterator[None]:
+def _stubbed(world: TableWorld) -> Iterator[None]:
     """Run the job with stubs for Spark, brokers and the store."""
 
     # Spark plans each micro-batch where the previous one ended.
@@ -675,10 +675,10 @@ def _stubbed(world: World) -> Iterator[None]:
         yield
 
 
-def simulate_tables(seed: int, steps: int = STEPS) -> Outcome:
+def simulate_tables(seed: int, steps: int = STEPS) -> SimulationOutcome:
     """Simulate the tables of one seed."""
     began_s = time.process_time()
-    world = World(seed)
+    world = TableWorld(seed)
     violation = None
     done = 0
     with _stubbed(world):
@@ -689,6 +689,6 @@ def simulate_tables(seed: int, steps: int = STEPS) -> Outcome:
             world.run_export()
         except Violation as error:
             violation = "26", str(error)
-    return Outcome(
+    return SimulationOutcome(
         seed, done, time.process_time() - began_s, violation, world.events, world.figures
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.cluster import Outcome, simulate
+from tests.simulation.cluster import SimulationOutcome, simulate
 from tests.simulation.planted_bugs import BUGS, Bug
 from tests.simulation.regression_seeds import SHORT
 from tests.simulation.runs import outcomes, story
@@ -27,7 +27,7 @@ def test_no_seed_violates_an_invariant_and_every_one_settles() -> None:
     assert sum(outcome.steps for outcome in ended) > 2000 * SEEDS
 
 
-def _digest(outcome: Outcome) -> str:
+def _digest(outcome: SimulationOutcome) -> str:
     told = "\n".join([str(outcome.steps), str(outcome.figures), *outcome.events])
     return hashlib.sha256(told.encode()).hexdigest()
 

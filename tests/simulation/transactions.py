@@ -24,7 +24,7 @@ _PRODUCE_TIMEOUT_MS = 1200
 _FIRST_PRODUCER_ID = 1000
 
 
-class Transactions:
+class SimulatedTransactions:
     """Transactions of one run."""
 
     def __init__(self, cluster: Any) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.apache_kafka import MavenMissing
 from tests.suites import allowed_failures
 from tests.suites.catalogue import SUITES
-from tests.suites.outcomes import Outcome, Result
+from tests.suites.outcomes import Result, SuiteOutcome
 from tests.suites.packages import Missing
 from tests.suites.recorded_results import KAFKAS, OURS, RESULTS, Recorded, dumped, load, noted
 from tests.suites.suite import Suite
@@ -28,7 +28,7 @@ from tidemark_cli.local.processes import ProcessStartError
 LOGS = Path("build/suites")
 
 
-class Progress:
+class SuiteProgress:
     """A line for each test, with how many have been."""
 
     def __init__(self, total: int) -> None:
@@ -58,7 +58,7 @@ def run_suite(suite: Suite, *, side: str, only: str, folder: Path) -> "Ended | N
     logs = folder / suite.name
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
-    progress = Progress(len(tests))
+    progress = SuiteProgress(len(tests))
     print(f"{suite.title} against {side}: {len(tests)} tests", flush=True)
     cluster = tidemark if side == OURS else apache_kafka
     with (
@@ -80,8 +80,9 @@ class Ended:
 
     def __str__(self) -> str:
         figures = (
-            f"{self.run.passed} {Outcome.PASSED}, {len(self.run.failed)} {Outcome.FAILED}, "
-            f"{len(self.run.skipped)} {Outcome.SKIPPED}"
+            f"{self.run.passed} {SuiteOutcome.PASSED}, "
+            f"{len(self.run.failed)} {SuiteOutcome.FAILED}, "
+            f"{len(self.run.skipped)} {SuiteOutcome.SKIPPED}"
         )
         verdict = f"{len(self.wrong)} to look at" if self.wrong else "as it should be"
         retried = f"; passed only when run again: {', '.join(self.retried)}" if self.retried else ""
@@ -110,9 +111,9 @@ def _judged(suite: Suite, side: str, results: Sequence[Result], *, whole: bool) 
 
 def retried_tests(results: Sequence[Result]) -> list[str]:
     """Return the tests that failed, and passed when they were run again."""
-    failed = {result.test for result in results if result.outcome is Outcome.FAILED}
+    failed = {result.test for result in results if result.outcome is SuiteOutcome.FAILED}
     last = {result.test: result.outcome for result in results}
-    return sorted(test for test in failed if last[test] is Outcome.PASSED)
+    return sorted(test for test in failed if last[test] is SuiteOutcome.PASSED)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

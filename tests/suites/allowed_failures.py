@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.suites.outcomes import Outcome, Result
+from tests.suites.outcomes import Result, SuiteOutcome
 
 FOLDER = Path(__file__).with_name("allowed")
 
@@ -44,7 +44,7 @@ def read(suite: str, folder: Path = FOLDER) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class Verdict:
+class SuiteVerdict:
     """Why a run fails: tests by name, each list in the order of the run."""
 
     failed: list[str] = field(default_factory=list)
@@ -66,23 +66,27 @@ def judge(
     results: Iterable[Result],
     allowed: Mapping[str, str],
     *,
-    kafka: Mapping[str, Outcome] | None,
+    kafka: Mapping[str, SuiteOutcome] | None,
     whole: bool,
-) -> Verdict:
+) -> SuiteVerdict:
     """``kafka``: what became of the tests against Apache Kafka, where that was tried; a test that
     is not in it passed. ``whole``: every test of the suite was run."""
-    verdict = Verdict()
+    verdict = SuiteVerdict()
     seen = set()
     for result in results:
         seen.add(result.test)
-        theirs = Outcome.PASSED if kafka is None else kafka.get(result.test, Outcome.PASSED)
+        theirs = (
+            SuiteOutcome.PASSED if kafka is None else kafka.get(result.test, SuiteOutcome.PASSED)
+        )
         match result.outcome:
-            case Outcome.PASSED if result.test in allowed:
+            case SuiteOutcome.PASSED if result.test in allowed:
                 verdict.passed.append(result.test)
-            case Outcome.FAILED if result.test not in allowed and theirs is Outcome.PASSED:
+            case SuiteOutcome.FAILED if (
+                result.test not in allowed and theirs is SuiteOutcome.PASSED
+            ):
                 verdict.failed.append(result.test)
-            case Outcome.SKIPPED if kafka is not None and result.test not in allowed:
-                if theirs is Outcome.PASSED:
+            case SuiteOutcome.SKIPPED if kafka is not None and result.test not in allowed:
+                if theirs is SuiteOutcome.PASSED:
                     verdict.skipped.append(result.test)
     if whole:
         verdict.missing.extend(test for test in allowed if test not in seen)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.suites.child_processes import Child
-from tests.suites.outcomes import Outcome, Report, Result
-from tests.suites.outputs import Began, Event, Reader
+from tests.suites.outcomes import Report, Result, SuiteOutcome
+from tests.suites.outputs import Began, Event, OutputReader
 
 _CHUNK = 1 << 16
 #: For a program to end once it has run its tests.
@@ -29,13 +29,13 @@ class Program:
     are."""
 
     command: Callable[[Sequence[str]], list[str]]
-    reader: Reader
+    reader: OutputReader
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[], object] = lambda: None
 
 
-class Batch:
+class SuiteBatch:
     """Remaining and running tests of a batch, with their start times.
 
     It has no clock: times in seconds are parameters.
@@ -43,7 +43,7 @@ class Batch:
 
     def __init__(self, tests: Sequence[str]) -> None:
         self._left = dict.fromkeys(tests)
-        self._ended: dict[str, Outcome] = {}
+        self._ended: dict[str, SuiteOutcome] = {}
         self._current: str | None = None
         self._since = 0.0
         self._silent = 0
@@ -97,11 +97,11 @@ class Batch:
             result
             for test in gone
             if test is not None
-            and (result := self._noted(Result(test, Outcome.FAILED, now - since, why)))
+            and (result := self._noted(Result(test, SuiteOutcome.FAILED, now - since, why)))
         ]
 
     def _noted(self, result: Result) -> Result | None:
-        if self._ended.get(result.test) in (result.outcome, Outcome.FAILED):
+        if self._ended.get(result.test) in (result.outcome, SuiteOutcome.FAILED):
             return None
         self._left.pop(result.test, None)
         self._ended[result.test] = result.outcome
@@ -121,7 +121,7 @@ def run(
 
     All processes that the program starts are ended afterwards.
     """
-    batch = Batch(tests)
+    batch = SuiteBatch(tests)
     while batch.left:
         why = _run_once(program, batch, limit_s, log, report)
         for result in batch.lost(why, time.monotonic()) if batch.left else ():
@@ -130,7 +130,7 @@ def run(
 
 def _run_once(
     program: Program,
-    batch: Batch,
+    batch: SuiteBatch,
     limit_s: Callable[[str], float],
     log: Path,
     report: Report,
@@ -166,7 +166,7 @@ def _run_once(
             _read(program.reader, batch, lines, report)
 
 
-def _read(reader: Reader, batch: Batch, lines: Sequence[bytes], report: Report) -> None:
+def _read(reader: OutputReader, batch: SuiteBatch, lines: Sequence[bytes], report: Report) -> None:
     for line in lines:
         for event in reader.read(line.decode(errors="replace")):
             result = batch.read(event, time.monotonic())

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.suites.child_processes import Child
 from tests.suites.packages import Missing
-from tests.suites.targets import Target
+from tests.suites.targets import SuiteTarget
 from tidemark_cli.ports import HOST, free_port
 from tidemark_cli.toolchain.build import GoProgram, ensure_program
 from tidemark_cli.toolchain.errors import ToolchainError
@@ -46,7 +46,7 @@ sys.exit(status)
 
 
 @contextmanager
-def proxied(target: Target, folder: Path, ports: Sequence[int]) -> Iterator[Mapping[str, str]]:
+def proxied(target: SuiteTarget, folder: Path, ports: Sequence[int]) -> Iterator[Mapping[str, str]]:
     """The environment of such tests: proxies on these ports of the loopback, one for each broker.
     Raises :class:`Missing`."""
     try:
@@ -93,7 +93,7 @@ def _await_port(child: Child, port: int) -> None:
 # ---------------------------------------------------------------- docker
 
 
-def obey(target: Target, arguments: Sequence[str]) -> tuple[int, str]:
+def obey(target: SuiteTarget, arguments: Sequence[str]) -> tuple[int, str]:
     """(status, what it prints) of one command."""
     match list(arguments):
         case ["compose", "stop", service] if node := _node(service):
@@ -114,7 +114,7 @@ def _node(service: str) -> int:
 
 
 @contextmanager
-def docker(target: Target, folder: Path) -> Iterator[Path]:
+def docker(target: SuiteTarget, folder: Path) -> Iterator[Path]:
     """Return the folder of the program while its server runs."""
     programs = folder / "bin"
     programs.mkdir()

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.suites.child_processes import Child
-from tests.suites.outcomes import Outcome, Report, Result
-from tests.suites.targets import Target, bootstrap
+from tests.suites.outcomes import Report, Result, SuiteOutcome
+from tests.suites.targets import SuiteTarget, bootstrap
 
 _POLL_S = 0.1
 _SAID_CHARS = 2000
@@ -70,10 +70,10 @@ class Running:
         return self.said[-_SAID_CHARS:]
 
 
-class Bench:
+class CheckBench:
     """Tools of a check."""
 
-    def __init__(self, target: Target, jars: Path, folder: Path, limit_s: float) -> None:
+    def __init__(self, target: SuiteTarget, jars: Path, folder: Path, limit_s: float) -> None:
         self.target = target
         self.folder = folder
         self.deadline = time.monotonic() + limit_s
@@ -158,7 +158,7 @@ class Bench:
         return [*_JAVA, own, "-cp", f"{self._jars}/*", program, *arguments]
 
 
-Check = Callable[[Bench], None]
+Check = Callable[[CheckBench], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,24 +173,26 @@ class ReadyChecks:
     def tests(self) -> Sequence[str]:
         return list(self.checks)
 
-    def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
+    def run(self, tests: Sequence[str], target: SuiteTarget, folder: Path, report: Report) -> None:
         for test in tests:
             own = folder / test
             own.mkdir()
-            report(run_check(test, self.checks[test], Bench(target, self.jars, own, self.limit_s)))
+            report(
+                run_check(test, self.checks[test], CheckBench(target, self.jars, own, self.limit_s))
+            )
 
 
-def run_check(name: str, check: Check, bench: Bench) -> Result:
+def run_check(name: str, check: Check, bench: CheckBench) -> Result:
     """Run a check, end everything that it started, and return the outcome."""
     began = time.monotonic()
     try:
         check(bench)
     except (CheckFailed, AssertionError, subprocess.SubprocessError, OSError, ValueError) as error:
         said = f"{type(error).__name__}: {error}"
-        return Result(name, Outcome.FAILED, time.monotonic() - began, said)
+        return Result(name, SuiteOutcome.FAILED, time.monotonic() - began, said)
     finally:
         bench.close()
-    return Result(name, Outcome.PASSED, time.monotonic() - began)
+    return Result(name, SuiteOutcome.PASSED, time.monotonic() - began)
 
 
 def named(*checks: Check) -> dict[str, Check]:

@@ -15,14 +15,14 @@ from tests.suites import batches, packages
 from tests.suites.broker_proxies import proxied
 from tests.suites.outcomes import Report
 from tests.suites.outputs import GoTest
-from tests.suites.targets import KAFKA_VERSION, Target, Wants, bootstrap
+from tests.suites.targets import KAFKA_VERSION, SuiteTarget, Wants, bootstrap
 from tidemark_cli.toolchain.versions import required_module
 
 _TEST = re.compile(r"^func (Test\w*)\(\w+ \*testing\.T\)", re.MULTILINE)
 _CONSTRAINT = re.compile(r"^//go:build (.+)$", re.MULTILINE)
 
 #: The environment of the tests, for as long as they run.
-Environ = Callable[[Target, Path], AbstractContextManager[Mapping[str, str]]]
+Environ = Callable[[SuiteTarget, Path], AbstractContextManager[Mapping[str, str]]]
 
 
 def named_tests(sources: Mapping[str, str], constraint: str) -> list[str]:
@@ -71,7 +71,7 @@ class ReadyGoSuite:
     sources: Path
     tests: Sequence[str]
 
-    def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
+    def run(self, tests: Sequence[str], target: SuiteTarget, folder: Path, report: Report) -> None:
         with self.suite.environ(target, folder) as environ:
             program = batches.Program(
                 command=self.command,
@@ -88,7 +88,7 @@ class ReadyGoSuite:
                 report=report,
             )
 
-    def mend(self, target: Target) -> None:
+    def mend(self, target: SuiteTarget) -> None:
         """Start brokers that a test has stopped, and leave the others running."""
         if self.suite.wants.stops_brokers:
             for node in range(1, len(target.listeners) + 1):
@@ -107,7 +107,7 @@ class ReadyGoSuite:
 
 
 @contextmanager
-def _franz_go(target: Target, _: Path) -> Iterator[Mapping[str, str]]:
+def _franz_go(target: SuiteTarget, _: Path) -> Iterator[Mapping[str, str]]:
     """A tenth of the records that its authors send through each topology."""
     yield {
         "KGO_SEEDS": bootstrap(target),
@@ -118,14 +118,14 @@ def _franz_go(target: Target, _: Path) -> Iterator[Mapping[str, str]]:
 
 
 @contextmanager
-def _kafka_go(_: Target, __: Path) -> Iterator[Mapping[str, str]]:
+def _kafka_go(_: SuiteTarget, __: Path) -> Iterator[Mapping[str, str]]:
     """Its tests of sockets are left out, as its authors do. Without a version nearly all of its
     tests of requests end at once, and count as passed."""
     yield {"KAFKA_SKIP_NETTEST": "1", "KAFKA_VERSION": KAFKA_VERSION}
 
 
 @contextmanager
-def _sarama(target: Target, folder: Path) -> Iterator[Mapping[str, str]]:
+def _sarama(target: SuiteTarget, folder: Path) -> Iterator[Mapping[str, str]]:
     with proxied(target, folder, SARAMA_PORTS) as environ:
         yield {**environ, "KAFKA_VERSION": KAFKA_VERSION}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.suites import packages
-from tests.suites.checks import Bench, ReadyChecks, named
+from tests.suites.checks import CheckBench, ReadyChecks, named
 from tests.suites.targets import KAFKA_VERSION, Wants
 from tidemark_cli.ports import HOST, free_port
 
@@ -28,7 +28,7 @@ def properties(entries: Mapping[str, object]) -> str:
     return "".join(f"{key}={value}\n" for key, value in entries.items())
 
 
-def create(bench: Bench, topic: str, partitions: int) -> None:
+def create(bench: CheckBench, topic: str, partitions: int) -> None:
     """Create a topic with a given name."""
     bench.java(
         "org.apache.kafka.tools.TopicCommand",
@@ -40,7 +40,7 @@ def create(bench: Bench, topic: str, partitions: int) -> None:
 # ---------------------------------------------------------------- Streams
 
 
-def streams_smoke_exactly_once(bench: Bench) -> None:
+def streams_smoke_exactly_once(bench: CheckBench) -> None:
     """Three processors one after the other: the first ends well, the second is killed; the driver
     finds every result once."""
     for topic in _SMOKE_TOPICS:
@@ -76,7 +76,7 @@ def streams_smoke_exactly_once(bench: Bench) -> None:
     assert "PROCESSED-MORE-THAN-GENERATED" not in said
 
 
-def word_count_exactly_once(bench: Bench) -> None:
+def word_count_exactly_once(bench: CheckBench) -> None:
     """And the tool that takes back what an application has done finds all of it."""
     source, sink, application = bench.topic(3), bench.topic(1), bench.name("words")
     lines = [f"the tide is in {number % 7} and the mark is {number % 5}" for number in range(200)]
@@ -121,7 +121,7 @@ def word_count_exactly_once(bench: Bench) -> None:
 # ---------------------------------------------------------------- Connect
 
 
-def _worker(bench: Bench, more: Mapping[str, object]) -> str:
+def _worker(bench: CheckBench, more: Mapping[str, object]) -> str:
     entries = {
         "bootstrap.servers": bench.server[1],
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
@@ -132,7 +132,7 @@ def _worker(bench: Bench, more: Mapping[str, object]) -> str:
     return bench.file("worker.properties", properties(entries))
 
 
-def _connectors(bench: Bench, topic: str) -> dict[str, dict[str, object]]:
+def _connectors(bench: CheckBench, topic: str) -> dict[str, dict[str, object]]:
     """From a file into a topic, and from there into a file."""
     package = "org.apache.kafka.connect.file"
     return {
@@ -151,7 +151,7 @@ def _connectors(bench: Bench, topic: str) -> dict[str, dict[str, object]]:
     }
 
 
-def _await_lines(bench: Bench, lines: list[str]) -> None:
+def _await_lines(bench: CheckBench, lines: list[str]) -> None:
     path = bench.folder / "out.txt"
     while True:
         found = path.read_text("utf-8").splitlines() if path.exists() else []
@@ -160,7 +160,7 @@ def _await_lines(bench: Bench, lines: list[str]) -> None:
         bench.rest_a_moment(f"{len(found)} of {len(lines)} lines have come: {found[-3:]}")
 
 
-def connect_standalone(bench: Bench) -> None:
+def connect_standalone(bench: CheckBench) -> None:
     """Lines go through; after a restart, those that are new and no others."""
     topic, lines = bench.topic(), [f"line {number}" for number in range(500)]
     (bench.folder / "in.txt").write_text("".join(f"{line}\n" for line in lines[:300]))
@@ -185,7 +185,7 @@ def connect_standalone(bench: Bench) -> None:
     _await_lines(bench, lines)
 
 
-def connect_distributed(bench: Bench) -> None:
+def connect_distributed(bench: CheckBench) -> None:
     """The same by its REST interface, with its own topics, and again after a restart."""
     topic, lines = bench.topic(), [f"line {number}" for number in range(500)]
     (bench.folder / "in.txt").write_text("".join(f"{line}\n" for line in lines[:300]))
@@ -215,7 +215,7 @@ def connect_distributed(bench: Bench) -> None:
     _await_lines(bench, lines)
 
 
-def _put(bench: Bench, address: str, value: Mapping[str, Any]) -> None:
+def _put(bench: CheckBench, address: str, value: Mapping[str, Any]) -> None:
     """Until the worker listens and takes it."""
     request = urllib.request.Request(
         address,

@@ -6,12 +6,12 @@ import json
 import re
 from typing import Any
 
-from tests.suites.checks import Bench
+from tests.suites.checks import CheckBench
 
 TOOLS = "org.apache.kafka.tools"
 
 
-def produced(bench: Bench, topic: str, count: int) -> None:
+def produced(bench: CheckBench, topic: str, count: int) -> None:
     """Produce ``count`` records into a topic, acknowledged by all replicas."""
     said = bench.java(
         f"{TOOLS}.VerifiableProducer",
@@ -25,7 +25,7 @@ def events(said: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
 
-def consumed(bench: Bench, topic: str, group: str, count: int, *more: str) -> str:
+def consumed(bench: CheckBench, topic: str, group: str, count: int, *more: str) -> str:
     """Read ``count`` records as the only member of a group."""
     said = bench.java(
         f"{TOOLS}.VerifiableConsumer",
@@ -40,13 +40,13 @@ def consumed(bench: Bench, topic: str, group: str, count: int, *more: str) -> st
     return said
 
 
-def verifiable_clients(bench: Bench) -> None:
+def verifiable_clients(bench: CheckBench) -> None:
     topic = bench.topic(3)
     produced(bench, topic, 1000)
     consumed(bench, topic, bench.name("group"), 1000)
 
 
-def verifiable_consumer_of_the_new_protocol(bench: Bench) -> None:
+def verifiable_consumer_of_the_new_protocol(bench: CheckBench) -> None:
     topic = bench.topic(3)
     produced(bench, topic, 500)
     consumed(bench, topic, bench.name("group"), 500, "--group-protocol", "consumer")
@@ -60,7 +60,7 @@ def held(said: str) -> int:
     )
 
 
-def verifiable_consumers_share_a_topic(bench: Bench) -> None:
+def verifiable_consumers_share_a_topic(bench: CheckBench) -> None:
     """Two of a group, cooperative; all partitions go to the one that is left."""
     topic, group = bench.topic(6), bench.name("group")
     produced(bench, topic, 600)
@@ -81,7 +81,7 @@ def verifiable_consumers_share_a_topic(bench: Bench) -> None:
         bench.rest_a_moment(f"one member holds {held(members[1].said)} of 6 partitions")
 
 
-def console_clients(bench: Bench) -> None:
+def console_clients(bench: CheckBench) -> None:
     topic = bench.topic()
     lines = [f"line {number}" for number in range(300)]
     bench.java(
@@ -97,7 +97,7 @@ def console_clients(bench: Bench) -> None:
     assert [line for line in said.splitlines() if line.startswith("line ")] == lines
 
 
-def performance_clients(bench: Bench) -> None:
+def performance_clients(bench: CheckBench) -> None:
     topic = bench.topic(3)
     said = bench.java(
         f"{TOOLS}.ProducerPerformance",
@@ -114,7 +114,7 @@ def performance_clients(bench: Bench) -> None:
     assert int(figures.split(", ")[4]) >= 20000, said
 
 
-def compatibility_of_clients(bench: Bench) -> None:
+def compatibility_of_clients(bench: CheckBench) -> None:
     said = bench.java(
         f"{TOOLS}.ClientCompatibilityTest",
         *(*bench.server, "--topic", bench.topic()),
@@ -127,7 +127,7 @@ def compatibility_of_clients(bench: Bench) -> None:
     assert "SUCCESS" in said.upper(), said
 
 
-def end_to_end_latency(bench: Bench) -> None:
+def end_to_end_latency(bench: CheckBench) -> None:
     said = bench.java(
         f"{TOOLS}.EndToEndLatency",
         *(*bench.server, "--topic", bench.topic(), "--num-records", "500"),

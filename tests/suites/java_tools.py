@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests import apache_kafka as kafka
-from tests.suites.checks import Bench, CheckFailed, ReadyChecks, named
+from tests.suites.checks import CheckBench, CheckFailed, ReadyChecks, named
 from tests.suites.java_clients import (
     TOOLS,
     compatibility_of_clients,
@@ -33,7 +33,7 @@ from tests.suites.targets import KAFKA_VERSION, Wants
 LIMIT_S = 300.0
 
 
-def offsets(bench: Bench, topic: str, time: str) -> dict[int, int]:
+def offsets(bench: CheckBench, topic: str, time: str) -> dict[int, int]:
     """Partition → offset, by GetOffsetShell."""
     arguments = (*bench.server, "--topic", topic, "--time", time)
     said = bench.java(f"{TOOLS}.GetOffsetShell", *arguments)
@@ -44,14 +44,14 @@ def offsets(bench: Bench, topic: str, time: str) -> dict[int, int]:
 # ---------------------------------------------------------------- the cluster
 
 
-def broker_api_versions_command(bench: Bench) -> None:
+def broker_api_versions_command(bench: CheckBench) -> None:
     said = bench.java(f"{TOOLS}.BrokerApiVersionsCommand", *bench.server)
     brokers = re.findall(r"\(id: (\d+) rack: ", said)
     assert sorted(brokers) == [str(index + 1) for index in range(len(bench.target.listeners))], said
     assert len(re.findall(r"Produce\(0\): .*\[usable: \d+\]", said)) == len(brokers), said
 
 
-def cluster_tool(bench: Bench) -> None:
+def cluster_tool(bench: CheckBench) -> None:
     said = bench.java(f"{TOOLS}.ClusterTool", "cluster-id", *bench.server)
     assert re.search(r"Cluster ID: \S+", said), said
     said = bench.java(f"{TOOLS}.ClusterTool", "list-endpoints", *bench.server)
@@ -59,7 +59,7 @@ def cluster_tool(bench: Bench) -> None:
         assert re.search(rf"127\.0\.0\.1\s+{listener.rpartition(':')[2]}\s", said), said
 
 
-def feature_command(bench: Bench) -> None:
+def feature_command(bench: CheckBench) -> None:
     said = bench.java(f"{TOOLS}.FeatureCommand", *bench.server, "describe")
     assert re.search(r"Feature: transaction\.version.*FinalizedVersionLevel: 2", said), said
 
@@ -67,7 +67,7 @@ def feature_command(bench: Bench) -> None:
 # ---------------------------------------------------------------- topics, configurations
 
 
-def topic_command(bench: Bench) -> None:
+def topic_command(bench: CheckBench) -> None:
     tool = f"{TOOLS}.TopicCommand"
     topic = bench.topic(2, "retention.ms=3600000")
     said = bench.java(tool, *bench.server, "--describe", "--topic", topic)
@@ -80,7 +80,7 @@ def topic_command(bench: Bench) -> None:
     assert topic not in bench.java(tool, *bench.server, "--list").splitlines()
 
 
-def config_command(bench: Bench) -> None:
+def config_command(bench: CheckBench) -> None:
     tool, topic = "kafka.admin.ConfigCommand", bench.topic()
     entity = ("--entity-type", "topics", "--entity-name", topic)
     change = ("--alter", "--add-config", "max.message.bytes=123456,cleanup.policy=[compact,delete]")
@@ -97,7 +97,7 @@ def config_command(bench: Bench) -> None:
     assert "node.id=1" in bench.java(tool, *bench.server, *broker)
 
 
-def delete_records_command(bench: Bench) -> None:
+def delete_records_command(bench: CheckBench) -> None:
     topic = bench.topic()
     produced(bench, topic, 100)
     place = {"topic": topic, "partition": 0, "offset": 60}
@@ -107,7 +107,7 @@ def delete_records_command(bench: Bench) -> None:
     assert offsets(bench, topic, "-2") == {0: 60}
 
 
-def get_offset_shell(bench: Bench) -> None:
+def get_offset_shell(bench: CheckBench) -> None:
     topic = bench.topic(2)
     produced(bench, topic, 100)
     ends = offsets(bench, topic, "latest")
@@ -118,7 +118,7 @@ def get_offset_shell(bench: Bench) -> None:
     assert all(newest[item] < end for item, end in ends.items() if end), newest
 
 
-def log_dirs_command(bench: Bench) -> None:
+def log_dirs_command(bench: CheckBench) -> None:
     topic = bench.topic()
     produced(bench, topic, 100)
     said = bench.java(f"{TOOLS}.LogDirsCommand", *bench.server, "--describe", "--topic-list", topic)
@@ -132,7 +132,7 @@ def log_dirs_command(bench: Bench) -> None:
 # ---------------------------------------------------------------- replicas
 
 
-def leader_election_command(bench: Bench) -> None:
+def leader_election_command(bench: CheckBench) -> None:
     topic = bench.topic()
     said = bench.java(
         f"{TOOLS}.LeaderElectionCommand",
@@ -141,7 +141,7 @@ def leader_election_command(bench: Bench) -> None:
     assert re.search(f"(Valid replica already elected|Successfully completed).*{topic}", said), said
 
 
-def reassign_partitions_command(bench: Bench) -> None:
+def reassign_partitions_command(bench: CheckBench) -> None:
     """Turn the order of the replicas, and then leave the last one out."""
     tool, topic = f"{TOOLS}.reassign.ReassignPartitionsCommand", bench.topic()
     produced(bench, topic, 500)
@@ -160,7 +160,7 @@ def reassign_partitions_command(bench: Bench) -> None:
     assert "No partition reassignments found" in bench.java(tool, *bench.server, "--list")
 
 
-def replica_verification_tool(bench: Bench) -> None:
+def replica_verification_tool(bench: CheckBench) -> None:
     """Compare all records of each replica."""
     topic = bench.topic()
     produced(bench, topic, 500)
@@ -177,7 +177,7 @@ def replica_verification_tool(bench: Bench) -> None:
 # ---------------------------------------------------------------- groups
 
 
-def consumer_group_command(bench: Bench) -> None:
+def consumer_group_command(bench: CheckBench) -> None:
     tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     topic, group = bench.topic(), bench.name("group")
     produced(bench, topic, 100)
@@ -194,7 +194,7 @@ def consumer_group_command(bench: Bench) -> None:
     assert group not in bench.java(tool, *bench.server, "--list").split()
 
 
-def rest(bench: Bench, its: Iterable[str], topic: str) -> tuple[int, ...]:
+def rest(bench: CheckBench, its: Iterable[str], topic: str) -> tuple[int, ...]:
     """(committed, end, lag) of a group in partition 0."""
     tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     said = bench.java(tool, *its, "--describe", "--offsets")
@@ -205,7 +205,7 @@ def rest(bench: Bench, its: Iterable[str], topic: str) -> tuple[int, ...]:
     return tuple(map(int, numbers[-3:]))
 
 
-def groups_command(bench: Bench) -> None:
+def groups_command(bench: CheckBench) -> None:
     topic, group = bench.topic(), bench.name("group")
     produced(bench, topic, 10)
     consumed(bench, topic, group, 10)
@@ -216,7 +216,7 @@ def groups_command(bench: Bench) -> None:
 # ---------------------------------------------------------------- files
 
 
-def dump(bench: Bench, files: Iterable[Path], *more: str) -> str:
+def dump(bench: CheckBench, files: Iterable[Path], *more: str) -> str:
     """DumpLogSegments finds nothing wrong; what it says."""
     names = ",".join(sorted(str(path) for path in files if path.stat().st_size))
     said = bench.java(f"{TOOLS}.DumpLogSegments", "--files", names, "--deep-iteration", *more)
@@ -224,7 +224,7 @@ def dump(bench: Bench, files: Iterable[Path], *more: str) -> str:
     return said
 
 
-def dump_log_segments(bench: Bench) -> None:
+def dump_log_segments(bench: CheckBench) -> None:
     topic = bench.topic(1, "index.interval.bytes=1024")
     produced(bench, topic, 1000)
     folders = bench.target.log_folders(topic, 0)
@@ -235,7 +235,7 @@ def dump_log_segments(bench: Bench) -> None:
         assert len(re.findall(r"^\| offset: ", said, re.MULTILINE)) == 1000
 
 
-def dump_internal_topics(bench: Bench) -> None:
+def dump_internal_topics(bench: CheckBench) -> None:
     """Records of a committed transaction in both internal topics, as Kafka's decoders read them."""
     _, copier, group = copied(bench, 10, 5)
     for topic, decoder, wanted in (

@@ -2,13 +2,13 @@
 
 import re
 
-from tests.suites.checks import Bench
+from tests.suites.checks import CheckBench
 from tests.suites.java_clients import TOOLS, produced
 
 _COMMAND = f"{TOOLS}.TransactionsCommand"
 
 
-def copied(bench: Bench, count: int, size: int, *more: str) -> tuple[str, str, str]:
+def copied(bench: CheckBench, count: int, size: int, *more: str) -> tuple[str, str, str]:
     """Copy ``count`` records in transactions of ``size``; return (the sink, the transactional
     id, the group).
     """
@@ -24,7 +24,7 @@ def copied(bench: Bench, count: int, size: int, *more: str) -> tuple[str, str, s
     return sink, copier, group
 
 
-def committed(bench: Bench, topic: str) -> list[int]:
+def committed(bench: CheckBench, topic: str) -> list[int]:
     """The numbers in a topic, as a reader of what is committed finds them."""
     said = bench.java(
         f"{TOOLS}.consumer.ConsoleConsumer",
@@ -34,13 +34,13 @@ def committed(bench: Bench, topic: str) -> list[int]:
     return [int(line) for line in said.splitlines() if line.isdecimal()]
 
 
-def transactional_copier(bench: Bench) -> None:
+def transactional_copier(bench: CheckBench) -> None:
     """With some of its transactions aborted, each record is copied once."""
     sink, _, _ = copied(bench, 1000, 50, "--enable-random-aborts", "--use-group-metadata")
     assert sorted(committed(bench, sink)) == list(range(1000))
 
 
-def transactions_command(bench: Bench) -> None:
+def transactions_command(bench: CheckBench) -> None:
     sink, copier, _ = copied(bench, 100, 50)
     assert copier in bench.java(_COMMAND, *bench.server, "list")
     said = bench.java(_COMMAND, *bench.server, "describe", "--transactional-id", copier)
@@ -51,7 +51,7 @@ def transactions_command(bench: Bench) -> None:
     bench.java(_COMMAND, *bench.server, "find-hanging", "--broker-id", "1")
 
 
-def transactional_id_pattern(bench: Bench) -> None:
+def transactional_id_pattern(bench: CheckBench) -> None:
     """KIP-1152: an expression stands for a whole id."""
     _, copier, _ = copied(bench, 10, 10)
     listing = (*bench.server, "list", "--transactional-id-pattern")
@@ -59,7 +59,7 @@ def transactional_id_pattern(bench: Bench) -> None:
     assert copier not in bench.java(_COMMAND, *listing, "copier")
 
 
-def left_open(bench: Bench) -> tuple[str, str]:
+def left_open(bench: CheckBench) -> tuple[str, str]:
     """A producer is killed in a transaction: (its topic, its id)."""
     topic, producer = bench.topic(), bench.name("producer")
     running = bench.start(
@@ -73,14 +73,14 @@ def left_open(bench: Bench) -> tuple[str, str]:
     return topic, producer
 
 
-def state(bench: Bench, transactional_id: str) -> str:
+def state(bench: CheckBench, transactional_id: str) -> str:
     """As a table of the tool has it."""
     said = bench.java(_COMMAND, *bench.server, "list")
     (found,) = re.findall(rf"^{transactional_id}\s+\d+\s+\d+\s+(\w+)", said, re.MULTILINE)
     return str(found)
 
 
-def transaction_ended_by_its_id(bench: Bench) -> None:
+def transaction_ended_by_its_id(bench: CheckBench) -> None:
     topic, producer = left_open(bench)
     assert state(bench, producer) == "Ongoing"
     end = ("forceTerminateTransaction", "--transactionalId", producer)
@@ -90,7 +90,7 @@ def transaction_ended_by_its_id(bench: Bench) -> None:
     assert committed(bench, topic) == list(range(10))
 
 
-def transaction_ended_by_its_start(bench: Bench) -> None:
+def transaction_ended_by_its_start(bench: CheckBench) -> None:
     """As one ends a transaction that its coordinator knows nothing of."""
     topic, _ = left_open(bench)
     place = ("--topic", topic, "--partition", "0")

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.suites import batches, packages
 from tests.suites.outcomes import Report
 from tests.suites.outputs import Pytest
-from tests.suites.targets import KAFKA_VERSION, Target, Wants
+from tests.suites.targets import KAFKA_VERSION, SuiteTarget, Wants
 
 VERSION = "3.0.12"
 _SHA256 = "4ccda3616b9aa5c353d74a97f2770d6cd1b950890d77ab0e8890e09a48eeed65"
@@ -85,7 +85,7 @@ class ReadyKafkaPython:
     codecs: Path
     tests: Sequence[str]
 
-    def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
+    def run(self, tests: Sequence[str], target: SuiteTarget, folder: Path, report: Report) -> None:
         root = folder / "kafka"
         root.mkdir()
         program = batches.Program(

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tests import apache_kafka as kafka
 from tests.suites import batches, packages
-from tests.suites.outcomes import Outcome, Report, Result
+from tests.suites.outcomes import Report, Result, SuiteOutcome
 from tests.suites.outputs import Began, Event
-from tests.suites.targets import KAFKA_VERSION, Target, Wants, bootstrap
+from tests.suites.targets import KAFKA_VERSION, SuiteTarget, Wants, bootstrap
 from tidemark.configuration.broker_keys import RACK_AWARE_SELECTOR
 
 VERSION = "2.15.1"
@@ -60,11 +60,11 @@ class LibrdkafkaTest:
         if found := self._BEGAN.search(line):
             yield Began(found[1])
         elif found := self._ENDED.search(line):
-            yield Result(found[1], Outcome(found[2].lower()))
+            yield Result(found[1], SuiteOutcome(found[2].lower()))
         elif found := self._FAILED.search(line):
-            yield Result(found[1], Outcome.FAILED)
+            yield Result(found[1], SuiteOutcome.FAILED)
         elif found := self._SKIPPED.search(line):
-            yield Result(found[1], Outcome.SKIPPED)
+            yield Result(found[1], SuiteOutcome.SKIPPED)
 
 
 class Librdkafka:
@@ -109,7 +109,7 @@ class ReadyLibrdkafka:
     folder: Path
     tests: Sequence[str]
 
-    def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
+    def run(self, tests: Sequence[str], target: SuiteTarget, folder: Path, report: Report) -> None:
         programs = folder / "kafka" / "bin"
         programs.mkdir(parents=True)
         script = programs / "kafka-topics.sh"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Outcome(StrEnum):
+class SuiteOutcome(StrEnum):
     """As all suites know them."""
 
     PASSED = "passed"
@@ -18,7 +18,7 @@ class Result:
     """``test`` as the suite names it; ``said``: why it failed, where that is not in the log."""
 
     test: str
-    outcome: Outcome
+    outcome: SuiteOutcome
     seconds: float = 0.0
     said: str = ""
 

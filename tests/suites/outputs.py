@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from tests.suites.outcomes import Outcome, Result
+from tests.suites.outcomes import Result, SuiteOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ Event = Began | Result
 
 #: The words of all of them.
 _OUTCOMES = {
-    **dict.fromkeys(("PASS", "PASSED", "XPASS", "ok"), Outcome.PASSED),
-    **dict.fromkeys(("SKIP", "SKIPPED", "XFAIL", "ignored"), Outcome.SKIPPED),
-    **dict.fromkeys(("FAIL", "FAILED", "ERROR"), Outcome.FAILED),
+    **dict.fromkeys(("PASS", "PASSED", "XPASS", "ok"), SuiteOutcome.PASSED),
+    **dict.fromkeys(("SKIP", "SKIPPED", "XFAIL", "ignored"), SuiteOutcome.SKIPPED),
+    **dict.fromkeys(("FAIL", "FAILED", "ERROR"), SuiteOutcome.FAILED),
 }
 
 
-class Reader(Protocol):
+class OutputReader(Protocol):
     """One for each kind of program."""
 
     def read(self, line: str) -> Iterator[Event]:

@@ -10,7 +10,7 @@ from tests.conformance.oracle.figures import FIGURES, section
 from tests.conformance.oracle.figures import load as load_figures
 from tests.suites import allowed_failures
 from tests.suites.catalogue import SUITES
-from tests.suites.outcomes import Outcome
+from tests.suites.outcomes import SuiteOutcome
 from tests.suites.published_results import PUBLISHED
 from tests.suites.recorded_results import KAFKAS, OURS, RESULTS, Recorded, SuiteRecord, load
 from tidemark.generated import command
@@ -95,7 +95,7 @@ def _theirs(record: SuiteRecord | None) -> str:
     if theirs is None:
         return "not run yet"
     total = theirs.passed + len(theirs.outcomes)
-    failed = sum(outcome is Outcome.FAILED for outcome in theirs.outcomes.values())
+    failed = sum(outcome is SuiteOutcome.FAILED for outcome in theirs.outcomes.values())
     return f"{theirs.passed} of {total}, {failed} failed"
 
 

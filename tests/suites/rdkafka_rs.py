@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.suites import batches, packages
 from tests.suites.outcomes import Report
 from tests.suites.outputs import RustTest
-from tests.suites.targets import KAFKA_VERSION, Target, Wants, bootstrap
+from tests.suites.targets import KAFKA_VERSION, SuiteTarget, Wants, bootstrap
 
 VERSION = "0.39.0"
 _SHA256 = "d7956f9ac12b5712e50372d9749a3102f4810a8d42481c5eae3748d36d585bcf"
@@ -71,7 +71,7 @@ class ReadyRdkafkaRs:
     programs: dict[str, str]
     tests: Sequence[str]
 
-    def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
+    def run(self, tests: Sequence[str], target: SuiteTarget, folder: Path, report: Report) -> None:
         for name, those in groupby(tests, key=lambda test: test.partition("::")[0]):
             program = batches.Program(
                 command=lambda some, name=name: command(self.programs[name], some),  # type: ignore[misc]

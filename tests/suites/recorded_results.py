@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.suites.outcomes import Outcome, Result
+from tests.suites.outcomes import Result, SuiteOutcome
 
 RESULTS = Path(__file__).with_name("results.json")
 OURS, KAFKAS = "Tidemark", "Apache Kafka"
@@ -27,16 +27,16 @@ class Recorded:
         """The last word on each test is what counts."""
         last = {result.test: result.outcome for result in results}
         return cls(
-            sum(outcome is Outcome.PASSED for outcome in last.values()),
-            tuple(sorted(test for test in last if last[test] is Outcome.FAILED)),
-            tuple(sorted(test for test in last if last[test] is Outcome.SKIPPED)),
+            sum(outcome is SuiteOutcome.PASSED for outcome in last.values()),
+            tuple(sorted(test for test in last if last[test] is SuiteOutcome.FAILED)),
+            tuple(sorted(test for test in last if last[test] is SuiteOutcome.SKIPPED)),
         )
 
     @property
-    def outcomes(self) -> dict[str, Outcome]:
+    def outcomes(self) -> dict[str, SuiteOutcome]:
         """Outcomes of the tests that did not pass."""
-        return dict.fromkeys(self.failed, Outcome.FAILED) | dict.fromkeys(
-            self.skipped, Outcome.SKIPPED
+        return dict.fromkeys(self.failed, SuiteOutcome.FAILED) | dict.fromkeys(
+            self.skipped, SuiteOutcome.SKIPPED
         )
 
     def as_json(self) -> dict[str, object]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.suites.outcomes import Report
-from tests.suites.targets import Target, Wants
+from tests.suites.targets import SuiteTarget, Wants
 
 
 class Ready(Protocol):
@@ -15,7 +15,7 @@ class Ready(Protocol):
     def tests(self) -> Sequence[str]:
         """All of them, in the order in which they run."""
 
-    def run(self, tests: Sequence[str], target: Target, folder: Path, report: Report) -> None:
+    def run(self, tests: Sequence[str], target: SuiteTarget, folder: Path, report: Report) -> None:
         """Run some; ``folder`` is empty, and keeps ``output.log`` and what else they leave."""
 
 

@@ -47,7 +47,7 @@ class Wants:
     stops_brokers: bool = False
 
 
-class Target(Protocol):
+class SuiteTarget(Protocol):
     @property
     def name(self) -> str:
         """Name of the software."""
@@ -71,7 +71,7 @@ class Target(Protocol):
         """Start it again, and wait until it serves."""
 
 
-def bootstrap(target: Target) -> str:
+def bootstrap(target: SuiteTarget) -> str:
     """All of its brokers, as Kafka lists them."""
     return ",".join(target.listeners)
 
@@ -102,7 +102,7 @@ class Tidemark:
 
 
 @contextmanager
-def tidemark(folder: Path, wants: Wants) -> Iterator[Target]:
+def tidemark(folder: Path, wants: Wants) -> Iterator[SuiteTarget]:
     """Start a cluster of ours in ``folder``, and stop it at the end."""
     layout = Layout.at(folder)
     layout.create()
@@ -191,7 +191,7 @@ class Oracle:
 
 
 @contextmanager
-def apache_kafka(folder: Path, wants: Wants) -> Iterator[Target]:
+def apache_kafka(folder: Path, wants: Wants) -> Iterator[SuiteTarget]:
     """Start Apache Kafka in ``folder``, and stop it at the end. Raises MavenMissing."""
     wanted = kafka.KafkaOptions(
         brokers=wants.brokers,

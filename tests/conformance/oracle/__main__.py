@@ -10,7 +10,7 @@ from tests.conformance.oracle import compare
 from tests.conformance.oracle.broker_pair import both
 from tests.conformance.oracle.cases import cases
 from tests.conformance.oracle.figures import FIGURES
-from tests.conformance.oracle.sides import Side
+from tests.conformance.oracle.sides import ComparedBroker
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
         return 2
 
 
-def _compare(ours: Side, theirs: Side, only: str) -> int:
+def _compare(ours: ComparedBroker, theirs: ComparedBroker, only: str) -> int:
     table = [case for case in cases(compare.shared_versions(ours, theirs)) if only in case.name]
     verdict = compare.run(ours, theirs, table, lambda line: print(line, flush=True))
     # Unused entries are only known after the whole table.

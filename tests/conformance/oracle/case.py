@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.conformance.oracle import entities
 from tests.conformance.oracle.entities import Fields, Here
-from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.sides import SideWorld
 from tidemark.wire.framing import encode_request
 
 T0 = 1_700_000_000_000
@@ -29,12 +29,12 @@ FILLED = (READ, SHORT)
 CORRELATION_ID = 7
 CLIENT_ID = "oracle"
 
-Build = Callable[[World, int], Any]
-Learn = Callable[[World, Any], None]
+Build = Callable[[SideWorld, int], Any]
+Learn = Callable[[SideWorld, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class OracleCase:
     """One request in one version; ``frame`` makes it for a side, ``learn`` hears what the side has
     answered, for the requests after it. ``round``: of the story that it is part of. ``fresh``: on a
     connection of its own."""
@@ -42,7 +42,7 @@ class Case:
     name: str
     api_key: int
     version: int
-    frame: Callable[[World], bytes]
+    frame: Callable[[SideWorld], bytes]
     learn: Learn | None = None
     round: int | None = None
     fresh: bool = False
@@ -69,7 +69,7 @@ class Row:
     since: int = 0
     fresh: bool = False
 
-    def cases(self, versions: range) -> Iterator[Case]:
+    def cases(self, versions: range) -> Iterator[OracleCase]:
         """One for each version that both serve."""
         for version in versions:
             if version >= self.since:
@@ -78,9 +78,11 @@ class Row:
                 yield replace(made, fresh=self.fresh)
 
 
-def case(name: str, api_key: int, version: int, build: Build, learn: Learn | None = None) -> Case:
+def case(
+    name: str, api_key: int, version: int, build: Build, learn: Learn | None = None
+) -> OracleCase:
     """Return the case of a kio entity."""
-    return Case(name, api_key, version, lambda world: frame_of(build(world, version)), learn)
+    return OracleCase(name, api_key, version, lambda world: frame_of(build(world, version)), learn)
 
 
 def frame_of(entity: Any) -> bytes:
@@ -96,7 +98,7 @@ def sized(frame: bytes) -> bytes:
 def row(api: str, api_key: int, what: str, fields: Fields, *, since: int = 0) -> Row:
     """A request with these fields, and nothing in the others."""
 
-    def build(world: World, version: int) -> Any:
+    def build(world: SideWorld, version: int) -> Any:
         here = Here(world, f"{api} v{version} {what}")
         return entities.request(api_key, version, fields, here)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kio.index import load_request_schema
 
 from tests.conformance.oracle import intended_differences
-from tests.conformance.oracle.case import Case, frame_of, sized
+from tests.conformance.oracle.case import OracleCase, frame_of, sized
 from tests.conformance.oracle.compound_requests import admin_rows, group_rows
 from tests.conformance.oracle.entities import blank
 from tests.conformance.oracle.fetch_cases import fetch_rows, offset_rows
@@ -21,9 +21,9 @@ from tests.conformance.oracle.stories import story_cases
 from tests.conformance.oracle.valid_requests import good_cases
 
 
-def cases(served: Mapping[int, range]) -> list[Case]:
+def cases(served: Mapping[int, range]) -> list[OracleCase]:
     """All of them; ``served``: the versions of each Api that both sides serve."""
-    made: list[Case] = list(frame_cases(served))
+    made: list[OracleCase] = list(frame_cases(served))
     for api_key, versions in sorted(served.items()):
         made += _blanks(api_key, versions)
     for row in (*produce_rows(), *fetch_rows(), *offset_rows(), *group_rows(), *admin_rows()):
@@ -33,7 +33,7 @@ def cases(served: Mapping[int, range]) -> list[Case]:
     return made
 
 
-def some(table: Sequence[Case], *, rounds: int) -> list[Case]:
+def some(table: Sequence[OracleCase], *, rounds: int) -> list[OracleCase]:
     """Each kind of request in its newest version and in one that is older, a different one for each
     kind, of those that one field makes in one of the two; of the stories the first ``rounds``. In
     the table's order, without those that would be waited for."""
@@ -54,7 +54,7 @@ def some(table: Sequence[Case], *, rounds: int) -> list[Case]:
     ]
 
 
-def _blanks(api_key: int, versions: range) -> Iterator[Case]:
+def _blanks(api_key: int, versions: range) -> Iterator[OracleCase]:
     """Arrays are empty, and fields as Kafka's generated classes begin."""
     for version in versions:
         kind = load_request_schema(api_key, version)
@@ -63,4 +63,4 @@ def _blanks(api_key: int, versions: range) -> Iterator[Case]:
         # Three variants: complete, one byte too short, and one byte too long.
         made = {"": frame, ", cut": sized(frame[:-1]), " and a byte": sized(frame + b"x")}
         for what, whole in made.items():
-            yield Case(name + what, api_key, version, lambda _, f=whole: f)
+            yield OracleCase(name + what, api_key, version, lambda _, f=whole: f)

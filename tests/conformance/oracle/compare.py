@@ -9,12 +9,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tests.conformance.oracle import case, intended_differences, produce_cases
-from tests.conformance.oracle.case import Case
+from tests.conformance.oracle.case import OracleCase
 from tests.conformance.oracle.entities import Here, request
-from tests.conformance.oracle.figures import Figures
+from tests.conformance.oracle.figures import ComparisonFigures
 from tests.conformance.oracle.intended_differences import Difference
 from tests.conformance.oracle.response_normalization import differences, normal
-from tests.conformance.oracle.sides import CLOSED, PATIENCE_S, SILENT, Side
+from tests.conformance.oracle.sides import CLOSED, PATIENCE_S, SILENT, ComparedBroker
 from tests.unit.api import api_requests as kafka
 from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.wire.framing import FrameError, decode_response
@@ -33,7 +33,7 @@ UNDER_WAY = {ErrorCode.concurrent_transactions}
 
 
 @dataclass(slots=True)
-class Verdict:
+class Comparison:
     """Findings of a run."""
 
     sent: int = 0
@@ -47,13 +47,13 @@ class Verdict:
         return [item for item in intended_differences.ON_PURPOSE if item not in self.used]
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> ComparisonFigures:
         """Numbers of each kind of finding."""
         left = len(self.unexplained)
-        return Figures(self.sent, self.same, self.sent - self.same - left, left)
+        return ComparisonFigures(self.sent, self.same, self.sent - self.same - left, left)
 
 
-def prepare(side: Side) -> None:
+def prepare(side: ComparedBroker) -> None:
     """Make its topics, fill those that are read, and have its coordinators at work."""
     # The topics have to exist before the first case, and their leaders have to serve.
     side.create(case.TOPICS)
@@ -73,7 +73,7 @@ def prepare(side: Side) -> None:
     side.learn((*case.TOPICS, *COORDINATORS_TOPICS))
 
 
-def _until(side: Side, asked: Any, api_key: int, version: int) -> None:
+def _until(side: ComparedBroker, asked: Any, api_key: int, version: int) -> None:
     """Ask until nothing has still to come."""
     until_s = time.monotonic() + LEADS_WITHIN_S
     while COMING.intersection(errors_in(answer := side.ask(asked, api_key, version))):
@@ -91,7 +91,7 @@ def errors_in(answer: Any) -> Iterator[ErrorCode]:
             yield from errors_in(item)
 
 
-def shared_versions(ours: Side, theirs: Side) -> dict[int, range]:
+def shared_versions(ours: ComparedBroker, theirs: ComparedBroker) -> dict[int, range]:
     """Return the common versions of each Api that both serve, within kio's range."""
     mine, others = ours.versions(), theirs.versions()
     first = {kafka.PRODUCE: 3}
@@ -104,9 +104,11 @@ def shared_versions(ours: Side, theirs: Side) -> dict[int, range]:
     }
 
 
-def run(ours: Side, theirs: Side, table: Sequence[Case], say: Say) -> Verdict:
+def run(
+    ours: ComparedBroker, theirs: ComparedBroker, table: Sequence[OracleCase], say: Say
+) -> Comparison:
     """Send all of the table, and say how far it is every few seconds."""
-    verdict, said_s = Verdict(), -math.inf
+    verdict, said_s = Comparison(), -math.inf
     for item in table:
         # Progress is printed every few seconds: a run takes minutes.
         if time.monotonic() - said_s > SAYS_EVERY_S:
@@ -129,7 +131,9 @@ def run(ours: Side, theirs: Side, table: Sequence[Case], say: Say) -> Verdict:
     return verdict
 
 
-def _differences(each: Case, ours: Side, theirs: Side) -> list[tuple[str, Any, Any]]:
+def _differences(
+    each: OracleCase, ours: ComparedBroker, theirs: ComparedBroker
+) -> list[tuple[str, Any, Any]]:
     # Both receive the request before either answer is read, so their waits overlap.
     for side in (ours, theirs):
         if each.fresh:
@@ -147,7 +151,7 @@ def _is_under_way(answer: Any) -> bool:
     return not UNDER_WAY.isdisjoint(errors_in(answer))
 
 
-def _answer(each: Case, side: Side, patience_s: float = PATIENCE_S) -> Any:
+def _answer(each: OracleCase, side: ComparedBroker, patience_s: float = PATIENCE_S) -> Any:
     """Return the answer, or how the connection failed."""
     # While a transaction's markers are pending the request is retried, as clients do.
     until_s = time.monotonic() + LEADS_WITHIN_S

@@ -14,7 +14,7 @@ def group_rows() -> Iterator[Row]:
     # A name twice and an empty name: does the answer have an entry for each?
     yield row("DescribeGroups", 15, "of several", {"groups": ("gone", "", "gone")})
     yield row("DeleteGroups", 42, "of several", {"groups_names": ("gone", "", "gone")})
-    yield row("OffsetFetch", 9, "of all of one that is gone", {
+    yield row("OffsetFetch", 9, "of all of a deleted one", {
         "group_id": "gone", "topics": None,
         "groups": ({"group_id": "gone", "topics": None, "member_epoch": -1},) * 2,
     }, since=2)  # fmt: skip
@@ -80,7 +80,7 @@ def _feature_rows() -> Iterator[Row]:
     for what, feature, level, upgrade_type in (
         ("the level that holds", "transaction.version", 2, 1),
         ("a level below 0", "transaction.version", -1, 1),
-        ("a level that nobody has", "transaction.version", 99, 1),
+        ("a level above all", "transaction.version", 99, 1),
         ("an unknown feature", "nope", 1, 1),
         ("a lower level as an upgrade", "transaction.version", 1, 1),
         ("of no type", "transaction.version", 2, 9),
@@ -109,7 +109,7 @@ def _topic_rows() -> Iterator[Row]:
         })  # fmt: skip
     # Manual assignments: each is invalid for another reason.
     for what, broker_ids, index in (
-        ("nobody", (), 0), ("a broker that is none", (77,), 0), ("a gap", (1,), 1),
+        ("no broker", (), 0), ("a broker that is none", (77,), 0), ("a gap", (1,), 1),
         ("one broker twice", (1, 1), 0),
     ):  # fmt: skip
         given = {"partition_index": index, "broker_ids": broker_ids}

@@ -16,7 +16,7 @@ from kio.index import load_request_schema
 from kio.serial._implicit_defaults import get_implicit_default
 from kio.static.primitive import i32Timedelta, i64Timedelta
 
-from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.sides import SideWorld
 
 _DURATIONS = {"timedelta_i32": i32Timedelta, "timedelta_i64": i64Timedelta}
 
@@ -25,7 +25,7 @@ _DURATIONS = {"timedelta_i32": i32Timedelta, "timedelta_i64": i64Timedelta}
 class Here:
     """Context of a request: its side and its case."""
 
-    world: World
+    world: SideWorld
     case: str
 
 

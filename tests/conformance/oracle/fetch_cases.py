@@ -5,14 +5,14 @@ from typing import Any
 
 from tests.conformance.oracle.case import COMPACT, EMPTY, READ, T0, Build, Row, row
 from tests.conformance.oracle.entities import id_of
-from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.sides import SideWorld
 from tests.unit.api import api_requests as kafka
 
 _BY_ID = 13
 
 
 def _fetch(topic: str, *offsets: int, **values: Any) -> Build:
-    def build(world: World, version: int) -> Any:
+    def build(world: SideWorld, version: int) -> Any:
         topic_id = world.id_of(topic) if version >= _BY_ID else None
         return kafka.fetch(version, topic, *offsets, topic_id=topic_id, **values)
 

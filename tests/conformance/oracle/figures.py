@@ -12,7 +12,7 @@ FIGURES = Path(__file__).with_name("figures.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ComparisonFigures:
     """Requests to both, by how they were answered."""
 
     sent: int
@@ -31,12 +31,12 @@ class Figures:
         return json.dumps(asdict(self)) + "\n"
 
 
-def load(text: str) -> Figures:
+def load(text: str) -> ComparisonFigures:
     """Parse the file's text."""
-    return Figures(**json.loads(text))
+    return ComparisonFigures(**json.loads(text))
 
 
-def section(figures: Figures) -> Iterator[str]:
+def section(figures: ComparisonFigures) -> Iterator[str]:
     """Lines of the page."""
     yield "## Answer by answer"
     yield ""

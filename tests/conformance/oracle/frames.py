@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from tests.conformance.oracle import entities
-from tests.conformance.oracle.case import CLIENT_ID, CORRELATION_ID, Case, sized
+from tests.conformance.oracle.case import CLIENT_ID, CORRELATION_ID, OracleCase, sized
 from tests.conformance.oracle.entities import Here
-from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.sides import SideWorld
 from tests.unit.api import api_requests as kafka
 from tidemark.wire.framing import encode_request
 
@@ -29,7 +29,7 @@ def _strange(newest: int) -> Mapping[str, tuple[int, int, bytes]]:
     key, client = kafka.METADATA, _string(CLIENT_ID.encode())
     every = b"\x00\x00\x00\x00"
     # The body of a good request follows the 15 bytes of length, header and client id.
-    body = encode_request(entities.request(key, newest, {}, Here(World(), "")), 7, "")[15:]
+    body = encode_request(entities.request(key, newest, {}, Here(SideWorld(), "")), 7, "")[15:]
     # The second element is the version of the answer's header, which decides how it is decoded.
     return {
         "an Api that is none": (key, 0, _frame(999, 0, client)),
@@ -59,9 +59,9 @@ def _strange(newest: int) -> Mapping[str, tuple[int, int, bytes]]:
     }  # fmt: skip
 
 
-def frame_cases(served: Mapping[int, range]) -> Iterator[Case]:
+def frame_cases(served: Mapping[int, range]) -> Iterator[OracleCase]:
     """Frames for which both sides serve flexible versions of Metadata."""
     versions = served.get(kafka.METADATA)
     if versions and versions[-1] >= _METADATA_FLEXIBLE:
         for what, (key, version, frame) in _strange(versions[-1]).items():
-            yield Case(f"Frame {what}", key, version, lambda _, made=frame: made)
+            yield OracleCase(f"Frame {what}", key, version, lambda _, made=frame: made)

@@ -6,12 +6,12 @@ from functools import partial
 
 from tests.conformance.oracle.case import READ
 from tests.conformance.oracle.entities import id_of, in_partition, numbered
-from tests.conformance.oracle.steps import GENERATION, MEMBER, Step, heard, step
+from tests.conformance.oracle.steps import GENERATION, MEMBER, StoryStep, heard, step
 
 _SUBSCRIPTION = struct.pack(f">hih{len(READ)}si", 0, 1, len(READ), READ.encode(), -1)
 
 
-def _joining(group: str, what: str, /, **changed: object) -> Step:
+def _joining(group: str, what: str, /, **changed: object) -> StoryStep:
     # One member cannot complete a rebalance in time if it waits for others, so the timeouts are
     # short.
     fields = {
@@ -22,17 +22,17 @@ def _joining(group: str, what: str, /, **changed: object) -> Step:
     return step("JoinGroup", 11, what, hears="member_id generation_id", **fields)
 
 
-def _told_group(group: str, what: str) -> Step:
+def _told_group(group: str, what: str) -> StoryStep:
     return step("DescribeGroups", 15, what, groups=(group,))
 
 
-def _offsets(group: str, what: str, *topics: Mapping[str, object]) -> Step:
+def _offsets(group: str, what: str, *topics: Mapping[str, object]) -> StoryStep:
     asked = topics or None
     return step("OffsetFetch", 9, what, group_id=group, topics=asked,
                  groups=({"group_id": group, "member_epoch": -1, "topics": asked},))  # fmt: skip
 
 
-def group_story(name: str) -> Iterator[Step]:
+def group_story(name: str) -> Iterator[StoryStep]:
     member = {"group_id": name, "member_id": MEMBER, "generation_id": GENERATION}
     # KIP-394: the first JoinGroup only returns a member id, the second one joins.
     yield _joining(name, "joins", member_id="")
@@ -78,11 +78,11 @@ def group_story(name: str) -> Iterator[Step]:
     yield _told_group(name, "that was deleted")
 
 
-def _committing(name: str) -> Iterator[Step]:
+def _committing(name: str) -> Iterator[StoryStep]:
     who = {"group_id": name, "member_id": MEMBER, "generation_id_or_member_epoch": GENERATION,
            "retention_time": -1}  # fmt: skip
 
-    def commits(what: str, *topics: Mapping[str, object], **changed: object) -> Step:
+    def commits(what: str, *topics: Mapping[str, object], **changed: object) -> StoryStep:
         return step("OffsetCommit", 8, what, **{**who, "topics": topics, **changed})
 
     # Good commits and such with one wrong field, in a stable group.
@@ -91,7 +91,7 @@ def _committing(name: str) -> Iterator[Step]:
     yield commits("of a member", good)
     yield commits("of another generation", good, generation_id_or_member_epoch=99)
     yield commits("of another member", good, member_id="other")
-    yield commits("of nobody", good, member_id="", generation_id_or_member_epoch=-1)
+    yield commits("without a member", good, member_id="", generation_id_or_member_epoch=-1)
     yield commits("of an instance", good, group_instance_id="none")
     yield commits(
         "of too much metadata", in_partition(READ, **{**one, "committed_metadata": "x" * 4097})
@@ -112,7 +112,7 @@ def _committing(name: str) -> Iterator[Step]:
                 topics=(in_partition(READ), in_partition("nope")))  # fmt: skip
 
 
-def static_story(name: str) -> Iterator[Step]:
+def static_story(name: str) -> Iterator[StoryStep]:
     instance = {"group_instance_id": "one"}
     # A static member (KIP-345) keeps its instance id while its member id changes.
     yield _joining(name, "as an instance", member_id="", **instance)
@@ -139,7 +139,7 @@ def static_story(name: str) -> Iterator[Step]:
     yield _told_group(name, "after its instance has left")
 
 
-def new_group_story(name: str) -> Iterator[Step]:
+def new_group_story(name: str) -> Iterator[StoryStep]:
     """Steps of KIP-848's protocol."""
     member = "BBBBBBBBBBBBBBBBBBBBBB"
     here = {"group_id": name, "member_id": member}
@@ -149,7 +149,7 @@ def new_group_story(name: str) -> Iterator[Step]:
         "subscribed_topic_names": (READ,),
     }  # fmt: skip
 
-    def beat(what: str, **fields: object) -> Step:
+    def beat(what: str, **fields: object) -> StoryStep:
         return step("ConsumerGroupHeartbeat", 68, what, hears="member_epoch", **fields)
 
     epoch = heard("member_epoch", 1)
@@ -176,5 +176,5 @@ def new_group_story(name: str) -> Iterator[Step]:
     yield step("OffsetFetch", 9, "of another epoch",
                 groups=({**here, "member_epoch": 99, "topics": None},))  # fmt: skip
     yield beat("leaves", **here, member_epoch=-1)
-    yield step("ConsumerGroupDescribe", 69, "of nobody", group_ids=(name,))
+    yield step("ConsumerGroupDescribe", 69, "of no member", group_ids=(name,))
     yield step("DeleteGroups", 42, "of another protocol", groups_names=(name,))

@@ -155,7 +155,7 @@ ON_PURPOSE = (
         "in ours in 1"
     ),
     Difference(
-        "ConsumerGroupDescribe v0 new group*of nobody", "*", "a group whose last member of "
+        "ConsumerGroupDescribe v0 new group*of no member", "*", "a group whose last member of "
         "KIP-848's protocol has left is one of classic members at once in Kafka, a moment later in "
         "ours"
     ),

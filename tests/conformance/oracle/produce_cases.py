@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.conformance.oracle.case import COMPACT, SINK, T0, Build, Row
-from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.sides import SideWorld
 from tests.unit.api import api_requests as kafka
 from tidemark.records.batch import CRC_COVERS_FROM, HEADER_BYTES, compute_crc
 from tidemark.records.builder import Record, build_batch
@@ -32,7 +32,7 @@ def _with(data: bytes, position: int, new: bytes) -> bytes:
 
 
 def produce(topic: str, *records: bytes | None, **values: Any) -> Build:
-    def build(world: World, version: int) -> Any:
+    def build(world: SideWorld, version: int) -> Any:
         topic_id = world.id_of(topic) if version >= _BY_ID else None
         return kafka.produce(version, topic, *records, topic_id=topic_id, **{"acks": 1} | values)
 
@@ -44,7 +44,7 @@ def filling(topic: str) -> Build:
     return produce(topic, batch(b"a", b"b", b"c"))
 
 
-def _twice(world: World, version: int) -> Any:
+def _twice(world: SideWorld, version: int) -> Any:
     made = produce(SINK, batch(b"a"))(world, version)
     # The same partition twice in one request.
     (topic,) = made.topic_data

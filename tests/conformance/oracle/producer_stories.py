@@ -5,7 +5,7 @@ from functools import partial
 
 from tests.conformance.oracle.case import READ, STORY, T0
 from tests.conformance.oracle.entities import Fields, Here, Told, in_partition, numbered
-from tests.conformance.oracle.steps import PATIENCE, PRODUCER, Step, step
+from tests.conformance.oracle.steps import PATIENCE, PRODUCER, StoryStep, step
 from tidemark.records.builder import Record, build_batch
 
 
@@ -23,18 +23,18 @@ def _records(sequence: int, *, epoch: int = 0, transactional: bool = False) -> T
     return told
 
 
-def _producing(what: str, records: Told, transactional_id: str | None = None) -> Step:
+def _producing(what: str, records: Told, transactional_id: str | None = None) -> StoryStep:
     return step("Produce", 0, what, acks=-1, transactional_id=transactional_id,
                  topic_data=(in_partition(STORY, records=records),), **PATIENCE)  # fmt: skip
 
 
-def _initialised(what: str, **fields: object) -> Step:
+def _initialised(what: str, **fields: object) -> StoryStep:
     made = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1,
             "producer_epoch": -1, **fields}  # fmt: skip
     return step("InitProducerId", 22, what, hears="producer_id producer_epoch", **made)
 
 
-def idempotent_story(_: str) -> Iterator[Step]:
+def idempotent_story(_: str) -> Iterator[StoryStep]:
     # Two records in each batch: sequences 0, 2, 4 continue, and others are gaps or duplicates.
     yield _initialised("of a producer")
     yield _producing("that does not begin with 0", _records(5))
@@ -52,7 +52,7 @@ def idempotent_story(_: str) -> Iterator[Step]:
     yield step("DescribeProducers", 61, "of one", topics=(numbered(STORY, 0),))
 
 
-def transaction_story(name: str) -> Iterator[Step]:
+def transaction_story(name: str) -> Iterator[StoryStep]:
     # `old` is the producer's epoch before InitProducerId raised it.
     who = {"transactional_id": name, **PRODUCER}
     old = {**who, "producer_epoch": lambda here: max(PRODUCER["producer_epoch"](here) - 1, 0)}
@@ -74,7 +74,7 @@ def transaction_story(name: str) -> Iterator[Step]:
                 max_bytes=1 << 26, isolation_level=1, session_epoch=-1,
                 topics=(in_partition(STORY, fetch_offset=0, current_leader_epoch=-1,
                               last_fetched_epoch=-1, partition_max_bytes=1 << 20),))  # fmt: skip
-    yield step("DescribeTransactions", 65, "that goes on", transactional_ids=(name,))
+    yield step("DescribeTransactions", 65, "that is ongoing", transactional_ids=(name,))
     yield from _offsets_in(who, name + "-group")
     # KIP-890: ending a transaction raises the epoch, which later steps have to use.
     yield step("EndTxn", 26, "of an old epoch", **old, committed=True)
@@ -88,7 +88,7 @@ def transaction_story(name: str) -> Iterator[Step]:
                 producer_id_filters=(PRODUCER["producer_id"],), duration_filter=-1)  # fmt: skip
 
 
-def late_transaction_story(name: str) -> Iterator[Step]:
+def late_transaction_story(name: str) -> Iterator[StoryStep]:
     """Send the second batch of a producer before the first. In a transaction of version 2 (KIP-890)
     it is refused, in one of version 1 (KIP-360) it is appended."""
     who = {"transactional_id": name, **PRODUCER}
@@ -104,7 +104,9 @@ def late_transaction_story(name: str) -> Iterator[Step]:
     yield step("EndTxn", 26, "of a late one", **who, committed=False)
 
 
-def _adds(what: str, whose: Fields, *topics: Mapping[str, object], verify: bool = False) -> Step:
+def _adds(
+    what: str, whose: Fields, *topics: Mapping[str, object], verify: bool = False
+) -> StoryStep:
     # Versions up to 3 have one transaction in the request itself, later ones a list (KIP-890).
     below = {f"v3_and_below_{name}": value for name, value in whose.items()}
     one = {**whose, "verify_only": verify, "topics": topics}
@@ -112,7 +114,7 @@ def _adds(what: str, whose: Fields, *topics: Mapping[str, object], verify: bool 
                  transactions=(one,))  # fmt: skip
 
 
-def _adding(who: Fields, old: Fields) -> Iterator[Step]:
+def _adding(who: Fields, old: Fields) -> Iterator[StoryStep]:
     yield _adds("of an old epoch", old, numbered(STORY, 0))
     yield _adds("of another producer", {**who, "producer_id": 4711}, numbered(STORY, 0))
     yield _adds("with an unknown one", who, numbered(STORY, 0), numbered("nope", 0))
@@ -121,7 +123,7 @@ def _adding(who: Fields, old: Fields) -> Iterator[Step]:
     yield _adds("verified then", who, numbered(STORY, 0), verify=True)
 
 
-def _offsets_in(who: Fields, group: str) -> Iterator[Step]:
+def _offsets_in(who: Fields, group: str) -> Iterator[StoryStep]:
     one = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": "m"}
     commits = partial(step, "TxnOffsetCommit", 28, group_id=group, generation_id=-1, **who)
     yield step("AddOffsetsToTxn", 25, "of a group", **who, group_id=group)

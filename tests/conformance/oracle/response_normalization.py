@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.sides import SideWorld
 from tidemark.records.batch import HEADER_BYTES, MAGIC
 
 #: Fields that hold a broker's id, or several.
@@ -39,7 +39,7 @@ _CRC, _LEADER_EPOCH, _PRODUCER_ID, _TIMES = (17, 21), (12, 16), (43, 51), (27, 4
 _CONTROL = 0x20
 
 
-def normal(value: Any, world: World, name: str = "") -> Any:
+def normal(value: Any, world: SideWorld, name: str = "") -> Any:
     """``value`` with what is particular to a side left out."""
     if name == "throttle_time":
         return 0
@@ -63,7 +63,7 @@ def normal(value: Any, world: World, name: str = "") -> Any:
     return _scalar(value, world, name)
 
 
-def _scalar(value: Any, world: World, name: str) -> Any:
+def _scalar(value: Any, world: SideWorld, name: str) -> Any:
     if name in _OWN:
         return _told(value, name)
     if name in _NODES and value == world.node_id:

@@ -26,7 +26,7 @@ NOBODY = uuid.UUID(int=0xDEAD)
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class SideWorld:
     """Values in requests and answers that differ between the sides; ``heard``: those from
     answers of this run.
     """
@@ -41,12 +41,12 @@ class World:
         return self.topic_ids.get(topic, NOBODY)
 
 
-class Side:
+class ComparedBroker:
     """Answers frames over one connection, reopened if the broker has closed it."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
-        self.world = World()
+        self.world = SideWorld()
         host, _, port = address.rpartition(":")
         self._address = host, int(port)
         self._socket: socket.socket | None = None
@@ -141,7 +141,7 @@ class Side:
             if parts and all(part.leader_id >= 0 for part in parts):
                 break
             time.sleep(0.05)
-        self.world = World(
+        self.world = SideWorld(
             topic_ids={topic.name: topic.topic_id for topic in answer.topics},
             node_id=answer.brokers[0].node_id,
             leader_epoch=parts[0].leader_epoch,

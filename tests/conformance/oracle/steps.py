@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.conformance.oracle import entities
-from tests.conformance.oracle.case import Case, case
+from tests.conformance.oracle.case import OracleCase, case
 from tests.conformance.oracle.entities import Fields, Here, Told
-from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.sides import SideWorld
 
 #: What fields hold in answers that are errors.
 _NOTHING = (None, "", -1)
@@ -14,7 +14,7 @@ PATIENCE = {"timeout": 5000}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StoryStep:
     """``hears``: fields of the answer that later steps ask for."""
 
     api: str
@@ -23,15 +23,15 @@ class Step:
     fields: Fields
     hears: tuple[str, ...] = ()
 
-    def case(self, name: str, version: int) -> Case:
+    def case(self, name: str, version: int) -> OracleCase:
         """In one version, of one round."""
 
-        def build(world: World, version: int) -> Any:
+        def build(world: SideWorld, version: int) -> Any:
             return entities.request(self.api_key, version, self.fields, Here(world, name))
 
         return case(name, self.api_key, version, build, self._learn if self.hears else None)
 
-    def _learn(self, world: World, answer: Any) -> None:
+    def _learn(self, world: SideWorld, answer: Any) -> None:
         for name in self.hears:
             value = getattr(answer, name, None)
             # An error answer must not overwrite what earlier steps learned.
@@ -39,9 +39,9 @@ class Step:
                 world.heard[name] = value
 
 
-def step(api: str, api_key: int, what: str, /, hears: str = "", **fields: object) -> Step:
+def step(api: str, api_key: int, what: str, /, hears: str = "", **fields: object) -> StoryStep:
     """With these fields; ``hears``: names, blanks between them."""
-    return Step(api, api_key, what, fields, tuple(hears.split()))
+    return StoryStep(api, api_key, what, fields, tuple(hears.split()))
 
 
 def heard(name: str, default: Any) -> Told:

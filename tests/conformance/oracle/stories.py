@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tests.conformance.oracle.case import READ, Case
+from tests.conformance.oracle.case import READ, OracleCase
 from tests.conformance.oracle.entities import id_of, in_partition, node, numbered
 from tests.conformance.oracle.group_stories import group_story, new_group_story, static_story
 from tests.conformance.oracle.producer_stories import (
@@ -17,11 +17,11 @@ from tests.conformance.oracle.producer_stories import (
     late_transaction_story,
     transaction_story,
 )
-from tests.conformance.oracle.steps import PATIENCE, Step, heard, step
+from tests.conformance.oracle.steps import PATIENCE, StoryStep, heard, step
 
 
-def _session(_: str) -> Iterator[Step]:
-    def fetches(what: str, epoch: int, *topics: Mapping[str, object], gone: Any = ()) -> Step:
+def _session(_: str) -> Iterator[StoryStep]:
+    def fetches(what: str, epoch: int, *topics: Mapping[str, object], gone: Any = ()) -> StoryStep:
         return step("Fetch", 1, what, hears="session_id" if not epoch else "", replica_id=-1,
                      max_wait=0, min_bytes=0, max_bytes=1 << 26,
                      session_id=heard("session_id", 0) if epoch else 0, session_epoch=epoch,
@@ -47,7 +47,7 @@ def _session(_: str) -> Iterator[Step]:
     yield fetches("after its end", 7)
 
 
-def _topic(name: str) -> Iterator[Step]:
+def _topic(name: str) -> Iterator[StoryStep]:
     config = {"name": "retention.ms", "value": "1000", "config_operation": 0}
     made = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (),
             "configs": (config,)}  # fmt: skip
@@ -60,7 +60,7 @@ def _topic(name: str) -> Iterator[Step]:
                 )  # fmt: skip
 
     # Operations: 0 set, 1 delete, 2 append, 3 subtract.
-    def alters(what: str, **changed: object) -> Step:
+    def alters(what: str, **changed: object) -> StoryStep:
         resource = {"resource_type": 2, "resource_name": name, "configs": ({**config, **changed},)}
         return step("IncrementalAlterConfigs", 44, what, resources=(resource,))
 
@@ -82,7 +82,7 @@ def _topic(name: str) -> Iterator[Step]:
                 **PATIENCE)  # fmt: skip
 
 
-Story = Callable[[str], Iterator[Step]]
+Story = Callable[[str], Iterator[StoryStep]]
 #: Name -> the story, and in how many rounds at most.
 STORIES: Mapping[str, tuple[Story, int]] = {
     "session": (_session, 99),
@@ -96,7 +96,7 @@ STORIES: Mapping[str, tuple[Story, int]] = {
 }
 
 
-def story_cases(served: Mapping[int, range]) -> Iterator[Case]:
+def story_cases(served: Mapping[int, range]) -> Iterator[OracleCase]:
     """All of them, of the Apis that both sides serve."""
     for name, (story, most) in STORIES.items():
         # A round uses the newest version minus its number, so there are as many rounds as the API

@@ -16,14 +16,14 @@ from tests.conformance.oracle.case import (
     SHORT,
     SINK,
     TOPICS,
-    Case,
+    OracleCase,
     case,
     frame_of,
     sized,
 )
 from tests.conformance.oracle.entities import Fields, Here, in_partition, node, numbered, own
 from tests.conformance.oracle.produce_cases import GOOD_BATCH
-from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.sides import SideWorld
 from tests.conformance.oracle.variations import Variation, variations
 
 _GROUP, _GONE = "oracle-offsets", "oracle-gone"
@@ -47,12 +47,12 @@ class Good:
     def __str__(self) -> str:
         return self.api
 
-    def cases(self, versions: range, what: str) -> Iterator[Case]:
+    def cases(self, versions: range, what: str) -> Iterator[OracleCase]:
         """The good one, cut, with a byte behind it, and with each field as it should not be."""
         for version in versions:
             name = f"{self.api} v{version} {what}"
 
-            def build(world: World, version: int, name: str = name) -> object:
+            def build(world: SideWorld, version: int, name: str = name) -> object:
                 return entities.request(self.api_key, version, self.fields, Here(world, name))
 
             # The good request, then damaged bytes, then damaged fields.
@@ -67,20 +67,20 @@ class Good:
                     f"{self.api} v{version} {what}: {variation.name}", version, variation
                 )
 
-    def _varied(self, name: str, version: int, variation: Variation) -> Case:
-        def build(world: World, version: int) -> object:
+    def _varied(self, name: str, version: int, variation: Variation) -> OracleCase:
+        def build(world: SideWorld, version: int) -> object:
             here = Here(world, name)
             return variation.of(entities.request(self.api_key, version, self.fields, here))
 
         return case(name, self.api_key, version, build)
 
-    def _bytes(self, name: str, version: int, *, cut: int = 0, more: bytes = b"") -> Case:
-        def frame(world: World) -> bytes:
+    def _bytes(self, name: str, version: int, *, cut: int = 0, more: bytes = b"") -> OracleCase:
+        def frame(world: SideWorld) -> bytes:
             made = entities.request(self.api_key, version, self.fields, Here(world, name))
             whole = frame_of(made)
             return sized(whole[: len(whole) - cut] + more)
 
-        return Case(name, self.api_key, version, frame)
+        return OracleCase(name, self.api_key, version, frame)
 
 
 def _good(api: str, api_key: int, /, fixed: str = "", **fields: object) -> Good:
@@ -109,7 +109,7 @@ _ASSIGNED = {
 _MEMBER = {"group_id": _GONE, "member_id": "m", "generation_id": 1}
 
 #: Fields that are sent only if they exist.
-_SAMPLE = World(topic_ids={topic: uuid.UUID(int=1) for topic in TOPICS})
+_SAMPLE = SideWorld(topic_ids={topic: uuid.UUID(int=1) for topic in TOPICS})
 #: Kind of case -> its requests. Groups remain, so requests that list them come first.
 GOOD: Mapping[str, tuple[Good, ...]] = {
     "plain": (
@@ -212,7 +212,7 @@ GOOD: Mapping[str, tuple[Good, ...]] = {
 }  # fmt: skip
 
 
-def good_cases(served: Mapping[int, range]) -> Iterator[Case]:
+def good_cases(served: Mapping[int, range]) -> Iterator[OracleCase]:
     """Return the cases of all Apis and versions that both sides serve."""
     for what, table in GOOD.items():
         for item in table:

@@ -822,7 +822,7 @@ def test_new_object_has_its_condition_unknown(
     }
     status = api.get(created)["status"]
     assert status["conditions"] == [expected], kind
-    assert kstatus.verdict(api.get(created)) is kstatus.Verdict.IN_PROGRESS
+    assert kstatus.verdict(api.get(created)) is kstatus.StatusVerdict.IN_PROGRESS
     api.delete(created)
 
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigSource,
 )
 
-from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tests.integration.kafka_engine.record_production import offset
 from tests.kafka_programs import kafka_jars
 from tidemark.kafka_client.access import KafkaAccess
@@ -40,7 +40,7 @@ _numbers = itertools.count(1)
 class Engine:
     """Three brokers at first, whatever they are."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: RunningCluster) -> None:
         self.cluster, self.kube = cluster, cluster.kube
         self._quiet: dict[str, str | int | float | bool] = {
             "bootstrap.servers": cluster.bootstrap,

@@ -18,7 +18,9 @@ async def test_operator_benchmark_reports_creation_changes_and_disablements(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     # Small sizes: this verifies the lines of the report, not the speed.
-    sizes = operator.Sizes(topics=6, changes=4, storm=24, disabled=3, settle_s=1, rest_s=1)
+    sizes = operator.OperatorBenchSizes(
+        topics=6, changes=4, storm=24, disabled=3, settle_s=1, rest_s=1
+    )
     lines = await operator.measure(control_plane, tmp_path, sizes)
     assert any(line.startswith("6 Topics accepted in ") for line in lines)
     assert {"6 topics POST", "6 topics APPLY"} <= set(lines)
@@ -33,7 +35,7 @@ async def test_operator_benchmark_reports_creation_changes_and_disablements(
 
 @pytest.mark.usefixtures("kubeconfig")
 async def test_churn_benchmark_leaves_no_rows(control_plane: ControlPlane, tmp_path: Path) -> None:
-    sizes = topic_churn.Sizes(lives=5, wave=3, settle_s=0)
+    sizes = topic_churn.ChurnSizes(lives=5, wave=3, settle_s=0)
     line = await topic_churn.measure(control_plane, tmp_path, sizes)
     assert line.startswith("5 lives in waves of 3: ")
     assert line.endswith("; 0 rows are left")

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.conformance.local_cluster import RunningCluster, run_cluster, wait
 from tests.integration.pipeline.lakes import Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.test_deletion_propagation import kept
@@ -40,13 +40,13 @@ TOPIC = {
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
     (tmp_path / "cluster").mkdir()
     with run_cluster(tmp_path / "cluster", brokers=1) as running:
         yield running
 
 
-def send(cluster: Cluster, topic: str, count: int) -> None:
+def send(cluster: RunningCluster, topic: str, count: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
     for number in range(count):
         value = b"secret %06d of %d " % (number // PARTITIONS, number % PARTITIONS) + b"x" * SIZE
@@ -66,7 +66,7 @@ def marks(folder: Path, partition: int) -> set[int]:
     return found
 
 
-def segments(cluster: Cluster, topic: str, partition: int) -> list[int]:
+def segments(cluster: RunningCluster, topic: str, partition: int) -> list[int]:
     """First offsets of those of the tier, and the end."""
     tier = open_tier(storage(cluster.local))
     topic_id = tier.reader.find_topic(topic).topic_id
@@ -78,7 +78,7 @@ def segments(cluster: Cluster, topic: str, partition: int) -> list[int]:
     return [*sorted(starts), snapshot.head.next_copy_offset]
 
 
-def readable(cluster: Cluster, topic: str) -> dict[int, int]:
+def readable(cluster: RunningCluster, topic: str) -> dict[int, int]:
     """The first offset of each partition that a stock client is given."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "none"})
     found = {}
@@ -91,7 +91,7 @@ def readable(cluster: Cluster, topic: str) -> dict[int, int]:
 
 
 def test_what_a_record_deletion_takes_is_nowhere(
-    session: SparkSession, cluster: Cluster, tmp_path: Path
+    session: SparkSession, cluster: RunningCluster, tmp_path: Path
 ) -> None:
     topic = cluster.new_topic(**TOPIC)
     send(cluster, topic, RECORDS)
@@ -153,7 +153,7 @@ def files(lake: Lake, folder: Path) -> dict[int, int]:
 
 
 def test_what_is_exported_is_deleted_by_one_object(
-    session: SparkSession, cluster: Cluster, tmp_path: Path
+    session: SparkSession, cluster: RunningCluster, tmp_path: Path
 ) -> None:
     topic = cluster.new_topic(**TOPIC)
     source = tier_options(cluster.local, topic)

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tests.benchmarks.figures import Table, medians, one_line, ratio
-from tests.benchmarks.load import KINDS, Load
+from tests.benchmarks.load import KINDS, ClientLoad
 from tests.benchmarks.load_process import together
 from tests.benchmarks.measures import MEASURES, SETTINGS
 from tests.benchmarks.sides import KAFKA, OURS
@@ -52,8 +52,8 @@ def test_several_clients_count_from_the_first_to_the_last() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_load_goes_over_the_command_line(kind: str) -> None:
-    load = Load(kind=kind, bootstrap="h:1", topic="t", records=3, share=(1, 4), members=50)
-    read = Load(**json.loads(load.as_json()))
+    load = ClientLoad(kind=kind, bootstrap="h:1", topic="t", records=3, share=(1, 4), members=50)
+    read = ClientLoad(**json.loads(load.as_json()))
     assert (read.kind, tuple(read.share), read.members) == (kind, (1, 4), 50)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.histories.clients import Run
-from tests.histories.plan import Plan
+from tests.histories.plan import RoundPlan
 from tests.histories.workload import NothingToJudge
 
 
@@ -17,7 +17,7 @@ def _note(run: Run) -> None:
     run.recorder.point("client", "note", pid=os.getpid(), topics=run.topics)
 
 
-def leave_threads(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+def leave_threads(run: Run, plan: RoundPlan, healed: Callable[[], None]) -> None:
     """An interpreter waits for such threads before it ends, a library for its own."""
     for _ in range(20):
         threading.Thread(target=threading.Event().wait).start()
@@ -27,23 +27,23 @@ def leave_threads(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
     run.recorder.invoke("client", "send").ok(offset=None)
 
 
-def give_up(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+def give_up(run: Run, plan: RoundPlan, healed: Callable[[], None]) -> None:
     leave_threads(run, plan, healed)
     raise NothingToJudge("nothing could be read")
 
 
-def die(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+def die(run: Run, plan: RoundPlan, healed: Callable[[], None]) -> None:
     _note(run)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def hang(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+def hang(run: Run, plan: RoundPlan, healed: Callable[[], None]) -> None:
     _note(run)
     healed()
     threading.Event().wait()
 
 
-def await_a_fault(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+def await_a_fault(run: Run, plan: RoundPlan, healed: Callable[[], None]) -> None:
     _note(run)
     while not Path(run.bootstrap).exists():
         time.sleep(0.01)

@@ -10,7 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.histories.events import Event, Recorder
+from tests.histories.events import HistoryEvent, HistoryRecorder
 from tests.histories.levels import (
     IDEMPOTENT,
     PLAIN,
@@ -28,7 +28,7 @@ class PerfectCluster:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.recorder = Recorder(10**9, clock=itertools.count(0, 1000).__next__)
+        self.recorder = HistoryRecorder(10**9, clock=itertools.count(0, 1000).__next__)
         #: Values with the transaction of each; None is a marker.
         self.logs: dict[str, list[tuple[str, str] | None]] = {place: [] for place in PLACES}
         self.open: dict[str, dict[str, int]] = {}
@@ -205,7 +205,7 @@ class PerfectCluster:
             yield
 
 
-def history(seed: int, steps: int) -> list[Event]:
+def history(seed: int, steps: int) -> list[HistoryEvent]:
     """Return the events of ``steps`` turns, followed by a read of everything that was written."""
     cluster = PerfectCluster(seed)
     turns: list[Turns] = [

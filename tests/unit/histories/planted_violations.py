@@ -8,25 +8,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tests.histories.events import INVOKE, OK, Event
+from tests.histories.events import INVOKE, OK, HistoryEvent
 from tests.histories.levels import IDEMPOTENT, READ_COMMITTED, READ_UNCOMMITTED, TRANSACTIONAL
 
-History = list[Event]
+History = list[HistoryEvent]
 FINAL = f"final-{READ_COMMITTED}"
 FINAL_UNCOMMITTED = f"final-{READ_UNCOMMITTED}"
 
 
-def of(event: Event, **value: Any) -> Event:
+def of(event: HistoryEvent, **value: Any) -> HistoryEvent:
     """The event with some of its values replaced."""
     return replace(event, value={**event.value, **value})
 
 
-def polls(events: Iterable[Event]) -> Iterator[Event]:
+def polls(events: Iterable[HistoryEvent]) -> Iterator[HistoryEvent]:
     """Those that returned something."""
     return (e for e in events if e.f == "poll" and e.type == OK and e.value["records"])
 
 
-def read_by(events: Iterable[Event], process: str) -> dict[tuple[str, int], str]:
+def read_by(events: Iterable[HistoryEvent], process: str) -> dict[tuple[str, int], str]:
     """Values by place and offset, as they came."""
     return {
         (place, offset): value
@@ -37,7 +37,7 @@ def read_by(events: Iterable[Event], process: str) -> dict[tuple[str, int], str]
     }
 
 
-def acknowledged(events: History, **wanted: Any) -> list[tuple[Event, Event]]:
+def acknowledged(events: History, **wanted: Any) -> list[tuple[HistoryEvent, HistoryEvent]]:
     """The sends with those values: invocation and completion."""
     began = {e.id: e for e in events if e.f == "send" and e.type == INVOKE}
     return [
@@ -72,8 +72,10 @@ def also_polled(events: History, process: str, place: str, offset: int, value: s
     level = READ_COMMITTED if process == FINAL else READ_UNCOMMITTED
     return [
         *events,
-        Event(number, INVOKE, "poll", process, time, {"level": level}),
-        Event(number, OK, "poll", process, time + 1, {"records": {place: [(offset, value)]}}),
+        HistoryEvent(number, INVOKE, "poll", process, time, {"level": level}),
+        HistoryEvent(
+            number, OK, "poll", process, time + 1, {"records": {place: [(offset, value)]}}
+        ),
     ]
 
 
@@ -128,8 +130,8 @@ def g1c(events: History) -> History:
     def add(f: str, process: str, value: dict[str, Any], done: dict[str, Any]) -> None:
         nonlocal number, time
         number, time = number + 1, time + 2
-        more.append(Event(number, INVOKE, f, process, time, value))
-        more.append(Event(number, OK, f, process, time + 1, done))
+        more.append(HistoryEvent(number, INVOKE, f, process, time, value))
+        more.append(HistoryEvent(number, OK, f, process, time + 1, done))
 
     for own, other in (("c-0", "c-1"), ("c-1", "c-0")):
         send = {"place": own, "value": f"circle:{own}", "level": TRANSACTIONAL, "txn": own}
@@ -183,8 +185,8 @@ def unseen(events: History) -> History:
     value = {"place": place, "value": "last:1", "level": IDEMPOTENT, "txn": "", "origin": None}
     return [
         *events,
-        Event(number, INVOKE, "send", "last", time, value),
-        Event(number, OK, "send", "last", time + 1, {"offset": end + 100}),
+        HistoryEvent(number, INVOKE, "send", "last", time, value),
+        HistoryEvent(number, OK, "send", "last", time + 1, {"offset": end + 100}),
     ]
 
 
@@ -304,7 +306,7 @@ def phantom_commit(events: History) -> History:
     return _with_final_offset(events, "members", "a-0", 10**7)
 
 
-def _results(events: History) -> list[tuple[Event, Event]]:
+def _results(events: History) -> list[tuple[HistoryEvent, HistoryEvent]]:
     there = set(read_by(events, FINAL).values())
     return [
         pair

@@ -21,7 +21,7 @@ from tests.histories.clients import (
     repeated,
 )
 from tests.histories.consumers import GroupReading
-from tests.histories.events import INVOKE, Recorder
+from tests.histories.events import INVOKE, HistoryRecorder
 from tests.histories.plan import COOPERATIVE, EAGER, LAST
 
 
@@ -87,7 +87,7 @@ def test_a_call_that_does_not_keep_to_its_time_is_known(monkeypatch: pytest.Monk
 
 def test_fatal_errors_have_a_handler() -> None:
     """Else the library raises them while another callback runs."""
-    settings = Run("", {}, Recorder(10), 1).settings()
+    settings = Run("", {}, HistoryRecorder(10), 1).settings()
     assert settings["error_cb"](KafkaError(KafkaError._FATAL, "fenced", fatal=True)) is None
 
 
@@ -165,7 +165,7 @@ def test_a_rebalance_in_a_poll_parts_what_was_given_before_from_what_comes_after
     )
     monkeypatch.setattr(ScriptedConsumer, "script", script)
     monkeypatch.setattr(consumers, "Consumer", ScriptedConsumer)
-    recorder = Recorder(1000, clock=itertools.count().__next__)
+    recorder = HistoryRecorder(1000, clock=itertools.count().__next__)
     run = Run("", {"t": "t", "u": "u"}, recorder, 1)
     reading = GroupReading(run, "p", "read_committed", "g", assignor, ("t", "u"))
     assert reading.poll(10) == {"u-0": [(3, "u3"), (4, "u4")]}
@@ -190,7 +190,7 @@ def test_a_member_without_a_committed_offset_restarts(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ScriptedConsumer, "script", (("on_assign", "t", 0),))
     monkeypatch.setattr(ScriptedConsumer, "refusal", _error(retriable=False))
     monkeypatch.setattr(consumers, "Consumer", ScriptedConsumer)
-    recorder = Recorder(1000, clock=itertools.count().__next__)
+    recorder = HistoryRecorder(1000, clock=itertools.count().__next__)
     run = Run("", {"t": "t"}, recorder, 1)
     reading = GroupReading(run, "p", "read_committed", "g", EAGER, ("t",))
     with pytest.raises(Restart):

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.histories.events import Event, Recorder, load, shown, store
+from tests.histories.events import HistoryEvent, HistoryRecorder, load, shown, store
 from tests.unit.histories.perfect_cluster import history
 
 
 def test_a_stored_history_is_read_again(tmp_path: Path) -> None:
-    recorder = Recorder(10)
+    recorder = HistoryRecorder(10)
     recorder.invoke("p", "send", place="a-0", value="v", origin=["g", "a-0", 3]).ok(offset=1)
     recorder.point("p", "fault", kind="kill")
     store(recorder.events, tmp_path / "below" / "history.jsonl")
@@ -19,11 +19,11 @@ def test_a_stored_history_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["", "{}", "[]", "7", '{"id": 1}'])
 def test_another_line_is_refused(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever json says of it
-        Event.of(line)
+        HistoryEvent.of(line)
 
 
 def test_an_operation_ends_once() -> None:
-    recorder = Recorder(10)
+    recorder = HistoryRecorder(10)
     operation = recorder.invoke("p", "end", txn="t", commit=True)
     operation.ok()
     operation.info()
@@ -31,7 +31,7 @@ def test_an_operation_ends_once() -> None:
 
 
 def test_a_full_history_is_reported_and_completes_started_operations() -> None:
-    recorder = Recorder(1)
+    recorder = HistoryRecorder(1)
     operation = recorder.invoke("p", "poll")
     assert recorder.is_full
     operation.ok(records={})
@@ -41,23 +41,25 @@ def test_a_full_history_is_reported_and_completes_started_operations() -> None:
 def test_operations_are_shown_in_their_order() -> None:
     events = history(1, 50)
     first, second = sorted({event.id for event in events})[:2]
-    ids = [Event.of(line).id for line in shown(events, (second, first), "")]
+    ids = [HistoryEvent.of(line).id for line in shown(events, (second, first), "")]
     assert ids == [event.id for event in events if event.id in (first, second)]
 
 
 def test_of_a_long_poll_what_is_named_is_shown_with_its_neighbours() -> None:
-    recorder = Recorder(10)
+    recorder = HistoryRecorder(10)
     records = {"a-0": [(number, f"v{number}") for number in range(100)], "b-0": [(0, "w")]}
     operation = recorder.invoke("p", "poll", level="plain")
     operation.ok(records=records)
     *_, line = shown(recorder.events, (operation.id,), "p was given v50 at last")
-    assert Event.of(line).value["records"] == {"a-0": [[49, "v49"], [50, "v50"], [51, "v51"]]}
+    assert HistoryEvent.of(line).value["records"] == {
+        "a-0": [[49, "v49"], [50, "v50"], [51, "v51"]]
+    }
 
 
 def test_a_file_has_what_was_taken_down_when_the_process_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     with path.open("ab", buffering=0) as into:
-        recorder = Recorder(10, into=into)
+        recorder = HistoryRecorder(10, into=into)
         recorder.invoke("p", "send", place="a-0").ok(offset=None)
         assert load(path) == recorder.events
         into.write(b'{"id": 2, "type": "inv')

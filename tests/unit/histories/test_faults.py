@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.histories.clients import Run
-from tests.histories.events import Recorder
+from tests.histories.events import HistoryRecorder
 from tests.histories.faults import Faults
 from tests.histories.plan import (
     ANY,
@@ -20,8 +20,8 @@ from tests.histories.plan import (
     RESTART,
     RESTORE,
     ROLL,
-    Fault,
-    Plan,
+    PlannedFault,
+    RoundPlan,
 )
 
 
@@ -84,9 +84,9 @@ class Nodes:
             self.disturbed.set()
 
 
-def _faults(nodes: Nodes, *faults: Fault) -> tuple[Faults, Run]:
-    run = Run("", {}, Recorder(1000), 1)
-    return Faults(run, Plan(1, (), faults, 1.0), nodes), run
+def _faults(nodes: Nodes, *faults: PlannedFault) -> tuple[Faults, Run]:
+    run = Run("", {}, HistoryRecorder(1000), 1)
+    return Faults(run, RoundPlan(1, (), faults, 1.0), nodes), run
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def _faults(nodes: Nodes, *faults: Fault) -> tuple[Faults, Run]:
 @pytest.mark.parametrize("role", [ANY, OPERATOR])
 def test_a_fault_is_recorded_and_its_node_returns(kind: str, state: str, role: str) -> None:
     nodes = Nodes()
-    faults, run = _faults(nodes, Fault(kind, role, 0.0, 3600.0))
+    faults, run = _faults(nodes, PlannedFault(kind, role, 0.0, 3600.0))
     faults.start()
     assert nodes.disturbed.wait(30)
     faults.stop()
@@ -109,7 +109,7 @@ def test_a_fault_is_recorded_and_its_node_returns(kind: str, state: str, role: s
 
 def test_all_brokers_are_restarted_one_after_the_other() -> None:
     nodes = Nodes()
-    faults, _ = _faults(nodes, Fault(ROLL, ANY, 0.0, 0.0))
+    faults, _ = _faults(nodes, PlannedFault(ROLL, ANY, 0.0, 0.0))
     faults.start()
     faults._thread.join()
     brokers = [node for node in nodes.nodes if node != OPERATOR]
@@ -121,7 +121,7 @@ def test_etcd_is_put_back_while_a_broker_is_down_and_leaders_have_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nodes = Nodes()
-    faults, _ = _faults(nodes, Fault(RESTORE, ANY, 0.0, 0.0))
+    faults, _ = _faults(nodes, PlannedFault(RESTORE, ANY, 0.0, 0.0))
     monkeypatch.setattr(faults._chance, "choice", lambda options: next(iter(options)))
     faults.start()
     faults._thread.join()
@@ -140,9 +140,9 @@ def test_a_head_is_replaced_while_its_leader_is_held_up(
     monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     nodes = Nodes()
-    fault = Fault(OLD_HEAD, LEADER if is_killed else ANY, 0.0, 0.0)
-    run = Run("", {"b": "h1-b"}, Recorder(1000), 1)
-    faults = Faults(run, Plan(1, (), (fault,), 1.0), nodes)
+    fault = PlannedFault(OLD_HEAD, LEADER if is_killed else ANY, 0.0, 0.0)
+    run = Run("", {"b": "h1-b"}, HistoryRecorder(1000), 1)
+    faults = Faults(run, RoundPlan(1, (), (fault,), 1.0), nodes)
     monkeypatch.setattr("tests.histories.faults.leaders", lambda *_: {("h1-b", 0): "broker-2"})
     faults.start()
     faults._thread.join()
@@ -158,7 +158,7 @@ def test_a_head_is_replaced_while_its_leader_is_held_up(
 
 def test_no_head_is_replaced_before_there_is_one() -> None:
     nodes = Nodes()
-    faults, run = _faults(nodes, Fault(OLD_HEAD, ANY, 0.0, 0.0))
+    faults, run = _faults(nodes, PlannedFault(OLD_HEAD, ANY, 0.0, 0.0))
     faults.start()
     faults._thread.join()
     assert [event.value["kind"] for event in run.recorder.events] == ["no head yet"]
@@ -166,7 +166,7 @@ def test_no_head_is_replaced_before_there_is_one() -> None:
 
 def test_a_node_that_does_not_return_is_reported_and_the_others_return() -> None:
     nodes = Nodes(broken="operator")
-    faults, _ = _faults(nodes, Fault(KILL, OPERATOR, 0.0, 0.0))
+    faults, _ = _faults(nodes, PlannedFault(KILL, OPERATOR, 0.0, 0.0))
     faults.start()
     assert nodes.disturbed.wait(30)
     faults.stop()

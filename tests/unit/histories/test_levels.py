@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.histories.checker import Report, check
-from tests.histories.events import Recorder
+from tests.histories.events import HistoryRecorder
 from tests.histories.levels import (
     IDEMPOTENT,
     PLAIN,
@@ -25,7 +25,7 @@ class Made:
     """A history, line by line."""
 
     def __init__(self) -> None:
-        self.recorder = Recorder(10**6, clock=itertools.count(0, 1000).__next__)
+        self.recorder = HistoryRecorder(10**6, clock=itertools.count(0, 1000).__next__)
 
     def _op(self, ended: Ended, process: str, f: str, value: dict[str, Any], **done: Any) -> None:
         operation = self.recorder.invoke(process, f, **value)

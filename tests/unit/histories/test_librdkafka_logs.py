@@ -5,15 +5,15 @@ import itertools
 import pytest
 
 from tests.histories.checker import check
-from tests.histories.events import Recorder
+from tests.histories.events import HistoryRecorder
 from tests.histories.levels import IDEMPOTENT, READ_COMMITTED
 from tests.histories.librdkafka_logs import LINES_MAX, Hearing, ring, said_of, write_down
 
 
-def _history(lines: tuple[str, ...], later: tuple[str, ...] = ()) -> Recorder:
+def _history(lines: tuple[str, ...], later: tuple[str, ...] = ()) -> HistoryRecorder:
     """One record that was acknowledged without an offset while its library said that, and some
     more later, and is not there at the end."""
-    recorder = Recorder(10**6, clock=itertools.count(0, 1000).__next__)
+    recorder = HistoryRecorder(10**6, clock=itertools.count(0, 1000).__next__)
     said = ring()
     hearing, other = Hearing(recorder, said, "p.1"), Hearing(recorder, said, "p.2")
     hearing.log(7, "%s: %s", "PRODUCE", "before it was sent")
@@ -48,7 +48,7 @@ def test_what_the_library_said_meanwhile_is_shown_with_a_write_that_was_lost() -
 
 def test_of_a_round_the_last_lines_are_kept() -> None:
     said = ring()
-    hearing = Hearing(Recorder(10), said, "p.1")
+    hearing = Hearing(HistoryRecorder(10), said, "p.1")
     for number in range(LINES_MAX + 5):
         hearing.log(7, "%d", number)
     assert (len(said), said[0][2]) == (LINES_MAX, "5")
@@ -68,6 +68,6 @@ def test_of_a_long_wait_its_beginning_and_its_end_are_shown(lines: int, shown: l
 
 
 def test_a_new_epoch_is_an_event_at_once() -> None:
-    recorder = Recorder(10)
+    recorder = HistoryRecorder(10)
     Hearing(recorder, ring(), "p.1").log(7, "%s", "bumped epoch to 3")
     assert [(event.f, event.process) for event in recorder.events] == [("raised", "p.1")]

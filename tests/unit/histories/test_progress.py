@@ -1,16 +1,16 @@
 """A client without progress is named, and so is a group without progress as a whole."""
 
-from tests.histories.events import Recorder
-from tests.histories.plan import MEMBER, PRODUCER, READER, Client, Plan
+from tests.histories.events import HistoryRecorder
+from tests.histories.plan import MEMBER, PRODUCER, READER, PlannedClient, RoundPlan
 from tests.histories.workload import idle_units
 
-PLAN = Plan(
+PLAN = RoundPlan(
     1,
     (
-        Client("plain", PRODUCER),
-        Client("reader", READER),
-        Client("m0", MEMBER, group="g"),
-        Client("m1", MEMBER, group="g"),
+        PlannedClient("plain", PRODUCER),
+        PlannedClient("reader", READER),
+        PlannedClient("m0", MEMBER, group="g"),
+        PlannedClient("m1", MEMBER, group="g"),
     ),
     (),
     1.0,
@@ -18,7 +18,7 @@ PLAN = Plan(
 
 
 def test_what_counts_is_an_answer_to_what_a_client_is_there_for() -> None:
-    recorder = Recorder(100)
+    recorder = HistoryRecorder(100)
     assert idle_units(PLAN, recorder.events) == {"plain", "reader", "g"}
     recorder.invoke("plain.1", "send").info()
     recorder.invoke("reader.1", "poll").ok(records={})

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.histories.clients_process import DONE, ClientsProcess, Work
-from tests.histories.plan import ANY, KILL, TOPICS, Fault, Plan
+from tests.histories.plan import ANY, KILL, TOPICS, PlannedFault, RoundPlan
 from tests.histories.rounds import FAULT_IDS, RoundFailed, run_round
 from tests.histories.workload import NothingToJudge
 from tests.unit.histories.fake_workloads import await_a_fault, die, give_up, hang, leave_threads
 from tests.unit.histories.test_faults import Nodes
 
 #: Nothing of it happens: clients are done long before.
-PLAN = Plan(1, (), (), 60.0)
+PLAN = RoundPlan(1, (), (), 60.0)
 
 
 class Cluster(Nodes):
@@ -76,7 +76,7 @@ def test_a_round_that_fails_leaves_its_history_and_nothing_that_runs(
 
 
 def test_faults_are_in_the_history_and_a_missing_node_is_reported(tmp_path: Path) -> None:
-    plan = Plan(1, (), (Fault(KILL, ANY, 0.0, 0.0),), 60.0)
+    plan = RoundPlan(1, (), (PlannedFault(KILL, ANY, 0.0, 0.0),), 60.0)
     cluster = Cluster(tmp_path / "disturbed", broken="broker-2")
     cluster.nodes = ("broker-2",)
     with pytest.raises(RoundFailed) as failed:

@@ -218,7 +218,7 @@ async def test_paused_deletion_deletes_nothing(world: ShellWorld) -> None:
 
 
 async def test_kstatus_waits_for_a_record_deletion_until_it_has_finished(world: ShellWorld) -> None:
-    def verdict() -> kstatus.Verdict:
+    def verdict() -> kstatus.StatusVerdict:
         return kstatus.verdict(world.known(RECORD_DELETION, "d"))
 
     # The leader does not answer while the deletion is pending.
@@ -226,20 +226,20 @@ async def test_kstatus_waits_for_a_record_deletion_until_it_has_finished(world: 
     request_deletion(world)
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "Deleting")
-    assert verdict() is kstatus.Verdict.IN_PROGRESS
+    assert verdict() is kstatus.StatusVerdict.IN_PROGRESS
     world.annotate(RECORD_DELETION, "d", **{"tidemark.dev/paused": "true"})
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "Paused")
-    assert verdict() is kstatus.Verdict.IN_PROGRESS
+    assert verdict() is kstatus.StatusVerdict.IN_PROGRESS
     world.annotate(RECORD_DELETION, "d")
     world.engine.answers["delete_records"] = delete
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
-    assert verdict() is kstatus.Verdict.CURRENT
+    assert verdict() is kstatus.StatusVerdict.CURRENT
 
 
 async def test_a_record_deletion_that_fails_has_failed_for_kstatus(world: ShellWorld) -> None:
     request_deletion(world, partitions=[{"partition": 7, "beforeOffset": 1}])
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "False"
-    assert kstatus.verdict(world.known(RECORD_DELETION, "d")) is kstatus.Verdict.FAILED
+    assert kstatus.verdict(world.known(RECORD_DELETION, "d")) is kstatus.StatusVerdict.FAILED

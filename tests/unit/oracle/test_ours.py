@@ -14,7 +14,7 @@ from tests.conformance.oracle.case import FILLED, TOPICS
 from tests.conformance.oracle.cases import cases
 from tests.conformance.oracle.compare import errors_in
 from tests.conformance.oracle.produce_cases import filling
-from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.sides import SideWorld
 from tests.control_messages import partition_states, topic_state
 from tests.services import services
 from tests.unit.api import api_requests as kafka
@@ -34,7 +34,9 @@ SERVED = {api.key: range(api.version_min, api.version_max + 1) for api in APIS i
 TABLE = [
     item for item in cases(SERVED) if item.round is None and "transactional_id" not in item.name
 ]
-WORLD = World(topic_ids={name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in TOPICS}, node_id=1)
+WORLD = SideWorld(
+    topic_ids={name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in TOPICS}, node_id=1
+)
 #: What Apache Kafka 4.3 answers, by its sources: part of a case's name -> the error.
 ERRORS = {
     "Produce v13 good": "none",

@@ -16,7 +16,7 @@ from tests.conformance.oracle.case import READ, SINK, TOPICS
 from tests.conformance.oracle.cases import cases, some
 from tests.conformance.oracle.entities import Here, request
 from tests.conformance.oracle.response_normalization import differences, normal
-from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.sides import SideWorld
 from tests.conformance.oracle.valid_requests import GOOD, Good
 from tests.conformance.oracle.variations import variations
 from tests.unit.api import api_requests as kafka
@@ -27,7 +27,7 @@ from tidemark_broker.api.dispatcher import APIS
 
 SERVED = {api.key: range(api.version_min, api.version_max + 1) for api in APIS} | {18: range(5)}
 BY_KEY = {api.key: api for api in (*APIS, api_versions.api_of({}))}
-WORLD = World(
+WORLD = SideWorld(
     topic_ids={name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in TOPICS},
     node_id=3,
     leader_epoch=5,

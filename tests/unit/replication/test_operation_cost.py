@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.scale_operations import OPERATIONS, Operation
+from tests.benchmarks.scale_operations import OPERATIONS, ScaleOperation
 from tests.counted_calls import counted_calls, dearer
 from tests.unit.replication.replica_nodes import TOPIC, Node, batch, newer, row, states
 from tidemark.wire import control
@@ -41,7 +41,7 @@ async def calls(work: Callable[[], Awaitable[object]]) -> Counter[str]:
     return found
 
 
-async def cost(operation: Operation, folder: Path, size: int) -> Counter[str]:
+async def cost(operation: ScaleOperation, folder: Path, size: int) -> Counter[str]:
     folder.mkdir()
     async with operation.ready(folder, size) as work:
         await work()
@@ -50,7 +50,7 @@ async def cost(operation: Operation, folder: Path, size: int) -> Counter[str]:
 
 @pytest.mark.parametrize("operation", COUNTED, ids=lambda item: item.name)
 async def test_ten_times_as_many_do_not_make_one_dearer(
-    operation: Operation, tmp_path: Path
+    operation: ScaleOperation, tmp_path: Path
 ) -> None:
     few = await cost(operation, tmp_path / "few", FEW)
     many = await cost(operation, tmp_path / "many", MANY)

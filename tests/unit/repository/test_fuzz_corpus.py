@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.targets import CORPUS, TARGETS, Case, case_of, new_case
+from tests.fuzz.targets import CORPUS, TARGETS, FuzzCase, case_of, new_case
 
 KEPT = sorted(CORPUS.glob("*.txt"))
 
@@ -24,5 +24,5 @@ def test_cases_by_chance(name: str) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x00\xff", bytes(1000)])
 def test_a_case_is_kept_as_text(data: bytes) -> None:
-    for case in (Case("batch", "", data), Case("log", "0.log killed", data)):
+    for case in (FuzzCase("batch", "", data), FuzzCase("log", "0.log killed", data)):
         assert case_of(case.text()) == case

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.argocd import states
-from tests.kstatus import Verdict, expected, verdict
+from tests.kstatus import StatusVerdict, expected, verdict
 from tidemark_operator.controller.status.conditions import condition, render, summary
 from tidemark_operator.controller.status.reasons import TABLE
 
@@ -34,7 +34,7 @@ def test_every_kind_with_conditions_is_tried() -> None:
 def test_an_object_that_no_operator_has_seen_is_in_progress(kind: str) -> None:
     status = definitions()[kind]["properties"]["status"]["default"]
     new = {"metadata": {"name": "x", "generation": 1}, "status": status}
-    assert verdict(new) is Verdict.IN_PROGRESS
+    assert verdict(new) is StatusVerdict.IN_PROGRESS
 
 
 @pytest.mark.parametrize("heading", TABLE)
@@ -48,9 +48,9 @@ def test_every_reason_is_for_kstatus_what_it_is_for_people(heading: str) -> None
 @pytest.mark.parametrize("kind", definitions())
 def test_a_changed_spec_is_in_progress_until_it_is_observed(kind: str) -> None:
     status = states.status(kind, [], generation=states.GENERATION)
-    assert verdict(states.body(kind, status)) is Verdict.CURRENT
+    assert verdict(states.body(kind, status)) is StatusVerdict.CURRENT
     changed = states.body(kind, status, generation=states.GENERATION + 1)
-    assert verdict(changed) is Verdict.IN_PROGRESS
+    assert verdict(changed) is StatusVerdict.IN_PROGRESS
 
 
 def test_what_is_stalled_has_failed_also_while_something_is_under_way() -> None:
@@ -62,4 +62,4 @@ def test_what_is_stalled_has_failed_also_while_something_is_under_way() -> None:
             "metadata": {"generation": 1},
             "status": {"observedGeneration": 1, "conditions": rendered},
         }
-        assert verdict(body) is Verdict.FAILED
+        assert verdict(body) is StatusVerdict.FAILED

@@ -3,20 +3,20 @@
 import pytest
 
 from tests.suites import allowed_failures
-from tests.suites.allowed_failures import AllowedError, Verdict
+from tests.suites.allowed_failures import AllowedError, SuiteVerdict
 from tests.suites.catalogue import SUITES
-from tests.suites.outcomes import Outcome, Result
+from tests.suites.outcomes import Result, SuiteOutcome
 
-PASSED, FAILED, SKIPPED = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
+PASSED, FAILED, SKIPPED = SuiteOutcome.PASSED, SuiteOutcome.FAILED, SuiteOutcome.SKIPPED
 WHY = "not built yet"
 
 
 def judged(
-    outcomes: dict[str, Outcome],
+    outcomes: dict[str, SuiteOutcome],
     *listed: str,
-    kafka: dict[str, Outcome] | None = None,
+    kafka: dict[str, SuiteOutcome] | None = None,
     whole: bool = True,
-) -> Verdict:
+) -> SuiteVerdict:
     results = [Result(test, outcome) for test, outcome in outcomes.items()]
     return allowed_failures.judge(results, dict.fromkeys(listed, WHY), kafka=kafka, whole=whole)
 
@@ -36,7 +36,7 @@ def test_what_is_listed_must_be_there_where_all_was_run() -> None:
 
 
 @pytest.mark.parametrize("theirs", [FAILED, SKIPPED])
-def test_what_kafka_does_not_pass_does_not_apply(theirs: Outcome) -> None:
+def test_what_kafka_does_not_pass_does_not_apply(theirs: SuiteOutcome) -> None:
     for ours in (FAILED, SKIPPED, PASSED):
         assert judged({"a": ours}, kafka={"a": theirs}).lines() == []
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.suites import child_processes
-from tests.suites.batches import Batch, Program, run
+from tests.suites.batches import Program, SuiteBatch, run
 from tests.suites.child_processes import Child
-from tests.suites.outcomes import Outcome, Result
+from tests.suites.outcomes import Result, SuiteOutcome
 from tests.suites.outputs import Began, GoTest
 
-PASSED, FAILED = Outcome.PASSED, Outcome.FAILED
+PASSED, FAILED = SuiteOutcome.PASSED, SuiteOutcome.FAILED
 
 #: Runs the tests it is given as Go would: what one does is in its name.
 PROGRAM = """
@@ -34,7 +34,7 @@ for test in sys.argv[1:]:
 
 def ran(
     tests: Sequence[str], folder: Path, source: str = PROGRAM
-) -> dict[str, tuple[Outcome, str]]:
+) -> dict[str, tuple[SuiteOutcome, str]]:
     """Test → what became of it, and what is said of it."""
     results: list[Result] = []
     program = Program(
@@ -159,7 +159,7 @@ def test_a_program_that_does_not_stop_on_request_is_killed(
 
 def test_the_test_that_continues_is_the_late_one() -> None:
     """Go's parallel tests begin, wait until the others have ended, and continue."""
-    batch = Batch(["TestA", "TestB", "TestC"])
+    batch = SuiteBatch(["TestA", "TestB", "TestC"])
     batch.started(0)
     for now, event in enumerate((Began("TestA"), Began("TestB"), Result("TestB", PASSED)), 1):
         batch.read(event, now)
@@ -172,7 +172,7 @@ def test_the_test_that_continues_is_the_late_one() -> None:
 
 
 def test_without_a_word_of_a_beginning_the_next_one_runs() -> None:
-    batch = Batch(["a", "b"])
+    batch = SuiteBatch(["a", "b"])
     batch.started(0)
     assert batch.current == "a"
     batch.read(Result("a", PASSED), 1)
@@ -180,7 +180,7 @@ def test_without_a_word_of_a_beginning_the_next_one_runs() -> None:
 
 
 def test_one_that_passed_may_fail_as_it_is_taken_down() -> None:
-    batch = Batch(["a", "b"])
+    batch = SuiteBatch(["a", "b"])
     batch.started(0)
     assert batch.read(Result("a", PASSED), 1) == Result("a", PASSED)
     assert batch.read(Result("a", FAILED), 2) == Result("a", FAILED)
@@ -189,14 +189,14 @@ def test_one_that_passed_may_fail_as_it_is_taken_down() -> None:
 
 
 def test_others_tests_are_none_of_it() -> None:
-    batch = Batch(["a"])
+    batch = SuiteBatch(["a"])
     batch.started(0)
     assert batch.read(Result("unknown", PASSED), 1) is None
     assert batch.left == ["a"]
 
 
 def test_a_test_that_runs_again_does_not_count_as_lost() -> None:
-    batch = Batch(["a", "b"])
+    batch = SuiteBatch(["a", "b"])
     batch.started(0)
     batch.read(Result("a", PASSED), 1)
     batch.started(2)

@@ -9,12 +9,12 @@ import pytest
 
 from tests.suites import __main__ as command
 from tests.suites import allowed_failures
-from tests.suites.outcomes import Outcome, Report, Result
+from tests.suites.outcomes import Report, Result, SuiteOutcome
 from tests.suites.packages import Missing
 from tests.suites.recorded_results import KAFKAS, OURS, Recorded, load
 from tests.suites.targets import Wants
 
-PASSED, FAILED, SKIPPED = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
+PASSED, FAILED, SKIPPED = SuiteOutcome.PASSED, SuiteOutcome.FAILED, SuiteOutcome.SKIPPED
 
 
 class Made:
@@ -22,7 +22,7 @@ class Made:
 
     name, title, wants = "made", "made 1", Wants()
 
-    def __init__(self, **outcomes: Outcome) -> None:
+    def __init__(self, **outcomes: SuiteOutcome) -> None:
         self._outcomes = outcomes
         self.tests = list(outcomes)
 

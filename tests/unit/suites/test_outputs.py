@@ -3,8 +3,8 @@
 import pytest
 
 from tests.suites.librdkafka import LibrdkafkaTest
-from tests.suites.outcomes import Outcome, Result
-from tests.suites.outputs import Began, Event, GoTest, Pytest, Reader, RustTest
+from tests.suites.outcomes import Result, SuiteOutcome
+from tests.suites.outputs import Began, Event, GoTest, OutputReader, Pytest, RustTest
 
 GO = [
     "\x16=== RUN   TestA",
@@ -50,11 +50,11 @@ RDKAFKA = [
     "\x1b[33m[0019_list_groups /  0.100s] WARN: SKIPPING TEST: KAFKA_PATH missing",
     "================= Test 0019_list_groups SKIPPED =================",
 ]
-PASSED, FAILED, SKIPPED = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
+PASSED, FAILED, SKIPPED = SuiteOutcome.PASSED, SuiteOutcome.FAILED, SuiteOutcome.SKIPPED
 ROOT = "test/integration/test_a.py"
 
 
-def read(reader: Reader, lines: list[str]) -> list[Event]:
+def read(reader: OutputReader, lines: list[str]) -> list[Event]:
     return [event for line in lines for event in reader.read(line)]
 
 
@@ -90,7 +90,7 @@ def test_rusts_tests_are_named_after_their_program() -> None:
 
 
 @pytest.mark.parametrize("reader", [GoTest(), Pytest(), RustTest("p")], ids=["go", "py", "rust"])
-def test_other_lines_tell_nothing(reader: Reader) -> None:
+def test_other_lines_tell_nothing(reader: OutputReader) -> None:
     assert read(reader, ["", "PASS", "test", "::", "--- PASS", "ok  \tpackage\t0.1s"]) == []
 
 

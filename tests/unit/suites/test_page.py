@@ -4,10 +4,10 @@ from pathlib import Path
 
 from tests.suites import page
 from tests.suites.catalogue import SUITES
-from tests.suites.outcomes import Outcome, Result
+from tests.suites.outcomes import Result, SuiteOutcome
 from tests.suites.recorded_results import KAFKAS, OURS, Recorded, SuiteRecord, dumped, load, noted
 
-PASSED, FAILED, SKIPPED = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
+PASSED, FAILED, SKIPPED = SuiteOutcome.PASSED, SuiteOutcome.FAILED, SuiteOutcome.SKIPPED
 ROOT = Path(__file__).parents[3]
 NO_REASONS: dict[str, dict[str, str]] = {name: {} for name in SUITES}
 

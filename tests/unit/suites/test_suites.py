@@ -20,9 +20,9 @@ from tests.suites import (
 )
 from tests.suites.broker_proxies import docker, obey, proxies
 from tests.suites.catalogue import SUITES
-from tests.suites.checks import Bench, CheckFailed, run_check
+from tests.suites.checks import CheckBench, CheckFailed, run_check
 from tests.suites.go_suites import FRANZ_GO, KAFKA_GO, SARAMA, GoSuite, ReadyGoSuite, named_tests
-from tests.suites.outcomes import Outcome
+from tests.suites.outcomes import SuiteOutcome
 from tests.suites.recorded_results import KAFKAS, OURS, Recorded, dumped, noted
 from tests.suites.targets import divided
 
@@ -174,16 +174,16 @@ def test_proxies_listen_on_the_loopback_alone() -> None:
 
 
 def test_a_check_that_raises_has_failed(tmp_path: Path) -> None:
-    def fails(_: Bench) -> None:
+    def fails(_: CheckBench) -> None:
         raise CheckFailed("the tool said no")
 
-    def passes(_: Bench) -> None:
+    def passes(_: CheckBench) -> None:
         """Run a suite that passes."""
 
-    bench = Bench(Brokers(tmp_path), tmp_path, tmp_path, 1)
+    bench = CheckBench(Brokers(tmp_path), tmp_path, tmp_path, 1)
     failed = run_check("fails", fails, bench)
-    assert (failed.outcome, failed.said) == (Outcome.FAILED, "CheckFailed: the tool said no")
-    assert run_check("passes", passes, bench).outcome is Outcome.PASSED
+    assert (failed.outcome, failed.said) == (SuiteOutcome.FAILED, "CheckFailed: the tool said no")
+    assert run_check("passes", passes, bench).outcome is SuiteOutcome.PASSED
 
 
 def test_verifiable_clients_events_are_their_lines_of_json() -> None:
