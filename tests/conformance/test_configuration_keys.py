@@ -137,9 +137,7 @@ def test_synonyms_have_kafkas_order(kafka: KafkasKeys, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(table.BROKER))
-def test_broker_default_equals_kafkas_or_records_the_difference(
-    kafka: KafkasKeys, name: str
-) -> None:
+def test_broker_default_equals_kafkas_or_names_it(kafka: KafkasKeys, name: str) -> None:
     ours, kafkas = table.BROKER[name], kafka.broker.get(name)
     # Keys of Tidemark alone, and keys whose default the operator derives.
     if kafkas is None or ours.default is None:
