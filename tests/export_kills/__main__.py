@@ -45,6 +45,7 @@ class Loop:
         self.slowest_s = 0.0
 
     def grow(self) -> None:
+        # New records in the tier, so that the next run has something to commit.
         start = self.tier.loaded.head.next_copy_offset
         self.tier.copy([b""] * _GROWTH, batches=[batch(start, _GROWTH)])
 
@@ -66,6 +67,8 @@ class Loop:
         begun = time.monotonic()
         run = self.start(NO_STEP if step is ExportStep.ANY_TIME else step.value)
         try:
+            # At a random time of a run, measured by the slowest one. Others kill themselves at the
+            # step.
             if step is ExportStep.ANY_TIME:
                 run.wait(self.chance.uniform(0.3, 1.0) * self.slowest_s)
             else:
@@ -76,11 +79,13 @@ class Loop:
         self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
         killed = run.returncode == -signal.SIGKILL
         self.ended[f"killed {step.value}" if killed else "done before it was killed"] += 1
+        # A step that was not reached would test nothing.
         if not killed and step is not ExportStep.ANY_TIME:
             raise SystemExit(f"the run was to be killed {step.value}, and ended: {run.returncode}")
 
     def overtake(self) -> None:
         self.grow()
+        # It stops itself with SIGSTOP inside a commit. Another run overtakes it meanwhile.
         first = self.start(ExportStep.OVERTAKEN.value)
         try:
             assert first.stdout is not None
@@ -88,6 +93,8 @@ class Loop:
                 raise SystemExit("the run that was to be suspended has ended")
             self.finish()
             os.kill(first.pid, signal.SIGCONT)
+            # The older job has to notice that the table has continued without it, and must not
+            # commit.
             if first.wait(_RUN_S) != SUPERSEDED:
                 raise SystemExit(f"the older job did not notice: {first.returncode}")
             self.ended[ExportStep.OVERTAKEN.value] += 1
@@ -105,6 +112,7 @@ class Loop:
         found = json.loads(output.splitlines()[-1])
         end = self.tier.loaded.head.next_copy_offset
         known = expected(end, self.kind.mode)
+        # Count and digest over all rows: nothing lost, nothing twice, nothing changed.
         if found != {"rows": len(known), "digest": digest(known)}:
             raise SystemExit(f"the table is not the topic: {found}, and {len(known)} records")
         return len(known)
@@ -128,6 +136,7 @@ def run(kind: StepKind, rounds: int) -> None:
         folder = Path(name)
         (folder / "tier").mkdir()
         loop = Loop(kind, folder, random.Random(0))
+        # After every round one run ends by itself, and the table is compared.
         for number in range(rounds):
             for step in steps(kind):
                 loop.kill_at(step)

@@ -53,6 +53,8 @@ class FullDiskPlan:
     def of(cls, seed: int) -> "FullDiskPlan":
         random = Random(seed)
         segment_bytes = random.choice((1, 1, 2)) * 1024**2
+        # How many bytes stay free decides which write fails first: a batch, an index, or a
+        # checkpoint.
         fills = tuple(
             (random.uniform(3, 10), random.choice((0, 0, 8192, 65536, 300_000)))
             for _ in range(random.randint(1, 3))
@@ -128,6 +130,7 @@ class Seeds:
 
     def _unexpected(self) -> Iterator[str]:
         """Return unexpected exceptions of brokers, and logs that did not open."""
+        # Read on from where the previous seed stopped, so a line counts for one seed.
         for node in self._disks:
             path = self._cluster.local.layout.log(f"broker-{node}")
             with path.open(errors="replace") as log:
@@ -151,6 +154,7 @@ class Seeds:
             "tiering": {"enabled": True, "localRetention": {"size": str(plan.local_bytes)}},
         }
         self._cluster.kube.apply("Topic", name, spec)
+        # Faults on a topic that is not ready would test its creation.
         problem = self._await_in_sync(name, plan, time.monotonic() + _READY_S)
         if problem:
             raise RuntimeError(f"{name} has not become ready: {problem}")
@@ -166,6 +170,7 @@ class Seeds:
                 for row in rows
                 if len(row.isr) < BROKERS
             }
+            # A topic that is being created has fewer rows.
             if len(rows) == plan.partitions and not out:
                 return ""
             if time.monotonic() >= deadline_s:
@@ -197,6 +202,7 @@ class Seeds:
 def _on_small_disks(folder: Path) -> Iterator[tuple[RunningCluster, dict[int, Disk]]]:
     layout = Layout.at(folder)
     disks = {node: Disk(layout.broker_data(node)) for node in range(1, BROKERS + 1)}
+    # Mounted before the cluster starts, and unmounted after it stopped.
     with ExitStack() as stack:
         for disk in disks.values():
             disk.mount()
@@ -208,6 +214,7 @@ def _on_small_disks(folder: Path) -> Iterator[tuple[RunningCluster, dict[int, Di
 def _go(folder: Path, seeds: Sequence[int]) -> int:
     print(f"starting {BROKERS} brokers on disks of {SIZE_BYTES // 1024**2} MB", flush=True)
     bad, times, acknowledged, were_out, began_s = [], [], 0, 0, time.monotonic()
+    # All seeds share the cluster, whose disks and tier keep what earlier seeds left.
     with _on_small_disks(folder) as (cluster, disks):
         all_seeds = Seeds(cluster, disks)
         for seed in seeds:

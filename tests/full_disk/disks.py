@@ -34,6 +34,7 @@ class Disk:
     def unmount(self) -> None:
         """Unmount the disk and drop its contents."""
         self.give_room()
+        # Lazy, because a broker that is ending may still have files open.
         subprocess.run(["umount", "--lazy", str(self.path)], check=False, capture_output=True)
 
     @property
@@ -46,6 +47,7 @@ class Disk:
         """Fill the disk up to that much free space, and keep it full until :meth:`give_room`."""
         self._left_bytes = left_bytes
         self._full.set()
+        # The first time before the thread runs, so that the disk is full when this returns.
         self._take()
         if self._filler is None:
             self._filler = threading.Thread(target=self._keep_full, daemon=True)
@@ -60,6 +62,7 @@ class Disk:
         (self.path / _BALLAST).unlink(missing_ok=True)
 
     def _keep_full(self) -> None:
+        # What brokers delete is taken again at once, so that the disk stays full.
         never = threading.Event()
         while self._full.is_set():
             self._take()
@@ -70,6 +73,7 @@ class Disk:
         try:
             while (room := self.free_bytes - self._left_bytes) >= _STEP_BYTES:
                 try:
+                    # Blocks are reserved and nothing is written, so it takes no time.
                     os.posix_fallocate(descriptor, os.fstat(descriptor).st_size, room)
                 except OSError:  # the broker was quicker with some of it
                     return

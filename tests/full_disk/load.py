@@ -37,6 +37,7 @@ class FullDiskLoad:
 
     def _run(self) -> None:
         random, number = Random(self.seed), 0
+        # Two minutes of retries are longer than any full disk in a plan, so no record may fail.
         producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -47,6 +48,7 @@ class FullDiskLoad:
             }
         )
         while not self._ended.is_set():
+            # Values of up to 16 kB in bursts of four fill segments of 1 MB within seconds.
             for _ in range(4):
                 value = b"%d:%d:" % (self.seed, number) + random.randbytes(
                     random.randint(10, 16_000)
@@ -63,6 +65,7 @@ class FullDiskLoad:
                 number += 1
             producer.poll(0)
             time.sleep(_PAUSE_S)
+        # Records without an outcome count as failures of the cluster.
         left = producer.flush(120)
         if left:
             self.failed.append(f"{left} records are neither acknowledged nor refused")
@@ -95,6 +98,7 @@ class FullDiskLoad:
             consumer.close()
 
     def _compare(self, consumer: Consumer) -> tuple[int, int]:
+        # Reading ends at the last acknowledged offset of each partition.
         ends = [0] * self.partitions
         for partition, offset in self.acknowledged:
             ends[partition] = max(ends[partition], offset + 1)
@@ -108,6 +112,8 @@ class FullDiskLoad:
                 partition, offset = message.partition(), message.offset()
                 if message.error() is not None or partition is None or offset is None:
                     continue
+                # The time is between records, since a slow machine may need minutes for all of
+                # them.
                 deadline_s = time.monotonic() + _READ_S
                 expected = missing.pop((partition, offset), None)
                 changed += expected is not None and expected != message.value()

@@ -50,6 +50,7 @@ class _Run:
         began_s = shown_s = time.monotonic()
         seed = first
         self._corpus.mkdir(exist_ok=True)
+        # One case after the other. Findings are stored as they occur, so a crash loses at most one.
         while (now_s := time.monotonic()) - began_s < seconds:
             if self._found.total() >= FINDINGS_MAX:
                 break
@@ -69,6 +70,7 @@ class _Run:
     def _try(self, seed: int) -> None:
         target = self._targets[seed % len(self._targets)]
         case = new_case(target, random.Random(seed))
+        # Written before the case runs, so that a case that kills the process can be found.
         running = self._corpus / "running.case"
         running.write_text(case.text(), "utf-8")
         self._tried[target.name] += 1

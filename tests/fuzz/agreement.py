@@ -30,6 +30,7 @@ def check_message(entity_type: Any, body: bytes) -> bool:
     except FrameError:
         return False
     end = end_of_entity(entity_type, body)
+    # The walk decides how much of a frame is read, so it has to agree with kio on the end.
     assert read_entity(entity_type, body, 0) == (value, end)
     assert frames.elements_of(value) <= len(body)
     try:
@@ -47,6 +48,7 @@ def check_batch(data: bytes) -> bool:
     except CorruptBatch:
         assert "t-3, " in refusal_of(data)
         return False
+    # Spark's timestamps are microseconds of 64 bits, so times beyond them are clamped.
     assert rows_of(data) == [
         (offset, min(max(time_ms, -LATEST_MS), LATEST_MS), *rest) for offset, time_ms, *rest in ours
     ]

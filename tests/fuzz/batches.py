@@ -22,6 +22,7 @@ def batch(payload: bytes, count: int, *, codec: int = 0, base_offset: int = 0) -
     """A batch of any payload that claims ``count`` records; all else about it is right."""
     made = bytearray(build_batch([Record(None, b"", (), T0)], base_offset=base_offset))
     made[HEADER_BYTES:] = compress(codec, payload)
+    # Positions in the v2 header: attributes 21, last offset delta 23, record count 57.
     struct.pack_into(">h", made, 21, codec)
     struct.pack_into(">i", made, 23, max(0, count - 1))
     struct.pack_into(">i", made, 57, count)
@@ -42,12 +43,14 @@ def records(rng: random.Random, lies: float = 0.0) -> tuple[bytes, int]:
     payload = b"".join(writer.record(delta) for delta in range(number))
     if rng.random() < lies:
         payload += rng.randbytes(rng.randint(1, 8))
+    # The count in the header may be wrong although the records are valid.
     claimed = rng.choice((-1, 0, number - 1, number + 1, 2**31 - 1))
     return payload, claimed if rng.random() < lies else number
 
 
 def spoilt(rng: random.Random, payload: bytes, count: int, *, codec: int) -> bytes:
     """A batch of them with bytes changed before or after packing, or bits of its header."""
+    # Damage before compression survives decompression. Damage after it is the codec's problem.
     made = bytearray(batch(spoil(rng, payload), count, codec=codec))
     if codec and rng.random() < 0.3:
         made[HEADER_BYTES:] = spoil(rng, bytes(made[HEADER_BYTES:]))
@@ -64,6 +67,8 @@ class _BatchWriter:
 
     def record(self, delta: int) -> bytes:
         body = bytearray(b"\x00")
+        # A record: attributes, timestamp delta, offset delta, key, value, headers. Each length may
+        # lie.
         body += self._number(self._rng.choice((0, 5, -7, 2**40)))
         body += self._number(delta)
         body += self._bytes() + self._bytes()

@@ -68,6 +68,7 @@ def write(rng: random.Random, entity_type: Any, lies: float = 0.0) -> bytes:
 def spoil(rng: random.Random, data: bytes) -> bytes:
     """``data`` with some bytes changed, cut out, put in, or the end gone."""
     out = bytearray(data)
+    # Few changes, as a message with many is rejected at its first field.
     for _ in range(rng.randint(0, 3)):
         at = rng.randint(0, len(out))
         kind = rng.randint(0, 3)
@@ -100,6 +101,7 @@ class _FrameWriter:
         flexible = entity_type.__flexible__
         out, tagged = bytearray(), []
         for field in dataclasses.fields(entity_type):
+            # Tagged fields are optional in any message of a flexible version (KIP-482).
             tag = field.metadata.get("tag")
             if tag is None:
                 out += self._field(field, flexible, nullable=True)
@@ -107,6 +109,7 @@ class _FrameWriter:
                 tagged.append((tag, self._field(field, flexible, nullable=False)))
         if not flexible:
             return bytes(out)
+        # An unknown tag has to be skipped.
         if self._rng.random() < 0.2:
             tagged.append((77, self._rng.randbytes(self._rng.randint(0, 9))))
         out += _uvarint(len(tagged))
@@ -122,6 +125,7 @@ class _FrameWriter:
     def _field(self, field: Any, flexible: bool, *, nullable: bool) -> bytes:
         annotation, may_be_null = _without_none(field.type)
         nullable = nullable and may_be_null
+        # Arrays, then plain fields, then structures, which may be null in a way of their own.
         if typing.get_origin(annotation) is tuple:
             inner = typing.get_args(annotation)[0]
             if nullable and self._rng.random() < 0.2:
@@ -161,6 +165,7 @@ class _FrameWriter:
             length = self._rng.choice(_LENGTHS)
         if flexible:
             return _uvarint(max(0, length + 1))
+        # A string's length has 16 bits, others have 32.
         bits = 15 if prefix == ">h" else 31
         return struct.pack(prefix, min(length, 2**bits - 1))
 

@@ -30,6 +30,7 @@ def sound() -> dict[str, bytes]:
         log = PartitionLog(
             create_log(directory, topic="t", topic_id=_TOPIC_ID, partition=0, config=_CONFIG)
         )
+        # Twelve batches in segments of 600 bytes, over three leader epochs.
         for number in range(_BATCHES):
             log.append_as_leader(_batch(number), leader_epoch=number // 5, now_ms=T0)
         log.close()
@@ -41,6 +42,7 @@ def make(rng: random.Random) -> tuple[str, bytes]:
     name = rng.choice(sorted(sound()))
     data = sound()[name]
     changed = spoil(rng, data)
+    # What a crash leaves: a file that ends early, perhaps with zeros after it.
     if rng.random() < 0.2:
         changed = data[: rng.randint(0, len(data))] + bytes(rng.choice((0, 1, 100)))
     return f"{name} {rng.choice(('closed', 'killed'))}", changed
@@ -52,6 +54,7 @@ def check(note: str, data: bytes) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "t-0"
         directory.mkdir()
+        # All other files are as a clean shutdown left them.
         for item, content in (sound() | {name: data}).items():
             (directory / item).write_bytes(content)
         try:
@@ -89,9 +92,11 @@ def _check_log(log: PartitionLog, *, clean: bool) -> None:
     try:
         end = _read_all(log, checked=not clean)
         log.offset_by_timestamp(T0 + 5)
+    # Only a clean shutdown lets a log open without an inspection.
     except LogError:
         assert clean
         return
+    # The log continues exactly where reading ended.
     assert end == log.next_offset
     info = log.append_as_leader(
         _batch(99), leader_epoch=max(99, log.epochs.latest_epoch), now_ms=T0
@@ -105,6 +110,7 @@ def _read_all(log: PartitionLog, *, checked: bool) -> int:
     offset = log.local_log_start_offset
     while offset < log.next_offset:
         result = log.read(offset, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True)
+        # A read that makes no progress would be an endless loop in a follower.
         assert result.next_offset > offset
         for position, header in iter_headers(result.data) if checked else ():
             assert header.base_offset == offset

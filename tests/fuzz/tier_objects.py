@@ -31,6 +31,7 @@ def sound() -> dict[str, bytes]:
     """One object of each kind."""
     tiering = Tiering(TieringState.ENABLED, 0, None)
     entries = (_segment(10), _segment(20))
+    # One object of each kind with every optional field, so that each can be changed.
     page_ref = PageRef(
         name="p", count=2, start_offset=0, first_end_offset_inclusive=4, end_offset_inclusive=9,
         end_leader_epoch=1, size_bytes=200, min_tiered_epoch=0, max_tiered_epoch=0,
@@ -63,6 +64,8 @@ def make(rng: random.Random) -> tuple[str, bytes]:
     data = sound()[kind]
     if kind == "aux" or rng.random() < 0.4:
         return kind, spoil(rng, data)
+    # Heads and pages are JSON: changing a value reaches more code than changing bytes, which mostly
+    # breaks the syntax.
     fields = json.loads(data)
     for _ in range(rng.randint(1, 2)):
         _change(rng, fields)
@@ -74,6 +77,7 @@ def check(note: str, data: bytes) -> bool:
     try:
         if note == "head":
             head = codec.decode_head(data, "head")
+            # What was accepted must survive a round trip, since leaders rewrite what they read.
             assert codec.decode_head(codec.encode_head(head), "head") == head
         elif note == "page":
             page = codec.decode_page(data, "page")
@@ -89,6 +93,7 @@ def check(note: str, data: bytes) -> bool:
 def _change(rng: random.Random, fields: Any) -> None:
     """Change or remove one value, or add an unknown one."""
     here = fields
+    # Descend at random until a value is chosen.
     while True:
         if not here:
             return

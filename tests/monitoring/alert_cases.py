@@ -23,6 +23,7 @@ class AlertCase:
 
 def _bad_for_an_hour(series: str, *, bad: int = 1, after: int, **labels: str) -> AlertCase:
     """Well for 10 minutes, bad for 70, well again; ``after``: what stands behind ``for``."""
+    # Samples are one minute apart: 10 of a healthy value, 70 of a bad one, 61 healthy ones.
     values = f"0x9 {bad}x69 0x60"
     return AlertCase(
         series={series: values}, not_yet=9 + after, fires=12 + after, over=85, labels=labels
@@ -44,6 +45,7 @@ CASES = {
         fires=14,
         over=40,
     ),
+    # A leader without a term is one that cannot take over.
     "TidemarkTakeoverFails": AlertCase(
         series={
             'tidemark_operator_leader{pod="operator-0"}': "1x100",
@@ -77,6 +79,7 @@ CASES = {
         kind="User",
         reason="SecretTaken",
     ),
+    # Reasons that are expected to last, or that another alert reports, do not fire.
     "TidemarkObjectNotReady": AlertCase(
         series={
             'tidemark_objects_not_ready{kind="Topic", reason="Placing"}': "_x9 3x69 _x60",
@@ -117,6 +120,7 @@ CASES = {
         over=90,
         labels={"reason": "Lagging"},
     ),
+    # 1,200,000 s are under the limit of 14 days. Only the listener's certificate expires.
     "TidemarkCertificateExpires": AlertCase(
         series={
             f'{_ENDS}{{pod="broker-1-0", certificate="listener"}}': "1200000x99 9000000x60",
@@ -188,6 +192,7 @@ CASES = {
         after=15,
         pod="broker-1-0",
     ),
+    # Without tiered topics an unavailable tier concerns no one, so the alert joins both series.
     "TidemarkTierUnavailable": AlertCase(
         series={
             'tidemark_broker_remote_store_available{pod="broker-1-0"}': "1x9 0x20 1x60",
@@ -243,6 +248,7 @@ CASES = {
         over=130,
         labels={"pod": "broker-1-0"},
     ),
+    # The rule looks back two days, so these samples are an hour apart.
     "TidemarkTierOrphans": AlertCase(
         series={'tidemark_broker_remote_orphans{pod="broker-1-0"}': "0x9 4x60 0x9"},
         not_yet=56 * 60,

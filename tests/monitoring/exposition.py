@@ -18,6 +18,7 @@ def differences(
 
     ``bounded``: all values of the labels that are no fixed list.
     """
+    # The parser removes the suffix of counters, so the table's names are compared without it.
     families = {item.name: item for item in text_string_to_metric_families(page)}
     wanted = {row.name.removesuffix("_total"): row for row in rows}
     found = [f"{name} is not in the table" for name in families.keys() - wanted.keys()]
@@ -28,6 +29,7 @@ def differences(
             "_total"
         ):
             found.append(f"{name} is a {family.type}, in the table a {row.kind}")
+        # Labels with a fixed list of values have it in the table. The caller knows the others.
         values = {label.name: set(label.values or bounded[label.name]) for label in row.labels}
         for sample in family.samples:
             labels = {key: value for key, value in sample.labels.items() if key != _BUCKET}

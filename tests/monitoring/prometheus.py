@@ -61,6 +61,7 @@ def run_prometheus(
     """Start it with its files in ``folder``; it ends with the block."""
     program, port = ensure_prometheus(), free_port()
     config, log = folder / "prometheus.json", folder / "prometheus.log"
+    # Prometheus reads YAML, of which JSON is a part.
     config.write_text(json.dumps(_config(targets, rules)))
     command = [
         str(program),

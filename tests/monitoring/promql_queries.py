@@ -25,8 +25,10 @@ def queries(topic: str) -> Mapping[str, str]:
     for name, dashboard in ALL.items():
         for panel in dashboard.panels():
             for legend, query in panel.queries.items():
+                # The variables that Grafana fills in.
                 text = query.replace("$namespace", NAMESPACE).replace("$topic", topic)
                 found[f"{name}: {panel.title}: {legend}"] = text.replace("$__rate_interval", WINDOW)
+    # An alert's expression has no result while nothing is wrong, so its series are queried.
     for rule in rules():
         for place, series in enumerate(_SERIES.findall(rule["expr"])):
             name = series.partition("{")[0]

@@ -41,5 +41,6 @@ def metrics_in(expression: str) -> set[str]:
 
     Recorded series are left out, and a histogram's buckets count as the histogram.
     """
+    # Recorded series have names with colons.
     text = re.sub(r"\b\w+:\w+:\w+\b", "", expression)
     return {re.sub(r"_bucket$", "", name) for name in _NAME.findall(text)}

@@ -29,6 +29,7 @@ TIMEOUT_MS = 1500
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:
+    # Short enough for tests, and far enough apart to tell the delay from the timeout.
     config = {
         "connection.failed.authentication.delay.ms": DELAY_MS,
         "tidemark.authentication.timeout.ms": TIMEOUT_MS,
@@ -67,12 +68,13 @@ async def ended(connection: KafkaConnection) -> bool:
     return connection.closed
 
 
-async def test_who_has_proven_it_may_do_what_its_acls_say(cluster: Secured) -> None:
+async def test_authenticated_client_has_its_acls(cluster: Secured) -> None:
     """Or the tests below would prove nothing."""
     connection = await cluster.connect()
     answer = await plain(connection, "writer")
     assert answer.error_code is ErrorCode.none
     assert await produce(connection) is ErrorCode.none
+    # Authenticated, but without a right on this topic.
     assert await produce(connection, "secret") is ErrorCode.topic_authorization_failed
     await connection.close()
 
@@ -87,8 +89,12 @@ async def test_who_has_proven_it_may_do_what_its_acls_say(cluster: Secured) -> N
     ],
     ids=["Produce", "Metadata", "DescribeCluster", "DescribeUserScramCredentials"],
 )
-async def test_nothing_is_answered_before(cluster: Secured, request_of: Callable[[], Any]) -> None:
+async def test_requests_before_authentication_disconnect(
+    cluster: Secured, request_of: Callable[[], Any]
+) -> None:
     """Neither at first nor in the middle of the proof, with Kafka's header (1) or without it."""
+    # Without a handshake, and after SaslHandshake v0 and v1, of which v0 expects bare SASL
+    # messages.
     for begun in (None, 0, 1):
         connection = await cluster.connect()
         if begun is not None:
@@ -106,7 +112,7 @@ async def test_api_versions_are_served_to_every_client(cluster: Secured) -> None
     await connection.close()
 
 
-async def test_a_mechanism_that_is_not_served_is_answered_with_those_that_are(
+async def test_unsupported_mechanism_lists_supported_ones(
     cluster: Secured,
 ) -> None:
     connection = await cluster.connect()
@@ -138,6 +144,7 @@ async def test_failed_authentication_is_answered_late_and_disconnects(
 ) -> None:
     connection = await cluster.connect()
     await handshake(connection, mechanism)
+    # All messages but the last one are valid steps of the mechanism.
     for message in messages[:-1]:
         await say(connection, message)
     began_s = time.monotonic()
@@ -170,18 +177,22 @@ async def test_failed_authentication_without_kafkas_header_disconnects_late_with
     began_s = time.monotonic()
     connection.write(b"".join(bare_frame(messages[-1])))
     assert await ended(connection)
+    # The end comes from the delay of a failure and not from the timeout of an unfinished
+    # authentication.
     assert DELAY_MS / 1000 <= time.monotonic() - began_s < TIMEOUT_MS / 1000
 
 
-async def test_what_comes_right_behind_the_proof_waits_for_it(cluster: Secured) -> None:
+async def test_pipelined_requests_wait_for_authentication(cluster: Secured) -> None:
     """A client that does not wait for the answers: the handshake, its proof without a header, and
     a request, in one write."""
     connection = await cluster.connect()
     metadata = encode_request(kafka.metadata(9, None), 7, "hasty")
     proof = b"".join(bare_frame(f"\0writer\0{PASSWORD}".encode()))
     first = encode_request(kafka.request(17, 0, mechanism="PLAIN"), 6, "hasty")
+    # Requests that arrive before the authentication is decided have to wait for it.
     connection.write(first + proof + metadata)
     answers = [bytes(await connection.read_frame()) for _ in range(3)]
+    # The first and third answers have their correlation ids. The second is an empty bare frame.
     assert answers[0][:4] == (6).to_bytes(4)
     assert answers[1] == b""
     assert answers[2][:4] == (7).to_bytes(4)
@@ -196,7 +207,7 @@ async def test_reauthentication_requires_kafkas_header(cluster: Secured) -> None
         await handshake(connection, version=0)
 
 
-async def test_a_stranger_is_answered_as_a_user_is(cluster: Secured) -> None:
+async def test_unknown_user_receives_a_stable_salt(cluster: Secured) -> None:
     """The salt of an unknown name is always the same, and has the length of the others."""
     firsts = []
     for name in ("writer", "nobody", "nobody"):
@@ -205,6 +216,8 @@ async def test_a_stranger_is_answered_as_a_user_is(cluster: Secured) -> None:
         answer = await say(connection, f"n,,n={name},r=abc".encode())
         firsts.append(dict(part.split(b"=", 1) for part in answer.auth_bytes.split(b",")))
         await connection.close()
+    # Same salt for the same unknown name, same length and iterations as a known user: the answer
+    # does not reveal whether the name exists.
     writer, nobody, again = firsts
     assert nobody[b"s"] == again[b"s"] != writer[b"s"]
     assert len(nobody[b"s"]) == len(writer[b"s"])
@@ -212,8 +225,9 @@ async def test_a_stranger_is_answered_as_a_user_is(cluster: Secured) -> None:
     assert nobody[b"r"] != again[b"r"]
 
 
-async def test_who_is_a_user_is_not_to_be_measured(tmp_path: Path) -> None:
+async def test_unknown_user_costs_as_much_as_a_known_one(tmp_path: Path) -> None:
     """A password costs 100,000 iterations here; an unknown name costs them, too."""
+    # Many iterations make the cost of one check measurable: about 0.1 s.
     slow = user("ann", password=PASSWORD, mechanisms=(2,))
     strong = type(slow.scram[0])(
         mechanism=2, iterations=100_000, salt=b"s" * 16, stored_key=b"k" * 64, server_key=b"k" * 64
@@ -222,6 +236,7 @@ async def test_who_is_a_user_is_not_to_be_measured(tmp_path: Path) -> None:
     quick = {"connection.failed.authentication.delay.ms": 0}
     async with secured(tmp_path, slow, **quick) as cluster:
         spent = {"ann": 0.0, "eve": 0.0}
+        # CPU time of the broker alone, over five attempts each.
         for _ in range(5):
             for name in spent:
                 connection = await cluster.connect()
@@ -239,13 +254,15 @@ def processor_s(pid: int) -> float:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
-async def test_a_large_frame_of_a_stranger_is_not_read(cluster: Secured) -> None:
+async def test_large_unauthenticated_frame_is_rejected(cluster: Secured) -> None:
     host, _, port = cluster.address("OPEN").rpartition(":")
+    # 512 KiB is the limit before authentication. The connection ends on the announced size alone.
     for size in (512 * 1024 + 1, 50 * 1024 * 1024):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(struct.pack(">i", size))
         assert await asyncio.wait_for(reader.read(), 1.0) == b""
         writer.close()
+    # After authentication the same size is accepted.
     connection = await cluster.connect()
     await plain(connection, "writer")
     request = kafka.produce(9, "orders", kafka.batch(bytes(600 * 1024)))
@@ -254,12 +271,14 @@ async def test_a_large_frame_of_a_stranger_is_not_read(cluster: Secured) -> None
     await connection.close()
 
 
-async def test_a_proof_takes_a_limited_time(cluster: Secured) -> None:
+async def test_authentication_has_a_timeout(cluster: Secured) -> None:
+    # One never begins, the other stops after the handshake.
     silent, talking = await cluster.connect(), await cluster.connect()
     await handshake(talking)
     async with asyncio.timeout(5 * TIMEOUT_MS / 1000):
         assert await ended(silent)
         assert await ended(talking)
+    # The timeout must not apply to an authenticated connection.
     proven = await cluster.connect()
     await plain(proven, "writer")
     await asyncio.sleep(1.2 * TIMEOUT_MS / 1000)
@@ -267,18 +286,22 @@ async def test_a_proof_takes_a_limited_time(cluster: Secured) -> None:
     await proven.close()
 
 
-async def test_messages_come_in_their_order(cluster: Secured) -> None:
+async def test_sasl_messages_out_of_order_disconnect(cluster: Secured) -> None:
+    # SaslAuthenticate before SaslHandshake.
     before = await cluster.connect()
     with pytest.raises(ConnectionClosed):
         await say(before, b"\0writer\0x")
+    # A second handshake in the middle of the first one.
     twice = await cluster.connect()
     await handshake(twice)
     with pytest.raises(ConnectionClosed):
         await handshake(twice)
 
 
-async def test_strangers_leave_room_for_others(tmp_path: Path) -> None:
+async def test_unauthenticated_connections_are_closed_first(tmp_path: Path) -> None:
     async with secured(tmp_path, WRITER, **{"max.connections": 20}) as cluster:
+        # 19 of 20 connections are unauthenticated. Another client makes room by closing half of
+        # them.
         silent = [await cluster.connect() for _ in range(19)]
         connection = await cluster.connect("CLEAR")
         answer: Any = await connection.request(kafka.metadata(9, None), kafka.answer_type(3, 9), 5)
@@ -288,17 +311,20 @@ async def test_strangers_leave_room_for_others(tmp_path: Path) -> None:
             await item.close()
 
 
-async def test_a_proof_holds_for_a_while_and_can_be_given_again(tmp_path: Path) -> None:
+async def test_authentication_expires_and_can_be_renewed(tmp_path: Path) -> None:
     """An authentication expires and can be renewed (KIP-368)."""
     async with secured(tmp_path, WRITER, READER, **{"connections.max.reauth.ms": 4000}) as cluster:
         one, other, third = [await cluster.connect() for _ in range(3)]
+        # All three have a session of 4 s, of which 2.5 s pass.
         for connection in (one, other, third):
             answer = await plain(connection, "writer")
             assert 3 < answer.session_lifetime.total_seconds() <= 4
         await asyncio.sleep(2.5)
+        # One renews its session, one does nothing, and one tries to continue as another user.
         assert (await plain(one, "writer")).error_code is ErrorCode.none
         assert (await plain(third, "reader")).error_code is ErrorCode.sasl_authentication_failed
         assert await ended(third), "it cannot continue as another user"
+        # The first session is over by now, so only the renewed connection may continue.
         await asyncio.sleep(1.5)
         assert await produce(one) is ErrorCode.none
         with pytest.raises(ConnectionClosed):
@@ -306,26 +332,30 @@ async def test_a_proof_holds_for_a_while_and_can_be_given_again(tmp_path: Path) 
         await one.close()
 
 
-async def test_a_proof_by_a_token_ends_with_the_token(cluster: Secured) -> None:
+async def test_session_ends_with_its_token(cluster: Secured) -> None:
     connection = await cluster.connect()
     await handshake(connection, "OAUTHBEARER")
+    # The token ended 25 s ago, and 30 s of clock skew are tolerated, so 5 s are left.
     token = cluster.issuer.token("robot", seconds=-25)
     answer = await say(connection, f"n,,\x01auth=Bearer {token}\x01\x01".encode())
     assert answer.error_code is ErrorCode.none
     assert answer.session_lifetime.total_seconds() <= 5, "of 30 s of skew 5 are left"
+    # The connection must not outlive its token (KIP-368).
     await asyncio.sleep(5.1)
     with pytest.raises(ConnectionClosed):
         await produce(connection)
 
 
-async def test_who_is_no_user_any_more_is_put_out(cluster: Secured) -> None:
+async def test_deleted_or_changed_user_is_disconnected(cluster: Secured) -> None:
     writer, reader = await cluster.connect(), await cluster.connect()
     await plain(writer, "writer")
     await plain(reader, "reader")
+    # The user is deleted: connections that it authenticated are closed with its next request.
     await cluster.know(READER)
     with pytest.raises(ConnectionClosed):
         await produce(writer)
     assert await produce(reader) is ErrorCode.topic_authorization_failed
+    # The reader's password and ACLs change, which requires a new authentication.
     await cluster.know(user("reader", password=PASSWORD))
     with pytest.raises(ConnectionClosed):
         await produce(reader)
@@ -345,6 +375,8 @@ async def test_no_user_is_admitted_before_the_users_are_known(tmp_path: Path) ->
 
 async def test_no_client_is_served_before_the_acls_are_known(tmp_path: Path) -> None:
     """A listener in clear, and no other: every client is ANONYMOUS, which has no rights here."""
+    # The controller announces that users follow, so the broker waits for them before it serves
+    # anyone.
     controller = await ScriptedController().start()
     controller.users_follow = True
     broker = await BrokerProcess(1, tmp_path, [controller.port]).start()
@@ -364,6 +396,7 @@ async def test_no_client_is_served_before_the_acls_are_known(tmp_path: Path) -> 
 
 
 async def test_users_of_an_older_controller_are_refused(cluster: Secured) -> None:
+    # An update with a smaller epoch is from a controller that no longer leads.
     cluster.controller.epoch -= 1
     await cluster.know(user("eve", password=PASSWORD))
     assert cluster.controller.users_answers[-1] == ErrorCode.stale_controller_epoch.value
@@ -371,7 +404,8 @@ async def test_users_of_an_older_controller_are_refused(cluster: Secured) -> Non
     assert (await plain(connection, "eve")).error_code is ErrorCode.sasl_authentication_failed
 
 
-async def test_each_listener_tells_of_itself(cluster: Secured) -> None:
+async def test_metadata_has_addresses_of_the_requested_listener(cluster: Secured) -> None:
+    # A client that dialed one listener must get addresses of that listener.
     clear, sasl = await cluster.connect("CLEAR"), await cluster.connect("OPEN")
     await plain(sasl, "writer")
     for connection, name in ((clear, "CLEAR"), (sasl, "OPEN")):
@@ -382,6 +416,7 @@ async def test_each_listener_tells_of_itself(cluster: Secured) -> None:
 
 
 async def test_no_secret_reaches_the_log(cluster: Secured) -> None:
+    # An expired token and a wrong password: both failures are logged.
     token = cluster.issuer.token("robot", seconds=-600)
     for mechanism, message in (
         ("PLAIN", b"\0writer\0hunter2-hunter2"),
