@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    # A profile changes which faults occur and how often. Without one, the seed chooses.
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument(
         "--moves", action="store_true", help="users drain and delete brokers and change factors"
@@ -62,6 +63,7 @@ def main() -> int:
         (asked.heads, HEADS),
     )
     profile = next((item for is_asked, item in named if is_asked), None)
+    # One seed prints its whole story, which a developer reads to find the cause.
     if asked.seed is not None:
         outcome = (
             simulate_tables(asked.seed)
@@ -81,6 +83,7 @@ def main() -> int:
 def _many(seeds: range, ended: Iterator[SimulationOutcome]) -> int:
     began_s = told_s = time.perf_counter()
     steps, seconds, violations = 0, 0.0, 0
+    # Outcomes arrive in the order in which processes finish, and only bad ones have a story.
     for number, outcome in enumerate(ended, start=1):
         steps, seconds = steps + outcome.steps, seconds + outcome.seconds
         if outcome.violation is not None:

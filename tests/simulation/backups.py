@@ -51,6 +51,7 @@ class Backups:
             return
         cluster.world.after(_EVERY_S, self.begin)
         topic = cluster.kube.find(TOPIC, "t")
+        # A backup from before the topic was placed would make it new again.
         if ((topic or {}).get("status") or {}).get("partitionsPlaced"):
             bodies = (body for kind in _KINDS for body in cluster.kube.of_kind(kind))
             self._copies.append([copy.deepcopy(body) for body in bodies])
@@ -62,6 +63,7 @@ class Backups:
             return
         # All brokers run and receive what was decided so far.
         self.calm_until_s = cluster.world.now_s + _BEFORE_S + _AFTER_S
+        # Only running brokers can report what the restored API does not know.
         for machine in cluster.machines.values():
             machine.start()
         cluster.network.quiet()
@@ -73,6 +75,8 @@ class Backups:
         if kind not in (_DOWN, _UNDER_DOWN):
             cluster.world.after(_BEFORE_S, self._strike, kind)
             return
+        # Before, around, and after the end of the session: the row may or may not name another
+        # leader.
         down_s = cluster.world.chance.choice((0.0, 0.5, _DOWN_BEFORE_S))
         self.calm_until_s += down_s + _LED_AFTER_S
         cluster.world.after(0.5, self._grow, list(self._copies))
@@ -84,6 +88,7 @@ class Backups:
         chance = cluster.world.chance
         if not cluster.faulting:
             return
+        # Operators that run keep their caches and watches while the data changes under them.
         if kind in (_UNDER, _UNDER_DOWN):
             self._restore_under()
             return
@@ -102,10 +107,12 @@ class Backups:
         cluster, chance = self._cluster, self._cluster.world.chance
         topic = cluster.kube.find(TOPIC, "t")
         present = len(cluster.clients.keys)
+        # Half of the runs, and only while the last growth is complete.
         if not cluster.faulting or topic is None or chance.random() < 0.5:
             return
         if topic["spec"]["partitions"] != present or present >= _PARTITIONS_MAX:
             return
+        # Later backups would have the new partitions.
         self._copies = copies
         count = present + chance.choice((1, 2))
         cluster.checks.note(f"a user wants {count} partitions")
@@ -120,6 +127,7 @@ class Backups:
             return
         machine = chance.choice(list(cluster.machines.values()))
         cluster.checks.note(f"broker {machine.node_id} goes down")
+        # Determined before the broker goes down, while its replicas can still be compared.
         proven = cluster.checks.proven_without(machine)
         chance.choice((machine.kill, machine.power_cut, machine.shut_down))()
         cluster.world.after(down_s, self._strike, kind)
@@ -131,6 +139,8 @@ class Backups:
         chance = cluster.world.chance
         if not cluster.faulting:
             return
+        # One with all records, one that will lose its tail, one that is behind: no two can prove
+        # what was committed.
         down, torn, behind = chance.sample(list(cluster.machines.values()), 3)
         cluster.checks.note(f"broker {behind.node_id} is cut off from other brokers")
         cluster.network.cut = {(behind.name, down.name), (behind.name, torn.name)}
@@ -147,6 +157,8 @@ class Backups:
         down.kill()
         torn.power_cut()
         self._strike(_TORN_DOWN)
+        # The network is whole again: from here on only the broker that is down keeps the partitions
+        # waiting.
         cluster.network.quiet()
         cluster.world.after(2 * chance.random(), torn.start)
         cluster.world.after(_LED_AFTER_S, down.start)
@@ -162,6 +174,7 @@ class Backups:
         """Delete some of the slices, or all."""
         cluster = self._cluster
         slices = cluster.kube.of_kind(PARTITION_SLICE)
+        # Seven of ten, so that some partitions keep their rows.
         lost = [body for body in slices if cluster.world.chance.random() < 0.7]
         names = [body["metadata"]["name"] for body in lost]
         cluster.checks.note(f"slices lost: {', '.join(names) or 'none'}")
@@ -172,8 +185,11 @@ class Backups:
         cluster = self._cluster
         old = cluster.world.chance.choice(self._copies)
         cluster.checks.note("the API's data is an old backup, under operators that run")
+        # All kinds at once, as a restore of etcd does.
         cluster.kube.put_all_back(copy.deepcopy(old))
         for body in old:
+            # The checks accept the old rows. What is written after them must be newer than
+            # everything before.
             if body["kind"] == PARTITION_SLICE.kind:
                 cluster.checks.put_back(body)
         for operator in cluster.operators.values():
@@ -184,6 +200,7 @@ class Backups:
         old = cluster.world.chance.choice(self._copies)
         cluster.checks.note("the API's data is an old backup")
         for body in old:
+            # Operators are down, so no watch has to see the change.
             cluster.kube.put_back(copy.deepcopy(body))
             if body["kind"] == PARTITION_SLICE.kind:
                 cluster.checks.put_back(body)

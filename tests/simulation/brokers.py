@@ -65,6 +65,7 @@ class SimulatedBatch(NamedTuple):
 def batches_of(data: bytes) -> Iterator[SimulatedBatch]:
     """The whole batches of some bytes."""
     position = 0
+    # 61 bytes are the header of a batch. A partial batch at the end is not counted.
     while len(data) - position >= 61:
         header = parse_header(data, position)
         if position + header.size_bytes > len(data):
@@ -114,6 +115,7 @@ class Held:
         """Return the offset from which records are lost; the end if none is."""
         if log is None:
             return self.start
+        # The first batch with another CRC ends what both have in common.
         found = {batch.base_offset: batch.crc for batch in _batches(log, 0, log.next_offset)}
         others = (
             batch.base_offset
@@ -160,12 +162,16 @@ class _Heartbeats:
         connection: Connection | None = None
         while not self._stopping:
             try:
+                # A connection per failure: a reset is the usual way to learn that the controller is
+                # dead.
                 if connection is None:
                     connection = await Connection.connect(
                         target.host, target.port, timeout_s=target.interval_s
                     )
                 answer = await connection.request(self._beat(), None, target.interval_s)
                 last_s = self._loop.time()
+                # Answers are handled on the main loop, which may be stalled while heartbeats
+                # continue.
                 self._main.call_soon(self._answered, answer)
                 await self._pause(target.interval_s)
             except OSError as error:
@@ -174,6 +180,7 @@ class _Heartbeats:
                 connection = None
                 if self._stopping:
                     return
+                # Half of the session timeout is left to find another controller.
                 if self._loop.time() - last_s > target.session_timeout_s / 2:
                     self._main.call_soon(self._lost, f"no heartbeat was answered: {error}")
                     return
@@ -243,6 +250,7 @@ class BrokerProcess:
         try:
             log_directory = LogDirectory.open(self.machine.config)
         except (PowerCut, StorageError) as error:
+            # A disk that fails for a while: the program ends and is started again after a second.
             if isinstance(error, StorageError):
                 world = self.world
                 world.at(world.now_s + 1.0, self.loop, self._boot)
@@ -253,12 +261,14 @@ class BrokerProcess:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
+        # An exception of the broker that no fault explains fails the run.
         if error is not None and not isinstance(error, PowerCut):
             self.world.failures.append((self.machine.name, error))
 
     def _remote(self, context: Any, config: Any) -> RemoteLogManager:
         remote = RemoteLogManager.of(context, config)
         pools = remote._shared.pools
+        # Real threads would make the run depend on the machine, so pools run on the simulated loop.
         for pool in (pools.copier, pools.expiration, pools.fetcher, pools.commits):
             pool._executor = PooledThreads(self.loop)
         return remote
@@ -270,10 +280,12 @@ class BrokerProcess:
         self.broker = broker = BrokerServer(config, log_directory, self._remote)
         broker.listeners = _BrokerListener(config.advertised_endpoint(CLIENTS, PORT))  # type: ignore[assignment]
         broker.replication_server = _BrokerListener()  # type: ignore[assignment]
+        # Requests of other brokers arrive here instead of at a socket.
         self._serve = {
             ReplicaFetchRequest: broker.fetch_service.handle,
             WriteMarkersRequest: broker.marker_writer.serve,
         }
+        # The checks run after each step of this loop.
         self.loop.watch = self.machine.cluster.checks.watcher(self)
         broker.manager.load(log_directory.found())
         works = broker._background(0, lambda _: None)
@@ -283,6 +295,7 @@ class BrokerProcess:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # What the log has now must be there after the next start, as this end is clean.
         self.machine.closing(self)
         with contextlib.suppress(StorageError):  # the program ends, and not cleanly
             await broker.log_directory.close(broker.client.proven_broker_epoch)
@@ -374,6 +387,7 @@ class SimulatedMachine:
         process = self.alive
         if process is None:
             return
+        # Remember the log as it was at the last moment, to compare it after the restart.
         self._note_held(process)
         process.die()
         self.world.network.reset(process.loop)
@@ -388,6 +402,7 @@ class SimulatedMachine:
             self._note_held(process)
             process.die()
             self._gone()
+        # Which unsynced bytes survive is a choice of the run.
         self.disk.lose_power(self.world.chance)
 
     def lose_disk(self) -> None:
@@ -425,6 +440,7 @@ class SimulatedMachine:
         """Its logs were opened: what is missing of what the former process had?"""
         logs = {(found.log.topic, found.log.partition): found.log for found in log_directory._found}
         for key, held in self.held.items():
+            # A power cut may lose unsynced records. The account excuses exactly those.
             left = held.left_in(logs.get(key))
             if left < held.end:
                 self.cluster.checks.lost(self.node_id, key, left, held.end)

@@ -67,6 +67,8 @@ class Account:
 def _holds(partition: Partition, ledger: "Ledger", start: int, end: int) -> bool:
     if partition.log.next_offset < end:
         return False
+    # The replica has it again if every committed batch in the range is there with the same CRC.
+    # What is below its local start is in the tier.
     held = {batch.base_offset: batch for batch in batches_in(partition, start, end)}
     below = partition.log.local_log_start_offset
     return all(
@@ -90,6 +92,7 @@ class Ledger:
 
     def forget_from(self, offset: int) -> None:
         """Remove excused losses."""
+        # An excused loss ends what clients may rely on, so later checks must not expect it.
         for base in [b for b, batch in self.committed.items() if batch.last_offset >= offset]:
             del self.committed[base]
         self.end = min(self.end, offset)
@@ -192,6 +195,7 @@ class Checks:
         """Return the function that is called after each step of a broker's process."""
         assert process.broker is not None
         hosted = process.broker.manager._hosted.by_key
+        # Most steps change no partition. Comparing four values skips them.
         seen: dict[Partition, tuple[Any, ...]] = {}
         topics, shown = process.broker.manager.metadata.topics, dict[str, int]()
 
@@ -234,6 +238,8 @@ class Checks:
         found: dict[Key, list[BrokerProcess]] = {}
         for key, ledger in self.ledgers.items():
             row = self.rows.get(key)
+            # With a minimum of half of the replicas or less, two groups that do not overlap could
+            # have committed.
             if row is None or 2 * ledger.topic.min_isr <= len(row.replicas):
                 continue
             machines = [self.cluster.machines[node] for node in row.hosts if node != down.node_id]
@@ -252,6 +258,7 @@ class Checks:
         """
         for key, processes in proven.items():
             row = self.rows[key]
+            # The broker is back or another one restarted: the premise no longer holds.
             if down.alive is not None or any(
                 process.machine.alive is not process for process in processes
             ):
@@ -267,18 +274,22 @@ class Checks:
     ) -> None:
         key = (partition.topic, partition.partition)
         ledger, log, leader = self.ledgers.get(key), partition.log, partition.leader
+        # A removed or failed replica shows no state that counts.
         if ledger is None or partition.removed or log.failure is not None:
             return
         self._bounds(process, partition)
         self.deletions.moved(partition)
+        # Growth may have restored what a power cut took.
         if before is not None and log.next_offset > before[1]:
             self.account.has_again(process.node_id, key, ledger, partition)
         if leader is None or not partition.is_leader:
             return
+        # A new leadership: everything that was committed has to be there.
         if before is None or before[3] is not leader:
             self._elected(process, partition, key, ledger)
             self._committed(process, partition, key, ledger, log.local_log_start_offset)
             return
+        # The same leadership as before the step.
         self._never_back(partition, before)
         if log.high_watermark > before[0]:
             self._min_isr(partition, ledger)
@@ -325,6 +336,7 @@ class Checks:
             f"broker {process.node_id} leads {partition.tp} in epoch {epoch}, ISR {partition.isr}, "
             f"log {partition.log_start_offset}..{partition.high_watermark}..{partition.next_offset}"
         )
+        # Two leaders in one epoch would mean that the epoch was given out twice.
         other = self._led.setdefault((key, epoch), process)
         if other is not process:
             self.fail("24", f"{partition.tp}: two processes lead in epoch {epoch}")
@@ -332,6 +344,7 @@ class Checks:
         if missing is None:
             return
         losers = self.account.losers(key, missing)
+        # Two excuses: an allowed unclean election, and a loss on enough replicas at once.
         unclean = self._unclean.get(key, -1) >= 0 and ledger.topic.unclean
         if unclean or len(losers) >= ledger.topic.min_isr:
             self.note(f"{partition.tp}: excused, gone from {missing} on (lost by {losers})")
@@ -360,6 +373,7 @@ class Checks:
     def _first_missing(self, partition: Partition, key: Key, ledger: Ledger) -> int | None:
         log = partition.log
         start = log.local_log_start_offset
+        # Compare with the ledger, which has every batch that was ever below a high watermark.
         held = {batch.base_offset: batch for batch in batches_in(partition, start, ledger.end)}
         missing = [
             base
@@ -375,6 +389,8 @@ class Checks:
         log, head = partition.log, self.heads.get(key)
         if log.log_start_offset >= log.local_log_start_offset:
             return None
+        # A topic that is not tiered must have everything locally. While it is being disabled the
+        # local start may be ahead.
         if not partition.tiering.reads_tier:
             settled = partition.tiering.state is TieringState.DISABLED
             return log.log_start_offset if settled else None
@@ -383,6 +399,7 @@ class Checks:
         first = max(log.log_start_offset, head.log_start_offset)
         if first >= log.local_log_start_offset:
             return None
+        # The tier has to reach from the log start up to where the local log begins.
         begins = head.remote_log_start_offset
         if begins is None or begins > first:
             return first
@@ -400,6 +417,7 @@ class Checks:
         high_watermark = partition.high_watermark
         if partition.leader_epoch < self._unclean.get(key, -1):
             return  # it does not know of the unclean election yet
+        # Only what is new since the last step, which keeps a run linear.
         for batch in batches_in(partition, old, high_watermark):
             known = ledger.committed.get(batch.base_offset)
             if known is None:
@@ -412,6 +430,7 @@ class Checks:
                 )
         row = self.rows.get(key)
         ledger.end = max(ledger.end, high_watermark)
+        # A row of another epoch may have another ISR, which this leader does not know yet.
         if row is not None and row.leader_epoch == partition.leader_epoch:
             self._members_have(key, ledger, row, row.isr, process.node_id, high_watermark)
 
@@ -433,6 +452,7 @@ class Checks:
         leader: int,
         end: int,
     ) -> None:
+        # The leader itself has all, and unknown ends prove nothing.
         for node in members:
             if node == leader:
                 continue
@@ -462,6 +482,7 @@ class Checks:
         if head is None or not partition.tiering.reads_tier or head.live_end is None:
             return
         offset, epoch = head.live_end
+        # The tier's end must be in the local log to be compared.
         if log.local_log_start_offset <= offset < log.next_offset:
             own = log.epochs.epoch_for_offset(offset)
             row = self.rows.get(key)
@@ -480,6 +501,8 @@ class Checks:
         ledger = self.ledgers[key]
         batch = ledger.committed.get(base)
         ledger.acknowledged += 1
+        # Acknowledged but not in the ledger: wrong unless the offset is excused or the ledger has
+        # forgotten it.
         if batch is None:
             if base >= ledger.end and not self._lost_excused(key, base):
                 self.fail(
@@ -511,6 +534,7 @@ class Checks:
         ledger = self.ledgers[key]
         if epoch < self._unclean.get(key, -1):
             return
+        # Both tiers are checked in the same way, as a client cannot tell them apart.
         for batch in batches_of(data):
             known = ledger.committed.get(batch.base_offset)
             if known is not None and known.crc != batch.crc:
@@ -555,6 +579,7 @@ class Checks:
         if old is not None and new["controllerEpoch"] < old["controllerEpoch"]:
             self.fail("24", f"{who} wrote slice {name} under an older controller epoch")
         self._texts[name] = now
+        # Only rows that this write changed, in a fixed order.
         for text in sorted(now - before):
             row = decode_row(text)
             if row.name:
@@ -581,15 +606,18 @@ class Checks:
                 else ""
             )
         )
+        # Placement first, since it applies to new rows as well.
         self._placement(key, old, row)
         if old is None:
             return
         self._epochs(key, old, row)
+        # RECOVERING marks an unclean election, which only the topic's configuration may allow.
         if row.recovering and not old.recovering:
             self._unclean[key] = row.leader_epoch
             if not self.topics[key[0]].unclean:
                 self.fail("1", f"{key[0]}-{key[1]}: broker {row.leader} was elected uncleanly")
         ledger = self.ledgers[key]
+        # A replica that joins the ISR must have all committed records (KIP-497).
         joined = set(row.isr) - set(old.isr)
         if joined and row.leader == old.leader and row.leader_epoch == old.leader_epoch:
             self._members_have(key, ledger, row, sorted(joined), row.leader, ledger.end)
@@ -597,6 +625,7 @@ class Checks:
     def _placement(self, key: Key, old: PartitionRow | None, row: PartitionRow) -> None:
         """Invariants 16 to 19: a placeholder is filled once, no broker twice, min ISR real replicas
         at creation, and only a member of the ISR that is a broker leads."""
+        # These hold for every row, also for the first one.
         if len(set(row.replicas)) != len(row.replicas):
             self.fail("17", f"{key}: a broker stands twice in {row.replicas}")
         if row.leader != NO_LEADER and (row.leader < 0 or row.leader not in row.isr):
@@ -607,11 +636,14 @@ class Checks:
             if len(row.hosts) < self.topics[key[0]].min_isr:
                 self.fail("18", f"{key}: created with the replicas {row.replicas}")
             return
+        # With more than three machines users move replicas, so replicas may change.
         if len(self.cluster.machines) > 3:
             wrong = self.cluster.moves.changed(old, row)
             if wrong:
                 self.fail("moves", f"{key}: {wrong}")
             return
+        # Negative ids are placeholders for replicas that had no broker yet. Only they may change,
+        # and once.
         for was, now in zip(old.replicas, row.replicas, strict=False):
             if was < 0 <= now:
                 if (key, was) in self._filled:
@@ -641,6 +673,7 @@ class Checks:
     def _tiering(self, was: Json | None, now: Json) -> None:
         """Invariant 7: Enabled, Disabling (a new epoch), Disabled, and only then something else;
         the policy of a disablement under way never changes."""
+        # No transition: at most the policy could have changed, which it must not while disabling.
         if was is None or (was["state"], was["epoch"]) == (now["state"], now["epoch"]):
             if was is not None and was["state"] == "Disabling" and was["policy"] != now["policy"]:
                 self.fail("7", f"the policy changed while Disabling: {was}, {now}")
@@ -652,6 +685,7 @@ class Checks:
         self.remote_is_deleted = False
         if now["state"] == "Disabling":
             self.policies.add(_policy(now))
+        # Transitions with the difference of their epochs: each disablement has an epoch of its own.
         allowed = {
             ("Enabled", "Disabling", 1),
             ("Disabling", "Disabled", 0),
@@ -660,6 +694,8 @@ class Checks:
         }
         if (was["state"], now["state"], now["epoch"] - was["epoch"]) not in allowed:
             self.fail("7", f"tiering went from {was} to {now}")
+        # The disablement is acknowledged: from here on no process may write or plan under an older
+        # epoch.
         if now["state"] == "Disabled":
             self.remote_is_deleted = _policy(now) is DisablePolicy.DELETE
             self._acknowledged_disablement(now["epoch"])
@@ -683,6 +719,7 @@ class Checks:
     def told(self, request: control.PartitionStatesRequest) -> None:
         """Invariant 24, persist before acting: brokers receive only stored rows."""
         for topic in request.topics:
+            # An epoch that is not stored could be given out again after a failover.
             for state in topic.partitions:
                 row = self.rows.get((topic.name, state.partition))
                 epochs = (state.leader_epoch, state.partition_epoch)
@@ -736,6 +773,7 @@ class Checks:
         """Invariants 6 and 9 (a new entry is of the present claim, and of an enabled topic), 11
         (its custom metadata is what the storage manager gave), 3 (its bytes are what was
         committed)."""
+        # New entries belong to the claim under which they were written.
         if old is None and (entry.leader_epoch, entry.tiered_epoch) != (
             head.leader_epoch,
             head.tiering.epoch,
@@ -758,6 +796,8 @@ class Checks:
         if data is None:
             self.fail("4", f"{entry.log_key} is live and not there")
             return
+        # The copied bytes are compared with the ledger. Batches below the entry's first offset
+        # answer for nothing.
         for batch in batches_of(data):
             known = ledger.committed.get(batch.base_offset)
             if (
@@ -774,6 +814,7 @@ class Checks:
         """Invariant 5: the live segments answer for each offset from the remote log start to the
         remote log end, each for its own, without holes. Invariant 4: their objects are there."""
         objects = self.cluster.storage.objects
+        # Live segments from the pages and the head, in the order of offsets.
         live = list(queries.live_segments(head, _Pages(head, objects)))
         end = None
         for entry in live:
@@ -803,6 +844,7 @@ class Checks:
             return ""  # every copy was lost with its disk: it waits for a person
         if row.leader == NO_LEADER or row.recovering:
             return f"{key} has no leader: {row}"
+        # Placeholders count only when there are enough brokers for them.
         if set(row.isr) != set(row.hosts) or (
             row.placeholders and len(self.cluster.machines) >= len(row.replicas)
         ):
@@ -813,6 +855,7 @@ class Checks:
         if len(logs) != len(found):
             return f"{key}: a replica is not there"
         leader = next(p for p in logs if p.context.node_id == row.leader)
+        # Replicas are equal when their bounds are. Bytes are compared afterwards.
         ends = {(p.next_offset, self._start_of(key, p, leader), p.high_watermark) for p in logs}
         if len(ends) != 1:
             return f"{key}: end, log start and high watermark differ: {sorted(ends)}"
@@ -850,6 +893,7 @@ class Checks:
         """Invariant 8, in the end: after a disablement with Delete no data object is left (those
         excepted that the store itself made late: only a sweeper finds them)."""
         for head in self.heads.values():
+            # Only topics whose last disablement deleted their data.
             deleted = Tiering(TieringState.DISABLED, self._tiered_epoch, DisablePolicy.DELETE)
             if head.tiering == deleted:
                 storage = self.cluster.storage

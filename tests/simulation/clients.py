@@ -44,6 +44,7 @@ class Clients:
         row, chance = self.cluster.checks.rows.get(key), self.world.chance
         if row is None:
             return None
+        # A client's metadata may be out of date, so one request in twenty goes to another replica.
         node = row.leader
         if chance.random() < 0.05 and row.hosts:
             node = chance.choice(row.hosts)
@@ -69,10 +70,12 @@ class Clients:
         if process is None:
             return
         self._number += 1
+        # The number makes each batch different, so its CRC identifies it.
         records = [
             Record(b"", b"%d" % self._number, (), self.world.wall_ms())
             for _ in range(chance.choice((1, 1, 3)))
         ]
+        # Only acks=all is a promise. The others are there to mix with it in the log.
         acks = chance.choice((-1, -1, -1, 1, 0))
         network = self.world.network
         network.send(
@@ -122,15 +125,19 @@ class Clients:
     async def _fetched(self, process: BrokerProcess, partition: Partition, key: Key) -> None:
         checks = self.cluster.checks
         offset, epoch = self._positions.get(key, 0), partition.leader_epoch
+        # Each answer shows a log start, which must not go back.
         checks.client_saw_start(key, partition.log_start_offset, process.node_id, epoch)
         answer = consumer_reads.fetch(partition, offset, max_bytes=4000, min_one=True)
+        # As Kafka's consumer with auto.offset.reset=earliest.
         if answer.error.name == "offset_out_of_range":
             self._positions[key] = partition.log_start_offset
             return
         if answer.error.value:
             return
         remote, data = answer.remote is not None, answer.data
+        # Noted before the read: a deletion that is acknowledged meanwhile does not count.
         too_late = checks.remote_is_deleted
+        # The offset is in the tier, and the read goes through the remote log manager's threads.
         if answer.remote is not None:
             manager = partition.context.remote
             if manager is None:
@@ -175,6 +182,7 @@ class Clients:
                 offset = partition.log_start_offset  # it has expired meanwhile
                 continue
             checks.consumed(key, data, remote=remote, node=process.node_id, epoch=epoch)
+            # No data below the end ends the loop with a reason.
             offset = max((batch.last_offset + 1 for batch in batches_of(data)), default=end + 1)
             if offset > end:
                 self.unread[key] = f"nothing is answered below {end}"
@@ -197,6 +205,7 @@ class Clients:
     def delete_records(self, key: Key) -> None:
         """A RecordDeletion up to a part of what is there."""
         ledger, chance = self.cluster.checks.ledgers[key], self.world.chance
+        # One in five uses -1, which is the high watermark.
         offset = -1 if chance.random() < 0.2 else chance.randrange(ledger.end + 1)
         self._delete(key, offset)
 
