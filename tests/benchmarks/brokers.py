@@ -31,6 +31,7 @@ def one_round(number: int, name: str, measures: Sequence[Measure], table: Table)
     A warm-up run precedes them: a JVM has to compile hot code, and both sides create their
     coordinators' topics. Failed measures are reported and the others are taken.
     """
+    # One cluster serves all measures of its size, which are sorted by that.
     for brokers, those in groupby(measures, key=lambda item: item.brokers):
         with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
             side = STARTS[name](Path(folder), brokers)
@@ -73,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ordered = sorted(chosen, key=lambda item: item.brokers)
     print(f"{ROUNDS} rounds, {RECORDS:,} records in each throughput")
     for number in range(1, ROUNDS + 1):
+        # The order alternates, so that a machine that slows down affects both sides.
         for name in (KAFKA, OURS) if number % 2 else (OURS, KAFKA):
             one_round(number, name, ordered, table)
     print(f"\nmedians{'':19} {OURS:>12} {KAFKA:>12}    ratio")

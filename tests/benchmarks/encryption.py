@@ -69,6 +69,7 @@ def start_kafka(setting: EncryptionSetting, folder: Path, leaf: Leaf) -> Encrypt
     started = kafka.start(folder / "cluster", wanted)
     how = {"bootstrap.servers": started.bootstrap, **_client_security(setting, leaf)}
     admin, deadline = AdminClient(how), time.monotonic() + 60
+    # Topics need all brokers registered, as each has a replica.
     while len(admin.list_topics(timeout=30).brokers) < setting.brokers:
         if time.monotonic() > deadline:
             raise TimeoutError("not all brokers of Apache Kafka joined")
@@ -114,6 +115,7 @@ def start_tidemark(setting: EncryptionSetting, folder: Path, leaf: Leaf) -> Encr
     }
     for name in (WARM_UP, TOPIC):
         kube.apply("Topic", name, spec)
+        # A run that starts before the followers are in sync would measure their catching up.
         while not any(len(row.isr) == setting.brokers for row in topic_info(kube, name).rows):
             time.sleep(CLIENT_PORT_TRIES_S)
     kube.close()
@@ -134,6 +136,7 @@ def measure(side: EncryptionSide, setting: EncryptionSetting, leaf: Leaf) -> tup
     """MB/s of one produce and of one fetch run, after the same of no account."""
     trusted = leaf.trusted if setting.clients else ""
     megabytes = RECORDS * RECORD_BYTES / 1e6
+    # The warm-up's figures are dropped: it compiles the JVM's hot code and fills caches.
     seconds = [
         run_load(kind, side.bootstrap, topic, RECORDS, trusted)
         for topic in (WARM_UP, TOPIC)
@@ -150,6 +153,7 @@ def main() -> None:
         raise SystemExit(str(error)) from error
     print(f"{ROUNDS} rounds, {RECORDS:,} records of {RECORD_BYTES} bytes, acks=all, one partition")
     sides = {"Apache Kafka": start_kafka, "Tidemark": start_tidemark}
+    # Each measurement starts brokers of its own, so that no run inherits another one's caches.
     results: dict[tuple[EncryptionSetting, str], list[tuple[float, float]]] = {}
     for number in range(1, ROUNDS + 1):
         for setting in SETTINGS:

@@ -77,15 +77,18 @@ class Exporter:
 
 def main() -> None:
     """Serve until standard input ends."""
+    # One job description as JSON is the only argument.
     wanted = json.loads(sys.argv[1])
     folder = Path(wanted["folder"])
     settings = settings_of(Format.ICEBERG)
     settings |= catalog_settings(_CATALOG, {"type": "hadoop", "warehouse": str(folder / "lake")})
     with local_session("exports", log=folder / "spark.log", settings=settings) as session:
+        # Continuous: standard input ends when the parent wants the export to stop.
         if wanted["every_s"] is not None:
             stop = threading.Event()
 
             def tell(progress: ExportProgress) -> None:
+                # The commit's time is taken here, as close to the commit as possible.
                 now_ms = time.time_ns() // 1_000_000
                 told = {"ms": now_ms, "offsets": progress.exported.offsets}
                 print(json.dumps(told), flush=True)
@@ -99,6 +102,7 @@ def main() -> None:
             every_s = wanted["every_s"]
             export(session, wanted["options"], table, every_s=every_s, stop=stop, say=tell)
             return
+        # A new table each time, so that no run finds data of another one.
         for number, _ in enumerate(sys.stdin):
             table = IcebergTable(session, f"{_CATALOG}.db.t{number}", TableLayout(columns=RAW_DDL))
             began_s = time.monotonic()

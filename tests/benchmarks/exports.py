@@ -41,8 +41,10 @@ def export_figures(
     megabytes = records * size / 1e6
     rates, walls = [], []
     try:
+        # The first export warms up the driver and is not counted.
         exporter.run()
         for number in range(1, rounds + 1):
+            # Costs of both the export and the brokers, which serve the local tail.
             before = exporter.cpu_seconds() + _brokers_s(cluster)
             told = exporter.run()
             cpu_s = exporter.cpu_seconds() + _brokers_s(cluster) - before
@@ -74,6 +76,7 @@ def freshness_figures(cluster: RunningCluster, folder: Path, seconds: int = FRES
     )
     options = {"topic": topic, "path": str(cluster.tier_folder), "bootstrap": cluster.bootstrap}
     exporter = Exporter(options | {"startingOffsets": "earliest"}, folder, every_s=COMMIT_S)
+    # Records flow while the export starts, so its first commit has a backlog.
     source = _Steady(cluster.bootstrap, topic)
     began = exporter.cpu_seconds(), _brokers_s(cluster)
     commits: list[tuple[int, dict[int, int]]] = []
@@ -82,6 +85,7 @@ def freshness_figures(cluster: RunningCluster, folder: Path, seconds: int = FRES
         for told in exporter.told():
             commits.append((told["ms"], {int(p): end for p, end in told["offsets"].items()}))
             print(f"  commit {len(commits)}: {sum(commits[-1][1].values()):,} records", flush=True)
+            # The last commit has to contain the last record of each partition.
             if source.over and all(commits[-1][1].get(p, 0) > o for p, o in source.last.items()):
                 break
     finally:
@@ -117,9 +121,12 @@ class _Steady:
         threading.Thread(target=self._run, args=(seconds,), daemon=True).start()
 
     def _run(self, seconds: int) -> None:
+        # Text with numbers compresses like real records: random bytes would not, and equal ones
+        # would too well.
         words = b"".join(b"%d flight %x late " % (n, n * 2654435761 % 2**32) for n in range(4096))
         began_s = time.monotonic()
         while (passed_s := time.monotonic() - began_s) < seconds:
+            # The rate follows the clock, so a pause is made up for.
             due = int(passed_s * BYTES_A_SECOND / RECORD_BYTES)
             while self.sent < due:
                 at = self.sent * 7 % (len(words) - RECORD_BYTES)
@@ -152,6 +159,7 @@ def _ages(
     sampled: Sequence[tuple[int, int, int]], commits: Sequence[tuple[int, dict[int, int]]]
 ) -> list[float]:
     """Seconds, of each record, until the first commit whose end is behind it."""
+    # The first commit that ends behind a record is the one that contains it.
     ends: dict[int, list[int]] = defaultdict(list)
     for _, offsets in commits:
         for partition in (0, 1):

@@ -69,6 +69,7 @@ class KafkaTopicsBench:
             self._operator_cpu(),
             kafka_cpu(self._nodes),
         )
+        # As many requests at a time as a user's tools make.
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def one(name: str) -> None:
@@ -76,6 +77,7 @@ class KafkaTopicsBench:
                 await do(name)
 
         await asyncio.gather(*(one(name) for name in names))
+        # Time ends when the status says so, which includes Kafka's own work.
         await self._world.until(lambda: done(names), what, AT_MOST_S)
         took_s, kafka_s = time.monotonic() - began_s, kafka_cpu(self._nodes) - kafka_s
         operator_s = self._operator_cpu() - operator_s
@@ -99,6 +101,7 @@ class KafkaTopicsBench:
         wanted = set(names)
         for body in await self._world.api.list_all(TOPIC, self._world.namespace):
             ready, meta = condition_of(body.get("status") or {}, "Ready"), body["metadata"]
+            # Ready of an older generation says nothing about this change.
             told = ready.get("status"), ready.get("observedGeneration")
             if told == ("True", meta["generation"]):
                 wanted.discard(meta["name"])
@@ -113,6 +116,7 @@ class KafkaTopicsBench:
 
 async def alone(nodes: KafkaNodes, size: int) -> None:
     """Kafka's own share: as few requests as there can be, until each topic has all its leaders."""
+    # Leaders spread over the three brokers, as the operator places them.
     assignment = tuple((1 + part % 3, 1 + (part + 1) % 3, 1 + (part + 2) % 3) for part in range(12))
     async with KafkaClient(KafkaAccess(tuple(nodes.bootstrap.split(",")))) as client:
         admin, names = Admin(client), [f"alone-{size}-{number}" for number in range(size)]
@@ -127,6 +131,7 @@ async def alone(nodes: KafkaNodes, size: int) -> None:
 
         await until(led, lambda found: found == size, AT_MOST_S)
         made = f"made {time.monotonic() - began_s:.1f} s ({kafka_cpu(nodes) - cpu_s:.1f})"
+        # What idle topics cost Kafka, to be subtracted from what the operator seems to cost.
         cpu_s = kafka_cpu(nodes)
         await asyncio.sleep(AT_REST_S)
         at_rest = f"at rest {(kafka_cpu(nodes) - cpu_s) / AT_REST_S:.2f} processor seconds a second"
@@ -162,6 +167,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         wanted = KafkaOptions(brokers=3, controllers=1, racks=("a", "b", "c"))
+        # Without fsync: the disk of this machine is not what is measured.
         with (
             running(root / "kafka", wanted) as nodes,
             ControlPlane.start(root / "control-plane", fsync=False) as control,
@@ -172,6 +178,7 @@ async def main() -> None:
                 await world.create_kafka_cluster(nodes.bootstrap)
                 operator = await world.start_operator()
                 bench = KafkaTopicsBench(world, nodes, operator.pid)
+                # Kafka alone first, then the same number through the operator.
                 for size in sizes:
                     await alone(nodes, size)
                     await bench.batch(size)

@@ -57,6 +57,7 @@ def _common(load: ClientLoad) -> dict[str, object]:
 def produce(load: ClientLoad) -> Answer:
     """From the first record to the last acknowledgement."""
     failures: list[str] = []
+    # Batches of 1 MB and large queues, so that the brokers and not the client are the limit.
     producer = Producer(
         _common(load)
         | {
@@ -69,6 +70,7 @@ def produce(load: ClientLoad) -> Answer:
             "error_cb": lambda error: failures.append(str(error)),
         }
     )
+    # Random bytes, which no codec shrinks. 64 of them keep generation out of the time.
     payloads = [os.urandom(load.record_bytes) for _ in range(64)]
     began = time.monotonic()
     for number in range(load.records):
@@ -81,6 +83,7 @@ def produce(load: ClientLoad) -> Answer:
                 producer.poll(0.01)
             else:
                 break
+        # Delivery reports are served now and then: each call would cost more than the report.
         if number & 1023 == 0:
             producer.poll(0)
     left = producer.flush(120)
@@ -100,9 +103,11 @@ def latency(load: ClientLoad) -> Answer:
     failed: list[str] = []
     began = time.monotonic()
     for number in range(load.records):
+        # Sent by the clock, so that a slow answer does not lower the rate (coordinated omission).
         due = began + number / load.rate
         while (left := due - time.monotonic()) > 0:
             producer.poll(left)
+        # Two seconds of warm-up are not counted.
         warm = due - began >= _WARM_UP_S
         producer.produce(
             load.topic,
@@ -147,6 +152,7 @@ def fetch(load: ClientLoad) -> Answer:
     consumer = _consumer(load)
     which, of = load.share
     mine = [TopicPartition(load.topic, index, 0) for index in range(which, load.partitions, of)]
+    # The end of each partition is known before the time runs.
     wanted = sum(consumer.get_watermark_offsets(item, timeout=30)[1] for item in mine)
     seen = 0
     began = time.monotonic()
@@ -166,6 +172,7 @@ def group(load: ClientLoad) -> Answer:
     Time runs from the first record that any member has, and ends no earlier than the assignment of
     all partitions.
     """
+    # Members share one account of what the group has read.
     readers = Readers(load.partitions, load.records)
     began = time.monotonic()
 
@@ -176,6 +183,7 @@ def group(load: ClientLoad) -> Answer:
             readers.took(_messages(consumer, 0.2))
         consumer.close()
 
+    # Threads of one process: the clients' work is in C, and the members need a common clock.
     threads = [threading.Thread(target=member) for _ in range(load.members)]
     for thread in threads:
         thread.start()
@@ -222,6 +230,7 @@ class Readers:
         """Release partitions for reassignment, or end the member once everything is read."""
         with self._lock:
             self._assigned -= len(partitions)
+            # A rebalance in the middle: the assignment is not complete any more.
             if not self.have_all:
                 self.joined = 0.0
 
@@ -232,6 +241,7 @@ class Readers:
         with self._lock:
             for message in messages:
                 number = message.partition()
+                # A record that is read twice after a rebalance counts once.
                 self._next_offsets[number] = max(self._next_offsets[number], message.offset() + 1)
             self.last = time.monotonic()
             self.first = self.first or self.last

@@ -29,6 +29,7 @@ def _run_all(loads: Sequence[ClientLoad]) -> list[Answer]:
     ]
     try:
         said = [process.communicate()[0] for process in processes]
+    # A failure of one client must not leave the others running.
     finally:
         for process in processes:
             process.kill()

@@ -49,6 +49,7 @@ def idle(bootstrap: str, count: int) -> Iterator[None]:
     """Open ``count`` connections to the first broker, each with one ApiVersions request."""
     sockets: list[socket.socket] = []
     try:
+        # One request makes the broker treat each as a client's connection, with its buffers.
         for _ in range(count):
             sockets.append(socket.create_connection(_address(bootstrap), timeout=30))
             _ask(sockets[-1])
@@ -77,6 +78,7 @@ def _read(connection: socket.socket, count: int) -> bytes:
 
 def first_answer_s(bootstrap: str, start: Callable[[], object]) -> float:
     """Seconds from ``start`` to an answer of the first broker."""
+    # The broker starts in a thread, so that the first attempt is made at the same moment.
     thread = threading.Thread(target=start)
     began = time.monotonic()
     thread.start()
@@ -112,12 +114,14 @@ class Member:
         error = ErrorCode.rebalance_in_progress
         while error is ErrorCode.rebalance_in_progress:
             joined = await self._join()
+            # KIP-394: the first JoinGroup gives out an id, with which the member joins.
             if joined.error_code is ErrorCode.member_id_required:
                 self.id = joined.member_id
                 joined = await self._join()
             if joined.error_code is not ErrorCode.none:
                 raise ConnectionError(f"JoinGroup: {joined.error_code.name}")
             self.id, self.leads = joined.member_id, joined.leader == joined.member_id
+            # Too late for this generation: join again.
             error = await self._sync(joined)
         if error is not ErrorCode.none:
             raise ConnectionError(f"SyncGroup: {error.name}")
@@ -169,11 +173,13 @@ async def _rebalance(bootstrap: str, count: int) -> tuple[float, float]:
     dialled: list[KafkaConnection] = []
     try:
         while len(dialled) < count:
+            # Connections in batches, below the backlog of the listener's socket.
             some = min(_DIALS_AT_ONCE, count - len(dialled))
             dials = (KafkaConnection.connect(host, port, client_id="crowd") for _ in range(some))
             dialled += await asyncio.gather(*dials)
         members = [Member(connection, group) for connection in dialled]
         first = await _timed(members)
+        # Only a JoinGroup of the leader rebalances a stable group without a change of members.
         members.sort(key=lambda member: not member.leads)
         return first, await _timed(members)
     finally:

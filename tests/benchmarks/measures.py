@@ -74,9 +74,11 @@ def throughput(side: BenchmarkSide, setting: MeasureSetting) -> Figures:
         idempotent=setting.idempotent,
     )
     gigabytes = RECORDS * setting.record_bytes / 1e9
+    # Fetch reads what the produce run wrote, through caches that are warm.
     found: dict[str, float] = {}
     for kind in ("produce", "fetch"):
         wanted = replace(load, kind=kind)
+        # CPU of the brokers alone. The client is the same on both sides.
         before = _cpu(side)
         found[f"{kind} MB/s"] = _mb_s(run(wanted, setting.clients), setting.record_bytes)
         found[f"{kind} CPU-s/GB"] = (_cpu(side) - before) / gigabytes
@@ -107,6 +109,7 @@ def latency(side: BenchmarkSide, replicas: int) -> Figures:
 
 def group(side: BenchmarkSide, members: int) -> Figures:
     """A group reads what was produced before."""
+    # A partition for each member, at least.
     partitions = max(6, members)
     topic = side.topic(partitions)
     load = ClientLoad(
@@ -128,6 +131,7 @@ def idle_connections(side: BenchmarkSide) -> Figures:
     """
     many_connections.first_answer_s(side.bootstrap, side.restart())
     (pid,) = side.pids()
+    # The broker is fresh and has served one request.
     before = resident_mb(pid)
     with many_connections.idle(side.bootstrap, IDLE):
         return {f"{IDLE} connections MB": resident_mb(pid) - before}

@@ -69,7 +69,9 @@ async def measure(
 
 async def applied(bench: OperatorBench, topics: int) -> list[str]:
     """From the first request until the last Topic is Ready."""
+    # All counters are read before the first request.
     cpu, writes = bench.cpu(), bench.writes()
+    # The watch counts while Topics are still being created.
     ready = asyncio.create_task(bench.until(lambda item: item.ready, topics, "Ready"))
     accepted_s = await bench.create(f"t{number}" for number in range(topics))
     ready_s = await ready
@@ -104,10 +106,12 @@ async def changed(bench: OperatorBench, topics: int, changes: int) -> list[str]:
 
 async def storm(bench: OperatorBench, topics: int, most: int) -> list[str]:
     """Every Topic is changed several times in a row, as fast as the API server takes it."""
+    # Each Topic several times in a row, so changes of one Topic overlap.
     names = [f"t{number % topics}" for number in range(min(most, STORM_EACH * topics))]
     values: dict[str, int] = {}
     generations: dict[str, int] = {}
     writes = bench.writes()
+    # Liveness probes continue during the storm, as the kubelet's do.
     health = _Health()
     asking = asyncio.create_task(health.ask(bench))
 
@@ -127,6 +131,7 @@ async def storm(bench: OperatorBench, topics: int, most: int) -> list[str]:
     await asyncio.sleep(HEARD_S)  # brokers are notified after the status is written
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
+    # The last value of each Topic has to reach the brokers, whatever was merged before.
     lost = sum(not bench.heard(name, str(value)) for name, value in values.items())
     written = (bench.writes() - writes)["topics/status PUT"]
     if lost:
@@ -166,6 +171,7 @@ async def disabled(bench: OperatorBench, topics: int) -> list[str]:
     await bench.create(names, tiering={"enabled": True})
     await bench.until(_tiered("Enabled"), topics, "tiered")
     cpu, writes = bench.cpu(), bench.writes()
+    # Watched from the start, as the first may be done before the last is requested.
     over = asyncio.create_task(bench.until(_tiered("Disabled"), topics, "disabled"))
     off = {"enabled": False, "disablePolicy": "Delete"}
     await bench.each(names, lambda name: bench.world.patch(TOPIC, name, tiering=off))
@@ -186,6 +192,7 @@ def _tiered(state: str) -> Callable[[Seen], bool]:
 async def resting(bench: OperatorBench, settle_s: float, rest_s: float) -> list[str]:
     """Measure the system at rest."""
     await asyncio.sleep(settle_s)
+    # After the last delayed status, so that only what never ends is counted.
     cpu, writes = bench.cpu(), bench.writes()
     await asyncio.sleep(rest_s)
     share = (bench.cpu()["operator"] - cpu["operator"]) / rest_s
@@ -222,6 +229,7 @@ def main() -> None:
         profile = Path(name) / "profile" if options.profile else None
         sizes = OperatorBenchSizes(topics=options.topics)
         cgroup = None
+        # The chart's own limits, to measure what a user's operator has.
         if options.limits or options.cpus is not None:
             cgroup = stack.enter_context(limited(Limits.of_the_operator(options.cpus)))
         with plane_of(Path(name)) as plane:

@@ -68,6 +68,7 @@ class OperatorBench:
         """Do something to Topics over as many connections as are used; the seconds that it took."""
         began_s, names = time.monotonic(), iter(what)
 
+        # All connections take names from one iterator, so a slow request delays no other.
         async def some() -> None:
             for name in names:
                 await act(name)
@@ -121,6 +122,7 @@ async def running(
     plane: ControlPlane, folder: Path, profile: Path | None = None, cgroup: Cgroup | None = None
 ) -> AsyncIterator[OperatorBench]:
     """The operator, in ``cgroup`` if there is one, and its brokers, until the block ends."""
+    # A namespace, a Cluster, the operator as a process, and three peers in this process.
     world = await ClusterWorld.open(plane.kubeconfig, folder)
     try:
         await world.create_cluster()
@@ -138,6 +140,7 @@ async def running(
         operator.executed, operator.cgroup = True, cgroup
         world.operators.append(operator)
         await operator.start()
+        # The watch starts before any Topic exists, so it sees every change.
         async with watching(world.api, world.namespace) as watch:
             bench = OperatorBench(plane, world, operator, watch)
             for node_id in BROKERS:

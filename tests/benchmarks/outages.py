@@ -70,6 +70,7 @@ class SteadyWriter:
     def outage_s(self, since_s: float) -> float:
         """The longest time between two acknowledgements, from the last one before ``since_s``
         on."""
+        # The last acknowledgement before the event is the beginning of the gap.
         first = max(bisect.bisect(self._times_s, since_s) - 1, 0)
         return max((b - a for a, b in itertools.pairwise(self._times_s[first:])), default=0.0)
 
@@ -142,6 +143,7 @@ class Outages:
         """kill -9 of the leader; seconds until another one is elected."""
         began_s = time.monotonic()
         self.cluster.local.kill_broker(node)
+        # -1 is a partition without a leader.
         while self.row().leader in (node, -1):
             if time.monotonic() - began_s > TIMEOUT_S:
                 raise TimeoutError(f"no leader was elected for broker {node}")
