@@ -79,12 +79,14 @@ class PipelineLoad:
                 "queue.buffering.max.messages": 200_000,
             }
         )
+        # Words and numbers compress like text, so the codecs have something to do.
         words = b"".join(
             b"%d flight %x delayed " % (n, n * 2654435761 % 2**32) for n in range(4096)
         )
         size = self.record_bytes - KEY_BYTES
         for number in range(self.records):
             at = number * 7 % (len(words) - size)
+            # A full queue is served once, and then the record fits.
             for _ in range(2):
                 try:
                     producer.produce(
@@ -138,6 +140,7 @@ class PipelineSide:
     ) -> None:
         self._reader = reader
         self._brokers = brokers
+        # The first records of each partition stand for a query of a few rows.
         ends = {topic: {str(partition): FEW for partition in range(PARTITIONS)}}
         self._few = {"endingOffsets": json.dumps(ends)}
         self._all_read: list[Read] = []
@@ -162,6 +165,7 @@ class PipelineSide:
         return PipelineCost(load.records, _median(self._all_read), _median(self._few_read))
 
     def _measured(self, load: PipelineLoad, options: Mapping[str, str]) -> Read:
+        # The sums are checked in each run: a fast read of wrong data is no figure.
         drivers, brokers = self._reader.cpu_seconds(), self._brokers_s()
         sums, seconds = self._reader.read(options)
         if sums != load.sums():
@@ -200,6 +204,7 @@ def main() -> None:
     except MavenMissing as error:
         raise SystemExit(str(error)) from None
     figures = []
+    # Small and usual records, with and without compression.
     for size in (100, 1024):
         for codec in ("none", "lz4", "zstd"):
             load = PipelineLoad(
@@ -219,6 +224,7 @@ def exported(only: str, megabytes: int, rounds: int) -> list[str]:
     wanted = [name for name in ("export", "freshness") if only in name]
     if not wanted:
         return []
+    # An export writes columns, so one size and codec are enough.
     size = 1024
     load = PipelineLoad(size, "lz4", megabytes * 1_000_000 // size // PARTITIONS * PARTITIONS)
     figures = []
@@ -226,6 +232,7 @@ def exported(only: str, megabytes: int, rounds: int) -> list[str]:
         folders = {item: Path(name) / item for item in ("cluster", *wanted)}
         for folder in folders.values():
             folder.mkdir()
+        # Both measurements share one broker, and have topics of their own.
         with run_cluster(folders["cluster"], brokers=1) as cluster:
             if "export" in wanted:
                 print(f"export: {load.records:,} records of {size} bytes", flush=True)
@@ -243,9 +250,11 @@ def compare(name: str, load: PipelineLoad, rounds: int, kafka_jars: Path) -> str
     """Prints a table; the ratios."""
     print(f"{name}: {load.records:,} records", flush=True)
     with started(load, kafka_jars) as sides:
+        # The JVM compiles hot code in the first runs of each driver.
         for _ in range(WARM_UPS):
             for side in sides.values():
                 side.warm_up()
+        # By turns, so that a machine that slows down affects all sides.
         for number in range(1, rounds + 1):
             for label, side in sides.items():
                 last = side.read(load)
@@ -292,6 +301,7 @@ def started(load: PipelineLoad, kafka_jars: Path) -> Iterator[Mapping[str, Pipel
         their_topic = theirs.topic(PARTITIONS)
         load.produce(theirs.bootstrap, their_topic)
         sides = {}
+        # Two drivers of ours: all columns, and only those that the query needs.
         for label, columns in ((OURS, "all"), (NARROW, "key,value,offset")):
             options = {
                 "topic": topic,
@@ -301,6 +311,7 @@ def started(load: PipelineLoad, kafka_jars: Path) -> Iterator[Mapping[str, Pipel
             }
             reader = SparkReader("tidemark", options, folder(str(len(sides))))
             sides[label] = PipelineSide(reader, topic, lambda: our_brokers(cluster))
+        # Two with Spark's own source: from our broker, and from Apache Kafka.
         for label, bootstrap, name, pids in (
             (BROKER, cluster.bootstrap, topic, lambda: our_brokers(cluster)),
             (APACHE, theirs.bootstrap, their_topic, theirs.pids),
@@ -336,6 +347,7 @@ def tiered(cluster: RunningCluster, load: PipelineLoad) -> str:
     manifests = ManifestStore(DirectoryStore(cluster.tier_folder))
     folders = [cluster.log_folder(1, topic, partition) for partition in range(PARTITIONS)]
 
+    # A read of the tier begins when each closed segment is copied.
     def copied() -> bool:
         """All but the segment that is written to."""
         for partition, folder in enumerate(folders):

@@ -34,6 +34,7 @@ def plan_figures() -> str:
     """Prints each; all of them in a line."""
     seconds = []
     with tempfile.TemporaryDirectory(prefix="bench-plans-") as scratch:
+        # Twice the segments should take twice the time, no more.
         for count in SEGMENTS:
             path = Path(scratch) / str(count)
             path.mkdir()
@@ -44,6 +45,7 @@ def plan_figures() -> str:
                 f"plan of {count:,} segments: {took_s:.2f} CPU-s, {len(plan.tasks):,} tasks",
                 flush=True,
             )
+        # One hour in the middle of the year, with a minute of clock skew.
         all_bytes = _bytes(plan)
         hour = Narrowing(since_ms=YEAR_MS // 2, until_ms=YEAR_MS // 2 + HOUR_MS)
         part, part_s = _planned(path, hour)
@@ -62,6 +64,7 @@ def _planned(path: Path, narrowing: Narrowing = NO_NARROWING) -> tuple[ReadPlan,
     """Nothing is known of the tier before."""
     options = parse({"topic": "t", "path": str(path), "timestampSkewMs": "60000"})
     began_s = time.process_time()
+    # A new survey has no cache, as the first query of a driver.
     with Survey(options) as survey:
         plan = plan_batch(survey, options, narrowing)
     return plan, time.process_time() - began_s
@@ -74,6 +77,7 @@ def _bytes(plan: ReadPlan) -> int:
 
 def _make(tier: Tier, count: int) -> None:
     topic_id = uuid.uuid4()
+    # The topic object and an empty head, as the first leader writes them.
     tier.topics.put(
         TopicObject(topic_id=topic_id, name="t", cluster_id="c", partitions=1, config={})
     )
@@ -90,6 +94,7 @@ def _make(tier: Tier, count: int) -> None:
         )
     )
     entries = [_entry(topic_id, number, count) for number in range(count)]
+    # A page of entries in each commit, because a year of single commits would take hours.
     for first in range(0, count, PAGE_ENTRIES):
         loaded = tier.manifests.commit(
             loaded, lambda head, first=first: _copied(head, entries[first : first + PAGE_ENTRIES])

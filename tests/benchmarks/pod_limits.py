@@ -89,6 +89,7 @@ def limited(limits: Limits) -> Iterator[Cgroup]:
     """A cgroup until the block ends, by when its processes have ended. Raises OSError where one
     may not make it."""
     name = f"tidemark-bench-{os.getpid()}"
+    # Version 2 has one hierarchy, in which controllers are enabled for children.
     if (CGROUPS / "cgroup.controllers").exists():
         with contextlib.suppress(OSError):  # where they are handed on already, or it is refused
             enabled = " ".join(f"+{controller}" for controller in CONTROLLERS)

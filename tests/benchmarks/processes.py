@@ -21,6 +21,7 @@ def group_cpu_seconds(session_id: int) -> float:
             fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
         except OSError:  # it has ended
             continue
+        # Fields 11 to 14 are the process's own and its waited-for children's ticks.
         if int(fields[3]) == session_id:
             total += sum(map(int, fields[11:15]))
     return total / _TICKS

@@ -46,6 +46,7 @@ def main() -> None:
             return check_leader_batch(one_batch(data), config, _NOW_MS, None)
 
         checks, reading = _cpu_us(check), _cpu_us(lambda data=data: batch_contents(data))  # type: ignore[misc]
+        # Large batches are read once in a while, so only a share of the cost counts.
         mean = reading if is_quickly_read(data) else reading / ONE_IN
         print(f"{count:>8}{size:>7}{codec:>6}{checks:>11.1f}{reading:>12.1f}{mean:>9.1f}")
 

@@ -27,6 +27,7 @@ async def cost_us(operation: ScaleOperation, size: int) -> float:
     """CPU-microseconds of one unit."""
     with tempfile.TemporaryDirectory(prefix="tidemark-scale-") as folder:
         async with operation.ready(Path(folder), size) as work:
+            # One unit before the measurement fills caches.
             await work()
             return statistics.median([await _round(work) for _ in range(ROUNDS)]) * 1e6
 

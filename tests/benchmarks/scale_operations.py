@@ -83,6 +83,7 @@ class Line:
         self._leader = leader
 
     async def request(self, request: Any, response_type: type[Any], _: float) -> Any:
+        # Encoding and decoding are part of the cost and are done as on a socket.
         frame = encode_request(request, 1, "follower")[4:]
         asked = decode_request(type(request), frame)
         given = await self._leader.service.handle(asked, TlsIdentity("c", asked.replica_id), room())
@@ -110,6 +111,7 @@ def _fetcher(two: Node) -> ReplicaFetcher:
 async def _idle_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
     async with _pair(folder, count) as (one, two):
         fetcher, line = _fetcher(two), Line(one)
+        # A few rounds until the leader knows that the follower has everything.
         for _ in range(3):
             await fetcher._round(line)  # type: ignore[arg-type]
         yield lambda: fetcher._round(line)  # type: ignore[arg-type]
@@ -119,6 +121,7 @@ async def _idle_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
 async def _busy_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
     async with _pair(folder, count) as (one, two):
         fetcher, line = _fetcher(two), Line(one)
+        # One partition in the middle of the others, so that its place in a list does not matter.
         busy = _hosted(one, count // 2)
 
         async def work() -> None:
@@ -159,6 +162,7 @@ async def _changed_metadata(_: Path, count: int) -> AsyncIterator[Work]:
 async def _removal(folder: Path, count: int) -> AsyncIterator[Work]:
     """Tombstone of an absent topic, among ``count`` topics that exist."""
     async with _pair(folder, count) as (one, _):
+        # An unknown topic id: whether it exists must not need a scan.
         gone = control.Removal(topic_id=uuid.uuid4(), partition=-1, partition_epoch=-1)
 
         async def work() -> None:
@@ -171,6 +175,7 @@ async def _removal(folder: Path, count: int) -> AsyncIterator[Work]:
 async def _idle_status(folder: Path, count: int) -> AsyncIterator[Work]:
     async with _pair(folder, count) as (one, _):
         reporter = StatusReporter(one.manager, str)
+        # The first report has everything. From then on nothing has changed.
         for _ in range(2):
             changed = reporter._changed()
             reporter._acknowledged.update({(e.topic_id, e.partition): e for e in changed})
@@ -185,6 +190,7 @@ async def _idle_status(folder: Path, count: int) -> AsyncIterator[Work]:
 async def _raised_log_start(folder: Path, count: int) -> AsyncIterator[Work]:
     async with _pair(folder, count) as (one, _):
         partition = _hosted(one, count // 2)
+        # The checkpoint is written by a task of its own, as in the broker.
         writing = asyncio.create_task(one.log_directory.run_log_start_checkpoints())
 
         async def work() -> None:
@@ -213,10 +219,12 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
     async with _pair(folder, count) as (one, _):
         purgatory = one.context.purgatory
         shared = services(one.context.metadata, replicas=one.manager, purgatory=purgatory)
+        # Every partition is in the request, and none has a record yet.
         asked = [
             PartitionRequest(topic=TOPIC, partition=n, offset=0, max_bytes=1 << 20)
             for n in range(count)
         ]
+        # A minimum of 1 GiB is never reached, so the Fetch waits throughout.
         waiting = asyncio.create_task(
             fetch_wait.read_until_enough(
                 asked,
@@ -228,6 +236,7 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
             await asyncio.sleep(0)
         log = _hosted(one, count // 2).log
 
+        # One partition advances. What is measured is how much of the request is looked at again.
         async def work() -> None:
             log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW_MS)
             log.advance_high_watermark(log.next_offset)
@@ -242,6 +251,7 @@ async def _waiting_fetch(folder: Path, count: int) -> AsyncIterator[Work]:
 async def _other_waiters(_: Path, count: int) -> AsyncIterator[Work]:
     """``count`` waiting operations, each with its own key; one of the keys is notified."""
     purgatory = Purgatory()
+    # None of the operations ever completes: the notification finds one of them.
     waiting = [
         asyncio.create_task(
             purgatory.wait([(PartitionChange.HIGH_WATERMARK, number)], lambda: False, 600.0)
@@ -306,6 +316,7 @@ async def _copied_segment(folder: Path, count: int) -> AsyncIterator[Work]:
         host.context.purgatory.notify((PartitionChange.SEGMENT_ROLLED, host.partition.tp))
         await host.until(lambda: log.highest_remote_offset + 1 >= log.next_offset)
 
+    # All segments before the measured one are already in the tier.
     for _ in range(count):
         await host.produce(1)
         log.roll(NOW_MS)

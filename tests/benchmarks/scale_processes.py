@@ -36,6 +36,7 @@ class Pair:
     async def create(self, topics: int, partitions: int = 1) -> None:
         """Create topics in changes of :data:`AT_ONCE` topics."""
         made = [_topic(number, partitions) for number in range(topics)]
+        # A change of 50 topics at a time, as the operator's group commit sends them.
         for first in range(0, topics, AT_ONCE):
             change = replace(
                 self.controller._states(()), brokers=(), topics=tuple(made[first : first + AT_ONCE])
@@ -46,6 +47,7 @@ class Pair:
 
     async def idle_share(self) -> float:
         """The share of a core that a broker uses while nothing happens."""
+        # After the creation's own work: checkpoints, first fetches and reports.
         await asyncio.sleep(SETTLE_S)
         before = self.cpu_s()
         await asyncio.sleep(IDLE_S)

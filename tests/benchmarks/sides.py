@@ -52,6 +52,7 @@ class BenchmarkSide:
 def start_kafka(folder: Path, brokers: int) -> BenchmarkSide:
     """Apache Kafka, broker 1 its controller too."""
     started = kafka.start(folder, kafka.KafkaOptions(brokers=brokers, java=kafka.STRONG))
+    # Replication factors are the caller's. Kafka's defaults are of no account here.
     admin = AdminClient({"bootstrap.servers": started.bootstrap, "log_level": 1})
 
     def create(name: str, partitions: int, replicas: int) -> None:
@@ -90,6 +91,7 @@ def start_tidemark(folder: Path, brokers: int) -> BenchmarkSide:
 
         _wait(led, f"{name} to be led")
 
+    # Process ids change with a restart, so they are looked up each time.
     def pids() -> list[int]:
         found = (processes.find(layout, f"broker-{node}") for node in range(1, brokers + 1))
         return [record.pid for record in found if record is not None]

@@ -31,6 +31,7 @@ class SparkReader:
     ) -> None:
         wanted = {"source": source, "options": dict(options), "log": str(folder / "spark.log")}
         environment = dict(os.environ)
+        # The Kafka source is no part of Spark's distribution.
         if jars is not None:
             paths = ",".join(map(str, sorted(jars.glob("*.jar"))))
             environment["PYSPARK_SUBMIT_ARGS"] = f"--jars {paths} pyspark-shell"

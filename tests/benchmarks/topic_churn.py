@@ -34,6 +34,7 @@ class ChurnSizes:
 
 def slope_kb(samples: Sequence[tuple[int, float]]) -> float:
     """KB for each life, by least squares over (lives, MB) from the first quarter on."""
+    # The start fills pools and caches, which would look like a leak.
     tail = [sample for sample in samples if sample[0] * 4 >= samples[-1][0]] if samples else []
     if len(tail) < 2:
         return float("nan")
@@ -48,6 +49,7 @@ async def wave(bench: OperatorBench, number: int, topics: int, settle_s: float) 
     names = [f"w{number}-{index}" for index in range(topics)]
     await bench.create(names)
     await bench.until(lambda item: item.ready, topics, "Ready")
+    # Deleted at once, and gone from the watch before the next wave.
     await bench.each(names, lambda name: bench.world.delete(TOPIC, name))
     await bench.until(lambda _: True, 0, "left", fewer=True)
     await asyncio.sleep(settle_s)
@@ -64,6 +66,7 @@ async def measure(plane: ControlPlane, folder: Path, sizes: ChurnSizes) -> str:
             lived += topics
             samples.append((lived, resident_mb(pid)))
             said(f"{lived:,} lives: {samples[-1][1]:.1f} MB")
+        # Rows that remain would be a leak in the API's data.
         rows = await bench.world.rows()
     first, last = samples[0][1], samples[-1][1]
     return (

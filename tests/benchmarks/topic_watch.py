@@ -38,6 +38,7 @@ class TopicWatch:
         """Wait, looking at most once in ``look_s``; raises ``TimeoutError``."""
         async with asyncio.timeout(timeout_s):
             while not is_over(self):
+                # At most ten looks per second, however many events arrive.
                 self._changed.clear()
                 await self._changed.wait()
                 await asyncio.sleep(look_s)
@@ -85,6 +86,7 @@ class _Follower:
         self._found.take("DELETED" if gone else "MODIFIED", body)
 
     def listed(self, kind: Kind, present: set[Key], version: int) -> None:
+        # A list replaces what was known: deletions during an interruption have no event.
         names = {name for _, name in present}
         for name in [item for item in self._found.seen if item not in names]:
             del self._found.seen[name]

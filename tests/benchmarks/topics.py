@@ -93,6 +93,7 @@ class TopicBench:
         with ThreadPoolExecutor(1) as thread:
             # The work blocks, so it runs beside the polls.
             doing = thread.submit(work, self)
+            # Three points in time: the command returned, all exist, all are settled.
             while len(found) < 3:
                 topics = self.kube.objects("Topic")
                 after = time.monotonic() - began
@@ -211,6 +212,7 @@ def measure(bench: TopicBench, by: ByKubectl | ByClient) -> None:
     print(f"all Ready {made.settled:5.1f} s")
     ready = bench.cost()
     _print(bench, ready.since(before))
+    # Deletion is requested when all have a deletion timestamp, and done when none is left.
     gone = bench.timed(
         by.delete,
         lambda found: all("deletionTimestamp" in item["metadata"] for item in found),

@@ -73,6 +73,7 @@ def main() -> None:
             return fastavro.schemaless_reader(io.BytesIO(data), by, None)
 
         _line(f"Avro, {name}", out.getvalue(), OfAvro(writer, columns_of_avro(writer)), read)
+    # The same ten fields as Protobuf.
     message = by_name(compiled(_PROTO))
     made = GetMessageClass(message)
     value = made(**AVRO["ten fields"][1])
@@ -91,6 +92,7 @@ def _line(name: str, record: bytes, decoder: Decoder, read: Callable[[bytes], An
     ends = np.cumsum([len(item) for item in records])
     starts = ends - len(record)
 
+    # The result of both is an Arrow array of the same type.
     def ours() -> Sequence[pa.Array]:
         return [piece.values for piece in decoder.decode(data, starts, ends)]
 

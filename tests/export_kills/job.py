@@ -61,6 +61,7 @@ class Doomed:
         return written
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
+        # Each step is a moment between two writes of a commit.
         if self._is_at(ExportStep.PLANNED):
             kill_all()
         if self._is_at(ExportStep.DATA_FILES):
@@ -84,6 +85,7 @@ class Doomed:
 
     def _kill_once(self, files: Callable[[], Iterable[Path]]) -> None:
         """There is one more of them."""
+        # Files of earlier commits do not count.
         before = set(files())
 
         def watch() -> None:
@@ -115,6 +117,7 @@ def main(name: str, tier: str, warehouse: str, step: str) -> int:
         settings |= catalog_settings("lake", {"type": "hadoop", "warehouse": warehouse})
     with local_session("export kills", short=True, settings=settings) as session:
         options = {"topic": "t", "path": tier, "maxOffsetsPerTrigger": "20"}
+        # Another attempt only for Spark's own start problem.
         for _ in range(_ATTEMPTS):
             table = table_of(session, kind, warehouse, step)
             try:
@@ -126,6 +129,7 @@ def main(name: str, tier: str, warehouse: str, step: str) -> int:
                 # Spark gives the process that plans a stream ten seconds to start.
                 if _NOT_STARTED not in str(error):
                     raise
+        # The whole table, in an order of its own, for the comparison by the loop.
         rows = session.table(table.name).select("partition", "offset", "key", "value").collect()
         print(json.dumps({"rows": len(rows), "digest": digest(sorted(map(tuple, rows)))}))
     return 0

@@ -32,6 +32,7 @@ def expected(end: int, mode: WriteMode) -> list[Row]:
     rows = [row(offset) for offset in range(end)]
     if mode is WriteMode.APPEND:
         return rows
+    # The last record of each key. A record without a value deletes the key.
     last: dict[bytes, Row] = {row_[2]: row_ for row_ in rows}
     return sorted(item for item in last.values() if item[3] is not None)
 

@@ -30,11 +30,13 @@ def main() -> None:
         print(f"  {time.monotonic() - began_s:5.0f} s  {text}", flush=True)
 
     settings = settings_of(*Format) | {"spark.master": _MASTER}
+    # Segments grow with the number of records, so there are always several.
     size = Size(given.records, max(1024 * 1024, given.records * 3))
     held = 0
     with tempfile.TemporaryDirectory(prefix="pipeline-proof-") as name:
         folder = Path(name)
         (folder / "cluster").mkdir()
+        # One cluster and one driver for all scenarios, which follow each other on the same topic.
         with (
             run_cluster(folder / "cluster", brokers=BROKERS, tier=given.tier) as cluster,
             local_session("proof", log=folder / "spark.log", settings=settings) as session,
@@ -42,6 +44,7 @@ def main() -> None:
             proof = Proof(session, cluster, folder, size, say)
             say(proof.produced())
             for scenario in scenarios(proof):
+                # The name of a scenario's function is its title in the output.
                 title = scenario.__name__.replace("_", " ")
                 if given.only not in title:
                     continue
