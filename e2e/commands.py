@@ -31,6 +31,7 @@ class Up:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._said = folder.with_suffix(".err").open("ab+")
+        # The output is a pipe, as for a script that reads the addresses.
         buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
         self._process = subprocess.Popen(
             [*TIDEMARK, "up", "--dir", str(folder), "--output", "json", *arguments],
@@ -44,6 +45,7 @@ class Up:
         """Addresses that the command prints once the cluster is ready."""
         assert self._process.stdout is not None
         lines = []
+        # The JSON spans several lines, so it is parsed again with each one.
         for line in self._process.stdout:
             lines.append(line)
             try:

@@ -59,8 +59,10 @@ def on_kind(progress: Progress, chapters: Sequence[str]) -> int:
     """The exit status of a run on a cluster of kind's."""
     kubectl = [str(ensure_controlplane()), "kubectl"]
     ensure_helm()
+    # Only the last run's failures are kept.
     shutil.rmtree(KEPT, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
+        # Images before the cluster: a build that fails costs no cluster.
         images = built(Docker(), chapters, programs_of(chapters), Path(folder), progress)
         with kind.created(progress) as cluster:
             kubernetes = Kubernetes(kubectl, cluster.kubeconfig)
@@ -80,6 +82,7 @@ def main(arguments: list[str]) -> int:
     """Choose, say why, run."""
     progress = Progress()
     try:
+        # The first argument may be a provider. The others are chapters.
         wanted = arguments.pop(0) if arguments and arguments[0] in KINDS else ""
         chosen(arguments)
         choice = choose(wanted, machine())

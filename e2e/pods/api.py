@@ -41,6 +41,7 @@ def resources(group_root: str, body: dict[str, Any]) -> Iterator[tuple[str, Reso
     """
     for group in body["items"]:
         name = group["metadata"].get("name", "")
+        # The first version is the one that the server prefers.
         version = group["versions"][0]
         root = "/".join(part for part in (group_root, name, version["version"]) if part)
         for resource in version.get("resources", ()):

@@ -14,6 +14,7 @@ def of_program(archive: Path, image: str, program: Path) -> Path:
     """``archive``, an image ``image`` that runs ``program`` and has nothing else in it."""
     layer = _layer(program)
     machine = platform.machine()
+    # The user is the one of the chart's pods, and no root.
     config = {
         "architecture": MACHINES.get(machine, machine),
         "os": "linux",

@@ -54,7 +54,9 @@ class Buildah:
         """Make the images that those of ``own`` begin with. Raises CommandFailed."""
         self.state.mkdir(parents=True, exist_ok=True)
         self.cache.mkdir(parents=True, exist_ok=True)
+        # Before the build, when none of the layers is in use.
         forget_layers(self.cache / "store", LAYERS_MAX_MB)
+        # Images are local, so there is no signature to check.
         policy = {"default": [{"type": "insecureAcceptAnything"}]}
         (self.state / "policy.json").write_text(json.dumps(policy), encoding="utf-8")
         self._lend_pip_settings()
@@ -64,6 +66,8 @@ class Buildah:
                 _debian(tar)
         with progress.step("building the bases"), tempfile.TemporaryDirectory() as folder:
             context = Path(folder)
+            # The base is a tar file that Debian's tools made, in two stages: plain Python, and
+            # Python with pip.
             _lend(tar, context / "base.tar")
             self._bud(self.runtime, self._written("FROM scratch\nADD base.tar /\n"), context)
             (context / "base.tar").unlink()
@@ -91,11 +95,14 @@ class Buildah:
         short = archive.stem
         bases = (self.cache / f"base-{_codename()}.tar", self.cache / f"java-{_codename()}")
         made_of = fingerprint(dockerfile, context, bases)
+        # An image whose inputs have not changed is used from the last run.
         kept = self.cache / "archives" / f"{short}-{made_of}.tar"
         if not kept.exists():
             for old in kept.parent.glob(f"{short}-*"):
                 old.unlink()
             kept.parent.mkdir(exist_ok=True)
+            # Written under another name first, so that an interrupted build leaves no usable
+            # archive.
             part = kept.with_suffix(".part")
             self._make(name, dockerfile, context, part)
             part.replace(kept)
@@ -105,6 +112,8 @@ class Buildah:
     def _make(self, name: str, dockerfile: Path, context: Path, archive: Path) -> None:
         stages = {"BASE": self.base, "RUNTIME": self.runtime, "JAVA": self.java}
         arguments = [f"--build-arg={name}={image}" for name, image in stages.items()]
+        # The build runs on the host's network with the host's trusted authorities, as the machine
+        # itself does.
         arguments += [f"--volume={path}:{inside}:ro" for path, inside in self._lent().items()]
         arguments += ["--isolation=chroot", "--network=host", *self.options]
         self._bud(name, dockerfile, context, *arguments)
@@ -162,6 +171,7 @@ def fingerprint(dockerfile: Path, context: Path, bases: Iterable[Path]) -> str:
     """Fingerprint of everything that determines an image: packages are pinned, and bases are
     identified by their creation time, where they exist.
     """
+    # This file determines how an image is built, so its changes count.
     found = hashlib.sha256(Path(__file__).read_bytes() + dockerfile.read_bytes())
     for base in bases:
         if base.exists():
@@ -205,11 +215,13 @@ def _old(path: Path) -> bool:
 
 def _debian(tar: Path) -> None:
     """Debian with Python and what it needs, from the repositories that this machine's apt uses."""
+    # The repositories of the host's apt, with its mirror and its authentication.
     fields = "deb $(REPO_URI) $(CODENAME) $(COMPONENT)"
     command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
     lines = run([*command, "Origin: Debian", f"Architecture: {_architecture()}"]).splitlines()
     sources = sorted({line for line in lines if line.split()[2].startswith(_codename())})
     part = tar.with_suffix(".part.tar")
+    # Without documentation, but with licenses.
     excluded = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*")
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in excluded]
     options.append("--dpkgopt=path-include=/usr/share/doc/*/copyright")

@@ -21,6 +21,7 @@ def _killed(stage: Stage) -> None:
     before = stage.container("broker-2-0")["restartCount"]
     stage.kill("broker-2-0")
 
+    # The restart count shows the restart, and the exit code that it was kill -9.
     def complaint() -> str:
         now = stage.container("broker-2-0")
         if now["restartCount"] == before:
@@ -39,6 +40,7 @@ def _failover(stage: Stage) -> None:
     begun = time.monotonic()
     # It cannot give its Lease back.
     stage.kill(pod)
+    # The Lease has to expire, so the takeover takes its duration.
     stage.wait(
         "another leader",
         lambda: "" if stage.leader() not in ("", before) else f"{stage.leader()!r} leads",

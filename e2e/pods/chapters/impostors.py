@@ -49,6 +49,7 @@ def _doors(stage: Stage) -> tuple[_Door, ...]:
 
 def _comes(stage: Stage) -> None:
     now = dt.datetime.now(dt.UTC)
+    # The forged leaf has the right names. Only its authority differs.
     kept = stage.kubernetes.get(NAMESPACE, "secret", f"broker-{STOLEN}-tls")["data"]
     forged = issue(
         make_authority(_cluster_id(stage), now), TlsIdentity(_cluster_id(stage), STOLEN), now
@@ -58,6 +59,8 @@ def _comes(stage: Stage) -> None:
         objects.impostor(IMPOSTOR[1], {FORGED: "forged", REAL: f"broker-{STOLEN}-tls"}),
     )
     stage.wait("the impostor's container", lambda: _not_started(stage))
+    # The same program with the real certificate is accepted, so refusals below are due to the
+    # certificate.
     for door in _doors(stage):
         said = _try(stage, door, STOLEN, REAL)
         if not said.startswith("answered"):
@@ -96,6 +99,7 @@ def _refused(stage: Stage, folder: str, words: str) -> None:
     """Check that every listener refuses the impostor with one log line, and that brokers are
     unaffected.
     """
+    # Lines about refused connections are throttled, so the previous one has to be over.
     time.sleep(QUIET_S)
     before = _brokers(stage)
     for door in _doors(stage):
@@ -103,6 +107,7 @@ def _refused(stage: Stage, folder: str, words: str) -> None:
         said = _try(stage, door, CLAIMED, folder)
         if not said.startswith("refused"):
             raise Failed(f"at {door}: {said}")
+        # Exactly one line, with the reason and the impostor's address.
         stage.wait("a line about it", functools.partial(_no_line, stage, door, lines))
         told = _lines(stage, door)[len(lines) :]
         if len(told) != 1 or words not in told[0]:

@@ -26,8 +26,10 @@ def _store(stage: Stage) -> None:
 
 
 def _install(stage: Stage) -> None:
+    # Two brokers first: the third one fills placeholders later.
     stage.values["brokerPods"]["replicas"] = BROKERS - 1
     begun = time.monotonic()
+    # The commands are those of the README, in its order.
     *first, test = readme.commands()
     reader = _reader(stage)
     _follow(stage, reader, first)
@@ -96,6 +98,7 @@ def _third(stage: Stage) -> None:
 
 
 def _beside(stage: Stage) -> None:
+    # librdkafka on this machine reaches the brokers at their pods' addresses.
     producer = Producer({"bootstrap.servers": BOOTSTRAP, "acks": "all"})
     first = stage.written[TOPIC]
     for number in range(first, first + RECORDS):

@@ -45,6 +45,7 @@ def pages(stage: Stage) -> set[tuple[str, str]]:
 
 def _pages_complaint(stage: Stage, prometheus: Prometheus) -> str:
     """Return which pages have no target. The operators' only page has no label with its path."""
+    # Discovered by the chart's monitors: a wrong label or port name leaves a page out.
     targets = prometheus.get("api/v1/targets?state=active")["activeTargets"]
     up = {
         (target["labels"].get("pod", ""), target["labels"].get("metrics_path", "/metrics"))
@@ -70,6 +71,7 @@ def _has_all(stage: Stage) -> None:
     stage.wait("a Topic that waits for a user", lambda: _not_stalled(stage))
     stage.produce(TOPIC)
     stage.consume(TOPIC)
+    # Every row and every query has to return data at least once, in any order.
     left = {row.name: _shown(row) for row in ROWS} | dict(queries(TOPIC))
 
     def complaint() -> str:

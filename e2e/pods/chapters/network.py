@@ -49,6 +49,7 @@ def _without(stage: Stage) -> None:
     for where, name in (STRANGER, BYSTANDER):
         stage.kubernetes.apply(objects.client(name, where))
         stage.pod_ready(where, name)
+    # The control: everything is reachable without policies.
     _install(stage, {"enabled": False})
     _reach(stage, dict.fromkeys((STRANGER, BYSTANDER, CLIENT), EVERY_PORT))
 
@@ -63,6 +64,7 @@ def _as_installed(stage: Stage) -> None:
 
 def _named(stage: Stage) -> None:
     _install(stage, NAMED)
+    # Peers by name: the stranger may only read metrics, the client only the listener.
     _reach(stage, {STRANGER: {METRICS}, BYSTANDER: set(), CLIENT: {LISTENER}})
     stage.produce(TOPIC)
     stage.consume(TOPIC)
@@ -75,6 +77,7 @@ def _brokers(stage: Stage) -> None:
     for name in stage.broker_pods():
         if not stage.python((NAMESPACE, name), PROBE, OBJECT_STORE):
             raise Failed(f"{name} does not reach the object store")
+    # A new pod has no connections from before the policies.
     stage.replace("broker-1-0")
     stage.recovered()
     before = _copied(stage)
@@ -117,6 +120,7 @@ def _reaches(stage: Stage, pod: Pod, names: Set[str]) -> None:
 
     Raises Failed.
     """
+    # Every port of every other pod. A pod reaches its own ports in any case.
     doors = {
         address: name
         for operator_pod in (*stage.operator_pods(), *stage.broker_pods())

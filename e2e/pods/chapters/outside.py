@@ -37,13 +37,16 @@ def _opened(stage: Stage) -> None:
     begun = time.monotonic()
     pods = stage.values["brokerPods"]
     pods["listeners"] = {**pods.get("listeners", {}), **copy.deepcopy(LISTENERS)}
+    # The installation waits for addresses that only this thread gives.
     with ThreadPoolExecutor(1) as beside:
         installing = beside.submit(stage.install)
+        # First without addresses: each Broker has to say what it waits for.
         stage.wait("a word of what is missing", lambda: _unsaid(stage))
         _give_balancers(stage)
         installing.result()
     for name in LISTENERS:
         stage.wait(f"every broker by {name}", functools.partial(_without, stage, name))
+    # A new listener restarts the brokers one after the other.
     stage.wait("restarts that are over", lambda: _waiting(stage))
     stage.recovered()
     stage.wait("the Cluster's condition", lambda: _not_advertised(stage))
@@ -102,10 +105,12 @@ def _by_nodes(stage: Stage) -> None:
     servers = _servers(stage, "NODES")
     (node,) = stage.kubernetes.all("", "nodes")
     addresses = {item["type"]: item["address"] for item in node["status"]["addresses"]}
+    # Outside, all brokers share the node's address and differ in their ports.
     told = _told(servers)
     hosts, ports = {host for host, _ in told.values()}, {port for _, port in told.values()}
     if hosts != {addresses["InternalIP"]} or len(ports) != BROKERS:
         raise Failed(f"by {servers} a client receives {told}")
+    # Inside, the addresses of the Services stay as they were.
     inside = _told(BOOTSTRAP)
     if {host for host, _ in inside.values()} != {
         f"broker-{number}.{NAMESPACE}.svc" for number in range(1, BROKERS + 1)
@@ -148,6 +153,7 @@ def _pod_deleted(stage: Stage) -> None:
     before = _told(_servers(stage, "NODES"))
     uid = stage.pod("broker-1-0")["metadata"]["uid"]
     stage.kubernetes.run("--namespace", NAMESPACE, "delete", "pod", "broker-1-0")
+    # A NodePort belongs to the Service, so it outlives the pod.
     stage.wait(
         "a new pod",
         lambda: "" if stage.pod("broker-1-0")["metadata"]["uid"] != uid else "the old one",

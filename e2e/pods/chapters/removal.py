@@ -8,6 +8,7 @@ from e2e.pods.stage import KEPT_KINDS, OPERATOR, Stage
 
 
 def _uninstall(stage: Stage) -> None:
+    # Data and identities have to survive the removal, and the brokers' pods with them.
     before = _kept(stage)
     stage.helm.run("uninstall", "tidemark", "--namespace", NAMESPACE)
     stage.wait("no pod of the operator", lambda: _operators(stage))

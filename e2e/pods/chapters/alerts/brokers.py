@@ -46,14 +46,18 @@ def _away(stage: Stage) -> Iterator[None]:
     pod of another waits for it, and so do RecordDeletions."""
     run = stage.kubernetes.run
     (node,) = stage.kubernetes.names("", "nodes")
+    # A replica of one topic on each broker, and a topic that needs all brokers for its minimum.
     stage.make_topic(SINGLE, partitions=stage.brokers, replicationFactor=1)
     stage.make_topic(STRICT, config={"min.insync.replicas": str(stage.brokers)})
     stage.produce(SINGLE, 100)
     for name in (SINGLE, STRICT):  # no chapter after this one finds them
         del stage.written[name]
+    # The pod stays Pending until the node takes pods again.
     run("cordon", node)
     run("--namespace", NAMESPACE, "delete", "pod", f"{AWAY}-0", "--wait=false")
     try:
+        # Objects that cannot proceed while the broker is away: one has too many replicas, one a
+        # taken name, and two deletions.
         stage.kubernetes.apply(
             objects.topic(WIDE, partitions=1, replicationFactor=stage.brokers + 1),
             objects.topic(TAKEN, topicName=TOPIC, partitions=1, replicationFactor=1),
@@ -61,6 +65,7 @@ def _away(stage: Stage) -> Iterator[None]:
             _deletion(LATE, timeout="3s"),
         )
         stage.wait(f"{AWAY} to be fenced", lambda: _is_live(stage))
+        # Only once the broker is fenced, as a drain before that would have a place to go.
         _drain(stage, True)
         _change_pods(stage, {"e2e.tidemark.dev/alerts": "once"})
         yield

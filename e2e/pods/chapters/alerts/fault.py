@@ -32,9 +32,11 @@ class Fault:
 
     def _take(self, stage: Stage) -> None:
         prometheus = Prometheus(stage)
+        # An alert that already fires would prove nothing.
         stage.wait("silence before", lambda: ", ".join(sorted(set(self.alerts) & any_(prometheus))))
         fired: set[str] = set()
 
+        # Alerts may fire at different times, so each is remembered once it did.
         def complaint() -> str:
             now = alerts(prometheus)
             fired.update(item["labels"]["alertname"] for item in now if item["state"] == "firing")
@@ -45,6 +47,7 @@ class Fault:
         with self.caused(stage):
             stage.wait("alerts to fire", complaint)
             stage.progress.say("all fire; what their runbooks say is typed")
+            # The runbooks' commands have to work while the cluster is in trouble.
             runbooks.follow(stage, self.alerts)
             stage.progress.say("the cause goes")
 

@@ -35,6 +35,7 @@ OLD = dt.timedelta(days=80)
 def without(stage: Stage, *resources: str) -> Iterator[None]:
     """The operators' account has no right to any of them."""
     run = stage.kubernetes.run
+    # Helm owns the Role, so the test restores exactly what it found.
     before = stage.kubernetes.get(NAMESPACE, "role", OPERATOR)["rules"]
     rules = [
         {**rule, "resources": [item for item in rule["resources"] if item not in resources]}
@@ -62,6 +63,8 @@ def _statuses(stage: Stage) -> Iterator[None]:
 
 
 def _webhook() -> dict[str, Any]:
+    # Status updates of Topics call a webhook at an address that does not answer. With failurePolicy
+    # Fail they fail after the timeout.
     rule = {
         "apiGroups": ["tidemark.dev"],
         "apiVersions": ["*"],
@@ -101,6 +104,7 @@ def _export(stage: Stage) -> Iterator[None]:
 @contextmanager
 def _lease(stage: Stage) -> Iterator[None]:
     """Block the Lease: without a leader no certificate is renewed."""
+    # Without the Lease no operator leads, and the certificate below is not renewed.
     with without(stage, "leases"):
         _put_leaf(stage)
         yield
@@ -110,6 +114,7 @@ def _lease(stage: Stage) -> Iterator[None]:
 
 def _put_leaf(stage: Stage) -> None:
     """As the operator would have issued it long ago."""
+    # The cluster's own authority signs a leaf that was issued 80 days ago, so it expires in ten.
     authority, held = _secret(stage, AUTHORITY), _secret(stage, f"{HELD}-tls")
     names = x509.load_pem_x509_certificate(held["tls.crt"]).extensions.get_extension_for_class(
         x509.SubjectAlternativeName

@@ -47,6 +47,7 @@ def follow(stage: Stage, alerts: Sequence[str]) -> None:
     """
     folder = _programs(stage.helm.home / "bin", " ".join(map(str, stage.kubernetes.program)))
     pages = [(FOLDER / f"{alert}.md").read_text("utf-8") for alert in alerts]
+    # One command once, as several runbooks begin alike.
     for command in dict.fromkeys(line for page in pages for line in commands(page)):
         run(
             ["bash", "-o", "pipefail", "-c", named(command)],

@@ -23,6 +23,7 @@ def _refuses(stage: Stage) -> Iterator[None]:
         config={"cleanup.policy": "compact", "segment.bytes": "1048576", **_from("1.0")},
     )
     stage.produce(TOPIC, RECORDS)
+    # From here on neither appends nor the cleaner can create files.
     _allow(stage, 0o500)
     try:
         stage.kubernetes.run(

@@ -48,6 +48,7 @@ class Store:
 
     def refuse(self, *actions: str) -> None:
         """These to the brokers' account, of segments; nothing else."""
+        # Only segments are refused. Heads stay writable, so brokers can record their errors.
         data = f"arn:aws:s3:::{BUCKET}/data/*"
         statements = [{"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]}]
         if actions:
@@ -68,6 +69,7 @@ class Store:
 def prepare(stage: Stage) -> None:
     """Brokers with an account of their own, and a topic whose segments leave their disks."""
     store = Store.reached()
+    # The brokers' own account, whose rights the faults change.
     store.accounts.user_add(ACCOUNT["accessKeyId"], ACCOUNT["secretAccessKey"])
     store.refuse()
     store.accounts.attach_policy([POLICY], user=ACCOUNT["accessKeyId"])
@@ -78,6 +80,7 @@ def prepare(stage: Stage) -> None:
         tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
     )
     stage.produce(TOPIC, RECORDS)
+    # The faults below need segments that are only in the tier.
     stage.wait("segments in the tier", lambda: _few(len(store.segments())))
 
 
@@ -111,6 +114,8 @@ def _use(stage: Stage, keys: dict[str, str], config: dict[str, str | None]) -> N
 def _damaged(stage: Stage) -> Iterator[None]:
     """A segment of other bytes is read, and one lies there that nothing names."""
     store = Store.reached()
+    # The oldest segment of partition 0 gets zeros in place of its records, and a second object that
+    # no manifest names is beside it.
     key = min(key for key in store.segments() if "/0/" in key)
     good = store.objects.get_object(BUCKET, key).read()
     folder, _, _ = key.rpartition("/")
