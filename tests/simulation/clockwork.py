@@ -89,9 +89,13 @@ class Clockwork:
         heap, ready, pop = self.heap, self.ready, heapq.heappop
         current = None
         steps = 0
+        # asyncio looks up the running loop on every call, so it is set only when the process
+        # changes.
         set_running = events._set_running_loop
         try:
             while steps < steps_max and not self.over:
+                # Callbacks that are due now come first, in their order. Then time advances to the
+                # next timer.
                 if ready:
                     event = ready.popleft()
                 elif heap and heap[0][0] <= until_s:
@@ -105,6 +109,7 @@ class Clockwork:
                 loop = event.loop
                 if event.is_cancelled or loop.dead:
                     continue
+                # A stalled process gets its events at the end of the stall.
                 if loop.held is not None:
                     loop.held.append(event)
                     continue
@@ -116,6 +121,7 @@ class Clockwork:
                     event.callback(*event.args)
                 except PowerCut:
                     pass  # what is to be done is noted in ``after_step``
+                # The checks of this process's state, and then those of the whole world.
                 if loop.watch is not None:
                     loop.watch()
                 if self.after_step:
@@ -131,6 +137,7 @@ class Clockwork:
         self.over = True
         self.heap.clear()
         for loop in self.loops:
+            # Coroutines are closed in the loop that they belong to, as their cleanup may use it.
             events._set_running_loop(loop)
             for task in loop.tasks:
                 if not task.done():
@@ -217,6 +224,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         task = asyncio.Task(coro, loop=self, name="task")
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.tasks.append(task)
+        # Finished tasks are dropped now and then, or a long run would keep all of them.
         if len(self.tasks) > 5000:
             self.tasks = [item for item in self.tasks if not item.done()]
         return task
@@ -229,6 +237,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def _thread_s(self) -> float:
         chance, (least, most, hiccup) = self.world.chance, self.threads_s
         seconds = least + (most - least) * chance.random()
+        # One call in a hundred meets a slow disk.
         if chance.random() < 0.01:
             seconds += hiccup * chance.random()
         return self.world.now_s + seconds
@@ -248,6 +257,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return done
 
     def _pooled(self, done: "ThreadFuture[Any]", func: Any) -> None:
+        # Cancelled before a thread took it.
         if not done.set_running_or_notify_cancel():
             return
         try:

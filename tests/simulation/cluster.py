@@ -231,12 +231,14 @@ class SimulatedCluster:
     def begin(self) -> None:
         profile, chance = self.profile, self.world.chance
         self._make_cluster()
+        # Two operators compete for the lease.
         names = ["op-a", "op-b"]
         for node in range(1, profile.brokers + 1):
             self.machines[node] = SimulatedMachine(self, node, names, profile.lag_ms)
             self.make_broker(node)
         for name in names:
             self.start_operator(name)
+        # Three runs in ten have a broker that joins later, so that placeholders are filled.
         late = chance.random() < 0.3 if profile.late_broker is None else profile.late_broker
         for machine in self.machines.values():
             if not (late and machine.node_id == profile.brokers):
@@ -245,6 +247,7 @@ class SimulatedCluster:
             last = self.machines[profile.brokers]
             self.world.after(8.0 + 6 * chance.random(), last.start)
         self._make_topic()
+        # Clients, then the faults of the profile, and then what users do.
         self.clients.start(produce_s=profile.produce_s, consume_s=profile.consume_s)
         if profile.transactions:
             self.world.after(profile.first_fault_s / 2, self.transactions.begin)
@@ -266,6 +269,7 @@ class SimulatedCluster:
         }
         self.kube.create("user", CLUSTER, NAMESPACE, body)
         labels = {CLUSTER_LABEL: "main", CLUSTER_UID_LABEL: brokers.CLUSTER_UID}
+        # Slices exist from the start, as the operator would have created them.
         for index in range(SLICES):
             meta = {"name": slice_name("main", index), "labels": labels}
             empty = {"controllerEpoch": 0, "commit": 0, "partitions": [], "tombstones": []}
@@ -278,10 +282,12 @@ class SimulatedCluster:
 
     def _make_topic(self) -> None:
         profile, chance = self.profile, self.world.chance
+        # Three replicas are the usual case, but fewer are drawn as well.
         factor = profile.factor or chance.choice((1, 2, 3, 3, 3))
         min_isr = profile.min_isr or chance.choice((1, 2, 2))
         unclean = chance.random() < 0.12 if profile.unclean is None else profile.unclean
         tiered = chance.random() < 0.7 if profile.tiered is None else profile.tiered
+        # Segments of a few batches roll often, so copying and deletion happen within the run.
         config = {
             "segment.bytes": str(chance.choice((400, 700, 1500))),
             "min.insync.replicas": str(min_isr),
@@ -294,11 +300,13 @@ class SimulatedCluster:
             "replicationFactor": factor,
             "config": config,
         }
+        # Tiering without expiry, or with: both have to agree on the log start.
         if tiered:
             size = chance.choice(("1", "1000", "3000"))
             if config["retention.ms"] == "-1" or chance.random() < 0.8:
                 spec["tiering"] = {"enabled": True, "localRetention": {"size": size}}
         body = {"metadata": {"name": "t"}, "spec": spec}
+        # The checks know what the topic allows, and excuse only that.
         facts = TopicFacts(
             "t",
             min_isr=min_isr,
@@ -328,6 +336,7 @@ class SimulatedCluster:
         chance = self.world.chance
         self.world.after(self.profile.fault_s * 2 * chance.random(), self._fault)
         kinds = self.profile.faults
+        # While old data is being put back, no other fault may make records unprovable.
         if self.world.now_s < self.backups.calm_until_s:
             return
         kind = chance.choices(list(kinds), list(kinds.values()))[0]
@@ -339,6 +348,8 @@ class SimulatedCluster:
     def _again(self, machine: SimulatedMachine) -> None:
         """Restart the process after a random time."""
         chance = self.world.chance
+        # Three in ten return at once, before the controller has noticed. Others take up to ten
+        # seconds.
         later_s = 0.3 if chance.random() < 0.3 else 10.0 * chance.random()
         self.world.after(later_s, machine.start)
 
@@ -355,6 +366,7 @@ class SimulatedCluster:
             machine.lose_disk()
         else:
             machine.shut_down()
+            # A clean stop takes some seconds, and the restart comes after it.
             self.world.after(8.0, self._again, machine)
             return
         self._again(machine)
@@ -363,6 +375,7 @@ class SimulatedCluster:
         machine = self._machine()
         if machine.alive is not None:
             self.checks.note(f"{kind}: broker {machine.node_id}")
+            # At one of the next 60 changes of the disk, which may be in the middle of a write.
             machine.disk.cut_in = self.world.chance.randrange(60)
             self.world.after(5.0, self._again, machine)
 
@@ -376,6 +389,7 @@ class SimulatedCluster:
     def _stall(self, kind: str) -> None:
         machine, chance = self._machine(), self.world.chance
         if machine.alive is not None:
+            # Shorter and longer than the lag limit of 2 s and the session of 9 s.
             seconds = chance.choice((0.5, 2.0, 5.0, 9.0)) * (0.5 + chance.random())
             self.checks.note(f"{kind} of {seconds:.1f} s: broker {machine.node_id}")
             machine.alive.stall(seconds, whole=kind == "stall")
@@ -390,6 +404,7 @@ class SimulatedCluster:
     def _cut_off(self, kind: str) -> None:
         names = [*(m.name for m in self.machines.values()), *self.operators]
         one = self._machine().name
+        # Each other machine is cut off with a chance of six in ten, operators as well.
         others = [name for name in names if name != one and self.world.chance.random() < 0.6]
         self.checks.note(f"{kind}: {one} from {', '.join(others)}")
         self.network.cut = {(one, other) for other in others}
@@ -404,6 +419,7 @@ class SimulatedCluster:
 
     def _overtaken(self, kind: str) -> None:
         self.checks.note(kind)
+        # Answers arrive in another order than they were sent.
         self.network.overtaken, self.network.slowest_s = 0.5, 3.0
         self.world.after(2 + 6 * self.world.chance.random(), self.network.quiet)
 
@@ -426,6 +442,7 @@ class SimulatedCluster:
         key = self.world.chance.choice(self.clients.keys)
         head = self.checks.heads.get(key)
         row = self.checks.rows.get(key)
+        # All replicas have to be up and to have recorded the newest head.
         up = [self.machines[node].alive for node in (() if row is None else row.hosts)]
         replicas = [None if process is None else process.partition(*key) for process in up]
         known = {None if replica is None else replica.durable_tier_position for replica in replicas}
@@ -449,6 +466,7 @@ class SimulatedCluster:
             self.world.after(1 + 6 * self.world.chance.random(), self.start_operator, name)
 
     def _operator_stalls(self, kind: str) -> None:
+        # Only the one that leads: it is the one that may act on what it knew before.
         leading = [operator for operator in self.operators.values() if operator.term is not None]
         if leading:
             seconds = self.world.chance.choice((1.0, 6.0, 12.0))
@@ -528,6 +546,7 @@ class SimulatedCluster:
         self.kube.quiet()
         self.storage.quiet()
         world = self.world
+        # Everything runs again, also brokers that a fault left down.
         for machine in self.machines.values():
             machine.disk.full, machine.disk.cut_in = False, None
             machine.start()
@@ -537,9 +556,12 @@ class SimulatedCluster:
         self.moves.settle()
         until_s = world.now_s + self.profile.settle_s
         steps_max = world.steps + self.profile.steps_max
+        # Producers continue for a while, so that repaired partitions have to commit something.
         self._run(world.now_s + self.profile.last_produce_s, steps_max)
         self.clients.producing = False
         why = "it was not looked at"
+        # Settling is checked every two seconds, and processes that ended by themselves are
+        # restarted.
         while why and world.now_s < until_s and not world.over and world.steps < steps_max:
             self._run(world.now_s + 2, steps_max - world.steps)
             for machine in self.machines.values():
@@ -547,6 +569,7 @@ class SimulatedCluster:
             why = self._unsettled()
         if world.over:
             return
+        # These must be true also where the rest has not settled.
         for key in self.clients.keys:
             self.checks.readable(key)
         if why:
@@ -567,6 +590,7 @@ class SimulatedCluster:
     def _steady(self, until_s: float, steps_max: int) -> None:
         """Invariant 21: where nothing happens the operator soon writes nothing."""
         world, written = self.world, -1
+        # A period without any write ends the wait.
         while written != self.kube.writes and not world.over and world.steps < steps_max:
             if world.now_s > until_s + 6 * STEADY_S:
                 self.checks.fail("21", f"{self.kube.last_written} is written all the time")
@@ -586,6 +610,8 @@ class SimulatedCluster:
         if tiering.get("state") == "Disabling":
             return "tiering is still Disabling"
         checks = self.checks
+        # The remaining invariants at the end: nothing left in the tier, no deletion open, no
+        # orphan, no open transaction.
         return (
             checks.left_behind()
             or checks.deletions.unfinished()
@@ -614,6 +640,7 @@ def _replaced(cluster: SimulatedCluster) -> Iterator[None]:
     datetimes = SimpleNamespace(UTC=dt.UTC, datetime=SimpleNamespace(now=now))
     start = mock.patch
     with contextlib.ExitStack() as stack:
+        # Time and chance come from the run, and connections from the simulated network.
         for target, value in (
             ("time.monotonic", lambda: world.now_s),
             ("time.time_ns", lambda: world.wall_ms() * 1_000_000),
@@ -646,6 +673,8 @@ def _tier_of(cluster: SimulatedCluster) -> Any:
     tier = cluster.storage.tier("?" if loop is None else loop.name)
     original, recorded = tier.segments.copy_segment, cluster.checks.custom
 
+    # Record the custom metadata that the storage returned, to compare it with the head's (invariant
+    # 11).
     def copy_segment(entry: Any, data: Any) -> Any:
         copied = original(entry, data)
         recorded[entry.segment_id] = copied.custom_metadata
@@ -664,9 +693,11 @@ def simulate(
     ``look`` may inspect the cluster as it stands at the end."""
     profile = profile or Profile()
     began_s = time.process_time()
+    # The process is put back into its former state afterwards, as a test runs many seeds.
     state, level = random.getstate(), logging.root.manager.disable
     collecting, hook = gc.isenabled(), sys.unraisablehook
     logging.disable(logging.CRITICAL)
+    # Finalizers would run at moments that differ between runs.
     gc.disable()
     sys.unraisablehook = lambda _: None
     random.seed(seed)
@@ -681,6 +712,7 @@ def simulate(
                 look(cluster)
             cluster.world.over = True
             outcome = _outcome(cluster, time.process_time() - began_s)
+            # A dead disk ends file operations that finalizers may still attempt.
             for machine in cluster.machines.values():
                 machine.disk.dead = True
             cluster.world.forget()

@@ -36,11 +36,13 @@ class Deletions:
         name = body["metadata"]["name"]
         self._objects[name] = body
         topic, status = body["spec"]["topicRef"]["name"], body.get("status") or {}
+        # The controller resolves -1 to the high watermark once, and must not change it.
         for point in status.get("resolved") or []:
             key, offset = (topic, point["partition"]), point["offset"]
             if self._frozen.setdefault((name, key), offset) != offset:
                 self._checks.fail("14", f"{name}: {key} was frozen at another offset than {offset}")
             self._offsets.setdefault(key, set()).add(offset)
+        # The low watermark has reached the offset, so all live replicas have it.
         for partition, offset, reached in progress(body):
             if reached >= offset:
                 self._checks.deleted((topic, partition), offset)
@@ -59,6 +61,7 @@ class Deletions:
         if not self._only_deletions_move(key):
             return
         start, asked = log.log_start_offset, self._offsets.get(key, set())
+        # A replica that is behind raises its start to its high watermark first, and follows later.
         if start == log.high_watermark and start < max(asked, default=0):
             self._reached.setdefault(key, set()).add(start)
         if start and start not in asked | self._reached.get(key, set()):
@@ -66,6 +69,7 @@ class Deletions:
                 "14",
                 f"{partition.tp}: the log starts at {start}, deletions were to {sorted(asked)}",
             )
+        # Records from the log start on are in the log, so the first segment begins at or below it.
         first = log.state.segments.items[0].base_offset
         if first > start and not self._checks.topics[key[0]].tiered:
             self._checks.fail(
@@ -93,6 +97,7 @@ class Deletions:
     def repeated(self) -> None:
         """Invariant 12: to ask once more for what was deleted succeeds; but for an unclean
         election, whose leader may end below it. That it ends at all is :meth:`unfinished`'s."""
+        # In a fixed order, so that the first violation is the same in every run.
         for name in sorted(self.again):
             body = self._objects[name]
             status = body.get("status") or {}

@@ -75,6 +75,7 @@ class SimulatedDisk:
         self._cut(self.root, chance)
 
     def _cut(self, directory: Directory, chance: Any) -> None:
+        # Names that were not synced are lost all together or not at all.
         if directory.names != directory.synced and chance.random() < 0.5:
             directory.names = dict(directory.synced)
         directory.synced = dict(directory.names)
@@ -87,6 +88,8 @@ class SimulatedDisk:
 
 def _tear(file: File, chance: Any) -> None:
     synced, now = file.synced or b"", bytes(file.data)
+    # A file that was only appended to keeps its synced part and a piece of the rest. One that was
+    # overwritten keeps either content.
     if now == synced:
         left = now
     elif now.startswith(synced):
@@ -178,6 +181,7 @@ class Disks:
             raise OSError(errno.ENOSPC, "No space left on device")
         size = len(data)
         held = file.data
+        # A write beyond the end leaves zeros between, as in a sparse file.
         if position > len(held):
             held.extend(bytes(position - len(held)))
         held[position : position + size] = data
@@ -259,6 +263,7 @@ class Disks:
     def mounted(self) -> Iterator[None]:
         """``os`` and its kin reach these disks for paths below :data:`ROOT`."""
         calls = _calls(self)
+        # The functions as they are now, which another simulation in this process may have replaced.
         before = [(module, name, getattr(module, name)) for module, name, _ in calls]
         for module, name, call in calls:
             setattr(module, name, call)

@@ -39,6 +39,7 @@ class ApiServer(FakeApiServer):
     def put_back(self, body: Json) -> None:
         """Restore an object, whatever the rules of the API say, without an event."""
         self._version += 1
+        # A new version, as no operator watches at that moment.
         body["metadata"]["resourceVersion"] = str(self._version)
         self._objects[body["kind"], body["metadata"]["name"]] = body
 
@@ -52,6 +53,7 @@ class ApiServer(FakeApiServer):
         return body if kind is EVENT else super().create(who, kind, namespace, body)
 
     def written(self, who: str, old: Json | None, new: Json) -> None:
+        # Renewals of the lease never end and say nothing about steadiness.
         if new["kind"] == LEASE.kind:
             return
         self.writes += who != "user"
@@ -72,11 +74,14 @@ class SimulatedApi(FakeKubeApi):
         server, loop, world = self._server, self._loop, self._server.world
         chance = world.chance
         answer = loop.create_future()
+        # The way there: usually some milliseconds, at a fault until after the caller's timeout.
         there_s = 0.0005 + 0.003 * chance.random()
         if writes and server.late and chance.random() < server.late:
             there_s = server.latest_s * chance.random()
         elif writes and server.slow and chance.random() < server.slow:
             there_s = 0.9 * _TIMEOUT_S * chance.random()
+        # Lost requests and lost answers are drawn separately. A request whose answer is lost has
+        # taken effect.
         if not (server.lost and chance.random() < server.lost):
             back = not (server.lost and chance.random() < server.lost)
             world.after(there_s, self._at_server, answer, back, verb, args)

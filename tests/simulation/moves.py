@@ -26,6 +26,7 @@ class Moves:
             self._resize(chance.choice((1, 2, 3)))
             return
         present = self._make_again()
+        # One broker at a time: a drain may be taken back, a deletion not.
         leaving = [node for node in present if self._leaves(node)]
         if leaving:
             if not self._is_deleting(leaving[0]) and chance.random() < 0.7:
@@ -93,6 +94,8 @@ class Moves:
             return f"replicas {sorted(came)} are there without having come: {old}, {row}"
         if any(self._leaves(node) for node in came):
             return f"a broker that is to leave was given a replica: {old}, {row}"
+        # A replica may go once those that replace it have caught up. A deleted broker's replicas go
+        # at once.
         left = {node for node in went - set(old.adding) if not self._is_deleting(node)}
         # One write may contain two decisions: a replica that the second one removed from the ISR is
         # still eligible, so it has every committed record.
