@@ -52,6 +52,7 @@ def run_suite(suite: Suite, *, side: str, only: str, folder: Path) -> "Ended | N
     """Run it, judge it, note what came of it; None where it has no such test."""
     ready = suite.prepare()
     tests = [test for test in ready.tests if re.search(only, test)]
+    # The recorded figures and the list of allowed failures change with complete runs alone.
     whole = len(tests) == len(ready.tests)
     if not tests:
         return None
@@ -60,6 +61,7 @@ def run_suite(suite: Suite, *, side: str, only: str, folder: Path) -> "Ended | N
     logs.mkdir(parents=True)
     progress = SuiteProgress(len(tests))
     print(f"{suite.title} against {side}: {len(tests)} tests", flush=True)
+    # A cluster of the suite's own, with the settings that its authors document.
     cluster = tidemark if side == OURS else apache_kafka
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-suite-") as temporary,
@@ -99,6 +101,7 @@ def _judged(suite: Suite, side: str, results: Sequence[Result], *, whole: bool) 
     if side != OURS:
         return Ended(run, (), retried)
     theirs = records[suite.name].sides.get(KAFKAS) if suite.name in records else None
+    # A test may have run several times. Its last result counts.
     last = {result.test: result for result in results}
     verdict = allowed_failures.judge(
         last.values(),
@@ -130,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ended: list[Ended] = []
     refused: list[str] = []
     for name in asked.suites or SUITES:
+        # A suite whose tools are missing does not keep the others from running.
         try:
             found = run_suite(
                 SUITES[name],

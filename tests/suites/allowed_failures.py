@@ -28,6 +28,7 @@ def parse(text: str) -> dict[str, str]:
         test, mark, reason = (part.strip() for part in line.partition("  # "))
         if not (test and mark and reason):
             raise AllowedError(f"line {number}: write 'test  # reason', not {line!r}")
+        # An ordered list shows a duplicate, and merges well.
         if found and test <= max(found):
             raise AllowedError(f"line {number}: {test} is there twice, or out of order")
         found[test] = reason
@@ -78,6 +79,8 @@ def judge(
         theirs = (
             SuiteOutcome.PASSED if kafka is None else kafka.get(result.test, SuiteOutcome.PASSED)
         )
+        # A listed test that passes has to leave the list. An unlisted failure counts only if Apache
+        # Kafka passes the test.
         match result.outcome:
             case SuiteOutcome.PASSED if result.test in allowed:
                 verdict.passed.append(result.test)
@@ -88,6 +91,7 @@ def judge(
             case SuiteOutcome.SKIPPED if kafka is not None and result.test not in allowed:
                 if theirs is SuiteOutcome.PASSED:
                     verdict.skipped.append(result.test)
+    # Names that no test has any more are found by a complete run only.
     if whole:
         verdict.missing.extend(test for test in allowed if test not in seen)
     return verdict

@@ -101,6 +101,7 @@ class SuiteBatch:
         ]
 
     def _noted(self, result: Result) -> Result | None:
+        # A failure is final. A later pass of the same test does not change it.
         if self._ended.get(result.test) in (result.outcome, SuiteOutcome.FAILED):
             return None
         self._left.pop(result.test, None)
@@ -122,6 +123,7 @@ def run(
     All processes that the program starts are ended afterwards.
     """
     batch = SuiteBatch(tests)
+    # Each round starts the program for the tests without a result.
     while batch.left:
         why = _run_once(program, batch, limit_s, log, report)
         for result in batch.lost(why, time.monotonic()) if batch.left else ():
@@ -136,6 +138,7 @@ def _run_once(
     report: Report,
 ) -> str:
     """Until the program has ended, or a test is late; says which."""
+    # Repair what the last test left, such as stopped brokers.
     program.prepare()
     batch.started(time.monotonic())
     rest = b""
@@ -151,9 +154,12 @@ def _run_once(
     ):
         ready.register(child.output, selectors.EVENT_READ)
         while True:
+            # The limit belongs to the running test. After the last one the program has a time to
+            # end.
             limit = limit_s(batch.current) if batch.current else _END_S
             left_s = batch.late_s(limit, time.monotonic())
             if left_s <= 0:
+                # The stacks of a hanging test are the only trace of what it waits for.
                 child.ask_for_stacks()
                 return f"took longer than {limit:.0f} s"
             if not ready.select(left_s):
@@ -162,6 +168,7 @@ def _run_once(
             if not chunk:
                 return f"the program ended with status {child.wait(_END_S)} before the test did"
             sink.write(chunk)
+            # The last piece may be the beginning of a line.
             *lines, rest = (rest + chunk).split(b"\n")
             _read(program.reader, batch, lines, report)
 

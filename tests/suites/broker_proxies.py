@@ -53,6 +53,7 @@ def proxied(target: SuiteTarget, folder: Path, ports: Sequence[int]) -> Iterator
         program = ensure_program(TOXIPROXY)
     except ToolchainError as error:
         raise Missing(str(error)) from error
+    # A proxy for each broker, at the port that the broker advertises.
     config = folder / "toxiproxy.json"
     config.write_text(json.dumps(proxies(target.listeners, ports)), encoding="utf-8")
     port = free_port()
@@ -62,6 +63,7 @@ def proxied(target: SuiteTarget, folder: Path, ports: Sequence[int]) -> Iterator
         Child(command, folder=folder, environ={}, errors=log, output=log) as child,
         docker(target, folder) as programs,
     ):
+        # The suite must not start before all proxies listen.
         for item in (port, *ports):
             _await_port(child, item)
         yield {

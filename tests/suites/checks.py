@@ -44,6 +44,7 @@ class Running:
 
     def await_said(self, text: str) -> None:
         """Until it has said this."""
+        # The output is read once more after the end, as the text may have come last.
         while text not in self.said:
             if not self._child.alive and text not in self.said:
                 raise CheckFailed(f"{self._name} ended and never said {text!r}: {self._tail()}")
@@ -107,11 +108,13 @@ class CheckBench:
                 timeout=max(1.0, self.deadline - time.monotonic()),
             )
         except subprocess.TimeoutExpired as error:
+            # What a program printed before its timeout usually names the cause.
             so_far = b"".join(item for item in (error.stdout, error.stderr) if item).decode(
                 errors="replace"
             )
             raise CheckFailed(f"{program} did not end in time: {so_far[-_SAID_CHARS:]}") from error
         said = done.stdout + done.stderr
+        # One log of all programs, in order, for a look afterwards.
         with (self.folder.parent / "output.log").open("a", encoding="utf-8") as log:
             log.write(f"{self.folder.name}: {program} {' '.join(arguments)}\n{said}\n")
         if done.returncode:

@@ -31,6 +31,7 @@ class Child:
         errors: Path,
         output: Path | None = None,
     ) -> None:
+        # A session of its own makes its id the id of its group, which includes all that it starts.
         with errors.open("ab") as sink, (output or errors).open("ab") as taken:
             self._process = subprocess.Popen(
                 list(command),
@@ -72,6 +73,7 @@ class Child:
         """Its status (of a signal: below zero), or None where it does not end. Its id stays its own
         until the block ends."""
         deadline = time.monotonic() + timeout_s
+        # WNOWAIT leaves the process a zombie, so its id cannot be given to another one.
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         while True:
             ended = os.waitid(os.P_PID, self._process.pid, options)

@@ -57,6 +57,7 @@ class GoSuite:
 
     def prepare(self) -> "ReadyGoSuite":
         tags = (self.constraint,) if self.constraint else ()
+        # The build tag selects the files whose tests count.
         program, sources = packages.go_tests(self.name, self.package, tags=tags)
         texts = {path.name: path.read_text("utf-8") for path in sources.glob("*_test.go")}
         return ReadyGoSuite(self, program, sources, named_tests(texts, self.constraint))

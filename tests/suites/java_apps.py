@@ -43,6 +43,7 @@ def create(bench: CheckBench, topic: str, partitions: int) -> None:
 def streams_smoke_exactly_once(bench: CheckBench) -> None:
     """Three processors one after the other: the first ends well, the second is killed; the driver
     finds every result once."""
+    # The topics exist before, as the program only creates its internal ones.
     for topic in _SMOKE_TOPICS:
         create(bench, topic, 5)
 
@@ -60,6 +61,8 @@ def streams_smoke_exactly_once(bench: CheckBench) -> None:
         }
         return bench.file(f"{name}.properties", properties(entries))
 
+    # The first processor stops cleanly, the second is killed with a transaction open, and the third
+    # finishes.
     first = bench.start(_SMOKE, settings("first"), "process")
     first.await_said("REBALANCING -> RUNNING")
     driver = bench.start(_SMOKE, settings("driver"), "run")
@@ -70,6 +73,7 @@ def streams_smoke_exactly_once(bench: CheckBench) -> None:
     second.kill()
     third = bench.start(_SMOKE, settings("third"), "process")
     third.await_said("processed")
+    # The driver compares what it produced with the results, and names duplicates.
     said = driver.await_end()
     third.stop()
     assert "SUCCESS" in said, said[-3000:]
@@ -80,6 +84,7 @@ def word_count_exactly_once(bench: CheckBench) -> None:
     """And the tool that takes back what an application has done finds all of it."""
     source, sink, application = bench.topic(3), bench.topic(1), bench.name("words")
     lines = [f"the tide is in {number % 7} and the mark is {number % 5}" for number in range(200)]
+    # Words with known counts.
     bench.java(
         "org.apache.kafka.tools.ConsoleProducer",
         *(*bench.server, "--topic", source),
@@ -99,18 +104,22 @@ def word_count_exactly_once(bench: CheckBench) -> None:
     running = bench.start(str(MODULE / "WordCount.java"), settings, source, sink)
     running.await_said("-> RUNNING")
     words = Counter(word for line in lines for word in line.split())
+    # Only committed results are read.
     said = bench.java(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *(*bench.server, "--topic", sink, "--from-beginning", "--max-messages"),
         *(str(words.total()), "--isolation-level", "read_committed", "--timeout-ms", "60000"),
         *("--formatter-property", "print.key=true", "--formatter-property", "key.separator= "),
     )
+    # Without a cache each word appears with every count: exactly once means no count is missing or
+    # repeated.
     seen = Counter(dict.fromkeys(words, 0))
     for word, count in re.findall(r"^(\w+) (\d+)$", said, re.MULTILINE):
         assert int(count) == seen[word] + 1, f"{word}: {count} after {seen[word]}"
         seen[word] += 1
     assert seen == words
     running.stop()
+    # The reset tool resets offsets and deletes internal topics, which needs the admin API.
     reset = ("--application-id", application, "--input-topics", source, "--force")
     said = bench.java("org.apache.kafka.tools.StreamsResetter", *bench.server, *reset)
     assert f"Topic: {source} Partition: 0 Offset: 0" in said, said
@@ -164,6 +173,7 @@ def connect_standalone(bench: CheckBench) -> None:
     """Lines go through; after a restart, those that are new and no others."""
     topic, lines = bench.topic(), [f"line {number}" for number in range(500)]
     (bench.folder / "in.txt").write_text("".join(f"{line}\n" for line in lines[:300]))
+    # Standalone: offsets of sources are in a file, and connectors in property files.
     worker = _worker(
         bench,
         {
@@ -176,6 +186,8 @@ def connect_standalone(bench: CheckBench) -> None:
         for name, entries in _connectors(bench, topic).items()
     ]
     program = "org.apache.kafka.connect.cli.ConnectStandalone"
+    # The first 300 lines, a restart, and the rest: stored offsets must keep lines from appearing
+    # twice.
     first = bench.start(program, worker, *files)
     _await_lines(bench, lines[:300])
     first.stop()
@@ -191,6 +203,7 @@ def connect_distributed(bench: CheckBench) -> None:
     (bench.folder / "in.txt").write_text("".join(f"{line}\n" for line in lines[:300]))
     address = f"http://{HOST}:{free_port()}"
     replicas = min(3, len(bench.target.listeners))
+    # Distributed: configuration, offsets and status are in compacted topics of the cluster.
     kinds = ("config", "offset", "status")
     names = {kind: bench.name(f"connect-{kind}") for kind in kinds}
     worker = _worker(
@@ -204,6 +217,7 @@ def connect_distributed(bench: CheckBench) -> None:
     )
     program = "org.apache.kafka.connect.cli.ConnectDistributed"
     first = bench.start(program, worker)
+    # Connectors are created through REST, and the restarted worker finds them in its topic.
     for name, entries in _connectors(bench, topic).items():
         wanted = {key: str(value) for key, value in entries.items()}
         _put(bench, f"{address}/connectors/{name}/config", wanted)

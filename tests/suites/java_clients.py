@@ -32,6 +32,7 @@ def consumed(bench: CheckBench, topic: str, group: str, count: int, *more: str) 
         *(*bench.server, "--topic", topic, "--group-id", group),
         *("--max-messages", str(count), "--reset-policy", "earliest", *more),
     )
+    # The consumer reports batches, so counts are added up.
     seen = sum(event["count"] for event in events(said) if event["name"] == "records_consumed")
     assert seen == count, f"{seen} of {count} records"
     committed = [event for event in events(said) if event["name"] == "offsets_committed"]
@@ -65,6 +66,7 @@ def verifiable_consumers_share_a_topic(bench: CheckBench) -> None:
     topic, group = bench.topic(6), bench.name("group")
     produced(bench, topic, 600)
     assignor = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+    # Cooperative assignment (KIP-429) revokes only what moves.
     members = [
         bench.start(
             f"{TOOLS}.VerifiableConsumer",
@@ -77,6 +79,7 @@ def verifiable_consumers_share_a_topic(bench: CheckBench) -> None:
         member.await_said("partitions_assigned")
     members[0].stop()
     members[0].await_said("shutdown_complete")
+    # The remaining member gets the others' partitions when the group has rebalanced.
     while held(members[1].said) != 6:
         bench.rest_a_moment(f"one member holds {held(members[1].said)} of 6 partitions")
 
@@ -110,6 +113,7 @@ def performance_clients(bench: CheckBench) -> None:
         *(*bench.server, "--topic", topic, "--num-records", "20000", "--timeout", "60000"),
         *("--group", bench.name("group")),
     )
+    # The line of figures starts with a date.
     (figures,) = (line for line in said.splitlines() if re.match(r"\d{4}-", line))
     assert int(figures.split(", ")[4]) >= 20000, said
 

@@ -46,6 +46,7 @@ def offsets(bench: CheckBench, topic: str, time: str) -> dict[int, int]:
 
 def broker_api_versions_command(bench: CheckBench) -> None:
     said = bench.java(f"{TOOLS}.BrokerApiVersionsCommand", *bench.server)
+    # The tool connects to every broker in the metadata and prints what each serves.
     brokers = re.findall(r"\(id: (\d+) rack: ", said)
     assert sorted(brokers) == [str(index + 1) for index in range(len(bench.target.listeners))], said
     assert len(re.findall(r"Produce\(0\): .*\[usable: \d+\]", said)) == len(brokers), said
@@ -61,6 +62,7 @@ def cluster_tool(bench: CheckBench) -> None:
 
 def feature_command(bench: CheckBench) -> None:
     said = bench.java(f"{TOOLS}.FeatureCommand", *bench.server, "describe")
+    # transaction.version 2 is KIP-890's protocol.
     assert re.search(r"Feature: transaction\.version.*FinalizedVersionLevel: 2", said), said
 
 
@@ -88,6 +90,7 @@ def config_command(bench: CheckBench) -> None:
     said = bench.java(tool, *bench.server, *entity, "--describe")
     assert "max.message.bytes=123456" in said, said
     assert "cleanup.policy=compact,delete" in said, said
+    # Deleted, the key has Kafka's default again.
     taken = ("--alter", "--delete-config", "max.message.bytes")
     bench.java(tool, *bench.server, *entity, *taken)
     said = bench.java(tool, *bench.server, *entity, "--describe", "--all")
@@ -110,6 +113,8 @@ def delete_records_command(bench: CheckBench) -> None:
 def get_offset_shell(bench: CheckBench) -> None:
     topic = bench.topic(2)
     produced(bench, topic, 100)
+    # All of the tool's special offsets: end, start, local start, and the record with the largest
+    # timestamp.
     ends = offsets(bench, topic, "latest")
     assert sum(ends.values()) == 100, ends
     assert offsets(bench, topic, "earliest") == {0: 0, 1: 0}
@@ -148,6 +153,7 @@ def reassign_partitions_command(bench: CheckBench) -> None:
     said = bench.java(f"{TOOLS}.TopicCommand", *bench.server, "--describe", "--topic", topic)
     (replicas,) = re.findall(r"Replicas: ([\d,]+)", said)
     turned = [int(part) for part in replicas.split(",")][::-1]
+    # First only the order changes, which moves the preferred leader. Then a replica is removed.
     for number, wanted in enumerate((turned, turned[:-1])):
         place = {"topic": topic, "partition": 0, "replicas": wanted}
         plan = bench.file(f"{number}.json", json.dumps({"version": 1, "partitions": [place]}))
@@ -169,6 +175,7 @@ def replica_verification_tool(bench: CheckBench) -> None:
         *("--broker-list", bench.server[1], "--topics-include", topic),
         *("--report-interval-ms", "1000", "--time", "-2"),
     )
+    # The tool compares checksums of all replicas and repeats its report.
     running.await_said(f"max lag is 0 for partition {topic}-0 at offset 500 among 1 partitions")
     wrong = re.search("unmatched|doesn't match|but expected|Error in processing", running.said)
     assert wrong is None, running.said
@@ -184,6 +191,7 @@ def consumer_group_command(bench: CheckBench) -> None:
     consumed(bench, topic, group, 100)
     its = (*bench.server, "--group", group)
     assert group in bench.java(tool, *bench.server, "--list").split()
+    # Committed, end and lag: first as consumed, then after a reset to 40.
     assert rest(bench, its, topic) == (100, 100, 0)
     assert group in bench.java(tool, *its, "--describe", "--state")
     bench.java(tool, *its, "--topic", topic, "--reset-offsets", "--to-offset", "40", "--execute")
@@ -201,6 +209,7 @@ def rest(bench: CheckBench, its: Iterable[str], topic: str) -> tuple[int, ...]:
     found = re.search(rf"{topic}\s+0\s+(.*)", said)
     if found is None:
         raise CheckFailed(said)
+    # Ids in the line may contain digits, so only whole words count.
     numbers = re.findall(r"(?<!\S)\d+(?!\S)", found[1])
     return tuple(map(int, numbers[-3:]))
 
@@ -228,6 +237,7 @@ def dump_log_segments(bench: CheckBench) -> None:
     topic = bench.topic(1, "index.interval.bytes=1024")
     produced(bench, topic, 1000)
     folders = bench.target.log_folders(topic, 0)
+    # Each replica's files are checked, including those of followers.
     assert len(folders) == min(3, len(bench.target.listeners))
     for folder in folders:
         kinds = ("*.log", "*.index", "*.timeindex", "*.txnindex", "*.snapshot")
@@ -242,6 +252,7 @@ def dump_internal_topics(bench: CheckBench) -> None:
         ("__consumer_offsets", "--offsets-decoder", group),
         ("__transaction_state", "--transaction-log-decoder", copier),
     ):
+        # The partition is that of the hash, so the file is found by its content.
         files = [
             path
             for partition in range(50)

@@ -37,6 +37,7 @@ def committed(bench: CheckBench, topic: str) -> list[int]:
 def transactional_copier(bench: CheckBench) -> None:
     """With some of its transactions aborted, each record is copied once."""
     sink, _, _ = copied(bench, 1000, 50, "--enable-random-aborts", "--use-group-metadata")
+    # Random aborts repeat their input, so only committed copies are counted.
     assert sorted(committed(bench, sink)) == list(range(1000))
 
 
@@ -62,6 +63,7 @@ def transactional_id_pattern(bench: CheckBench) -> None:
 def left_open(bench: CheckBench) -> tuple[str, str]:
     """A producer is killed in a transaction: (its topic, its id)."""
     topic, producer = bench.topic(), bench.name("producer")
+    # Slow enough that the kill comes within the transaction.
     running = bench.start(
         f"{TOOLS}.ProducerPerformance",
         *(*bench.server, "--topic", topic, "--num-records", "100000", "--record-size", "100"),
@@ -83,9 +85,11 @@ def state(bench: CheckBench, transactional_id: str) -> str:
 def transaction_ended_by_its_id(bench: CheckBench) -> None:
     topic, producer = left_open(bench)
     assert state(bench, producer) == "Ongoing"
+    # The coordinator aborts by the transactional id (KIP-664), without the producer.
     end = ("forceTerminateTransaction", "--transactionalId", producer)
     bench.java(_COMMAND, *bench.server, *end)
     assert state(bench, producer) == "Empty"
+    # Later records are readable once the open transaction has ended.
     produced(bench, topic, 10)
     assert committed(bench, topic) == list(range(10))
 

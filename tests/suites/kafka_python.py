@@ -60,6 +60,7 @@ class KafkaPython:
     )
 
     def prepare(self) -> "ReadyKafkaPython":
+        # The source distribution lacks two modules that its tests import.
         folder = packages.sdist(f"kafka-python=={VERSION}", _SHA256)
         (folder / "test" / "__init__.py").touch()
         (folder / "test" / "service.py").write_text(_SERVICE, encoding="utf-8")
@@ -68,6 +69,7 @@ class KafkaPython:
             folder=folder,
             environ=_ENVIRON,
         )
+        # Compression codecs are separate packages.
         codecs = packages.wheels(packages.MODULES / "kafka-python" / "requirements.txt")
         return ReadyKafkaPython(folder, codecs, named_tests(listed))
 

@@ -39,6 +39,7 @@ def named_tests(source: str) -> list[str]:
     """Those of the table in ``test.c`` that are for any broker."""
     table = source.partition("struct test tests[] = {")[2].partition("{NULL}")[0]
     found = []
+    # Entries of the C table: name and flags, perhaps a scenario.
     for entry in table.split("_TEST(")[1:]:
         name, flags = (part.strip() for part in re.split(r"[,)]", entry, maxsplit=2)[:2])
         scenario = re.search(r'\.scenario = "([^"]*)"', entry)
@@ -112,6 +113,7 @@ class ReadyLibrdkafka:
     def run(self, tests: Sequence[str], target: SuiteTarget, folder: Path, report: Report) -> None:
         programs = folder / "kafka" / "bin"
         programs.mkdir(parents=True)
+        # The tests call kafka-topics.sh, which is found below KAFKA_PATH.
         script = programs / "kafka-topics.sh"
         script.write_text(_TOPICS.format(jars=kafka.jars()), encoding="utf-8")
         script.chmod(0o755)
@@ -119,6 +121,7 @@ class ReadyLibrdkafka:
         settings.write_text(
             f"bootstrap.servers={bootstrap(target)}\ntest.topic.random=true\n", encoding="utf-8"
         )
+        # The runner was linked with the library that was built beside it.
         program = batches.Program(
             command=command,
             reader=LibrdkafkaTest(),
@@ -147,5 +150,6 @@ def command(tests: Sequence[str]) -> list[str]:
 
     Tests that share a number run again, but keep their known results.
     """
+    # The runner selects tests by their numbers.
     numbers = dict.fromkeys(test.partition("_")[0] for test in tests)
     return ["sh", "-c", _RUN, f"TESTS={','.join(numbers)}"]
