@@ -17,6 +17,7 @@ VALUE_BYTES = 1000
 def produce(bootstrap: str, topic: str, first: int, count: int) -> None:
     """``acks=all``, each record acknowledged."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", request_timeout_ms=20_000)
+    # Sent in bulk and awaited one by one, so that every acknowledgement is checked.
     sent = [
         producer.send(topic, b"%08d" % number + bytes(VALUE_BYTES), key=b"%08d" % number)
         for number in range(first, first + count)
@@ -33,6 +34,7 @@ def consume(bootstrap: str, *topics_and_counts: str | int) -> None:
     wanted = {str(topic): int(count) for topic, count in pairs}
     consumer, parts = _assigned(bootstrap, *wanted)
     consumer.seek_to_beginning(*parts)
+    # Numbers that are still missing, by topic. Duplicates are found by other tests.
     missing = {topic: set(range(count)) for topic, count in wanted.items()}
     deadline_s = time.monotonic() + TIMEOUT_S
     while any(missing.values()):
@@ -47,6 +49,7 @@ def consume(bootstrap: str, *topics_and_counts: str | int) -> None:
 def records(bootstrap: str, topic: str) -> None:
     """Offset and number of each record that is there now, by partition, as JSON."""
     consumer, parts = _assigned(bootstrap, topic)
+    # The ends are fixed before reading, as other clients may continue to write.
     ends = consumer.end_offsets(parts)
     consumer.seek_to_beginning(*parts)
     found: dict[TopicPartition, list[tuple[int, int]]] = {part: [] for part in parts}

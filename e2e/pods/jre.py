@@ -29,6 +29,7 @@ def unpack(target: Path) -> None:
         (package,) = Path(folder).glob("*.deb")
         root = Path(folder, "root")
         run(["dpkg-deb", "--extract", package, root])
+        # Of the links to one home, only the real folder counts.
         homes = [path.parents[1] for path in root.glob("usr/lib/jvm/*/bin/java")]
         (home,) = [path for path in homes if not path.is_symlink()]
         copy_without_links(root, home, target)

@@ -73,6 +73,7 @@ def wait_for(what: str, look: Callable[[], str], timeout_s: float) -> None:
     """Until ``look`` has nothing to complain of. Raises :class:`Failed` with its last complaint."""
     deadline_s = time.monotonic() + timeout_s
     while True:
+        # A command that fails is a complaint as well: the API server may be restarting.
         try:
             complaint = look()
         except CommandFailed as error:

@@ -35,6 +35,7 @@ def judge(text: str) -> Outcome:
     Raises :class:`Failed` if a client reported a failure, or if a record is missing or duplicated.
     """
     told = json.loads(text)
+    # All violations at once, since a run of minutes should tell everything that it found.
     complaints = []
     if told["failed"]:
         complaints.append(f"{told['failed']} sends failed: {'; '.join(told['failures'])}")
@@ -71,6 +72,7 @@ class Load:
             text=True,
         )
         assert self._process.stdout is not None
+        # The first line says that records flow. None means that the program has ended.
         if not self._process.stdout.readline():
             self.end()
 
@@ -82,6 +84,7 @@ class Load:
         if self._process is None:
             raise Failed("the load was never begun")
         try:
+            # Closing its standard input ends the program.
             said, errors = self._process.communicate(timeout=END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()

@@ -52,6 +52,7 @@ class Writer:
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
             max_block_ms=DELIVERY_TIMEOUT_MS,
         )
+        # A record every ten milliseconds, so that a gap of service shows in the longest wait.
         while not self._stopping.wait(PERIOD_S):
             self._send(producer)
         try:
@@ -114,8 +115,10 @@ class Reader:
 
     def _judge(self, part: TopicPartition, offset: int, number: int) -> None:
         where = f"partition {part.partition}, offset {offset}"
+        # Without transactions, offsets have no gaps.
         if offset != self._next[part]:
             self.wrong.append(f"{where}: expected {self._next[part]}")
+        # Within a partition the producer's order is kept.
         if number <= self._last[part]:
             self.wrong.append(f"{where}: number {number} after {self._last[part]}")
         self._next[part], self._last[part] = offset + 1, number
@@ -134,6 +137,7 @@ def main(bootstrap: str, topic: str, group: str, first: int) -> None:
     writer = Writer(bootstrap, topic, first)
     ending, flows = threading.Event(), False
 
+    # The program ends with its standard input, which the kubelet closes when the caller disappears.
     def wait_for_the_end() -> None:
         sys.stdin.read()
         ending.set()
@@ -146,6 +150,7 @@ def main(bootstrap: str, topic: str, group: str, first: int) -> None:
             flows = True
             print(FLOWS, flush=True)
     writer.end()
+    # After the last write, the reader gets a minute to catch up.
     deadline_s = time.monotonic() + LAST_TIMEOUT_S
     while writer.acknowledged - reader.read and time.monotonic() < deadline_s:
         reader.look()

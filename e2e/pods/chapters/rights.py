@@ -41,6 +41,7 @@ def _set_role(stage: Stage, rules: list[Rule]) -> None:
 def _one_by_one(stage: Stage) -> None:
     rules = _role(stage)
     for rule in rules:
+        # The first case that needs this rule withdraws it.
         cases = [case for case in CASES if case.is_of(rule)]
         if not cases:
             raise Failed(f"no case withdraws {rule}: write one")
@@ -50,6 +51,7 @@ def _one_by_one(stage: Stage) -> None:
 def _withdrawn(stage: Stage, rules: list[Rule], rule: Rule, case: Case) -> None:
     what = f"{', '.join(rule['verbs'])} {', '.join(rule['resources'])}"
     begun_s = time.monotonic()
+    # The rule is missing from here until the refusal is reported.
     _set_role(stage, [item for item in rules if item is not rule])
     case.disturb(stage)
     stage.wait(f"without {what}", lambda: case.noticed(stage, begun_s))
@@ -108,6 +110,8 @@ def _users(stage: Stage) -> None:
         stage.wait(f"{user} reads", functools.partial(_reads_not, stage, user))
         owns = user == "tidemark-owner"
         edits = owns or "edit" in user
+        # Editors change Topics, owners also the Cluster. Status and slices belong to the operator
+        # alone.
         expected = {
             CHANGE: edits,
             OWN: owns,

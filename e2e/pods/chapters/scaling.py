@@ -37,6 +37,7 @@ def _comes(stage: Stage) -> None:
 
 
 def _goes(stage: Stage) -> None:
+    # The status is watched, as the drain may be over before a single look.
     with stage.watched(BROKER, ".status.drain") as seen:
         _scale(stage, BROKERS)
         stage.wait(f"no {NAME}", lambda: _there(stage))
@@ -45,12 +46,14 @@ def _goes(stage: Stage) -> None:
         raise Failed(f"its status shows no progress: {told}")
     stage.wait("no pod of it", lambda: _kept(stage, "pods", f"{NAME}-0"))
     stage.wait("no StatefulSet of it", lambda: _kept(stage, "statefulsets", NAME))
+    # The claim stays: its data may be needed by a broker of that id.
     stage.object(CLAIM)
     stage.recovered()
 
 
 def _evicted(stage: Stage) -> None:
     for number in range(1, BROKERS + 1):
+        # The budget allows the next eviction once all replicas are in sync again.
         stage.wait("a budget", lambda: _disruptions(stage, 1))
         _evict_only(stage, f"broker-{number}-0")
         stage.recovered()
@@ -61,6 +64,7 @@ def _evict_only(stage: Stage, pod: str) -> None:
     uid = stage.pod(pod)["metadata"]["uid"]
     with _cordoned(stage):
         _evict(stage, pod)
+        # While one broker is away, the budget refuses to evict any other.
         for other in {f"broker-{n}-0" for n in range(1, BROKERS + 1)} - {pod}:
             _refused(stage, other)
         stage.wait(f"no {pod}", lambda: _same(stage, pod, uid))
@@ -80,13 +84,16 @@ def _dead(stage: Stage) -> None:
     stage.make_topic(ALONE, partitions=1, replicationFactor=1)
     stage.produce(ALONE)
     with _cordoned(stage):
+        # The claim goes first, so that the pod comes back without the data, if at all.
         stage.delete(CLAIM, wait=False)
         stage.delete(f"pod/{NAME}-0", wait=False)
         stage.wait(f"{NAME} to be fenced", lambda: _not(stage, "Ready", "Fenced", "ShutDown"))
         _scale(stage, BROKERS)
         stage.wait("no way to drain it", lambda: _not(stage, "Draining", "ReplicasCannotMove"))
+        # Deleting the Broker makes the operator offer a way to accept the loss.
         stage.delete(BROKER, wait=False)
         stage.wait("the offer", lambda: _not(stage, "Draining", "ReplicasInUse"))
+        # The person copies the value from the message, as the documentation says.
         message = condition(stage.object(BROKER), "Draining")["message"]
         stage.annotate(BROKER, ACCEPT_LOST_DIRECTORY, _offered(message, ACCEPT_LOST_DIRECTORY))
         stage.wait(f"no {NAME}", lambda: _there(stage))

@@ -51,6 +51,7 @@ def _export(stage: Stage) -> None:
         return
     _bring(stage, jar)
     begun = time.monotonic()
+    # The pod has no access to registries, so its jar is in the volume that also takes the table.
     job = {"image": SPARK, "imagePullPolicy": "IfNotPresent", "jars": [JAR]}
     job["volumes"] = [{"claimName": LAKE, "mountPath": FOLDER}]
     stage.kubernetes.apply(
@@ -66,10 +67,12 @@ def _export(stage: Stage) -> None:
     stage.wait("an Export that runs", lambda: _export_complaint(stage, 1), TABLE_S)
     stage.progress.figure("an Export's first report", f"{time.monotonic() - begun:.0f} s")
     stage.progress.say("the Export has reported; its pod goes")
+    # The pod is removed in the middle: the next one continues at the table's last offsets.
     stage.kubernetes.run(
         "--namespace", NAMESPACE, "delete", "pod", "--selector", f"tidemark.dev/export={LAKE}"
     )
     stage.produce(TOPIC)
+    # Both the second run and the number of rows have to be there.
     stage.wait(
         "all records in the table",
         lambda: _export_complaint(stage, 2) or _rows_complaint(stage, stage.written[TOPIC]),
@@ -114,6 +117,7 @@ def _of_export(body: dict[str, Any]) -> bool:
 
 def _count(stage: Stage) -> None:
     """Each record is once in the topic, and once in the table."""
+    # The job reads the topic as a user's job does, from the store and from brokers.
     storage = stage.values["cluster"]["spec"]["remoteStorage"]["s3"]
     options = {
         "topic": TOPIC,
@@ -135,6 +139,7 @@ def _count(stage: Stage) -> None:
     stage.progress.figure("Spark's job in a pod", f"{time.monotonic() - begun:.0f} s")
     written = stage.written[TOPIC]
     _judge(found["topic"], written)
+    # The sum of the numbers shows records that are missing and others that are there twice.
     wanted = {"rows": written, "offsets": written, "total": sum(range(written))}
     if with_table and found["table"] != wanted:
         raise Failed(f"the table has {found['table']}, not {wanted}")

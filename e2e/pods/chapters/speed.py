@@ -57,6 +57,7 @@ def _starts(stage: Stage) -> None:
     for number in range(1, BROKERS + 1):
         pod = f"broker-{number}-0"
         before = int(stage.container(pod)["restartCount"])
+        # The kubelet restarts the container at once, so its own start counts.
         stage.kill(pod)
         stage.restarted(pod, before)
         stage.recovered()
@@ -71,6 +72,7 @@ def _placeholders(stage: Stage) -> None:
     stage.values["brokerPods"]["replicas"] = BROKERS + 1
     stage.install()
     stage.wait("all replicas", lambda: _not_full(stage))
+    # Both times are from the API, so the waiting of this program is not included.
     full = condition(stage.topic(WIDE), "FullyReplicated")["lastTransitionTime"]
     ready = condition(stage.pod(f"broker-{BROKERS + 1}-0"), "Ready")["lastTransitionTime"]
     _tell(stage, "a new broker unfenced after", [_start(stage, BROKERS + 1)], UNFENCED_S)
@@ -93,6 +95,7 @@ def _failovers(stage: Stage, name: str, what: str) -> None:
         pod, topic = stage.leading_pod(), f"after-{name.lower()}-{number}"
         restarts = int(stage.container(pod)["restartCount"])
         begun = time.monotonic()
+        # From the signal to a topic that is Ready under another operator.
         stage.signal(pod, name)
         stage.make_topic(topic)
         taken_s.append(time.monotonic() - begun)
@@ -112,6 +115,7 @@ def _both_silent(stage: Stage) -> None:
     """Silence a broker without closing its connections, while no operator leads."""
     operator, broker = stage.leading_pod(), f"broker-{BROKERS}-0"
     begun = time.monotonic()
+    # The operator first, so that no leader notices the broker's silence.
     for pod in (operator, broker):
         stage.signal(pod, "SIGSTOP")
     stage.wait("the broker fenced", lambda: _not_fenced(stage))

@@ -33,6 +33,7 @@ def _tiered(stage: Stage) -> None:
 def _retain(stage: Stage) -> None:
     before = stage.client.records(RETAINED)
     _switch_off(stage, RETAINED, "Retain")
+    # Retain: records are still read, in part from the tier.
     fetched = stage.fetched_from_tier()
     _expect_equal(stage.client.records(RETAINED), before)
     if stage.fetched_from_tier() == fetched:
@@ -42,6 +43,7 @@ def _retain(stage: Stage) -> None:
 def _delete(stage: Stage) -> None:
     before = stage.client.records(DELETED)
     _switch_off(stage, DELETED, "Delete")
+    # Delete: the log starts at the local log start, so records that only the tier had are deleted.
     begins = stage.client.begins(DELETED)
     if not all(begins.values()):
         raise Failed(f"the records that were in the tier only are still there: {begins}")
@@ -59,6 +61,7 @@ def _objects(stage: Stage) -> None:
 
 def _on_again(stage: Stage) -> None:
     for name in (RETAINED, DELETED):
+        # A later epoch separates the new objects from those of the time before.
         before, epoch = stage.client.records(name), _status(stage, name)["epoch"]
         stage.change_topic(name, **objects.tiered())
         stage.wait(f"tiering of {name}", functools.partial(_not_enabled, stage, name, epoch))
@@ -72,6 +75,7 @@ def _deletion(stage: Stage) -> None:
     stage.wait("the deletion", lambda: _not_succeeded(stage))
     status = stage.object(f"recorddeletions.tidemark.dev/{DELETION}")["status"]
     told = {part["partition"]: part["lowWatermark"] for part in status["partitions"]}
+    # The low watermark is the one that was requested, and the count that of the deleted records.
     if told != {0: DELETED_BELOW} or status["records"] != DELETED_BELOW:
         raise Failed(f"its status says {status}")
     begins = {**dict.fromkeys(before, 0), "0": DELETED_BELOW}
@@ -110,6 +114,7 @@ def _status(stage: Stage, topic: str) -> dict[str, Any]:
 
 def _switch_off(stage: Stage, topic: str, policy: str) -> None:
     epoch = _status(stage, topic)["epoch"]
+    # All states in between are recorded: Disabling may be over soon.
     with stage.watched(f"topics.tidemark.dev/{topic}", ".status.tiering.state") as states:
         stage.change_topic(topic, **objects.tiered(enabled=False, disablePolicy=policy))
         stage.wait(

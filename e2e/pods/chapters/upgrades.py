@@ -44,6 +44,7 @@ def _begin(stage: Stage) -> None:
 
 def _changed(stage: Stage) -> None:
     stage.values["brokerPods"]["podAnnotations"] = CHANGED
+    # A changed annotation restarts all brokers, one after the other.
     with _kept(stage), _timed(stage, "three restarts"):
         stage.install(wait=False)
         _roll(stage, {"broker-": stage.brokers}, _is_changed)
@@ -54,6 +55,7 @@ def _definition(stage: Stage) -> None:
     """The field stays in an object of which the operator does not know what it means, as after a
     definition that came before its operator, or an operator that was rolled back."""
     with _kept(stage), tempfile.TemporaryDirectory() as folder:
+        # A definition with one more field, as the next version may have.
         newer = shutil.copytree(BASE_CHART, Path(folder, "newer"))
         body = yaml.safe_load((newer / DEFINITION).read_text("utf-8"))
         for version in body["spec"]["versions"]:
@@ -106,6 +108,7 @@ def _images(stage: Stage) -> None:
 
 
 def _rollback(stage: Stage) -> None:
+    # Two revisions back: before the new images and before the changed annotation.
     first = stage.revision() - 2
     stage.values["image"]["tag"] = stage.values["brokerPods"]["image"]["tag"] = images.TAG
     del stage.values["brokerPods"]["podAnnotations"]
@@ -124,6 +127,7 @@ def _end(stage: Stage) -> None:
     stage.progress.figure("records through upgrades", outcome.acknowledged)
     stage.progress.figure("longest wait for acks=all", f"{outcome.longest_s:.1f} s")
     stage.consume_all()
+    # The group committed before the first upgrade.
     committed, end = stage.client.committed(EARLIER, GROUP), stage.client.ends(EARLIER)
     if committed != end:
         raise Failed(f"group {GROUP} had committed {end}, and has {committed}")
@@ -141,6 +145,7 @@ def _roll(stage: Stage, wanted: Mapping[str, int], is_new: Callable[[Pod], bool]
     def complaint() -> str:
         pods = stage.kubernetes.all(NAMESPACE, "pods")
         old = []
+        # Operators and brokers roll at the same time, each one pod at a time.
         for prefix, number in wanted.items():
             ready = [pod for pod in _named(pods, prefix) if not not_ready(pod)]
             if number - len(ready) > 1:

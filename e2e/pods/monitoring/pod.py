@@ -56,6 +56,7 @@ def _named(version: str, kind: str, namespace: str) -> dict[str, Any]:
 
 
 def _pod() -> dict[str, Any]:
+    # Data in an emptyDir: a run's metrics are not needed afterwards.
     container = {
         "name": NAME,
         "image": PROMETHEUS,

@@ -35,6 +35,7 @@ def _job(
     monitor: Mapping[str, Any], number: int, endpoint: Mapping[str, Any], interval_s: int
 ) -> dict[str, Any]:
     metadata, spec = monitor["metadata"], monitor["spec"]
+    # A field that is not translated would make the test pass without it.
     _refuse_others("a ServiceMonitor", spec, {"selector", "endpoints"})
     _refuse_others("a selector", spec["selector"], {"matchLabels"})
     _refuse_others("an endpoint", endpoint, {"port", "path", "interval", "relabelings"})
@@ -46,6 +47,8 @@ def _job(
         "kubernetes_sd_configs": [
             {"role": "endpointslice", "namespaces": {"names": [metadata["namespace"]]}}
         ],
+        # Keep what the selector and the port name match, and copy the labels that every series
+        # gets.
         "relabel_configs": [
             *_selected(spec["selector"]["matchLabels"]),
             {"source_labels": [_PORT], "regex": endpoint["port"], "action": "keep"},

@@ -30,6 +30,7 @@ class Prometheus:
     def start(self) -> None:
         """With the targets and the rules that the chart's objects ask for. Raises Failed."""
         stage = self.stage
+        # The chart is rendered with monitors, and the release itself is not changed.
         made = stage.helm.template(CHART, {**stage.values, "metrics": METRICS})
         jobs = scraping.jobs(of_kind(made, "ServiceMonitor"), INTERVAL_S)
         rules = named(made, "PrometheusRule", "tidemark-operator")["spec"]["groups"]
