@@ -44,6 +44,7 @@ class Sums:
 
 def sums(frame: DataFrame) -> dict[int, Sums]:
     """Return Spark's sums by partition; a partition without rows is missing."""
+    # Hashes are added modulo 2^64, so the order of rows does not matter.
     rows = frame.groupBy("partition").agg(
         f.count("*").alias("records"), f.sum(f.expr(_HASH)).alias("hashes")
     )
@@ -84,6 +85,7 @@ class Truth:
 
     def read_on(self, say: Callable[[int], None] = lambda _: None) -> None:
         """Read from the last position to the current end, while no client writes."""
+        # EOF events tell when each partition has been read to its end.
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
@@ -103,6 +105,7 @@ class Truth:
             for message in consumer.consume(10_000, 1.0):
                 error = message.error()
                 if error is None:
+                    # Sixteen bytes per record, whatever its size: an offset and a truncated hash.
                     digest = hashlib.md5(line_of(message).encode(), usedforsecurity=False).digest()
                     self._offsets[message.partition()].append(message.offset())
                     self._hashes[message.partition()].append(int.from_bytes(digest[:8], "big"))
@@ -128,6 +131,7 @@ class Truth:
         found = {}
         for partition, (kept, hashed) in enumerate(zip(self._offsets, self._hashes, strict=True)):
             offsets, hashes = np.frombuffer(kept, np.int64), np.frombuffer(hashed, np.uint64)
+            # Offsets ascend, so any range is found by bisection.
             first = np.searchsorted(offsets, (starts or {}).get(partition, 0))
             behind = np.searchsorted(offsets, (ends or {}).get(partition, 2**62))
             if first < behind:

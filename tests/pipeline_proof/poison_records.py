@@ -95,6 +95,8 @@ def cases(registry: str, sound: int) -> Iterator[PoisonCase]:
 
 def json_case(sound: int) -> PoisonCase:
     """JSON: fields are inferred, and the table grows, partitioned by hour."""
+    # Sound records, bad ones with their causes, odd ones that are rows, and names that could end a
+    # statement.
     good = [Produced(_SOUND % n, b"%d" % n) for n in range(sound)]
     letters = [Produced(value, b"k", cause=cause) for value, cause in JSON_LETTERS]
     rows = [Produced(json.dumps(value).encode(), b"k") for value, _ in JSON_ROWS]
@@ -124,6 +126,7 @@ def avro_case(registry: str, sound: int) -> PoisonCase:
                 given["default"] = None
         return json.dumps({"type": "record", "name": name, "fields": made, **more})
 
+    # Another documentation text makes another schema id for the same key.
     def key(number: int, doc: str) -> bytes:
         write = AvroSerializer(client, schema("Key", ("n", "long"), doc=doc))
         return bytes(write({"n": number}, SerializationContext(topic, MessageField.KEY)) or b"")
@@ -137,12 +140,15 @@ def avro_case(registry: str, sound: int) -> PoisonCase:
         return bytes(write({"id": number, "m": {"k": 1}, **others}, context) or b"")
 
     first = [Produced(value(n), key(n, "as it was")) for n in range(sound)]
+    # The frame of a valid record: magic byte and schema id. Its map is given the same key twice.
     frame = first[0].value[:5]
     twice = frame + b"\x02" + b"\x04" + b"\x02k\x02" + b"\x02k\x04" + b"\x00"
 
     def then() -> list[Produced]:
         anew = [Produced(value(n), key(n, "anew")) for n in range(sound)]
         taken = value(1, ("kafka", ["null", "int"]), kafka=1)
+        # Each is wrong in one way: no schema id, an unknown one, too short, too long, an impossible
+        # count, a reserved name.
         poison = [
             Produced(b"plain text", key(0, "anew"), cause="no schema id"),
             Produced(b"\x00\x7f\xff\xff\xff\x02", key(0, "anew"), cause="does not know it"),
@@ -177,6 +183,7 @@ def protobuf_case(sound: int) -> PoisonCase:
         return bytes(order(id=number, by={"k": 1}, name="n").SerializeToString())
 
     first = [Produced(message(n), b"%d" % n) for n in range(sound)]
+    # A time that Protobuf allows and SQL does not have.
     late = order(id=1)
     late.at.seconds = 253_402_300_800
     twice = b"\x1a\x05\x0a\x01k\x10\x01" * 2
@@ -200,6 +207,7 @@ def protobuf_case(sound: int) -> PoisonCase:
 
 def _mixed(sound: Sequence[Produced], poison: Sequence[Produced]) -> list[Produced]:
     """Mix poisoned records with sound ones."""
+    # Between two poisoned records there are sound ones, which must all become rows.
     step = max(1, len(sound) // (len(poison) + 1))
     made: list[Produced] = []
     left = list(poison)

@@ -86,10 +86,12 @@ class RecordWriter:
 
 def record(number: int) -> dict[str, object]:
     """Return the arguments for :meth:`Producer.produce`."""
+    # Sizes, nulls, headers and times follow from the number, so a record can be made again.
     at, size = number * 7 % 30_000, number % 211
     value: bytes | None = b"" if number % 13 == 0 else b"%d " % number + _WORDS[at : at + size]
     if number % 11 == 0:
         value = None
+    # Now and then a value that is larger than a batch.
     elif number % _LARGE == 1:
         value = _WORDS[:80_000]
     headers: list[tuple[str, bytes | None]] = []

@@ -84,6 +84,7 @@ class Proof:
         # Brokers go down here, and each client would tell.
         self._client = {"bootstrap.servers": cluster.bootstrap, "log_level": 2}
         self._sooner()
+        # The local retention of one segment leaves most of the topic to the tier.
         self._spec: dict[str, Any] = {
             "partitions": PARTITIONS,
             "config": {
@@ -111,6 +112,7 @@ class Proof:
 
     def flights(self) -> str:
         """Real records, in a topic of their own."""
+        # Three partitions, and a producer with default partitioning by number.
         spec = {**self._spec, "partitions": 3}
         topic = self.cluster.new_topic(**spec)
         producer = Producer({**self._client, "linger.ms": 20})
@@ -125,6 +127,7 @@ class Proof:
                     producer.poll(0.1)
         if producer.flush(300):
             raise ProofFailed("not every flight was acknowledged")
+        # The reference is confluent-kafka's read of the same topic.
         truth = Truth(self.cluster.bootstrap, topic, 3)
         truth.read_on()
         found = sums(self.frame(self.options | {"topic": topic}))
@@ -145,10 +148,12 @@ class Proof:
         for number in range(_ATTEMPTS):
             group = f"a worker is killed {number}"
 
+            # The job group identifies the tasks that failed in this read.
             def read(group: str = group) -> dict[int, Sums]:
                 self.session.sparkContext.setJobGroup(group, group)
                 return self.read()
 
+            # Small reads may end before a worker is found at work, so several are tried.
             with ThreadPoolExecutor(1) as threads:
                 reading = threads.submit(read)
                 killed = self._kill_a_worker(reading.done)
@@ -211,6 +216,8 @@ class Proof:
         """Check that a changed byte, or another segment's object, is reported with its name,
         the offsets and the cause, and that reads succeed once the object is restored.
         """
+        # Two kinds of damage: one bit in the middle of a segment, and a complete other segment in
+        # its place.
         one, other = self._segments(FIRST)[:2]
         data = self.objects.get(one.entry.log_key)
         flipped = bytearray(data)
@@ -227,8 +234,10 @@ class Proof:
         a worker is killed, others commit to the table, and tiering is disabled with Retain and
         enabled again."""
         with self._exporting() as progress:
+            # Commits of other writers to the table must not disturb the export.
             self._others_commit(progress, 2)
             self.writer.write(self.size.records // 10)
+            # Records are written throughout the faults.
             with ThreadPoolExecutor(1) as threads:
                 more = threads.submit(self.writer.write, self.size.records // 10)
                 leader = self._leader()
@@ -236,6 +245,8 @@ class Proof:
                 self._kill_a_worker(more.done)
                 self.cluster.local.start_broker(leader)
                 self.settle()
+                # Disabled with Retain: the export continues from brokers and from what the tier
+                # keeps.
                 self._tiering(enabled=False, policy="Retain")
                 for node in range(1, BROKERS + 1):
                     self.cluster.local.stop_broker(node)
@@ -256,12 +267,15 @@ class Proof:
 
         The read fails with that reason. If losses are allowed, it leaves out nothing else.
         """
+        # Both reads are planned before the deletion, so their tasks name objects that will be
+        # deleted.
         strict, lenient = self.frame(), self.frame(self.options | {"failOnDataLoss": "false"})
         aggregated = [self._planned(_aggregated(item)) for item in (strict, lenient)]
         segments = self._segments(FIRST)
         start = segments[len(segments) // 2].entry.start_offset
         gone = segments[0].entry.log_key
         admin = AdminClient(self._client)
+        # DeleteRecords up to the middle: the segments below it are deleted from the tier.
         deletions = admin.delete_records([TopicPartition(self.topic, FIRST, start)])
         for deletion in deletions.values():
             deletion.result(60)
@@ -273,6 +287,7 @@ class Proof:
                 raise
         else:
             raise ProofFailed("what had expired was read")
+        # The lenient read may have any of the deleted records, but must have all others.
         rows = aggregated[1].collect()
         counts = {row["partition"]: row["records"] for row in rows}
         least = self.truth.of({FIRST: start})
@@ -280,6 +295,7 @@ class Proof:
             known = least[partition].records
             if not known <= counts[partition] <= item.records:
                 raise ProofFailed(f"partition {partition}: {counts[partition]} rows, not {known}")
+        # A new plan starts at the new log start.
         self.check(self.read(), starts={FIRST: start})
         return f"partition {FIRST} begins at {start}; of its rows {counts[FIRST]:,} were still read"
 
@@ -289,6 +305,7 @@ class Proof:
         """
         with self._exporting() as progress:
             self._whole(progress)
+            # What the table has now must stay, although the tier is deleted.
             before = self.truth.of()
             self._tiering(enabled=False, policy="Delete")
             self.writer.write(self.size.records // 10)
@@ -315,10 +332,12 @@ class Proof:
             )
 
     def _poisoned(self, case: PoisonCase) -> str:
+        # Timestamps far in the future are allowed here, as some records have them.
         config = {**self._spec["config"], "message.timestamp.after.max.ms": str(2**63 - 1)}
         topic = self.cluster.new_topic(**{**self._spec, "partitions": 1, "config": config})
         options = read_options(self.cluster.local, topic)
         lake = {"warehouse": str(self._folder / "lake"), "table": f"poison.{case.name}"}
+        # Schema files as a user would give them.
         for suffix, text in case.files.items():
             file = self._folder / f"{case.name}{suffix}"
             file.write_text(text)
@@ -327,11 +346,13 @@ class Proof:
         for name, value in catalog_settings(CATALOG, {"type": "hadoop", **wanted.catalog}).items():
             self.session.conf.set(name, value)
         records: dict[int, Produced] = {}
+        # Two exports: the second has schemas that the first has not seen.
         for batch in (lambda: case.first, case.then):
             self._produce(topic, batch(), records)
             progress = export(self.session, options, wanted.tables(self.session, options))
             if progress.lag:
                 raise ProofFailed(f"{case.name}: the export ended {progress.lag} offsets behind")
+        # Dead letters: exactly the poisoned records, each with its cause.
         table = self.session.table(wanted.name_of(wanted.table))
         found = self.session.table(wanted.name_of(wanted.letters)).select("offset", "error")
         letters = {row["offset"]: row["error"] for row in found.collect()}
@@ -341,6 +362,7 @@ class Proof:
         for offset, cause in causes.items():
             if cause not in letters[offset]:
                 raise ProofFailed(f"{case.name}: {offset} is {letters[offset]!r}, not {cause!r}")
+        # Rows: all others, or the last of each key.
         offsets = sorted(row[0] for row in table.select("kafka.offset").collect())
         if case.keys:
             complete = len(offsets) == case.keys and not letters.keys() & set(offsets)
@@ -350,6 +372,7 @@ class Proof:
             raise ProofFailed(f"{case.name}: {len(offsets)} rows of {len(records)} records")
         if set(table.columns) != {*case.columns, "kafka"}:
             raise ProofFailed(f"{case.name}: the table has the columns {table.columns}")
+        # Rows behind the year 2100 are found by a query, so the partitioning accepts them.
         far = sum(record.timestamp_ms > _FAR_MS for record in records.values())
         if table.where("kafka.timestamp > timestamp '2100-01-01'").count() != far:
             raise ProofFailed(f"{case.name}: a query does not find the {far} rows behind 2100")
@@ -359,6 +382,7 @@ class Proof:
         """Produce records; add them to ``into`` by offset."""
         producer = Producer({**self._client, "linger.ms": 20, "enable.idempotence": True})
 
+        # The offset is known with the acknowledgement, and identifies the record's row.
         def acknowledged(record: Produced) -> Callable[[Any, Any], None]:
             def told(error: Any, message: Any) -> None:
                 if error is not None:
@@ -477,6 +501,7 @@ class Proof:
         except Exception as error:
             text = str(error)
             name = f"{self.topic}-{FIRST}"
+            # The message has to name the object, the partition and the offsets.
             lines = [line for line in text.splitlines() if "CorruptData: " in line]
             if not any(key in line and name in line and "offsets" in line for line in lines):
                 raise
@@ -515,6 +540,7 @@ class Proof:
 
     def _kill_a_worker(self, is_over: Callable[[], bool]) -> int | None:
         """One that is at work; its id."""
+        # A worker whose CPU time grows is in the middle of a task.
         before = self._workers()
         while not is_over():
             for worker, ticks in self._workers().items():
@@ -539,6 +565,7 @@ class Proof:
         progress: list[ExportProgress] = []
         stop = threading.Event()
 
+        # Several triggers per write, so that faults fall between commits.
         def run() -> None:
             table = self._iceberg()
             export(
@@ -573,6 +600,7 @@ class Proof:
         session: Any = self.session
         spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
         for _ in range(times):
+            # After a commit of the export, so that its next one finds another head.
             commits = progress[-1].commits
             wait(lambda: progress[-1].commits > commits, "a commit", _WAIT_S)  # noqa: B023
             table = spark3.loadIcebergTable(session._jsparkSession, f"{_CATALOG}.db.records")

@@ -90,6 +90,7 @@ class BusyStore:
 
             def _pass(self) -> None:
                 with outer._lock:
+                    # Counted under a lock, so that exactly each third request is refused.
                     number = outer.refused + outer.passed
                     busy = number % _REFUSED_EVERY == _REFUSED_EVERY - 1
                     outer.refused, outer.passed = outer.refused + busy, outer.passed + (not busy)
@@ -110,6 +111,7 @@ class BusyStore:
                 for name, value in answer.getheaders():
                     if name.lower() not in {"connection", "transfer-encoding", "date", "server"}:
                         self.send_header(name, value)
+                # Answers of unknown length are read before they are sent on with their length.
                 length = answer.getheader("Content-Length")
                 body = None if length is not None or self.command == "HEAD" else answer.read()
                 if body is not None:

@@ -34,12 +34,14 @@ class Missing(RuntimeError):
 
 def kept(name: str, pinned_by: Mapping[str, bytes], make: Callable[[Path], object]) -> Path:
     """The folder that ``make`` filled for these very bytes, perhaps long ago."""
+    # The key covers everything that pins the content, so a changed pin makes another folder.
     folder = user_cache() / "suites" / f"{name}-{build_key([name], pinned_by)}"
     lock = user_cache() / "locks" / f"{folder.name}.lock"
     with locked(lock, lambda: print(f"waiting: {name} is being made", flush=True)):
         if not folder.exists():
             print(f"getting {name} into {folder}", flush=True)
             folder.parent.mkdir(parents=True, exist_ok=True)
+            # Made beside its final place and renamed, so a folder is complete or missing.
             with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as temporary:
                 made = Path(temporary) / "made"
                 made.mkdir()
@@ -99,6 +101,7 @@ def go_program(folder: Path, package: str = ".") -> Path:
 
 def _go(module: str | Path, *arguments: str) -> str:
     folder = MODULES / module
+    # The module names the Go release that it needs, which may be newer than the machine's.
     needs = required_go((folder / "go.mod").read_text("utf-8"))
     try:
         go = find_go(needs, user_cache(), default_progress())
@@ -117,6 +120,7 @@ def sdist(requirement: str, sha256: str) -> Path:
     name = requirement.replace("==", "-")
 
     def make(made: Path) -> None:
+        # pip checks the hash and unpacks nothing by itself.
         wanted = made / "requirements.txt"
         wanted.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8")
         command(
@@ -153,6 +157,7 @@ def npm_folder(folder: Path) -> Path:
     """A folder with the sources of ``folder`` and the packages that its lock file names."""
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
+    # Scripts of packages are not run: no test needs them.
     def make(made: Path) -> None:
         for name, content in files.items():
             (made / name).write_bytes(content)
@@ -168,6 +173,7 @@ def npm_package(name: str, version: str, integrity: str, build: Callable[[Path],
     def make(made: Path) -> None:
         command("npm", "pack", "--ignore-scripts", f"{name}@{version}", folder=made)
         (archive,) = made.glob("*.tgz")
+        # npm pack checks no lock file, so the integrity is compared here.
         digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if f"sha512-{digest}" != integrity:
             raise Missing(f"{name} {version} is not what it was: sha512-{digest}")
@@ -184,6 +190,7 @@ def crate(name: str, version: str, sha256: str) -> Path:
     """The folder of a published crate, its own lock file in it. Raises :class:`Missing`."""
 
     def make(made: Path) -> None:
+        # Cargo fetches dependencies only, so an empty package depends on the crate.
         manifest = '[package]\nname = "suite"\nversion = "0.0.0"\nedition = "2021"\n\n'
         manifest += f'[dependencies]\n{name} = "={version}"\n'
         (made / "Cargo.toml").write_text(manifest, encoding="utf-8")

@@ -72,6 +72,7 @@ def _table(
             yield f"| {suite.title} | not run yet | | | | {_theirs(record)} |"
             continue
         ours = record.sides[OURS]
+        # Tests that both fail do not apply, and are in no percentage.
         apart = not_applying(record)
         failed = len(ours.failed) + len(ours.skipped) - len(apart)
         yield (

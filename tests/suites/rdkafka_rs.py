@@ -72,6 +72,7 @@ class ReadyRdkafkaRs:
     tests: Sequence[str]
 
     def run(self, tests: Sequence[str], target: SuiteTarget, folder: Path, report: Report) -> None:
+        # A compiled program for each file of tests.
         for name, those in groupby(tests, key=lambda test: test.partition("::")[0]):
             program = batches.Program(
                 command=lambda some, name=name: command(self.programs[name], some),  # type: ignore[misc]

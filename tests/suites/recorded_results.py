@@ -75,6 +75,7 @@ def noted(
 ) -> dict[str, SuiteRecord]:
     """Return the records with one more run. Those of another version of the suite are dropped."""
     before = records.get(suite)
+    # Results of another version are not comparable.
     kept = dict(before.sides) if before is not None and before.title == title else {}
     return {**records, suite: SuiteRecord(title, {**kept, side: run})}
 

@@ -110,7 +110,9 @@ def tidemark(folder: Path, wants: Wants) -> Iterator[SuiteTarget]:
     local = LocalCluster(layout, settings, lambda _: None)
     nodes = range(wants.first_node, wants.first_node + wants.brokers)
     try:
+        # Some of Kafka's broker keys are settings of the Cluster here, and others of each broker.
         cluster, broker = divided(wants.entries)
+        # The brokers' files are changed before any of them starts.
         local.start(brokers=0)
         _configure(local, cluster)
         listeners = [_declare(local, node, wants, broker) for node in nodes]
