@@ -42,6 +42,7 @@ def store() -> list[dict[str, Any]]:
             {"name": "MINIO_BROWSER", "value": "off"},
             {"name": "MINIO_UPDATE", "value": "off"},
         ],
+        # The cluster health is green once the store takes writes.
         "readinessProbe": {
             "httpGet": {"path": "/minio/health/cluster", "port": STORE_PORT},
             "periodSeconds": 1,
@@ -84,7 +85,9 @@ def impostor(name: str, secrets: Mapping[str, str]) -> dict[str, Any]:
     container = {
         "name": name,
         "image": BROKER,
+        # It only waits. The impostor's program is run in it with exec.
         "command": ["python3", "-c", "import signal; signal.pause()"],
+        # A probe on a closed port keeps it out of the Services' endpoints.
         "readinessProbe": {"tcpSocket": {"port": 1}},
         "securityContext": CONTAINER,
         "volumeMounts": [
@@ -157,6 +160,7 @@ def job(name: str, image: str, program: str, options: Mapping[str, Any]) -> dict
         ],
         "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        # A read-only root file system, as a strict cluster requires.
         "securityContext": {**CONTAINER, "readOnlyRootFilesystem": True},
     }
     made = pod(name, NAMESPACE, container, {"app": name})
@@ -253,6 +257,7 @@ def values(brokers: int) -> dict[str, Any]:
         "buckets": [BUCKET],
         "createBuckets": True,
     }
+    # Requests fit a small machine. Limits are the chart's.
     small = {"requests": {"cpu": "50m", "memory": "128Mi"}}
     config = {"enable.under.replicated.topic.creation": "true"}
     own = {
@@ -263,6 +268,7 @@ def values(brokers: int) -> dict[str, Any]:
             "replicas": brokers,
             "racks": ["a", "b", "c"],
             "image": _image(BROKER),
+            # Short intervals, so that a test does not wait minutes for copies and deletions.
             "config": {
                 "remote.log.manager.task.interval.ms": "1000",
                 "log.retention.check.interval.ms": "2000",

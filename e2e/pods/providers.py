@@ -40,6 +40,7 @@ class Choice:
 def choose(wanted: str, machine: Machine) -> Choice:
     """The provider for ``wanted`` ("" for any); pure. Raises :class:`CannotRun` for another word,
     :class:`NotHere` where the machine lacks what it needs."""
+    # Both reasons are determined, so that the message can name both.
     why_not = {"kind": _why_not_kind(machine), "node": _why_not_node(machine)}
     if wanted:
         if wanted not in why_not:

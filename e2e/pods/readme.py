@@ -54,6 +54,7 @@ class Reader:
         (folder / "charts").symlink_to(ROOT / "charts")
         programs = folder / "bin"
         programs.mkdir()
+        # Programs by the names that the README uses, which know the run's cluster.
         for name, words in (
             ("helm", [str(ensure_helm())]),
             ("kubectl", [*kubernetes.program, "--kubeconfig", str(kubernetes.kubeconfig)]),

@@ -59,6 +59,7 @@ def _twice(name: str, buildah: Buildah, folder: Path, progress: Progress) -> Non
 
     Raises Failed, CommandFailed.
     """
+    # Timestamps in the image are those of the last commit.
     epoch = run(["git", "-C", ROOT, "log", "-1", "--format=%ct"]).strip()
     options = ("--no-cache", "--timestamp", epoch, "--build-arg", f"SOURCE_DATE_EPOCH={epoch}")
     builder = dataclasses.replace(buildah, options=options)
@@ -87,6 +88,7 @@ def different(first: Path, second: Path) -> list[str]:
     """
     if digest(first) == digest(second):
         return []
+    # The first difference of layers is usually one file, which is named.
     layers = zip(_manifest(first)["Layers"], _manifest(second)["Layers"], strict=False)
     found = [
         f"layer {number}: {path}"

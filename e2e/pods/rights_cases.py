@@ -102,6 +102,7 @@ def _new_term_and_topic(name: str) -> Callable[[Stage], None]:
 def _delete_lease(stage: Stage) -> None:
     """With the finalizer by which the operator keeps it; and something is to be decided."""
     _make_topic("rights-lease")(stage)
+    # The finalizer goes after the deletion was requested, so the Lease disappears at once.
     change = json.dumps({"metadata": {"finalizers": None}})
     stage.kubernetes.run("--namespace", NAMESPACE, "delete", LEASE, "--wait=false")
     stage.kubernetes.run("--namespace", NAMESPACE, "patch", LEASE, "--type=merge", "-p", change)
@@ -160,6 +161,7 @@ def _logged(*words: str) -> Look:
     """A line of an operator has all of the words."""
 
     def missing(stage: Stage, since_s: float) -> str:
+        # Only lines since the rule was withdrawn.
         ago_s = math.ceil(time.monotonic() - since_s)
         for name in stage.operator_pods():
             log = stage.kubernetes.log(NAMESPACE, name, ago_s)
@@ -195,6 +197,7 @@ DENIED = "AccessDenied"
 TIDEMARK = "tidemark.dev"
 CASES = (
     Case(
+        # Reads are needed at the start of a term, so another operator has to take over.
         *(TIDEMARK, "topics", "list", _new_term_and_topic("rights-list")),
         noticed=_logged("no operator can take over", "is forbidden"),
         healed=_topic_ready("rights-list"),
@@ -210,6 +213,7 @@ CASES = (
         healed=_topic_ready("rights-status"),
     ),
     Case(
+        # A Kafka client's CreateTopics makes a Topic, and the client receives the refusal.
         *(TIDEMARK, "topics", "create", _nothing),
         noticed=_answered("create", "rights-theirs", "PolicyViolationError"),
         healed=_answered("create", "rights-theirs", "done"),
@@ -281,6 +285,7 @@ CASES = (
         healed=_topic_ready("rights-renewal"),
     ),
     Case(
+        # Without the right to write Events, only the log can report it.
         *("events.k8s.io", "events", "create", _make_topic("rights-events")),
         noticed=_logged("PartitionsPlaced was not written", "is forbidden"),
         healed=_topic_ready("rights-events"),

@@ -37,6 +37,7 @@ def judged(
 ) -> Outcome:
     """Run ``tell``; what came of it. ``kept``: the folder for what explains a failure."""
     status, why = 0, ""
+    # Each kind of end has its own status: interrupted, unsupported, failed.
     try:
         tell()
     except KeyboardInterrupt:
@@ -62,6 +63,7 @@ def _keep(provider: Provider, kubernetes: Kubernetes, folder: Path, progress: Pr
     folder.mkdir(parents=True)
     for path in provider.logs():
         shutil.copy(path, folder)
+    # All that explains a failure, including logs of containers that were restarted.
     questions = dict(QUESTIONS)
     with contextlib.suppress(CommandFailed):
         pods = kubernetes.run("get", "pods", "--all-namespaces", "--no-headers", timeout_s=20)

@@ -50,6 +50,7 @@ def shared_out(chapters: Sequence[Chapter], sides: int) -> tuple[Side, ...]:
     """Every side begins with the first chapter. Of the others the longest comes first, and goes
     where least has gone; so no side takes longer than another by more than one chapter."""
     first, *others = chapters
+    # The first chapter counts for every side. Where it runs again it is shorter.
     taken_s = [_first_s(first, bool(number)) for number in range(sides)]
     shares: list[list[Chapter]] = [[] for _ in range(sides)]
     for chapter in sorted(others, key=lambda other: other.takes_s, reverse=True):

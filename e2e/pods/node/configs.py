@@ -77,6 +77,8 @@ def kubelet(layout: Layout) -> str:
             "resolvConf": str(layout.config("resolv.conf")),
             "podLogsDir": str(layout.data("pod-logs")),
             "volumePluginDir": str(layout.data("volume-plugins")),
+            # No cgroups of pods and service classes: a container's administrator may not configure
+            # them.
             "cgroupDriver": "cgroupfs",
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
@@ -152,6 +154,7 @@ def api_server(layout: Layout) -> dict[str, list[str]]:
             "--listen-client-urls=http://127.0.0.1:2379",
             "--advertise-client-urls=http://127.0.0.1:2379",
             "--listen-peer-urls=http://127.0.0.1:2380",
+            # Nothing of the node outlives the run, so etcd need not sync.
             "--unsafe-no-fsync=true",
             "--log-level=warn",
         ],
@@ -168,6 +171,7 @@ def api_server(layout: Layout) -> dict[str, list[str]]:
             # DNS does not contain the node's name.
             "--kubelet-preferred-address-types=InternalIP",
             f"--token-auth-file={pki / 'tokens.csv'}",
+            # The node authorizer is part of the test: kubelets read only their own pods' Secrets.
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--service-account-issuer=https://kubernetes.default.svc",

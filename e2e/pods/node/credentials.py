@@ -36,6 +36,7 @@ LIFETIME = dt.timedelta(days=2)
 def write_credentials(layout: Layout) -> None:
     """Write all keys and certificates under ``layout.pki``."""
     layout.pki.mkdir(parents=True, mode=0o700)
+    # An authority for the run alone, in its folder.
     key = ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("tidemark-e2e", key, None)
     _write_pair(layout.pki, "ca", key, authority)
@@ -44,6 +45,7 @@ def write_credentials(layout: Layout) -> None:
     _issue(layout.pki, "apiserver-kubelet", "kube-apiserver", "system:masters", key, authority)
     _write_key(layout.pki / "service-accounts.key", ec.generate_private_key(ec.SECP256R1()))
     lines = []
+    # Tokens in a file are the simplest authentication that maps to Kubernetes' built-in roles.
     for who, (user, group) in USERS.items():
         token = secrets.token_hex(24)
         lines.append(f'{token},{user},{user},"{group}"')
@@ -84,6 +86,7 @@ def _certificate(
     organisation: str = "",
 ) -> x509.Certificate:
     """The authority's own where there is no issuer, else one for both ends of a connection."""
+    # The organization is the group that RBAC's built-in roles are bound to.
     names = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
     if organisation:
         names.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation))
@@ -99,6 +102,7 @@ def _certificate(
         .not_valid_after(now + LIFETIME)
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
     )
+    # Addresses and names by which the node, pods and Services reach the server.
     if issuer is not None:
         both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         service = "kubernetes.default.svc"

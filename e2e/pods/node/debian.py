@@ -42,6 +42,7 @@ def ensure_packages(progress: Progress) -> None:
     if not missing:
         return
     with progress.step(f"installing Debian's {', '.join(missing)} (no service is started)"):
+        # Services must not start on the machine, as the node runs its own containerd.
         made = _forbid_services()
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
         try:

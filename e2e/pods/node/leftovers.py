@@ -46,6 +46,7 @@ def folder_made(cache: Path) -> Iterator[Path]:
     _remove_of_ended(cache)
     folder = folder_of(cache, os.getpid())
     folder.mkdir(mode=0o700, parents=True)
+    # The guard has a session of its own, so a signal to the run's process group does not reach it.
     guard = subprocess.Popen(
         [sys.executable, "-m", "e2e.pods.node.leftovers", str(folder)],
         stdin=subprocess.PIPE,
@@ -72,6 +73,7 @@ def _remove_of_ended(cache: Path) -> None:
 
 def _remove(folder: Path) -> None:
     """The kernel takes a moment to let go of processes that were killed."""
+    # Containers are known by their folders, and their cgroups by the same ids.
     left = [path for item in folder.glob(CONTAINERS) for path in _cgroups(item.name)]
     parents = {path.parent for path in left}
     deadline_s = time.monotonic() + CGROUPS_TIMEOUT_S
@@ -104,6 +106,7 @@ def guard(folder: Path) -> None:
     """Wait until standard input ends and no process names the folder, then remove the leftovers."""
     while os.read(0, 1024):
         pass
+    # A build that continues still writes to the folder.
     deadline_s = time.monotonic() + OTHERS_TIMEOUT_S
     while folder.exists() and _named(folder) and time.monotonic() < deadline_s:
         time.sleep(POLL_S)

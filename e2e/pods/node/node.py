@@ -43,6 +43,7 @@ class Node:
 
     def start(self) -> None:
         """Until the node is Ready. Raises Failed with the end of a log."""
+        # The programs' files, then their credentials.
         for name, text in configs.files(self.layout).items():
             path = self.layout.config(name)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,11 +51,13 @@ class Node:
         for name in ("volume-plugins", "pod-logs", "opt", "addresses"):
             self.layout.data(name).mkdir(parents=True, exist_ok=True)
         write_credentials(self.layout)
+        # containerd, etcd and the API server first: the others give up without them.
         self._start("containerd", ["containerd", "--config", str(self.layout.containerd_config)])
         for name, arguments in configs.api_server(self.layout).items():
             self._start(name, [str(self.program), name, *arguments])
         self._wait("the API server", self._api_complaint)
         self._wait("containerd", lambda: "" if CONTAINERD_SOCKET.exists() else "no socket")
+        # The pause image is made here, as no registry can be reached.
         archive = archives.of_program(
             self.layout.data("pause.tar"), configs.PAUSE_IMAGE, self.pause
         )
@@ -62,6 +65,7 @@ class Node:
         for name, arguments in configs.others(self.layout).items():
             self._start(name, [str(self.program), name, *arguments])
         self._start("policies", [str(self.policies), *configs.policies(self.layout)])
+        # Ready includes the pod network and the runtime.
         self._wait("the node", lambda: not_ready(self.kubernetes.get("", "node", NODE_NAME)))
         self._make_volumes()
 
@@ -106,6 +110,7 @@ class Node:
             )
 
     def _wait(self, what: str, look: Callable[[], str]) -> None:
+        # A program that has ended will never be ready, so its log is shown at once.
         def complaint() -> str:
             for name, process in self._running.items():
                 if process.poll() is not None:

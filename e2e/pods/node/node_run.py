@@ -70,6 +70,7 @@ def main(path: Path) -> int:
     layout = Layout(plan.root)
     kubernetes = Kubernetes(plan.kubectl, layout.admin)
     node = Node(layout, plan.program, plan.pause, plan.policies, kubernetes)
+    # Both sides count from the same moment.
     progress = Progress(began_s=plan.began_s, side=plan.side)
     stage = Stage(
         provider=node,
@@ -80,6 +81,7 @@ def main(path: Path) -> int:
         reaches_pods=True,
     )
 
+    # What fails before the node is Ready is the machine's fault, and no finding.
     def all_of_it() -> None:
         with progress.check("the node is Ready"), of_the_machine():
             prepare(layout)

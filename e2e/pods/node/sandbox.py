@@ -71,6 +71,7 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     A second signal ends the wait for their output.
     """
     try:
+        # After Ctrl-C on a terminal everything inside has the signal already.
         _wait(processes, 2)
         for process in processes:
             if process.poll() is None and process.stdin is not None:
@@ -97,6 +98,7 @@ def first_process(command: Sequence[str]) -> int:
     as the shims of containers.
     """
     child = subprocess.Popen([sys.executable, *command], stdin=subprocess.DEVNULL)
+    # The child ends by itself and reports. This process must stay until then.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_stdin, args=(child.pid,), daemon=True).start()

@@ -47,6 +47,7 @@ def on_node(progress: Progress, names: Sequence[str]) -> int:
     cache = user_cache() / "e2e"
     shutil.rmtree(KEPT, ignore_errors=True)
     with folder_made(cache) as run_folder:
+        # The number of sides depends on the machine's cores and memory.
         sides = shared_out(chosen(names), how_many(names, _cores(), _available_bytes()))
         if len(sides) > 1:
             for side in sides:
@@ -56,6 +57,7 @@ def on_node(progress: Progress, names: Sequence[str]) -> int:
         plans = [
             _plan(run_folder, side, supplies, progress, alone=len(sides) == 1) for side in sides
         ]
+        # All sides run at the same time, and their outcomes are in files.
         statuses = run_inside([["-m", "e2e.pods.node.node_run", str(path)] for path in plans])
         outcomes = {
             side.name: Outcome.read(path.with_name(OUTCOME), status)
@@ -69,6 +71,8 @@ def _supplied(cache: Path, run_folder: Path, names: Sequence[str], progress: Pro
     ensure_helm()
     # Packages and the store of images are one for all runs.
     with locked(cache / "lock", lambda: progress.say("waiting for another run's images")):
+        # A machine that cannot install packages or make namespaces is unsupported, which is no
+        # failure of a test.
         with of_the_machine():
             ensure_packages(progress)
             ensure_namespaces(layout_of(run_folder, "trial"))
