@@ -126,18 +126,18 @@ def test_objects_are_listed_page_by_page_and_then_watched(
 
     object_index, reader = ObjectIndex(), ObjectReader(kube, TOPIC)
     for batch in reader.read(1):
-        batch.put_into(object_index)
+        batch.apply_to(object_index)
     assert len(object_index.lines) == there
     kube.calls.clear()
     other = local_cluster.new_topic()
     for batch in reader.read(1):
-        batch.put_into(object_index)
+        batch.apply_to(object_index)
     assert object_index.lines[other].ready == "True"
     kube.delete("Topic", other)
     wait(lambda: kube.get("Topic", other) is None, "the topic to be deleted")
     kube.calls.clear()
     for batch in reader.read(1):
-        batch.put_into(object_index)
+        batch.apply_to(object_index)
     assert other not in object_index.lines
     assert kube.calls == {"watch": 1}
 

@@ -10,7 +10,7 @@ import pytest
 from tests.security.secured_broker import NODE, PASSWORD, WRITER, Secured, secured
 from tests.user_states import user
 from tidemark_cli.client_properties import access_of, properties
-from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, ask
+from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, query_offsets
 from tidemark_operator.controller.model import PartitionRow
 
 LOOKER = user("looker", "ALLOW DESCRIBE TOPIC orders", password=PASSWORD)
@@ -32,7 +32,7 @@ async def asked(cluster: Secured, listener: str, *lines: str) -> BrokerOffsets:
     host, _, port = cluster.address(listener).rpartition(":")
     access = access_of(properties("\n".join(lines)))
     where = {NODE: (host, int(port))}
-    return await asyncio.to_thread(ask, [PartitionQuery("orders", row)], where, access)
+    return await asyncio.to_thread(query_offsets, [PartitionQuery("orders", row)], where, access)
 
 
 def sasl(protocol: str, mechanism: str, password: str = PASSWORD) -> list[str]:

@@ -16,7 +16,7 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.sweeper import Sweeper, SweepReport
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
-from tidemark_cli.commands.files import write_whole
+from tidemark_cli.commands.files import write_atomically
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -65,8 +65,8 @@ def audit(
     Exit status: 0 if everything is intact; 3 if something is damaged or missing; 1 if the command
     failed.
     """
-    found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
-    console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
+    opened = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
+    console.print(f"tier: {opened.tier.store.describe()}", highlight=False, markup=False)
     reports: list[AuditReport] = []
     outcomes: list[TopicAudit] = []
     leftovers, problem = None, ""
@@ -75,34 +75,34 @@ def audit(
     try:
         find_java()
         ensure_spark(console.print)
-        for report, outcome in _audited(found, _chosen(found, topics or []), cores, log):
+        for report, outcome in _audited(opened, _chosen(opened, topics or []), cores, log):
             reports.append(report)
             outcomes.append(outcome)
-        leftovers = None if topics else _leftovers(found)
+        leftovers = None if topics else _leftovers(opened)
     except (JavaMissing, ToolchainError, *_UNKNOWN) as error:
         problem = str(error)
     # A partial run still records the topics that it finished, but not as an audit of the whole
     # tier.
     if record and (outcomes or not problem):
-        _record(found, outcomes, whole=not topics and not problem)
+        _record(opened, outcomes, covers_tier=not topics and not problem)
     if problem:
         fail(problem)
     print_reports(reports, leftovers)
     if prometheus is not None:
         from tidemark_pipeline.audit_text import prometheus_text
 
-        write_whole(prometheus, prometheus_text(reports, leftovers, now_ms=_now_ms()))
+        write_atomically(prometheus, prometheus_text(reports, leftovers, now_ms=_now_ms()))
     if any(report.findings for report in reports):
         raise typer.Exit(3)
 
 
-def _chosen(found: OpenTier, names: Sequence[str]) -> list[TopicObject]:
-    catalog = found.tier.topics
+def _chosen(opened: OpenTier, names: Sequence[str]) -> list[TopicObject]:
+    catalog = opened.tier.topics
     return [catalog.find(name) for name in names] if names else list(catalog.all())
 
 
 def _audited(
-    found: OpenTier, topics: Sequence[TopicObject], cores: int, log: Path
+    opened: OpenTier, topics: Sequence[TopicObject], cores: int, log: Path
 ) -> "Iterator[tuple[AuditReport, TopicAudit]]":
     from tidemark_pipeline.jobs.audit import audit as run
     from tidemark_pipeline.jobs.progress import reporting_stages
@@ -117,16 +117,16 @@ def _audited(
 
             at_ms = _now_ms()
             with reporting_stages(session.sparkContext, say):
-                report = run(session, found.config, topic)
+                report = run(session, opened.config, topic)
             yield report, report.outcome(at_ms=at_ms, by=program)
 
 
-def _record(found: OpenTier, outcomes: Sequence[TopicAudit], *, whole: bool) -> None:
+def _record(opened: OpenTier, outcomes: Sequence[TopicAudit], *, covers_tier: bool) -> None:
     """Store the outcomes in the tier; a failure to do so is only a warning, as the findings
     stand.
     """
     try:
-        left_out = write_record(found.tier.store, outcomes, whole=whole)
+        left_out = write_record(opened.tier.store, outcomes, whole=covers_tier)
     except StoreError as error:
         _warn(f"the outcome could not be stored in the tier: {error}")
         return
@@ -141,9 +141,9 @@ def _warn(text: str) -> None:
     errors.print(text, highlight=False, markup=False)
 
 
-def _leftovers(found: OpenTier) -> dict[FindingKind, int]:
+def _leftovers(opened: OpenTier) -> dict[FindingKind, int]:
     """Count objects that no manifest names; only `tidemark sweep` lists and removes them."""
-    report: SweepReport = Sweeper(found.tier, now_ms=_now_ms, delay_ms=_DAY_MS).run()
+    report: SweepReport = Sweeper(opened.tier, now_ms=_now_ms, delay_ms=_DAY_MS).run()
     return {
         FindingKind.UNNAMED: report.orphans.count,
         FindingKind.UNFINISHED: report.uploads.count,

@@ -20,7 +20,7 @@ from tidemark_cli.commands.common import (
     fail,
 )
 from tidemark_cli.commands.export_deletes import ApiOptions, deleter_of
-from tidemark_cli.commands.spark_topic import checked, is_local, source_options
+from tidemark_cli.commands.spark_topic import check_source, is_local, source_options
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -156,11 +156,11 @@ def export(
     extra = pairs(option, "--option")
     properties = pairs(catalog, "--catalog")
     conf_given = pairs(conf, "--conf")
-    of_table = pairs(table_property, "--table-property")
-    of_registry = pairs(registry_option, "--registry-option")
-    named = check_jars(jar)
+    table_properties = pairs(table_property, "--table-property")
+    registry_options = pairs(registry_option, "--registry-option")
+    jar_paths = check_jars(jar)
     try:
-        wanted = TableOptions(
+        table_options = TableOptions(
             table=table,
             format=table_format,
             catalog=catalog_of(place(warehouse), properties, table_format),
@@ -168,30 +168,30 @@ def export(
             schema_file=schema_file,
             message=message,
             registry=registry,
-            registry_options=of_registry,
+            registry_options=registry_options,
             evolution=evolution,
             dead_letters=dead_letters,
             mode=mode,
             partition=partition,
             key_buckets=key_buckets,
-            properties=of_table,
+            properties=table_properties,
             deletes=delete_after_commit,
         )
-        wanted.check()
+        table_options.check()
         from_topic = {"topic": topic, **source_options(source, extra, directory)}
         # The deleter is opened early: an unreachable API fails the command before any record is
         # written.
         deleter = (
             deleter_of(
                 from_topic,
-                wanted,
+                table_options,
                 directory if is_local(source, extra) else None,
                 ApiOptions(kubeconfig, context, namespace),
             )
             if delete_after_commit
             else None
         )
-        checked(from_topic)
+        check_source(from_topic)
         find_java()
         ensure_spark(console.print)
         from py4j.protocol import Py4JJavaError
@@ -200,8 +200,10 @@ def export(
         from tidemark_pipeline.jobs.export import export as run
         from tidemark_pipeline.session import local_session
 
-        found = jars(named, table_format, wanted.catalog, conf_given)
-        settings = with_jars(wanted.settings(found, conf_given), kafka_jars(from_topic))
+        format_jars = jars(jar_paths, table_format, table_options.catalog, conf_given)
+        settings = with_jars(
+            table_options.settings(format_jars, conf_given), kafka_jars(from_topic)
+        )
         try:
             with local_session(
                 "tidemark export", cores=cores, log=log, settings=settings
@@ -212,18 +214,18 @@ def export(
                 done = run(
                     session,
                     from_topic,
-                    wanted.tables(session, from_topic, _tell),
+                    table_options.tables(session, from_topic, _print_line),
                     every_s=None if once else interval,
                     stop=stop,
                     deleter=deleter,
-                    say=_say,
+                    say=_print_progress,
                     watch=_StartNotice(table),
                 )
         except (PySparkException, Py4JJavaError) as error:
             fail(f"{project_error(str(error))[1]}; Spark's own log: {log}")
     except _EXPLAINED as error:
         fail(str(error))
-    console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
+    console.print(f"{table}: {_summary(done)}", highlight=False, markup=False)
 
 
 class _StartNotice:
@@ -235,7 +237,7 @@ class _StartNotice:
     def __call__(self, progress: "ExportProgress") -> None:
         if not self._is_printed:
             self._is_printed = True
-            _tell(f"{self._table}: export starts, {progress.lag:,} offsets behind")
+            _print_line(f"{self._table}: export starts, {progress.lag:,} offsets behind")
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
@@ -244,15 +246,15 @@ def _stop_on_signals(stop: threading.Event) -> None:
         signal.signal(number, lambda *_: stop.set())
 
 
-def _tell(text: str) -> None:
+def _print_line(text: str) -> None:
     errors.print(text, highlight=False, markup=False)
 
 
-def _say(progress: "ExportProgress") -> None:
-    errors.print(_text(progress), highlight=False, markup=False)
+def _print_progress(progress: "ExportProgress") -> None:
+    errors.print(_summary(progress), highlight=False, markup=False)
 
 
-def _text(progress: "ExportProgress") -> str:
+def _summary(progress: "ExportProgress") -> str:
     written = progress.written
     deleted = f", {written.deleted:,} deleted" if written.deleted else ""
     letters = f" and {written.letters:,} dead letters" if written.letters else ""

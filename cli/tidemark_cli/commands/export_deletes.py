@@ -25,7 +25,7 @@ class ApiOptions(NamedTuple):
 
 
 def deleter_of(
-    source: Mapping[str, str], wanted: TableOptions, directory: Path | None, api: ApiOptions
+    source: Mapping[str, str], table_options: TableOptions, directory: Path | None, api: ApiOptions
 ) -> Deleter:
     """Return the deleter for an export; exit if neither an API nor brokers are given.
 
@@ -35,7 +35,7 @@ def deleter_of(
     if api.kubeconfig is None and (api.context or api.namespace):
         fail("--context and --namespace need --kubeconfig: add --kubeconfig FILE")
     # RecordDeletion objects name the table that has the records.
-    table = wanted.name_of(wanted.table)
+    table = table_options.name_of(table_options.table)
     try:
         if api.kubeconfig is not None:
             namespace = api.namespace or namespace_of(api.kubeconfig, api.context)

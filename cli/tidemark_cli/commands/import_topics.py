@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from tidemark.kafka_client.errors import KafkaError
 from tidemark_cli.commands.common import errors, fail
-from tidemark_cli.commands.files import write_whole
+from tidemark_cli.commands.files import write_atomically
 from tidemark_cli.commands.kafka_access import BootstrapOption, ClientConfigOption, open_access
 from tidemark_cli.imports import kafka_topics, strimzi
 from tidemark_cli.imports.documents import Document, DocumentError, read
@@ -94,26 +94,28 @@ def import_topics(
     _check_pattern(topics)
     # The cluster is read first: with both sources its topic ids complete the KafkaTopics.
     run = _Run()
-    there = _existing(run, bootstrap, client_config, topics) if bootstrap else None
+    existing = _existing(run, bootstrap, client_config, topics) if bootstrap else None
     if strimzi_files:
         defaults = Defaults(partitions=default_partitions, replication_factor=default_replicas)
         metadata = strimzi.MetadataRule(
             kept=frozenset(keep_metadata or ()), dropped=frozenset(drop_metadata or ())
         )
         documents = _kafka_topics(run, strimzi_files, strimzi_cluster, topics)
-        found = _of_strimzi(run, documents, defaults, metadata)
-        wanted = found if there is None else _identified(run, found, there)
-    elif there is not None:
-        wanted = _of_cluster(run, there, bootstrap)
+        strimzi_topics = _of_strimzi(run, documents, defaults, metadata)
+        imported_topics = (
+            strimzi_topics if existing is None else _identified(run, strimzi_topics, existing)
+        )
+    elif existing is not None:
+        imported_topics = _of_cluster(run, existing, bootstrap)
     else:
         fail("no source: add --bootstrap HOST:PORT or --strimzi FILE")
     target = ImportTarget(
         cluster=cluster, namespace=namespace, deletion_policy=DeletionPolicyName(deletion_policy)
     )
-    made = run.imported(wanted, target)
+    manifests = run.imported(imported_topics, target)
     # Written even if some topics failed; each of those was reported, and the status is 1.
-    _write(output, as_yaml(made))
-    run.close(made)
+    _write(output, as_yaml(manifests))
+    run.close(manifests)
     raise typer.Exit(1 if run.troubles else 0)
 
 
@@ -217,7 +219,7 @@ def _of_strimzi(
         )
     for document in documents:
         try:
-            yield strimzi.wanted(document, defaults, metadata)
+            yield strimzi.imported_topic(document, defaults, metadata)
         except NotImported as error:
             run.trouble(document.source, str(error))
 
@@ -257,21 +259,21 @@ def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str
     return found
 
 
-def _of_cluster(run: _Run, there: Iterable[Existing], name: str) -> Iterator[ImportedTopic]:
-    for topic in there:
+def _of_cluster(run: _Run, existing: Iterable[Existing], name: str) -> Iterator[ImportedTopic]:
+    for topic in existing:
         if kafka_topics.is_own(topic.view):
             run.skip_internal(f"{name}, topic {topic.view.name}", topic.view.name)
             continue
         try:
-            yield kafka_topics.wanted(topic, name)
+            yield kafka_topics.imported_topic(topic, name)
         except NotImported as error:
             run.trouble(f"topic {topic.view.name}", str(error))
 
 
 def _identified(
-    run: _Run, topics: Iterable[ImportedTopic], there: Iterable[Existing]
+    run: _Run, topics: Iterable[ImportedTopic], existing: Iterable[Existing]
 ) -> Iterator[ImportedTopic]:
-    known = {topic.view.name: topic for topic in there}
+    known = {topic.view.name: topic for topic in existing}
     for topic in topics:
         try:
             yield kafka_topics.identified(topic, known)
@@ -284,6 +286,6 @@ def _write(path: Path | None, text: str) -> None:
         print(text, end="")
         return
     try:
-        write_whole(path, text.encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         fail(f"{path} cannot be written: {error.strerror}")

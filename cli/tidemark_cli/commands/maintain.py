@@ -117,7 +117,7 @@ def maintain(
     Exit status: 0 if it is done, 1 if it failed.
     """
     properties, conf_given = pairs(catalog, "--catalog"), pairs(conf, "--conf")
-    named = check_jars(jar)
+    jar_paths = check_jars(jar)
     upkeep = TableMaintenance(
         compact=compact,
         keep=_age(keep, "--keep"),
@@ -129,8 +129,8 @@ def maintain(
     extra = pairs(option, "--option")
     named_source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
     try:
-        places = catalog_of(place(warehouse), properties, table_format)
-        wanted = TableOptions(table=tables[0], format=table_format, catalog=places)
+        catalog_settings = catalog_of(place(warehouse), properties, table_format)
+        table_options = TableOptions(table=tables[0], format=table_format, catalog=catalog_settings)
         source = None
         if propagate_deletes:
             source = source_options(named_source, extra, directory)
@@ -144,8 +144,8 @@ def maintain(
 
         from tidemark_pipeline.session import local_session
 
-        found = jars(named, table_format, places, conf_given)
-        settings = wanted.settings(found, conf_given)
+        format_jars = jars(jar_paths, table_format, catalog_settings, conf_given)
+        settings = table_options.settings(format_jars, conf_given)
         try:
             with local_session(
                 "tidemark maintain", cores=cores, log=log, settings=settings
@@ -154,8 +154,8 @@ def maintain(
                     if source is not None:
                         # Before the compaction, which then does not rewrite rows that are about to
                         # be deleted.
-                        _propagate(session, wanted, table, source, history=from_history)
-                    _maintain(session, wanted, table, upkeep)
+                        _propagate(session, table_options, table, source, history=from_history)
+                    _maintain(session, table_options, table, upkeep)
         except (PySparkException, Py4JJavaError) as error:
             fail(f"{project_error(str(error))[1]}; Spark's own log: {log}")
     except _EXPLAINED as error:
@@ -164,7 +164,7 @@ def maintain(
 
 def _propagate(
     session: "SparkSession",
-    wanted: TableOptions,
+    table_options: TableOptions,
     table: str,
     source: Mapping[str, str],
     *,
@@ -175,25 +175,25 @@ def _propagate(
     def say(line: str) -> None:
         errors.print(f"{table}: {line}", highlight=False, markup=False)
 
-    name = wanted.name_of(table)
-    done = propagate(session, wanted.format, name, source, history=history, say=say)
+    name = table_options.name_of(table)
+    done = propagate(session, table_options.format, name, source, history=history, say=say)
     console.print(f"{table}: {propagated(done)}", highlight=False, markup=False)
 
 
 def propagated(done: Propagated) -> str:
     """Return one line about the rows that were deleted with their records, and what is pending."""
-    held = f"; still referenced by {', '.join(done.retained_by)}" if done.retained_by else ""
+    referenced = f"; still referenced by {', '.join(done.retained_by)}" if done.retained_by else ""
     behind = ", ".join(map(str, done.behind))
     more = f"; partitions {behind} are not exported that far yet" if behind else ""
-    again = ": run this command again later" if held or more else ""
+    again = ": run this command again later" if referenced or more else ""
     return (
         f"{done.rows:,} rows deleted, {done.expired:,} versions expired, "
-        f"{done.removed:,} files removed{held}{more}{again}"
+        f"{done.removed:,} files removed{referenced}{more}{again}"
     )
 
 
 def _maintain(
-    session: "SparkSession", wanted: TableOptions, table: str, upkeep: TableMaintenance
+    session: "SparkSession", table_options: TableOptions, table: str, upkeep: TableMaintenance
 ) -> None:
     from tidemark_pipeline.jobs.maintain import maintain as run
     from tidemark_pipeline.jobs.progress import reporting_stages
@@ -203,7 +203,7 @@ def _maintain(
 
     started = time.monotonic()
     with reporting_stages(session.sparkContext, lambda done, of: say(f"{done:,} of {of:,} tasks")):
-        done = run(session, wanted.format, wanted.name_of(table), upkeep, say)
+        done = run(session, table_options.format, table_options.name_of(table), upkeep, say)
     took_s = time.monotonic() - started
     console.print(f"{table}: {text(done)}; {took_s:.0f} s", highlight=False, markup=False)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
-from tidemark_cli.commands.spark_topic import checked
+from tidemark_cli.commands.spark_topic import check_source
 from tidemark_cli.local.tier import read_options, session_settings
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
@@ -29,7 +29,7 @@ def report(
         from tidemark_pipeline.session import local_session
 
         # Checked before Spark starts: a missing topic then fails in a second, with a short message.
-        options = checked(read_options(cluster, topic))
+        options = check_source(read_options(cluster, topic))
         when = utc(time.time_ns() // 1_000_000)
         with local_session(
             "tidemark report", log=cluster.layout.log("spark"), settings=session_settings(options)

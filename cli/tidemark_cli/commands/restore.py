@@ -68,13 +68,13 @@ def restore(
     The new Cluster's remoteStorage must be that tier. Records that were not copied are lost.
     --dry-run shows the last offset of each partition.
     """
-    found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
+    opened = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     target = _Target.of(directory, kubeconfig, namespace, cluster)
     try:
         new_id = target.cluster_id()
         # Every check precedes the first write: a conflict leaves tier and cluster unchanged.
-        _check_owner(found, from_cluster, new_id)
-        topics = _chosen(topic_restore.restorable(found.tier), names or [])
+        _check_owner(opened, from_cluster, new_id)
+        topics = _chosen(topic_restore.restorable(opened.tier), names or [])
         other = others(topics, target.topics())
         if other:
             fail("; ".join(other))
@@ -83,13 +83,13 @@ def restore(
         if dry_run:
             _say(f"{len(topics)} topics; no topic was restored")
             return
-        check_conditional_writes(found.tier.store, now_ms=time.time_ns() // 1_000_000)
+        check_conditional_writes(opened.tier.store, now_ms=time.time_ns() // 1_000_000)
         # The tier's identity changes first: brokers of the new cluster open only a tier of their
         # own.
-        hand_over(found.tier.store, from_cluster, new_id)
+        hand_over(opened.tier.store, from_cluster, new_id)
         present = target.topics()  # listed once: listing per topic would be quadratic
         for topic in topics:
-            own = _restore(found, target, topic, present, from_cluster, new_id, replication_factor)
+            own = _restore(opened, target, topic, present, from_cluster, new_id, replication_factor)
             present[topic.topic.name] = {"metadata": {"name": own}}
     except (StoreError, ManifestError, KubeRequestError) as error:
         fail(f"{error}; the topics restored so far stay: run the same command again to continue")
@@ -137,9 +137,9 @@ class _Target:
         }
 
 
-def _check_owner(found: OpenTier, from_cluster: str, new_id: str) -> None:
+def _check_owner(opened: OpenTier, from_cluster: str, new_id: str) -> None:
     """Exit unless the user names the cluster that owned the tier; this takes over its data."""
-    owner, where = found.cluster_id, found.tier.store.describe()
+    owner, where = opened.cluster_id, opened.tier.store.describe()
     if not from_cluster:
         whose = (
             "already owned by the new cluster" if owner == new_id else f"owned by cluster {owner}"
@@ -224,7 +224,7 @@ def _factor(found: Restorable, replication_factor: int) -> int:
 
 
 def _restore(
-    found: OpenTier,
+    opened: OpenTier,
     target: _Target,
     topic: Restorable,
     present: Mapping[str, Any],
@@ -244,7 +244,7 @@ def _restore(
     now_ms = time.time_ns() // 1_000_000
     # The claim in the tier precedes the Topic, which refers to it by its annotation.
     origin = topic_restore.claim(
-        found.tier, topic, from_cluster=from_cluster, to_cluster=new_id, now_ms=now_ms
+        opened.tier, topic, from_cluster=from_cluster, to_cluster=new_id, now_ms=now_ms
     )
     objects = {str(body["metadata"]["name"]) for body in present.values()}
     own = object_name(target.cluster, name, lambda text: text in objects)

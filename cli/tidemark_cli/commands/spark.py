@@ -10,7 +10,7 @@ from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, 
 from tidemark_cli.commands.export import export
 from tidemark_cli.commands.maintain import maintain
 from tidemark_cli.commands.report import report
-from tidemark_cli.commands.spark_topic import checked
+from tidemark_cli.commands.spark_topic import check_source
 from tidemark_cli.commands.sql import sql
 from tidemark_cli.commands.usage import usage
 from tidemark_cli.local.tier import read_options, session_settings
@@ -45,7 +45,7 @@ def aggregate(
         from tidemark_pipeline.session import local_session
 
         # Checked before Spark starts: a missing topic then fails in a second, with a short message.
-        options = checked(read_options(cluster, topic))
+        options = check_source(read_options(cluster, topic))
         with local_session(
             "tidemark aggregate",
             log=cluster.layout.log("spark"),

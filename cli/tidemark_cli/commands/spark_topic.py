@@ -47,7 +47,7 @@ def is_local(given: Mapping[str, str], extra: Mapping[str, str]) -> bool:
     return not (is_kafkas(extra) and (named or names_brokers(extra)))
 
 
-def topics_there(options: Mapping[str, str]) -> set[str]:
+def list_topic_names(options: Mapping[str, str]) -> set[str]:
     """Return the names of all topics except internal ones; exit if they cannot be listed.
 
     ``options`` contain no topic.
@@ -55,9 +55,9 @@ def topics_there(options: Mapping[str, str]) -> set[str]:
     from tidemark_pipeline.brokers import BrokerClient, BrokerRefused, BrokersUnavailable
     from tidemark_pipeline.topic_source import topic_options
 
-    whole = {**options, "subscribePattern": ".*"}
+    all_topics = {**options, "subscribePattern": ".*"}
     try:
-        found = topic_options(whole)
+        found = topic_options(all_topics)
         if found.access is None:
             assert found.storage is not None
             names = {topic.name for topic in open_tier(found.storage).topics.all()}
@@ -68,13 +68,13 @@ def topics_there(options: Mapping[str, str]) -> set[str]:
         fail(str(error))
 
 
-def mentioned(names: Iterable[str], statement: str) -> list[str]:
+def mentioned_topics(names: Iterable[str], statement: str) -> list[str]:
     """Return the names that occur in the statement in any case; it can read no other topics."""
     lowered = statement.lower()
     return sorted(name for name in names if name.lower() in lowered)
 
 
-def checked(options: Mapping[str, str]) -> Mapping[str, str]:
+def check_source(options: Mapping[str, str]) -> Mapping[str, str]:
     """Return the options unchanged; exit if the topic that they name cannot be read."""
     from tidemark_pipeline.brokers import BrokerRefused, BrokersUnavailable
     from tidemark_pipeline.topic_source import topic_options

@@ -17,7 +17,12 @@ from tidemark_cli.commands.common import (
     fail,
     shown_text,
 )
-from tidemark_cli.commands.spark_topic import checked, mentioned, source_options, topics_there
+from tidemark_cli.commands.spark_topic import (
+    check_source,
+    list_topic_names,
+    mentioned_topics,
+    source_options,
+)
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -73,11 +78,11 @@ class Output(StrEnum):
 
 
 class Views(NamedTuple):
-    """Topics as views: ``topics`` are the views, ``there`` are all topics that could be."""
+    """Topics as views: ``topics`` are the views, ``all_topics`` are all topics that could be."""
 
     options: Mapping[str, str]
     topics: Sequence[str]
-    there: Sequence[str]
+    all_topics: Sequence[str]
 
 
 def sql(
@@ -119,7 +124,9 @@ def sql(
     conf_given, named = pairs(conf, "--conf"), check_jars(jar)
     of_tables = bool(warehouse or properties)
     try:
-        places = catalog_of(place(warehouse), properties, table_format) if of_tables else {}
+        catalog_settings = (
+            catalog_of(place(warehouse), properties, table_format) if of_tables else {}
+        )
         find_java()
         # On standard error, so that standard output contains only the answer.
         ensure_spark(errors.print)
@@ -127,9 +134,9 @@ def sql(
         if topic or not of_tables:
             options = source_options(source, extra, directory)
             views = _views(options, topic or (), statement)
-        settings = _settings(views, places, table_format, named, conf_given)
-        answer = _ask(statement, views, settings, limit=limit, cores=cores, log=log)
-        _tell(answer, output, limit)
+        settings = _settings(views, catalog_settings, table_format, named, conf_given)
+        result = _query(statement, views, settings, limit=limit, cores=cores, log=log)
+        _write_result(result, output, limit)
     except (
         JavaMissing,
         ToolchainError,
@@ -146,22 +153,22 @@ def _views(options: Mapping[str, str], named: Sequence[str], statement: str) -> 
 
     Each view costs the start of a process. Exits if a topic cannot be read.
     """
-    there = sorted(set(named) or topics_there(options))
-    topics = list(there) if named else mentioned(there, statement)
+    all_topics = sorted(set(named) or list_topic_names(options))
+    topics = list(all_topics) if named else mentioned_topics(all_topics, statement)
     if topics:
-        checked({**options, "subscribe": ",".join(topics)})
+        check_source({**options, "subscribe": ",".join(topics)})
     # Spark compares the names of views without case.
     by_name: dict[str, str] = {}
     for topic in topics:
         other = by_name.setdefault(topic.lower(), topic)
         if other != topic:
             fail(f"topics {other} and {topic} have the same name in SQL: choose one with --topic")
-    return Views(options, topics, there)
+    return Views(options, topics, all_topics)
 
 
 def _settings(
     views: Views,
-    places: Mapping[str, str],
+    catalog_settings: Mapping[str, str],
     kind: Format,
     given: Sequence[str],
     conf: Mapping[str, str],
@@ -171,9 +178,9 @@ def _settings(
     Raises ToolchainError.
     """
     # Catalogs exist only with table formats; their jars are added to the given ones.
-    if places:
-        found = TableOptions(table="-", format=kind, catalog=places).settings(
-            jars(given, kind, places, conf), conf
+    if catalog_settings:
+        found = TableOptions(table="-", format=kind, catalog=catalog_settings).settings(
+            jars(given, kind, catalog_settings, conf), conf
         )
         if kind is Format.ICEBERG:
             # A default only: the user's own configuration takes precedence.
@@ -184,7 +191,7 @@ def _settings(
     return with_jars(found, kafka_jars(views.options))
 
 
-def _ask(
+def _query(
     statement: str, views: Views, settings: Mapping[str, str], *, limit: int, cores: int, log: Path
 ) -> "StatementResult":
     # Imported here, as loading Spark takes a second that other commands need not wait for.
@@ -219,30 +226,30 @@ def failure(error: "PySparkException", views: Views, log: Path) -> str:
         return f"{text}; Spark's own log: {log}"
     if error.getCondition() != _UNKNOWN_TABLE or not views.options:
         return text
-    named = ", ".join(views.there[:_NAMED_MAX]) or "none"
-    more = len(views.there) - _NAMED_MAX
+    named = ", ".join(views.all_topics[:_NAMED_MAX]) or "none"
+    more = len(views.all_topics) - _NAMED_MAX
     return f"{text}; topics: {named}" + (f" and {more:,} more" if more > 0 else "")
 
 
-def _tell(answer: "StatementResult", output: Output, limit: int) -> None:
+def _write_result(result: "StatementResult", output: Output, limit: int) -> None:
     if output is Output.TABLE:
-        _print(answer)
+        _print(result)
     else:
         write = {Output.JSON: json_text, Output.CSV: csv_text}[output]
-        sys.stdout.buffer.write(write(answer.columns, answer.rows).encode("utf-8", "replace"))
+        sys.stdout.buffer.write(write(result.columns, result.rows).encode("utf-8", "replace"))
         sys.stdout.flush()
-    if answer.cut:
+    if result.cut:
         text = f"only the first {limit:,} rows are shown; show more with --limit, at most "
         errors.print(f"{text}{LIMIT_MAX:,}", highlight=False)
 
 
-def _print(answer: "StatementResult") -> None:
-    if not answer.columns:
+def _print(result: "StatementResult") -> None:
+    if not result.columns:
         return
     table = Table()
-    for name in answer.columns:
+    for name in result.columns:
         table.add_column(shown_text(name), overflow="fold")
-    for row in answer.rows:
+    for row in result.rows:
         table.add_row(*(shown_text(_short(cell(value))) for value in row))
     console.print(table, crop=False, highlight=False)
 

@@ -47,26 +47,26 @@ def sweep(
     removed.
     """
     # Without a store in the options, the local cluster's tier is swept.
-    found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
-    console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
+    opened = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
+    console.print(f"tier: {opened.tier.store.describe()}", highlight=False, markup=False)
     # The minimum age protects recent uploads.
     try:
-        report = _swept(found, delete=delete, delay_ms=int(older_than * _HOUR_MS))
+        report = _swept(opened, delete=delete, delay_ms=int(older_than * _HOUR_MS))
     except (StoreError, SweptElsewhere) as error:
         fail(str(error))
     print_report(report, deleted=delete)
 
 
-def _swept(found: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
+def _swept(opened: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
     lease, left = None, None
     # Only a sweep that deletes takes the lease, so that listing never blocks a broker's sweep.
     if delete:
         holder = f"tidemark sweep on {socket.gethostname()} ({os.getpid()}, {uuid.uuid4().hex[:8]})"
-        lease = SweepLease(found.tier.store, holder, _now_ms).take()
+        lease = SweepLease(opened.tier.store, holder, _now_ms).take()
     done = False
     try:
         report = Sweeper(
-            found.tier, now_ms=_now_ms, delay_ms=delay_ms, lease=lease, progress=_progress
+            opened.tier, now_ms=_now_ms, delay_ms=delay_ms, lease=lease, progress=_progress
         ).run()
         done, left = True, report.left
     finally:

@@ -30,7 +30,7 @@ from tidemark_cli.top.query import PAGE_SIZE, Query, choose
 from tidemark_cli.top.reader import ObjectReader
 from tidemark_cli.top.text import print_frame
 
-Ask = Callable[
+QueryOffsets = Callable[
     [Sequence[broker_offsets.PartitionQuery], Mapping[int, tuple[str, int]]],
     broker_offsets.BrokerOffsets,
 ]
@@ -65,30 +65,32 @@ def top(
     namespace: NamespaceOption = "",
 ) -> None:
     """Show the offsets, lags and problems of each partition."""
-    ask = asking(client_config)
+    query_offsets = offsets_query(client_config)
     kube = open_kube(called, directory, kubeconfig, context, namespace)
     # Options become one query, which the interactive view can change later.
     query = Query(sort=sort, pattern=name, only_unwell=not_well, page_size=limit)
     try:
         # Without a terminal on both sides the view cannot be interactive.
         if once or html is not None or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            _once(kube, query, html, listener, ask)
+            _once(kube, query, html, listener, query_offsets)
         else:
-            _follow(kube, query, interval, listener, ask)
+            _follow(kube, query, interval, listener, query_offsets)
     # Watches of the API server end with the connection.
     finally:
         kube.close()
 
 
-def asking(client_config: Path | None) -> Ask:
+def offsets_query(client_config: Path | None) -> QueryOffsets:
     """Return the function that queries brokers for offsets; exit if the file cannot be used."""
     if client_config is None:
-        return broker_offsets.ask
-    return functools.partial(broker_offsets.ask, access=open_access("", client_config))
+        return broker_offsets.query_offsets
+    return functools.partial(broker_offsets.query_offsets, access=open_access("", client_config))
 
 
-def _once(kube: KubeClient, query: Query, html: Path | None, listener: str, ask: Ask) -> None:
-    view = look(kube, query, listener, ask)
+def _once(
+    kube: KubeClient, query: Query, html: Path | None, listener: str, query_offsets: QueryOffsets
+) -> None:
+    view = look(kube, query, listener, query_offsets)
     if html is None:
         print_frame(console, view)
         return
@@ -99,7 +101,10 @@ def _once(kube: KubeClient, query: Query, html: Path | None, listener: str, ask:
 
 
 def look(
-    kube: KubeClient, query: Query, listener: str = "", ask: Ask = broker_offsets.ask
+    kube: KubeClient,
+    query: Query,
+    listener: str = "",
+    query_offsets: QueryOffsets = broker_offsets.query_offsets,
 ) -> pages.View:
     """Return one frame.
 
@@ -109,7 +114,7 @@ def look(
     object_index, problems = ObjectIndex(), []
     for kind in KINDS:
         for batch in ObjectReader(kube, kind).read(0):
-            batch.put_into(object_index)
+            batch.apply_to(object_index)
             if batch.problem and kind != SLICE:
                 fail(batch.problem)
             problems += [batch.problem] if batch.problem else []
@@ -118,8 +123,8 @@ def look(
     # The coordinators' topics have 100 partitions by default, so only a pattern shows them in
     # detail.
     detailed = [topic for topic in topics if query.pattern or not topic.is_internal]
-    figures = ask(
-        broker_offsets.asked_of(detailed),
+    figures = query_offsets(
+        broker_offsets.queries_for(detailed),
         broker_offsets.addresses(object_index.of_kind(BROKER), listener),
     )
     return pages.view(
@@ -131,8 +136,10 @@ def look(
     )
 
 
-def _follow(kube: KubeClient, query: Query, interval_s: int, listener: str, ask: Ask) -> None:
+def _follow(
+    kube: KubeClient, query: Query, interval_s: int, listener: str, query_offsets: QueryOffsets
+) -> None:
     from tidemark_cli.top.app import TopApp  # textual is 0.2 s of start-up
 
     readers = [ObjectReader(kube, kind) for kind in KINDS]
-    TopApp(readers, ask, interval_s=interval_s, query=query, listener=listener).run()
+    TopApp(readers, query_offsets, interval_s=interval_s, query=query, listener=listener).run()

@@ -14,7 +14,7 @@ from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail, shown_text
-from tidemark_cli.commands.files import write_whole
+from tidemark_cli.commands.files import write_atomically
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -77,13 +77,13 @@ def usage(
     """
     # Options are checked before the tier is opened.
     dimensions = _dimensions(by)
-    found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
+    opened = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     # One time for all topics, so that their figures are comparable.
     now_ms = time.time_ns() // 1_000_000
     try:
         usage = measure(
-            found.tier,
-            _chosen(found, topics or []),
+            opened.tier,
+            _chosen(opened, topics or []),
             all_topics=not topics,
             by=dimensions,
             policies=_policies(retention_ms, retention_bytes),
@@ -92,25 +92,25 @@ def usage(
     except (StoreError, ManifestError, TopicNotFound, TopicAmbiguous) as error:
         fail(str(error))
     # Figures are printed even if they are incomplete; the exit status tells scripts.
-    _tell(usage, found, json, prometheus, now_ms=now_ms)
+    _tell(usage, opened, json, prometheus, now_ms=now_ms)
     if usage.passed_over:
         raise typer.Exit(3)
 
 
 def _tell(
-    usage: Usage, found: OpenTier, json: Path | None, prometheus: Path | None, *, now_ms: int
+    usage: Usage, opened: OpenTier, json: Path | None, prometheus: Path | None, *, now_ms: int
 ) -> None:
     from tidemark_pipeline.usage_text import json_text, prometheus_text
 
     if json == _STDOUT:
         sys.stdout.buffer.write(json_text(usage, now_ms=now_ms))
     else:
-        console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
+        console.print(f"tier: {opened.tier.store.describe()}", highlight=False, markup=False)
         print_usage(usage)
         if json is not None:
-            write_whole(json, json_text(usage, now_ms=now_ms))
+            write_atomically(json, json_text(usage, now_ms=now_ms))
     if prometheus is not None:
-        write_whole(prometheus, prometheus_text(usage, now_ms=now_ms))
+        write_atomically(prometheus, prometheus_text(usage, now_ms=now_ms))
     for trouble in usage.troubles:
         errors.print(f"not included: {trouble}", highlight=False, markup=False)
 
@@ -129,8 +129,8 @@ def _policies(retention_ms: int | None, retention_bytes: int | None) -> tuple[Po
     return (*changed, DISABLE_DELETE, DISABLE_RETAIN)
 
 
-def _chosen(found: OpenTier, names: Sequence[str]) -> list[TopicObject]:
-    catalog = found.tier.topics
+def _chosen(opened: OpenTier, names: Sequence[str]) -> list[TopicObject]:
+    catalog = opened.tier.topics
     if not names:
         return list(catalog.all())
     return [catalog.find(name) for name in dict.fromkeys(names)]

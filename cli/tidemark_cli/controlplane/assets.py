@@ -187,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
     logs = private_dir(options.log_file.parent if options.log_file else folder.root / "log")
     private_dir(folder.certificate.parent)
     # Nothing in the folder changes before the lock is held.
-    with lock(folder.root) as held:
+    with lock(folder.root) as lock_file:
         folder.ready.unlink(missing_ok=True)
         token = load_token(folder.tokens)
         port = choose_port(folder.root / "port")
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str]) -> int:
             ("kube-apiserver", apiserver_command(options.assets, folder, port)),
         ):
             log = logs / f"{name}.log"
-            supervisor.start(command, folder=folder.root, log=log, keep_open=[held.fileno()])
+            supervisor.start(command, folder=folder.root, log=log, keep_open=[lock_file.fileno()])
         status = _run(supervisor, folder, server, token)
     if status:
         sys.stderr.write(f"a control plane program ended unexpectedly; see {logs}\n")

@@ -71,7 +71,7 @@ def is_own(view: TopicView) -> bool:
     return view.internal or is_internal(view.name)
 
 
-def wanted(topic: Existing, cluster_name: str) -> ImportedTopic:
+def imported_topic(topic: Existing, cluster_name: str) -> ImportedTopic:
     """Return the topic as a desired state that changes nothing. Raises :class:`NotImported`."""
     view, factors = topic.view, topic.replication_factors
     if isinstance(topic.configuration, RequestFailure):
@@ -95,12 +95,12 @@ def wanted(topic: Existing, cluster_name: str) -> ImportedTopic:
     )
 
 
-def identified(topic: ImportedTopic, there: Mapping[str, Existing]) -> ImportedTopic:
+def identified(topic: ImportedTopic, existing: Mapping[str, Existing]) -> ImportedTopic:
     """Return a foreign description of a topic with the topic's id in the cluster.
 
     Differences to the cluster become remarks. Raises :class:`NotImported`.
     """
-    found = there.get(topic.name)
+    found = existing.get(topic.name)
     if found is None:
         remarks = (*topic.remarks, "is not in the cluster: it will be created")
         return replace(topic, topic_id="", remarks=remarks)

@@ -108,7 +108,7 @@ def clusters(documents: Iterable[Document]) -> list[str]:
     )
 
 
-def wanted(
+def imported_topic(
     document: Document, defaults: Defaults, metadata: MetadataRule = MetadataRule()
 ) -> ImportedTopic:
     """Return the desired state that a KafkaTopic describes. Raises :class:`NotImported`."""

@@ -15,9 +15,9 @@ _NOT_WELL = {
     "FullyReplicated": "False",
 }
 #: Reasons that are shown elsewhere: a disablement's progress, a damaged object's own condition.
-_SHOWN_ELSEWHERE = ("Disabling", "TierIntegrity")
+_SHOWN_OTHERWISE = ("Disabling", "TierIntegrity")
 #: All conditions that are shown.
-TOLD = frozenset({"Ready", *_NOT_WELL})
+SHOWN_CONDITIONS = frozenset({"Ready", *_NOT_WELL})
 
 
 def cluster_line(cluster: dict[str, Any]) -> str:
@@ -54,24 +54,24 @@ def why_not_ready(found: dict[str, Any]) -> str:
 def messages(topic: TopicRows) -> list[str]:
     """Return the message of Ready and those of other conditions that need attention."""
     ready = str(topic.condition("Ready").get("message", ""))
-    return [ready, *_beside_ready(topic, ready)]
+    return [ready, *_other_messages(topic, ready)]
 
 
 def troubles(topic: TopicRows) -> list[str]:
     """Return the messages that need attention or are in progress; none for a topic that is well."""
     ready = why_not_ready(topic.obj)
     ready_message = str(topic.condition("Ready").get("message", ""))
-    return [*filter(None, [ready]), *_beside_ready(topic, ready_message)]
+    return [*filter(None, [ready]), *_other_messages(topic, ready_message)]
 
 
-def _beside_ready(topic: TopicRows, ready: str) -> list[str]:
+def _other_messages(topic: TopicRows, ready: str) -> list[str]:
     found = []
     for kind, trouble in _NOT_WELL.items():
         found_condition = topic.condition(kind)
         text = str(found_condition.get("message", ""))
         if found_condition.get("status") != trouble:
             continue
-        if found_condition.get("reason") in _SHOWN_ELSEWHERE:
+        if found_condition.get("reason") in _SHOWN_OTHERWISE:
             continue
         # Several conditions may repeat Ready's message.
         if text != ready:

@@ -42,7 +42,9 @@ class ProcessRecord:
     def alive(self) -> bool:
         """Return whether this very process still runs; a zombie does not."""
         state = _stat(self.pid)
-        return state is not None and state == ("run", self.start_ticks) and _is_ours(self.pid)
+        return (
+            state is not None and state == ("run", self.start_ticks) and _belongs_to_user(self.pid)
+        )
 
     def signal(self, number: int) -> None:
         """Send a signal if the process is still the one that was started."""
@@ -50,7 +52,7 @@ class ProcessRecord:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def wait_gone(self, timeout_s: float) -> bool:
+    def wait_ended(self, timeout_s: float) -> bool:
         """Wait until the process has ended; return False after the timeout."""
         deadline = time.monotonic() + timeout_s
         while self.alive():
@@ -182,10 +184,10 @@ def running(layout: Layout) -> list[ProcessRecord]:
 def stop(layout: Layout, record: ProcessRecord, *, timeout_s: float) -> bool:
     """Send SIGTERM, and SIGKILL after ``timeout_s``; return True if the process ended by itself."""
     record.signal(signal.SIGTERM)
-    clean = record.wait_gone(timeout_s)
+    clean = record.wait_ended(timeout_s)
     if not clean:
         record.signal(signal.SIGKILL)
-        record.wait_gone(5)
+        record.wait_ended(5)
     (layout.run / f"{record.name}.json").unlink(missing_ok=True)
     return clean
 
@@ -193,7 +195,7 @@ def stop(layout: Layout, record: ProcessRecord, *, timeout_s: float) -> bool:
 def kill(layout: Layout, record: ProcessRecord) -> None:
     """Send SIGKILL, to simulate a power loss."""
     record.signal(signal.SIGKILL)
-    record.wait_gone(10)
+    record.wait_ended(10)
     (layout.run / f"{record.name}.json").unlink(missing_ok=True)
 
 
@@ -250,7 +252,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
     return ("zombie" if fields[0] in "ZX" else "run", int(fields[19]))
 
 
-def _is_ours(pid: int) -> bool:
+def _belongs_to_user(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
     except OSError:

@@ -24,7 +24,7 @@ ANNOTATION = f"{GROUP}/deleted-after-commit-to"
 #: Most partitions that one object may name.
 PARTITIONS_MAX = 1024
 _TIMEOUT_S = 600
-_LOOK_S = 0.5
+_POLL_S = 0.5
 #: Characters of the topic's name that fit into an object name with the suffix.
 _NAME_CHARS = 200
 
@@ -103,7 +103,7 @@ class RecordDeletions:
                     f"RecordDeletion {name} does not belong to this export: delete it"
                 )
             self._kube.delete(KIND, name)
-            self._wait_gone(name, str(found["metadata"]["uid"]), deadline_s)
+            self._await_deletion(name, str(found["metadata"]["uid"]), deadline_s)
         made = self._kube.apply(
             KIND,
             name,
@@ -116,13 +116,13 @@ class RecordDeletions:
             },
             annotations={ANNOTATION: self._table},
         )
-        self._wait_done(name, str(made["metadata"]["uid"]), deadline_s)
+        self._await_success(name, str(made["metadata"]["uid"]), deadline_s)
 
-    def _wait_gone(self, name: str, uid: str, deadline_s: float) -> None:
+    def _await_deletion(self, name: str, uid: str, deadline_s: float) -> None:
         while (found := self._kube.get(KIND, name)) and found["metadata"]["uid"] == uid:
             _pause(deadline_s, f"the previous RecordDeletion {name} still exists")
 
-    def _wait_done(self, name: str, uid: str, deadline_s: float) -> None:
+    def _await_success(self, name: str, uid: str, deadline_s: float) -> None:
         while True:
             found = self._kube.get(KIND, name)
             if found is None or found["metadata"]["uid"] != uid:
@@ -170,4 +170,4 @@ def _divided(below: Mapping[int, ReadPosition]) -> Iterator[dict[int, ReadPositi
 def _pause(deadline_s: float, otherwise: str) -> None:
     if time.monotonic() > deadline_s:
         raise DependencyUnavailable(otherwise)
-    time.sleep(_LOOK_S)
+    time.sleep(_POLL_S)

@@ -18,18 +18,18 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static
 
 from tidemark_cli.top import pages
-from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, addresses, asked_of
+from tidemark_cli.top.broker_offsets import BrokerOffsets, PartitionQuery, addresses, queries_for
 from tidemark_cli.top.object_index import BROKER, ObjectIndex
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.reader import ObjectBatch
 from tidemark_cli.top.text import LEGEND, cell_text
 
-Ask = Callable[[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]], BrokerOffsets]
+QueryOffsets = Callable[[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]], BrokerOffsets]
 _TICK_S = 0.1
 #: Longest time that one tick spends on queued results; the rest waits for the next tick.
-_TAKING_S = 0.05
+_APPLY_S = 0.05
 #: Capacity of the queue of results; a thread blocks while it is full.
-_FOUND_MAX = 16
+_RESULTS_MAX = 16
 
 
 class Reads(Protocol):
@@ -54,11 +54,11 @@ class TopApp(App[None]):
     #topics { height: 2fr; }
     #partitions { height: 1fr; }
     #filter { display: none; }
-    #filter.asked { display: block; }
+    #filter.open { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
-        Binding("slash", "ask_filter", "Filter"),
+        Binding("slash", "open_filter", "Filter"),
         Binding("escape", "leave_filter", "All", show=False),
         Binding("s", "sort", "Sort"),
         Binding("w", "only_unwell", "Not well"),
@@ -67,22 +67,31 @@ class TopApp(App[None]):
     ]
 
     def __init__(
-        self, readers: Sequence[Reads], ask: Ask, *, interval_s: int, query: Query, listener: str
+        self,
+        readers: Sequence[Reads],
+        query_offsets: QueryOffsets,
+        *,
+        interval_s: int,
+        query: Query,
+        listener: str,
     ) -> None:
         super().__init__()
         self.shown: pages.View | None = None
         self._readers = readers
-        self._ask = ask
+        self._query_offsets = query_offsets
         self._interval_s = interval_s
         self._query = query
         self._listener = listener
-        self._holdings = ObjectIndex()
-        self._figures = BrokerOffsets({})
+        self._objects = ObjectIndex()
+        self._broker_offsets = BrokerOffsets({})
         self._problems: dict[str, str] = {}
         self._selected = ""
-        self._asked: tuple[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]] = ((), {})
-        self._found: queue.Queue[ObjectBatch | BrokerOffsets] = queue.Queue(_FOUND_MAX)
-        self._over, self._wanted = threading.Event(), threading.Event()
+        self._broker_query: tuple[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]] = (
+            (),
+            {},
+        )
+        self._results: queue.Queue[ObjectBatch | BrokerOffsets] = queue.Queue(_RESULTS_MAX)
+        self._stopped, self._wake = threading.Event(), threading.Event()
 
     def compose(self) -> ComposeResult:
         """Return the widgets from top to bottom."""
@@ -111,67 +120,67 @@ class TopApp(App[None]):
         self._table("topics").focus()
         for reader in self._readers:
             threading.Thread(target=self._follow, args=(reader,), daemon=True).start()
-        threading.Thread(target=self._ask_brokers, daemon=True).start()
-        self.set_interval(_TICK_S, self._take)
+        threading.Thread(target=self._query_brokers, daemon=True).start()
+        self.set_interval(_TICK_S, self._take_results)
 
     def on_unmount(self) -> None:
         """Let the threads end after their current request."""
-        self._over.set()
-        self._wanted.set()
+        self._stopped.set()
+        self._wake.set()
 
     # ------------------------------------------------------------ threads
 
     def _follow(self, reader: Reads) -> None:
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             failed = False
             for batch in reader.read(self._interval_s):
                 failed = failed or bool(batch.problem)
-                self._found.put(batch)
+                self._results.put(batch)
             if failed:
-                self._over.wait(self._interval_s)
+                self._stopped.wait(self._interval_s)
 
-    def _ask_brokers(self) -> None:
-        while not self._over.is_set():
-            asked, reached_at = self._asked  # one assignment, so the pair is consistent
-            if asked:
-                self._found.put(self._ask(asked, reached_at))
+    def _query_brokers(self) -> None:
+        while not self._stopped.is_set():
+            queries, addresses_of = self._broker_query  # one assignment, so the pair is consistent
+            if queries:
+                self._results.put(self._query_offsets(queries, addresses_of))
             # Woken early when the cursor moves to another topic.
-            self._wanted.wait(self._interval_s)
-            self._wanted.clear()
+            self._wake.wait(self._interval_s)
+            self._wake.clear()
 
     # ------------------------------------------------------------ the screen
 
-    def _take(self) -> None:
+    def _take_results(self) -> None:
         """Take queued results, and draw a frame if anything changed."""
-        until = time.monotonic() + _TAKING_S
+        until = time.monotonic() + _APPLY_S
         some = False
         while time.monotonic() < until:
             try:
-                found = self._found.get_nowait()
+                found = self._results.get_nowait()
             except queue.Empty:
                 break
-            some = self._put(found) or some
+            some = self._apply(found) or some
         if some:
             self._draw()
 
-    def _put(self, found: ObjectBatch | BrokerOffsets) -> bool:
+    def _apply(self, found: ObjectBatch | BrokerOffsets) -> bool:
         if isinstance(found, BrokerOffsets):
-            self._figures = found
+            self._broker_offsets = found
             return True
-        version = self._holdings.version
-        found.put_into(self._holdings)
+        version = self._objects.version
+        found.apply_to(self._objects)
         before = self._problems.get(found.kind, "")
         self._problems[found.kind] = found.problem
-        return self._holdings.version != version or before != found.problem
+        return self._objects.version != version or before != found.problem
 
     def _draw(self) -> None:
         problems = [text for text in self._problems.values() if text]
         view = pages.view(
-            self._holdings,
+            self._objects,
             self._query,
             detailed=[self._selected] if self._selected else [],
-            offsets=self._figures.offsets,
-            problems=[*problems, *self._figures.problems],
+            offsets=self._broker_offsets.offsets,
+            problems=[*problems, *self._broker_offsets.problems],
         )
         before, self.shown = self.shown, view
         self._static("heading", "\n".join(view.heading))
@@ -185,7 +194,7 @@ class TopApp(App[None]):
             self._fill("topics", view.topics)
         if before is None or before.partitions != view.partitions:
             self._draw_partitions(view)
-        self._point()
+        self._update_broker_query()
 
     def _draw_partitions(self, view: pages.View) -> None:
         if not view.partitions:
@@ -217,32 +226,35 @@ class TopApp(App[None]):
         if event.row_key.value != self._selected and event.data_table.row_count > 0:
             self._selected = event.row_key.value
             self._draw()
-            self._wanted.set()
+            self._wake.set()
 
-    def _point(self) -> None:
+    def _update_broker_query(self) -> None:
         """Set the partitions of the next broker query."""
-        topic = self._holdings.topic(self._selected) if self._selected else None
-        brokers = self._holdings.of_kind(BROKER)
-        self._asked = (asked_of([topic] if topic else []), addresses(brokers, self._listener))
+        topic = self._objects.topic(self._selected) if self._selected else None
+        brokers = self._objects.of_kind(BROKER)
+        self._broker_query = (
+            queries_for([topic] if topic else []),
+            addresses(brokers, self._listener),
+        )
 
     # ------------------------------------------------------------ keys
 
     def action_sort(self) -> None:
         """Sort by the next key."""
-        self._look(self._query.sorted_otherwise())
+        self._set_query(self._query.sorted_otherwise())
 
     def action_only_unwell(self) -> None:
         """Switch between all topics and those that need attention."""
-        self._look(replace(self._query, only_unwell=not self._query.only_unwell, page=0))
+        self._set_query(replace(self._query, only_unwell=not self._query.only_unwell, page=0))
 
     def action_turn(self, pages_on: int) -> None:
         """Turn pages; the page number is limited to the existing pages."""
-        self._look(replace(self._query, page=max(0, self._query.page + pages_on)))
+        self._set_query(replace(self._query, page=max(0, self._query.page + pages_on)))
 
-    def action_ask_filter(self) -> None:
+    def action_open_filter(self) -> None:
         """Open the filter field; Enter closes it."""
         field = self.query_one("#filter", Input)
-        field.add_class("asked")
+        field.add_class("open")
         field.focus()
 
     def action_leave_filter(self) -> None:
@@ -253,17 +265,17 @@ class TopApp(App[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Apply the filter with each letter."""
-        self._look(replace(self._query, pattern=event.value, page=0))
+        self._set_query(replace(self._query, pattern=event.value, page=0))
 
     def on_input_submitted(self) -> None:
         """Keep the filter and return the keyboard to the list."""
         self._close_filter()
 
     def _close_filter(self) -> None:
-        self.query_one("#filter", Input).remove_class("asked")
+        self.query_one("#filter", Input).remove_class("open")
         self._table("topics").focus()
 
-    def _look(self, query: Query) -> None:
+    def _set_query(self, query: Query) -> None:
         self._query = query
         self._draw()
         if self.shown is not None:  # a page number after the last shows the last

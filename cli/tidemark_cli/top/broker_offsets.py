@@ -39,7 +39,7 @@ _BROKERS_AT_ONCE = 8
 PARTITIONS_MAX = 500
 
 Partition = tuple[str, int]
-Answers = dict[Partition, int]
+PartitionAnswers = dict[Partition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class BrokerOffsets:
     problems: tuple[str, ...] = ()
 
 
-def asked_of(topics: Iterable[TopicRows]) -> list[PartitionQuery]:
+def queries_for(topics: Iterable[TopicRows]) -> list[PartitionQuery]:
     """Return the partitions of the topics that are on the screen."""
     found = [PartitionQuery(topic.kafka_name, row) for topic in topics for row in shown_rows(topic)]
     return found[:PARTITIONS_MAX]
@@ -89,18 +89,18 @@ def addresses(
     return found
 
 
-def ask(
-    asked: Sequence[PartitionQuery],
-    reached_at: Mapping[int, tuple[str, int]],
+def query_offsets(
+    queries: Sequence[PartitionQuery],
+    addresses_of: Mapping[int, tuple[str, int]],
     access: KafkaAccess = _IN_CLEAR,
 ) -> BrokerOffsets:
     """Query the leaders, then the followers, see :func:`ranges.lag`. Never raises."""
-    led, followed = _by_broker(asked)
+    led, followed = _by_broker(queries)
     # The order of the queries puts a range that moves meanwhile into two places, never into none.
-    leaders, problems = _ask_brokers(led, reached_at, access, _OF_A_LEADER)
+    leaders, problems = _query_brokers(led, addresses_of, access, _LEADER_QUERIES)
     # A broker that did not answer as a leader is not queried again as a follower.
     left = {node: replicas for node, replicas in followed.items() if node not in problems}
-    followers, more = _ask_brokers(left, reached_at, access, (_END,))
+    followers, more = _query_brokers(left, addresses_of, access, (_LOG_END_QUERY,))
     problems |= more
     ends: dict[Partition, dict[int, int]] = defaultdict(dict)
     for node, answers in followers.items():
@@ -110,38 +110,42 @@ def ask(
     for node, answers in leaders.items():
         for partition in led[node]:
             # An incomplete answer cannot place the ranges, so the offsets are unknown.
-            if len(answers) == len(_OF_A_LEADER) and all(partition in answer for answer in answers):
+            if len(answers) == len(_LEADER_QUERIES) and all(
+                partition in answer for answer in answers
+            ):
                 offsets[partition] = _offsets(node, partition, answers, ends[partition])
     return BrokerOffsets(offsets, tuple(problems[node] for node in sorted(problems)))
 
 
-_Question = tuple[int, int]
-_AnswersByBroker = dict[int, list[Answers]]
-_END = (LATEST, _DEBUGGING)
-_OF_A_LEADER = (
+_OffsetQuery = tuple[int, int]
+_AnswersByBroker = dict[int, list[PartitionAnswers]]
+_LOG_END_QUERY = (LATEST, _DEBUGGING)
+_LEADER_QUERIES = (
     (EARLIEST, _CONSUMER),
     (EARLIEST_LOCAL, _CONSUMER),
     (LATEST_TIERED, _CONSUMER),
     (LATEST, _CONSUMER),
-    _END,
+    _LOG_END_QUERY,
 )
 
 
-def _ask_brokers(
+def _query_brokers(
     partitions_of: Mapping[int, list[Partition]],
-    reached_at: Mapping[int, tuple[str, int]],
+    addresses_of: Mapping[int, tuple[str, int]],
     access: KafkaAccess,
-    questions: Sequence[_Question],
+    offset_queries: Sequence[_OffsetQuery],
 ) -> tuple[_AnswersByBroker, dict[int, str]]:
     """Query brokers in batches, in daemon threads that do not delay the end of the program."""
-    answered: _AnswersByBroker = {}
+    answers_by_broker: _AnswersByBroker = {}
     problems: dict[int, str] = {}
 
     # Each thread writes to its own key, so no lock is needed.
-    def one(node_id: int) -> None:
-        at = reached_at.get(node_id)
-        answers, problem = _ask_broker(node_id, at, access, partitions_of[node_id], questions)
-        answered[node_id] = answers
+    def query_one(node_id: int) -> None:
+        at = addresses_of.get(node_id)
+        answers, problem = _query_broker(
+            node_id, at, access, partitions_of[node_id], offset_queries
+        )
+        answers_by_broker[node_id] = answers
         if problem:
             problems[node_id] = problem
 
@@ -149,22 +153,22 @@ def _ask_brokers(
     # In batches, so that a large cluster does not start a thread for each broker at once.
     for first in range(0, len(nodes), _BROKERS_AT_ONCE):
         threads = [
-            threading.Thread(target=one, args=(node,), daemon=True)
+            threading.Thread(target=query_one, args=(node,), daemon=True)
             for node in nodes[first : first + _BROKERS_AT_ONCE]
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    return answered, problems
+    return answers_by_broker, problems
 
 
 def _by_broker(
-    asked: Iterable[PartitionQuery],
+    queries: Iterable[PartitionQuery],
 ) -> tuple[dict[int, list[Partition]], dict[int, list[Partition]]]:
     led: dict[int, list[Partition]] = defaultdict(list)
     followed: dict[int, list[Partition]] = defaultdict(list)
-    for query in asked:
+    for query in queries:
         if query.row.leader < 0:
             continue
         led[query.row.leader].append(query.partition)
@@ -175,7 +179,7 @@ def _by_broker(
 
 
 def _offsets(
-    leader: int, partition: Partition, answers: Sequence[Answers], ends: Mapping[int, int]
+    leader: int, partition: Partition, answers: Sequence[PartitionAnswers], ends: Mapping[int, int]
 ) -> PartitionOffsets:
     start, local, tiered, committed, end = (answer[partition] for answer in answers)
     return PartitionOffsets(
@@ -187,13 +191,13 @@ def _offsets(
     )
 
 
-def _ask_broker(
+def _query_broker(
     node_id: int,
     at: tuple[str, int] | None,
     access: KafkaAccess,
     partitions: Sequence[Partition],
-    questions: Sequence[_Question],
-) -> tuple[list[Answers], str]:
+    offset_queries: Sequence[_OffsetQuery],
+) -> tuple[list[PartitionAnswers], str]:
     """Return the answer to each question, and a problem or ""."""
     # The broker has not registered with this listener.
     if at is None:
@@ -205,7 +209,10 @@ def _ask_broker(
         ) as connection:
             if access.login is not None:
                 log_in(connection, access.login, _TIMEOUT_S)
-            return [_list_offsets(connection, partitions, question) for question in questions], ""
+            return [
+                _list_offsets(connection, partitions, offset_query)
+                for offset_query in offset_queries
+            ], ""
     # A failure concerns one broker; the offsets of the others are still shown.
     except (OSError, FrameError, LoginFailed) as error:
         return [], (
@@ -216,13 +223,13 @@ def _ask_broker(
 
 
 def _list_offsets(
-    connection: BlockingConnection, partitions: Sequence[Partition], question: _Question
-) -> Answers:
+    connection: BlockingConnection, partitions: Sequence[Partition], offset_query: _OffsetQuery
+) -> PartitionAnswers:
     """Return offsets by partition; -1 means none, as in Kafka.
 
     Partitions with an error are left out.
     """
-    timestamp, replica_id = question
+    timestamp, replica_id = offset_query
     # One request for all partitions of this broker.
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, number in partitions:

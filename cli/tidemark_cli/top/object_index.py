@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark_cli.local.object_summaries import TOLD, ready_of, troubles
+from tidemark_cli.local.object_summaries import SHOWN_CONDITIONS, ready_of, troubles
 from tidemark_cli.local.topic_rows import TopicRows, topic_id_of
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import BadRow, decode_row
@@ -92,8 +92,8 @@ class ObjectIndex:
 
     def keep(self, kind: str, names: Collection[str]) -> None:
         """Remove all objects that are not among ``names``."""
-        there = self._slices if kind == SLICE else self._objects[kind]
-        self.drop(kind, [name for name in there if name not in names])
+        stored = self._slices if kind == SLICE else self._objects[kind]
+        self.drop(kind, [name for name in stored if name not in names])
 
     # ------------------------------------------------------------ queries
 
@@ -136,14 +136,14 @@ class ObjectIndex:
             self.unreadable[name] = f"PartitionSlice {name}: {error}"
             return
         self.unreadable.pop(name, None)
-        left = frozenset(texts)
-        removed = {text: row for text, row in old.items() if text not in left}
+        kept = frozenset(texts)
+        removed = {text: row for text, row in old.items() if text not in kept}
         # Removed first: a changed row is a removed one and an added one of the same partition.
         for row in removed.values():
-            self._take(row)
+            self._remove_row(row)
         for row in added.values():
-            self._give(row)
-        self._slices[name] = {text: row for text, row in old.items() if text in left} | added
+            self._add_row(row)
+        self._slices[name] = {text: row for text, row in old.items() if text in kept} | added
         changed = {self._topic_of.get(row.topic_id) for row in (*removed.values(), *added.values())}
         # A Topic without an id in its status is only known by name.
         changed |= {self._named.get(row.name) for row in added.values() if row.name}
@@ -151,13 +151,13 @@ class ObjectIndex:
             if topic is not None:
                 self._put_line(topic)
 
-    def _give(self, row: PartitionRow) -> None:
+    def _add_row(self, row: PartitionRow) -> None:
         self._count(row, 1)
         self._rows.setdefault(row.topic_id, {})[row.partition] = row
         if row.name:
             self._ids[row.name] = row.topic_id
 
-    def _take(self, row: PartitionRow) -> None:
+    def _remove_row(self, row: PartitionRow) -> None:
         self._count(row, -1)
         of_topic = self._rows.get(row.topic_id, {})
         # The row of the partition may be a newer one, from a slice that was read earlier.
@@ -236,7 +236,7 @@ def _shown(body: dict[str, Any]) -> dict[str, Any]:
                     "message": str(condition.get("message", ""))[:_MESSAGE_MAX],
                 }
                 for condition in status.get("conditions") or ()
-                if condition["type"] in TOLD
+                if condition["type"] in SHOWN_CONDITIONS
             ],
         },
     }

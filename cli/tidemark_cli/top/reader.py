@@ -20,24 +20,24 @@ _AT_ONCE = 10
 class ObjectBatch:
     """Update for one kind of objects.
 
-    ``whole``: names of all objects, at the end of a list. ``problem``: why the update is missing,
-    else "".
+    ``deleted``: names of deleted objects. ``all_names``: names of all objects, at the end of a
+    list. ``problem``: why the update is missing, else "".
     """
 
     kind: str
     objects: list[dict[str, Any]] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
-    whole: frozenset[str] | None = None
+    deleted: list[str] = field(default_factory=list)
+    all_names: frozenset[str] | None = None
     problem: str = ""
 
-    def put_into(self, object_index: ObjectIndex) -> None:
+    def apply_to(self, object_index: ObjectIndex) -> None:
         """Add and remove the objects of this update in the index."""
         if self.objects:
             object_index.put(self.kind, self.objects)
-        if self.gone:
-            object_index.drop(self.kind, self.gone)
-        if self.whole is not None:
-            object_index.keep(self.kind, self.whole)
+        if self.deleted:
+            object_index.drop(self.kind, self.deleted)
+        if self.all_names is not None:
+            object_index.keep(self.kind, self.all_names)
 
 
 class ObjectReader:
@@ -73,15 +73,17 @@ class ObjectReader:
             for first in range(0, len(page.objects), _AT_ONCE):
                 yield ObjectBatch(self._kind, page.objects[first : first + _AT_ONCE])
         self._version = version
-        yield ObjectBatch(self._kind, whole=frozenset(names))
+        yield ObjectBatch(self._kind, all_names=frozenset(names))
 
     def _changed(self, wait_s: int) -> ObjectBatch:
         changes = self._kube.changes(self._kind, self._version, wait_s)
         self._version = changes.resource_version
         # Several events of one object collapse into the last one.
-        latest = {str(body["metadata"]["name"]): (how, body) for how, body in changes.events}
+        latest = {
+            str(body["metadata"]["name"]): (event_type, body) for event_type, body in changes.events
+        }
         return ObjectBatch(
             self._kind,
-            [body for how, body in latest.values() if how != "DELETED"],
-            [name for name, (how, _) in latest.items() if how == "DELETED"],
+            [body for event_type, body in latest.values() if event_type != "DELETED"],
+            [name for name, (event_type, _) in latest.items() if event_type == "DELETED"],
         )

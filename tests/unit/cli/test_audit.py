@@ -29,10 +29,10 @@ def test_what_was_found_is_noted_where_the_store_lets_it_and_else_it_is_said(
 ) -> None:
     config = FilesystemConfig(tmp_path)
     found = OpenTier(open_tier(config), config, "store", "cluster")
-    _record(found, [OUTCOME], whole=True)
+    _record(found, [OUTCOME], covers_tier=True)
     assert read_record(found.tier.store).topics == {OUTCOME.topic_id: OUTCOME}
     assert capsys.readouterr().err == ""
     (tmp_path / AUDIT_KEY).unlink()
     (tmp_path / AUDIT_KEY).mkdir()
-    _record(found, [OUTCOME], whole=True)
+    _record(found, [OUTCOME], covers_tier=True)
     assert "the outcome could not be stored in the tier: " in capsys.readouterr().err

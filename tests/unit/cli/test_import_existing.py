@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.ids import id_text
 from tidemark.kafka_client.values import EffectiveConfig, PartitionView, RequestFailure, TopicView
-from tidemark_cli.imports.kafka_topics import Existing, identified, is_own, wanted
+from tidemark_cli.imports.kafka_topics import Existing, identified, imported_topic, is_own
 from tidemark_cli.imports.topics import ImportedTopic, NotImported
 
 ID = uuid.UUID("e254d0bd-6d68-4bbf-a00b-707922030f98")
@@ -35,7 +35,7 @@ def test_only_what_is_the_topics_own_is_wanted() -> None:
         "segment.bytes": EffectiveConfig("1073741824", own=False),
         "secret": EffectiveConfig(None, own=True),
     }
-    found = wanted(existing((1, 2), (2, 3), configuration=configuration), "broker:9092")
+    found = imported_topic(existing((1, 2), (2, 3), configuration=configuration), "broker:9092")
     assert found == ImportedTopic(
         source="broker:9092, topic t",
         name="t",
@@ -61,7 +61,7 @@ def test_only_what_is_the_topics_own_is_wanted() -> None:
 )
 def test_what_no_manifest_would_leave_as_it_is_is_refused(topic: Existing, why: str) -> None:
     with pytest.raises(NotImported, match=why):
-        wanted(topic, "c")
+        imported_topic(topic, "c")
 
 
 @pytest.mark.parametrize(

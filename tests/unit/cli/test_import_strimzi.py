@@ -33,7 +33,7 @@ def spec(**changed: Any) -> dict[str, Any]:
 
 
 def wanted(found: dict[str, Any], **defaults: int) -> ImportedTopic:
-    return strimzi.wanted(Document("here", found), Defaults(**defaults))
+    return strimzi.imported_topic(Document("here", found), Defaults(**defaults))
 
 
 def run(*arguments: str, stdin: str = "") -> Result:

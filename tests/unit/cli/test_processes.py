@@ -87,7 +87,7 @@ def test_an_id_that_the_kernel_gave_to_another_process_is_not_signalled(layout: 
     processes.kill(layout, former)
     assert record.alive()
     record.signal(signal.SIGKILL)
-    assert record.wait_gone(20)
+    assert record.wait_ended(20)
 
 
 @pytest.mark.parametrize(

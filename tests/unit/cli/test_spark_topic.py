@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from tests.unit.pipeline.small_tier import SmallTier
-from tidemark_cli.commands.spark_topic import checked
+from tidemark_cli.commands.spark_topic import check_source
 
 
 def test_a_topic_that_is_not_there_ends_the_command_in_a_line(
@@ -16,9 +16,9 @@ def test_a_topic_that_is_not_there_ends_the_command_in_a_line(
     (tmp_path / "tier").mkdir()
     tier = SmallTier(tmp_path / "tier", uuid.uuid4())
     options = {"topic": "t", "path": str(tier.path)}
-    assert checked(options) == options
+    assert check_source(options) == options
     with pytest.raises(typer.Exit):
-        checked({**options, "topic": "nosuch"})
+        check_source({**options, "topic": "nosuch"})
     said = capsys.readouterr().err
     assert "nosuch" in said
     assert "Traceback" not in said

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from typer.testing import CliRunner
 
 from tests.unit.pipeline.small_tier import SmallTier
-from tidemark_cli.commands.spark_topic import mentioned, topics_there
+from tidemark_cli.commands.spark_topic import list_topic_names, mentioned_topics
 from tidemark_cli.commands.sql import Views, failure
 from tidemark_cli.main import app
 
@@ -33,10 +33,10 @@ def tier(tmp_path: Path) -> Path:
 
 
 def test_topics_are_those_of_the_tier_and_of_them_what_the_statement_names(tier: Path) -> None:
-    there = topics_there({"path": str(tier)})
+    there = list_topic_names({"path": str(tier)})
     assert there == {"orders-eu.v1", "Orders-EU.v1"}
-    assert mentioned([*there, "flights"], "select * from `ORDERS-eu.v1`") == sorted(there)
-    assert mentioned(there, "SELECT 1") == []
+    assert mentioned_topics([*there, "flights"], "select * from `ORDERS-eu.v1`") == sorted(there)
+    assert mentioned_topics(there, "SELECT 1") == []
 
 
 @needs_java

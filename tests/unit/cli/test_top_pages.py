@@ -198,7 +198,7 @@ def test_brokers_are_queried_only_for_what_is_shown() -> None:
     found = holding([topic("orders")], pieces(row(0, number) for number in range(60)))
     orders = found.topic("orders")
     assert orders is not None
-    asked = broker_offsets.asked_of([orders] * 20)
+    asked = broker_offsets.queries_for([orders] * 20)
     assert len(asked) == broker_offsets.PARTITIONS_MAX
     endpoints = [
         {"name": name, "host": "h", "port": port}
@@ -207,7 +207,7 @@ def test_brokers_are_queried_only_for_what_is_shown() -> None:
     brokers = [broker(1, endpoints=endpoints), broker(2)]
     assert broker_offsets.addresses(brokers) == {1: ("h", 1)}
     assert broker_offsets.addresses(brokers, "TEAM") == {1: ("h", 2)}
-    told = broker_offsets.ask(asked[:1], {})
+    told = broker_offsets.query_offsets(asked[:1], {})
     assert told.offsets == {}
     assert told.problems == (
         "broker 1 has no known address",
