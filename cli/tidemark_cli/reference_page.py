@@ -72,6 +72,7 @@ def _links(name: str, row: LazyCommand) -> str:
 
 
 def _section(name: str, command: Any) -> Iterator[str]:
+    """Yield the lines of one command: help text, usage, arguments and options."""
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     options = [
         param

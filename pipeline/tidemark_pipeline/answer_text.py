@@ -59,6 +59,7 @@ def cell(value: object) -> str:
 
 
 def _for_json(value: object) -> object:
+    """Return a value that :mod:`json` can encode, without loss of decimal digits."""
     match value:
         case bytes():
             return _text(value)

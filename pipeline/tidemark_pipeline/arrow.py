@@ -153,6 +153,7 @@ def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer:
 
 
 def _headers(buffer: scan.Bytes, table: scan.Longs) -> pa.Array:
+    """Return the column ``headers``: a list of structs for each row, null for no headers."""
     counts = table[:, scan.HEADERS_COUNT]
     total = int(counts.sum())
     kind = _TYPES["headers"]

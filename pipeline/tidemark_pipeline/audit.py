@@ -192,6 +192,9 @@ def _split(
     sizes: dict[str, int],
     task_bytes: int,
 ) -> Iterator[AuditTask]:
+    """Yield tasks for the live segments of a partition, each of at least ``task_bytes`` but the
+    last. ``sizes``: listed object sizes by key.
+    """
     group: list[tuple[SegmentEntry, tuple[int, int] | None]] = []
     size_bytes = 0
     for entry in live:

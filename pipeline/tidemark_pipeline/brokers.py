@@ -185,6 +185,9 @@ class BrokerClient:
     def _offsets_of_timestamps(
         self, topic: str, timestamps: Mapping[int, int], *, committed: bool
     ) -> dict[int, StableLogEnd]:
+        """Return the offset of each timestamp with the epoch of the leader that reported it, by
+        partition.
+        """
         found: dict[int, StableLogEnd] = {}
 
         def request_remaining() -> None:
@@ -233,6 +236,11 @@ class BrokerClient:
         return found
 
     def _retry(self, call: Callable[[], R]) -> R:
+        """Return the result of ``call``, which is repeated after transient failures.
+
+        Raises :class:`BrokersUnavailable` after the last attempt, and :class:`BrokerRefused` at
+        once.
+        """
         reason = ""
         for failures in range(1, _TRIES_MAX + 1):
             try:
@@ -256,6 +264,7 @@ class BrokerClient:
         raise BrokersUnavailable(f"gave up after {_TRIES_MAX} tries: {reason}")
 
     def _metadata(self, names: Sequence[str] | None) -> MetadataResponse:
+        """Request the metadata of topics (None: all) and update the cached leaders."""
         request = metadata_request.MetadataRequest(
             topics=None
             if names is None
@@ -302,6 +311,7 @@ class BrokerClient:
             return connection.request(request, response_type, _TIMEOUT_S)
 
     def _connect(self, address: BrokerAddress) -> BlockingConnection:
+        """Open a connection to a broker and log in if the access has credentials."""
         connection = BlockingConnection(
             *address,
             client_id=CLIENT_ID,
@@ -347,6 +357,7 @@ class BrokerClient:
     def _list_offsets(
         self, address: BrokerAddress, topic: str, timestamps: Mapping[int, int], *, committed: bool
     ) -> dict[int, int]:
+        """Send ListOffsets to one leader and return the offsets by partition; -1: none."""
         # The leader's epoch is in the request, so that a former leader refuses it (KIP-320).
         request = offsets_request.ListOffsetsRequest(
             replica_id=BrokerId(-1),
@@ -381,6 +392,7 @@ class BrokerClient:
     def _epoch_ends(
         self, address: BrokerAddress, topic: str, epochs: Mapping[int, int]
     ) -> dict[int, EpochEndAnswer]:
+        """Send OffsetForLeaderEpoch to one leader and return the ends by partition."""
         # The request names the leader's epoch, so that a former leader refuses it.
         leaders = {part: self._leader(topic, part).leader_epoch for part in epochs}
         request = epoch_request.OffsetForLeaderEpochRequest(
@@ -413,6 +425,7 @@ class BrokerClient:
     def _delete_records(
         self, address: BrokerAddress, topic: str, below: Mapping[int, int]
     ) -> dict[int, int]:
+        """Send DeleteRecords to one leader and return the low watermarks by partition."""
         # A broker answers when all live replicas have deleted the records, or after the timeout.
         request = delete_request.DeleteRecordsRequest(
             topics=(
@@ -440,6 +453,7 @@ class BrokerClient:
         return found
 
     def _fetch(self, topic: str, partition: int, offset: int) -> Fetched:
+        """Send one Fetch with isolation level read_committed to the leader of a partition."""
         leader = self._leader(topic, partition)
         # Waits two seconds for a byte. Both size limits are equal, as there is one partition.
         request = fetch_request.FetchRequest(

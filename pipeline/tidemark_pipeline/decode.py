@@ -199,6 +199,7 @@ def _groups(batches: Iterable[_Unpacked | None]) -> Iterator[list[_Unpacked]]:
 def _decode_group(
     data: bytes, group: list[_Unpacked], source: ByteSource
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the requested records of several batches as one Arrow batch."""
     # Uncompressed batches stay in the fetched bytes, and only positions are computed.
     if all(batch.data is data for batch in group):
         buffer, starts = data, np.array([batch.start for batch in group], dtype=np.int64)

@@ -54,6 +54,7 @@ def narrow(filters: Iterable[object]) -> Narrowing:
 
 
 def _narrow(found: Narrowing, column: str, kind: str, value: object) -> Narrowing:
+    """Return the narrowing with the condition of one filter. ``kind``: the filter's class name."""
     # Spark's columns are case-insensitive. Each condition only reduces what is already found.
     match column:
         case "topic":

@@ -247,6 +247,7 @@ def _known(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def _topics(given: Mapping[str, str]) -> Topics:
+    """Return the selection of topics from the one option that names it. Raises OptionError."""
     # Two selections would contradict each other, so exactly one is required.
     named = [n for n in ("topic", "subscribe", "subscribePattern", "assign") if given.get(n)]
     if len(named) != 1:

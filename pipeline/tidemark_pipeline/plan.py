@@ -176,6 +176,10 @@ def _narrowed(read_range: ReadRange, narrowing: Narrowing) -> ReadRange:
 def _tasks(
     survey: Survey, options: Options, part: Part, read_range: ReadRange, narrowing: Narrowing
 ) -> Iterator[Task]:
+    """Yield the tasks of one partition.
+
+    Raises :class:`DataLoss` if requested offsets have expired.
+    """
     # The head may have a later log start than the extent, which was read before it.
     version, start, ranges = survey.ranges(part, read_range.start, read_range.end)
     if start > read_range.start and options.fail_on_data_loss:

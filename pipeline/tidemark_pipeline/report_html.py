@@ -44,6 +44,7 @@ def _summary(found: ReportFigures) -> str:
 
 
 def _charts(found: ReportFigures) -> str:
+    """Return the charts of rows and bytes over time, and of record sizes, as HTML."""
     if not found.periods:
         return ""
     width = duration(found.width_ms)
@@ -84,6 +85,7 @@ def _chart(title: str, bars: Bars, note: str) -> str:
 
 
 def _tables(found: ReportFigures) -> str:
+    """Return the tables of tiers, missing offsets and frequent keys as HTML."""
     # Keys, topics and tiers are data of users; the tables escape every cell.
     missing = found.missing()
     shares = [

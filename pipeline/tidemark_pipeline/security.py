@@ -72,6 +72,10 @@ def parse_security(
 
 
 def _login(given: Mapping[str, str], environment: Mapping[str, str], prefix: str) -> Login:
+    """Return the SASL login.
+
+    Raises :class:`SecurityError` if the mechanism is unknown or a part is missing.
+    """
     mechanism = given.get("sasl.mechanism", "SCRAM-SHA-512").upper()
     if mechanism not in PASSWORD_MECHANISMS:
         raise SecurityError(

@@ -83,6 +83,7 @@ def local_session(
 
 
 def _settings(name: str, cores: int, scratch: str) -> SparkConf:
+    """Return the default configuration of a local session."""
     return SparkConf().setAll(
         [
             ("spark.master", f"local[{cores}]"),

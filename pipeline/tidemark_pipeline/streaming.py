@@ -234,6 +234,9 @@ class TidemarkStreamReader(DataSourceStreamReader):
     def _check_present(
         self, until: StreamOffset, parts: Mapping[tuple[str, int], Part], begin: StreamOffset
     ) -> None:
+        """Raise :class:`DataLoss` if a partition with unread offsets was deleted, or a topic
+        re-created.
+        """
         if not self._options.fail_on_data_loss:
             return
         nothing = ReadPosition(0)

@@ -45,6 +45,7 @@ def load_decoder() -> None:
 def _read_remote(
     options: Options, part: Part, task: RemoteTask, since_ms: int | None, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a task's segments, read from the tier."""
     assert options.storage is not None
     assert part.topic_id is not None
     # The tier is opened in the executor: connections do not travel with a task.
@@ -62,6 +63,7 @@ def _read_remote(
 def _read_tail(
     options: Options, part: Part, task: TailTask, since_ms: int | None, threads: DecodeThreads
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a task's offsets, fetched from brokers."""
     # Imported here, as loading Kafka's protocol takes a quarter of a second.
     from tidemark_pipeline import tail
     from tidemark_pipeline.brokers import BrokerClient, OutOfRange

@@ -53,6 +53,7 @@ def _find_in(tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int) -> 
 def _batches_from(
     tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int
 ) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    """Yield each batch of a segment from the time index's position on: data, position, header."""
     # Without digests the whole segment is read, as a part could not be verified.
     window = full_window(entry)
     pieces: tuple[bytes, ...] = ()

@@ -176,6 +176,7 @@ class Survey:
         return {part: offset for part, offset in found.items() if offset is not None}
 
     def _lineages(self, positions: Mapping[Part, ReadPosition]) -> dict[Part, LogLineage]:
+        """Return the epochs and the end of each log, for the comparison with ``positions``."""
         by_topic = {part.topic_id: self._restores(part) for part in positions}
         # Without brokers: from the tier alone.
         if self._brokers is None:
@@ -288,6 +289,10 @@ class Survey:
         raise AssertionError("not reached")
 
     def _named(self) -> dict[str, tuple[int, uuid.UUID | None]]:
+        """Return partition count and id of each topic that the options name.
+
+        Raises TopicNotFound.
+        """
         requested = self._options.topics.names
         if self._brokers is None:
             assert self._tier is not None

@@ -84,6 +84,7 @@ def measure(
 
 
 def _list(tier: Tier, usage: Usage) -> None:
+    """List the objects in each bucket and add them to the usage of their topics."""
     # With all topics, one LIST of the data folder replaces one per topic.
     naming = Naming(tier)
     owners = {_folder(topic): topic for topic in usage.topics}
@@ -135,6 +136,7 @@ def _chunks(infos: Iterable[ObjectInfo]) -> Iterator[Sequence[ObjectInfo]]:
 def _partition(
     tier: Tier, usage: Usage, topic: TopicObject, own: TopicUsage, partition: int, now_ms: int
 ) -> None:
+    """Add one partition's segments to the usage, or a trouble if its manifest is unreadable."""
     trouble = ""
     for _ in range(_HEAD_READS):
         try:

@@ -104,10 +104,14 @@ def _chosen(opened: OpenTier, names: Sequence[str]) -> list[TopicObject]:
 def _audited(
     opened: OpenTier, topics: Sequence[TopicObject], cores: int, log: Path
 ) -> "Iterator[tuple[AuditReport, TopicAudit]]":
+    """Audit the topics in one Spark session; yield each topic's report, and its record for the
+    tier.
+    """
     from tidemark_pipeline.jobs.audit import audit as run
     from tidemark_pipeline.jobs.progress import reporting_stages
     from tidemark_pipeline.session import local_session
 
+    # The record names the program version that made the audit.
     program = f"tidemark-{importlib.metadata.version('tidemark')}"
     with local_session("tidemark audit", cores=cores, log=log) as session:
         for topic in topics:
@@ -115,6 +119,7 @@ def _audited(
             def say(done: int, tasks: int, name: str = topic.name) -> None:
                 errors.print(f"{name}: {done:,} of {tasks:,} shares read", highlight=False)
 
+            # The time before the audit: later changes of the topic are not covered.
             at_ms = _now_ms()
             with reporting_stages(session.sparkContext, say):
                 report = run(session, opened.config, topic)

@@ -211,6 +211,7 @@ def _kafka_topics(
 def _of_strimzi(
     run: _Run, documents: Sequence[Document], defaults: Defaults, metadata: strimzi.MetadataRule
 ) -> Iterator[ImportedTopic]:
+    """Yield the topics to import; report omitted metadata and topics that cannot be imported."""
     omitted = Counter(key for document in documents for key in metadata.omitted(document))
     for key, number in sorted(omitted.items()):
         run.say(

@@ -170,6 +170,7 @@ def _propagate(
     *,
     history: bool,
 ) -> None:
+    """Delete the rows of deleted records from one table and print the result."""
     from tidemark_pipeline.jobs.propagate import propagate
 
     def say(line: str) -> None:
@@ -195,6 +196,7 @@ def propagated(done: Propagated) -> str:
 def _maintain(
     session: "SparkSession", table_options: TableOptions, table: str, upkeep: TableMaintenance
 ) -> None:
+    """Run the maintenance of one table and print the result."""
     from tidemark_pipeline.jobs.maintain import maintain as run
     from tidemark_pipeline.jobs.progress import reporting_stages
 

@@ -194,6 +194,7 @@ def _settings(
 def _query(
     statement: str, views: Views, settings: Mapping[str, str], *, limit: int, cores: int, log: Path
 ) -> "StatementResult":
+    """Run the statement in a new Spark session, with a view for each topic; exit if it fails."""
     # Imported here, as loading Spark takes a second that other commands need not wait for.
     from pyspark.errors import PySparkException
 

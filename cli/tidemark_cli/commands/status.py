@@ -204,6 +204,7 @@ def _not_exporting(export: dict[str, Any]) -> str:
 
 
 def _topic_table(found: list[TopicRows]) -> Table:
+    """Return the table of topics: readiness, tiering, remote bytes, placeholders."""
     names = ("topic", "ready", "tiering", "remote", "placeholders", "message")
     # Folded, so that names and references in messages are not cut.
     table = Table(*(Column(name, overflow="fold") for name in names), title="topics")

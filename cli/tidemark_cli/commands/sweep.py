@@ -58,6 +58,7 @@ def sweep(
 
 
 def _swept(opened: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
+    """Run the sweep; one that deletes holds the store's sweep lease meanwhile."""
     lease, left = None, None
     # Only a sweep that deletes takes the lease, so that listing never blocks a broker's sweep.
     if delete:

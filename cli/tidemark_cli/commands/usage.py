@@ -100,6 +100,7 @@ def usage(
 def _tell(
     usage: Usage, opened: OpenTier, json: Path | None, prometheus: Path | None, *, now_ms: int
 ) -> None:
+    """Print the usage, and write it to the files that the options name."""
     from tidemark_pipeline.usage_text import json_text, prometheus_text
 
     if json == _STDOUT:

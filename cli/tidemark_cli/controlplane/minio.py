@@ -95,6 +95,10 @@ class MinioServer(Server):
     def _start(
         cls, binary: Path, folder: Path, settings: MinioSettings, detached: bool, timeout_s: float
     ) -> Self:
+        """Start the server with these settings and wait until it serves.
+
+        Raises ServerStartError.
+        """
         endpoint = f"http://{HOST}:{settings.port}"
         command = [str(binary), "server", "--quiet", "--address", f"{HOST}:{settings.port}"]
         command += ["--certs-dir", str(private_dir(folder / "certs"))]

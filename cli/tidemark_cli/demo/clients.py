@@ -202,6 +202,7 @@ def _send(
     flight: Flight,
     callback: Callable[[KafkaError | None, Message], None],
 ) -> None:
+    """Queue one record; wait while the producer's queue is full."""
     while True:
         try:
             producer.produce(

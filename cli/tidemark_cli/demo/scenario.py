@@ -80,6 +80,7 @@ class Scenario:
     # ------------------------------------------------------------------ the steps
 
     def place(self) -> None:
+        """Create the topic on two brokers and check the placeholders."""
         report, cluster = self.report, self.cluster
         report.step("create a topic from a manifest: two brokers, replication factor 3")
         self.stage.start(report.say)
@@ -103,6 +104,7 @@ class Scenario:
         )
 
     def fill(self) -> None:
+        """Produce the flights and wait until most of them are in the tier only."""
         report = self.report
         report.step(f"produce {self._flights_max:,} flights and copy them to the tier")
         self.flights = self._loading.result()
@@ -143,6 +145,7 @@ class Scenario:
         self._compare("kafka-python", clients.read_kafka_python)
 
     def third_broker(self) -> None:
+        """Add a broker and check that it fills the placeholders and joins the ISR."""
         report = self.report
         report.step("add a third broker while Spark reads")
         self.cluster.start_broker(3)
@@ -163,6 +166,7 @@ class Scenario:
         self._check_spark()
 
     def delete_records(self) -> None:
+        """Delete records by time; check log starts, low watermarks and remaining objects."""
         report = self.report
         report.step("delete records before a time with a RecordDeletion")
         manifest = manifests.load(manifests.DELETION)[0]
@@ -193,6 +197,7 @@ class Scenario:
         )
 
     def disable_retain(self) -> None:
+        """Disable tiering with Retain; check acknowledgements (KIP-950) and that copying stops."""
         report = self.report
         report.step("disable tiering with Retain")
         self.cluster.stop_broker(3)
@@ -217,6 +222,7 @@ class Scenario:
         )
 
     def reenable_then_delete(self) -> None:
+        """Enable tiering again, then disable it with Delete and check that no object is left."""
         report = self.report
         report.step("enable tiering again, then disable it with Delete")
         before = self.stage.segments()
@@ -245,6 +251,7 @@ class Scenario:
         self._compare("confluent-kafka", clients.read_confluent)
 
     def kill_leader(self) -> None:
+        """Kill a leader under load; check that no acknowledged record is lost."""
         report = self.report
         report.step("kill a leader with SIGKILL while records are produced with acks=all")
         before = self.stage.partitions()[0]
@@ -372,6 +379,7 @@ class Scenario:
             [str, str, Mapping[int, int], Mapping[int, int]], dict[tuple[int, int], clients.Record]
         ],
     ) -> None:
+        """Read the whole topic with a client and compare it with the acknowledged records."""
         # Offsets are read now, as retention may have moved the log starts.
         starts, ends = self._offsets(positions.EARLIEST), self._offsets(positions.LATEST)
         expected = self.ledger.from_offsets(starts)

@@ -69,6 +69,7 @@ def _source(name: str, body: Mapping[str, Any]) -> str:
 
 
 def _texts(path: str) -> Iterator[tuple[str, str]]:
+    """Yield name and text of a file, of each file in a folder, or of standard input (``-``)."""
     if path == STDIN:
         yield (
             "standard input",

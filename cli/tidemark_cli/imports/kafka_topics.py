@@ -51,6 +51,7 @@ def read(
 async def _read(
     access: KafkaAccess, pattern: re.Pattern[str], on_progress: Callable[[int, int], None]
 ) -> list[Existing]:
+    """Request metadata, reassignments and configurations of the matching topics."""
     async with KafkaClient(access) as client:
         admin = Admin(client)
         views = await admin.topics()

@@ -144,6 +144,7 @@ def imported_topic(
 def _remarks(
     meta: Mapping[str, Any], spec: Mapping[str, Any], *, is_unmanaged: bool
 ) -> Iterable[str]:
+    """Yield remarks about fields and states of a KafkaTopic that the manifest does not express."""
     for name in sorted(set(spec) - _FIELDS):
         yield f"spec.{name} is not a known field of a KafkaTopic; left out"
     if is_unmanaged:

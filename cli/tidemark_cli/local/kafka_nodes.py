@@ -252,6 +252,7 @@ class KafkaNodes:
             made.rename(self.data(node))
 
     def _format_pattern(self, folder: Path, entries: Mapping[str, str]) -> None:
+        """Format a log directory with Kafka's own tool, from which the others are copied."""
         properties = self._folder / "formatted.properties"
         text = properties_text({**entries, "log.dirs": str(folder)})
         properties.write_text(text, encoding="ascii")

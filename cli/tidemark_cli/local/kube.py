@@ -243,6 +243,7 @@ class KubeClient:
         content_type: str = "application/json",
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> bytes:
+        """Send one request and return the response's body. Raises :class:`KubeRequestError`."""
         # Imported here, as the client takes long to load and most commands do not need it.
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError

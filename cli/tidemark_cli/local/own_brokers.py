@@ -81,6 +81,7 @@ class LocalOwnBrokers:
         return KubeClient(self._kubeconfig, self._settings.namespace)
 
     def _broker_settings(self, node_id: int) -> dict[str, Any]:
+        """Return the settings file of a new broker, with free ports."""
         listener, metrics = free_ports(2)
         return {
             "node.id": node_id,

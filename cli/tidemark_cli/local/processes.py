@@ -206,6 +206,7 @@ def _store(layout: Layout, record: ProcessRecord) -> None:
 def _await_ready(
     layout: Layout, record: ProcessRecord, timeout_s: float, is_ready: Ready
 ) -> dict[str, Any]:
+    """Return the process's ready line. Raises :class:`ProcessStartError` if it ends or is late."""
     log_path = layout.log(record.name)
     deadline = time.monotonic() + timeout_s
     while True:

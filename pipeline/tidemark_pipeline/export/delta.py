@@ -94,6 +94,7 @@ class DeltaTable:
         return self._loaded_history
 
     def claim(self, topic: str, topic_id: str) -> Exported:
+        """Take the table over with an empty commit, whose transaction fences all older jobs."""
         self._open()
         history = self._history
         no_rows = self._session.table(self.name).limit(0)
@@ -126,6 +127,7 @@ class DeltaTable:
         raise contended(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
+        """Write a batch, and find out from the log whether it was committed."""
         if self._own_progress is None:
             raise ExportError("claim the table first")
         for _ in range(ATTEMPTS):
@@ -226,6 +228,7 @@ class DeltaTable:
         """Do nothing: a job leaves nothing but the table."""
 
     def _open(self) -> None:
+        """Create the table if it is missing, and read its partitioning and its log."""
         layout = self._layout
         if layout.partitioning.buckets:
             raise ExportError("Delta Lake has no key buckets. Remove the option")

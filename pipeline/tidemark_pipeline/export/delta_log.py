@@ -165,6 +165,7 @@ class _LogReader:
         self._rolled_back_from = _restored_version(commit) + 1
 
     def _read_progress(self, commit: DeltaCommit) -> None:
+        """Record the progress in a commit, if an export or its maintenance made the commit."""
         properties = commit.properties
         exported = Exported.of_properties(properties)
         if exported is None:

@@ -51,6 +51,7 @@ class DeltaPropagation:
         self._until_done(delete)
 
     def delete_history(self, say: Say) -> Propagated:
+        """Purge marked rows, then vacuum the files that only older versions need."""
         say("rewriting files with rows that are marked as deleted")
         # Rows that upserts marked in deletion vectors are still in their files.
         reorganize = f"REORG TABLE {self._name} APPLY (PURGE)"

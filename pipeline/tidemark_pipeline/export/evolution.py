@@ -68,6 +68,10 @@ def text(change: Change) -> str:
 def _struct_changes(
     path: tuple[str, ...], table: StructType, schema: StructType
 ) -> Iterator[Change]:
+    """Yield the changes of a struct's fields; ``path`` leads to the struct.
+
+    Raises :class:`ExportError`.
+    """
     columns = {field.name: field for field in table}
     # Spark compares names without case, so such a column could not be added.
     by_fold = {folded(column.name): column.name for column in table}
@@ -133,6 +137,7 @@ def _incompatible(path: tuple[str, ...], table: DataType, schema: DataType) -> E
 
 
 def _changed_type(table: DataType, schema: DataType) -> DataType:
+    """Return the table's type after the changes that the schema's type needs."""
     if isinstance(table, StructType) and isinstance(schema, StructType):
         # Existing columns keep their order and attributes; new ones follow.
         schema_fields = {field.name: field for field in schema}

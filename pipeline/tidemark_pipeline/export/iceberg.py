@@ -74,6 +74,9 @@ class IcebergTable:
         return self._opened
 
     def claim(self, topic: str, topic_id: str) -> Exported:
+        """Take the table over with an empty commit, which is published only if ``main`` has not
+        moved.
+        """
         self._open()
         for _ in range(ATTEMPTS):
             self._branch.refresh()
@@ -94,6 +97,7 @@ class IcebergTable:
         raise contended(self.name)
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
+        """Write a batch to the job's branch and publish it; retry after concurrent commits."""
         is_written = False
         for _ in range(ATTEMPTS):
             # Each attempt starts from the current ``main``, if the job still owns the table.
@@ -170,6 +174,7 @@ class IcebergTable:
         check_not_superseded(self._own_progress, self._branch.progress())
 
     def _open(self) -> None:
+        """Create the namespace and the table if they are missing, and load the table."""
         # A cached table would hide the commits of other jobs.
         cached = f"spark.sql.catalog.{self.name.partition('.')[0]}.cache-enabled"
         if self._session.conf.get(cached, "true") != "false":

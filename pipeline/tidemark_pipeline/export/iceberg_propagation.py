@@ -52,6 +52,7 @@ class IcebergPropagation:
         self._session.sql(f"DELETE FROM {target} WHERE {where}")
 
     def delete_history(self, say: Say) -> Propagated:
+        """Rewrite files with deleted rows, then expire all snapshots but the newest."""
         procedures = Procedures(self._session, self._name)
         before = snapshots(self._session, self._name)
         failed = 0

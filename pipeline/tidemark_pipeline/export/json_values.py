@@ -57,6 +57,7 @@ class JsonValues:
         return self._schema_columns
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
+        """Check the values in Python workers, then parse those that pass with Spark's parser."""
         self._columns, self._frame = columns, frame
         # Spark fails on a repeated key of a map by default.
         frame.sparkSession.conf.set(*LAST_WINS)

@@ -90,6 +90,10 @@ def check_fields(fields: StructType, names: ColumnNames = ANY_FORMAT) -> None:
 
 
 def _check_names(kind: DataType, path: str, names: ColumnNames) -> None:
+    """Check the names of all nested fields.
+
+    ``path``: that of the enclosing field, "" at the top.
+    """
     if isinstance(kind, StructType):
         seen: dict[str, str] = {}
         for field in kind:

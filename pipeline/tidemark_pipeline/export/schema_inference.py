@@ -50,6 +50,7 @@ def sample(
 def _between(
     session: SparkSession, options: Mapping[str, str], span: Mapping[int, tuple[int, int]]
 ) -> DataFrame:
+    """Read the values of an offset range of each partition. ``span``: start and exclusive end."""
     topic = options["topic"]
     # The caller's own positions and limits do not apply to the sample.
     given = {

@@ -70,6 +70,7 @@ def _open_reader(
     say: Callable[[str], None],
     names: ColumnNames,
 ) -> ValueReader:
+    """Return the reader for the schema's source: a registry, a file, a definition, or inference."""
     access = schema_options.access()
     ignores = schema_options.evolution is Evolution.IGNORE
     # Values of a registry carry the ID of their schema.

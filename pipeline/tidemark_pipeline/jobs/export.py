@@ -223,6 +223,7 @@ class _Batches:
         self.progress = self._progress_after(0, Written(), claimed)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
+        """Commit one micro-batch, then delete its records from the topic if that is requested."""
         try:
             # Read the batch's end offsets from the checkpoint, where Spark writes them before the
             # batch.
@@ -321,6 +322,7 @@ class _Batches:
         self._watch(self.progress)
 
     def _progress_after(self, commits: int, written: Written, exported: Exported) -> ExportProgress:
+        """Query the topic's ends and return the progress to report, with lag and freshness."""
         parts = self._current_parts(exported)
         ends = {part.partition: end for part, end in self._survey.ends_of(parts).items()}
         # For a new partition the lag is counted from its log start.
@@ -413,6 +415,7 @@ def _run_query(
     every_s: float | None,
     stop: threading.Event | None,
 ) -> None:
+    """Run the stream, until ``stop`` is set if it is continuous, otherwise to the topic's end."""
     with tempfile.TemporaryDirectory(prefix="tidemark-export-") as folder:
         batches.checkpoint = Path(folder)
         writer = raw(stream_topic(session, options)).writeStream.foreachBatch(batches)

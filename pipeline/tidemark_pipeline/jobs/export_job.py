@@ -123,6 +123,7 @@ def _export(order: Order, status: JobStatus, stop: threading.Event) -> None:
 
 
 def _run(order: Order, status: JobStatus, stop: threading.Event) -> None:
+    """Start a Spark session with the order's settings and run the export in it."""
     table_options = TableOptions.of(order.table)
     # Options and Java are checked before the import of Spark, which takes seconds.
     table_options.check()

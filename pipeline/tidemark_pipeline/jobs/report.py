@@ -72,6 +72,7 @@ _SIZE = "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0)"
 
 
 def _tier_shares(table: DataFrame) -> tuple[TierShare, ...]:
+    """Return the share of each partition and tier: rows, offsets, times and bytes."""
     rows = (
         table.groupBy("partition", "tier")
         .agg(

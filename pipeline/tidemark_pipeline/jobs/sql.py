@@ -70,6 +70,7 @@ def _readable(table: DataFrame) -> DataFrame:
 
 
 def _readable_type(kind: DataType) -> DataType:
+    """Return the type to which a column is cast: text unless it is a number, bytes or a boolean."""
     match kind:
         case NumericType() | BinaryType() | BooleanType():
             return kind

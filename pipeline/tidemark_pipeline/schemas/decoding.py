@@ -66,6 +66,7 @@ class _DecodedBatch:
     kind: pa.DataType
 
     def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batch's records in pieces, in any order, each with its columns or a reason."""
         # Records without a value skip the decoders and have one reason in all formats.
         values = self.batch.column(self.batch.schema.get_field_index("value"))
         absent = values.is_null().to_numpy(zero_copy_only=False)
@@ -91,6 +92,7 @@ class _DecodedBatch:
     def _of_schema(
         self, number: int, rows: Longs, data: Bytes, starts: Longs, ends: Longs
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the records in ``rows``, which carry the schema id ``number``."""
         source = self.decoding.known.get(number)
         if source is None:
             yield from self._failed(rows, f"schema {number} is not known yet", number)

@@ -93,6 +93,7 @@ class Schemas:
         return f"the registry does not know it ({error})"
 
     def _source(self, found: Registered, message: str = "") -> SchemaSource:
+        """Return a registered schema with all schemas that it references. Raises SchemaRefused."""
         if found.kind not in set(SchemaType):
             raise SchemaRefused(f"schemas of type {found.kind} are not supported")
         used = self._referenced(found.references)

@@ -85,6 +85,7 @@ def _last_of_each_key(
 def _leaf(
     store: kernel.Store, data: kernel.Bytes, layout: Leaf, entries: slice, column_type: pa.DataType
 ) -> pa.Array:
+    """Return the Arrow array of a column of single values."""
     low, high = store.low[entries], store.high[entries]
     # Two words per entry: a position and a length for bytes, both halves for decimals, else a
     # value.

@@ -22,6 +22,10 @@ def signature(schema: Schema) -> str:
 
 
 def _signature(schema: Schema, within: list[Schema], counter: Iterator[int]) -> str:
+    """Return the signature of a type.
+
+    ``within``: the enclosing types. ``counter``: counts types.
+    """
     if next(counter) > UNFOLDED_MAX:
         raise SchemaRefused(f"the schema comes to more than {UNFOLDED_MAX} types")
     # A reference to an outer type is written as its distance, so that names do not matter.

@@ -97,6 +97,7 @@ class _Compiler:
     skipped_nodes: dict[int, int] = field(default_factory=dict)
 
     def program(self, writer: Schema, columns: StructType, reader: Schema | None) -> Compiled:
+        """Compile the program and return it with its tables as arrays."""
         slots = Slots()
         layout = slots.layout(columns)
         assert isinstance(layout, StructOf)
@@ -135,6 +136,7 @@ class _Compiler:
         return node
 
     def _node(self, op: int, layout: Layout | None, path: str) -> int:
+        """Append a node and return its index. ``layout`` None: the value is skipped."""
         # A recursive schema expands with the columns, so the number of nodes is limited.
         if len(self.nodes) >= _NODES_MAX:
             raise SchemaRefused("the schema is too large")
@@ -157,6 +159,7 @@ class _Compiler:
         return self._node(kernel.MISSING, layout, path)
 
     def _read(self, writer: Schema, layout: Layout, reader: Schema | None, path: str) -> int:
+        """Compile the node that reads a value of ``writer`` into ``layout``; return its index."""
         # Null and union come first, as any column may have them.
         if writer.kind == "null":
             return self._node(kernel.NULL, layout, path)
@@ -211,6 +214,7 @@ class _Compiler:
             self.behind += text
 
     def _union(self, writer: Schema, layout: Layout, reader: Schema | None, path: str) -> int:
+        """Compile a union with one child node for each branch of the writer's schema."""
         node = self._node(kernel.UNION, layout, path)
         # Null is a branch too, so only the other branches are counted.
         several = len(_present(writer)) > 1
@@ -252,6 +256,7 @@ class _Compiler:
         return node
 
     def _record(self, writer: Schema, layout: StructOf, reader: Schema | None, path: str) -> int:
+        """Compile a record: read fields with a column, skip the others, fill missing columns."""
         node = self._node(kernel.RECORD, layout, path)
         # The reader's fields give aliases and defaults.
         known = {read.name: read for read in reader.fields} if reader is not None else {}
@@ -277,6 +282,7 @@ class _Compiler:
         return node
 
     def _default(self, reader_field: Field | None, layout: Layout, path: str) -> int:
+        """Compile the node of a column without a field: the reader's default, otherwise null."""
         # A null default needs no bytes.
         if reader_field is None or not reader_field.has_default or reader_field.default is None:
             return self._missing(layout, path)

@@ -112,6 +112,10 @@ class _SchemaReader:
     count: int = 0
 
     def read(self, given: Any, namespace: str, where: str, depth: int) -> Schema:
+        """Parse one type.
+
+        ``namespace``: the enclosing one. ``where``: path of the type, for messages.
+        """
         # Count and depth are checked for each type, as the schema comes from any producer.
         self.count += 1
         if self.count > TYPES_MAX:
@@ -165,6 +169,7 @@ class _SchemaReader:
     def _named(
         self, given: dict[str, Any], kind: str, namespace: str, where: str, depth: int
     ) -> Schema:
+        """Parse a record, an enum or a fixed, and register its full name."""
         full = _full_name(given, namespace, where)
         # A second definition would change the meaning of earlier references.
         if full in self.named or full in PRIMITIVES:
@@ -191,6 +196,7 @@ class _SchemaReader:
         return made
 
     def _fields(self, given: Any, namespace: str, where: str, depth: int) -> tuple[Field, ...]:
+        """Parse the fields of a record, in order."""
         if not isinstance(given, list):
             raise SchemaRefused(f"{where}: a record has no list of fields")
         fields: dict[str, Field] = {}

@@ -88,6 +88,7 @@ class _AvroTypeMaker:
         self.columns = 0
 
     def type_of(self, schema: Schema, where: str, depth: int) -> DataType:
+        """Return the column type of an Avro type. ``where``: its path, for messages."""
         self.columns += 1
         # A small schema may expand to a huge number of columns.
         if self.columns > COLUMNS_MAX:
@@ -135,6 +136,7 @@ class _AvroTypeMaker:
     def _struct(
         self, fields: Iterable[tuple[str, Schema, tuple[str, ...]]], where: str, depth: int
     ) -> StructType:
+        """Return a struct of the fields that can have values. ``fields``: name, schema, aliases."""
         made: dict[str, StructField] = {}
         for name, schema, aliases in fields:
             path = f"{where}.{name}" if where else name

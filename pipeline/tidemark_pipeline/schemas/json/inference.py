@@ -284,6 +284,7 @@ def _units(kind: DataType, shape: RecordShape, path: tuple[str, ...]) -> Iterato
 def _with(
     kind: DataType, added: dict[tuple[str, ...], list[StructField]], path: tuple[str, ...]
 ) -> DataType:
+    """Return a type with the columns in ``added``, whose keys are paths of structs."""
     if isinstance(kind, StructType):
         fields = [
             StructField(column.name, _with(column.dataType, added, (*path, column.name)))

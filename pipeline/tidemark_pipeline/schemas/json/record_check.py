@@ -126,6 +126,7 @@ class RecordCheck:
         return _of_text(where) if isinstance(kind, StringType) else None
 
     def _of_struct(self, columns: StructType, where: str, depth: int) -> _Check:
+        """Return the check of a struct, which compares names and checks the known fields."""
         # Prepared once for each column, as the check runs for each record.
         prefix = f"{where}." if where else ""
         known = frozenset(columns.fieldNames())
@@ -263,6 +264,7 @@ class Checking:
         return RecordCheck(self.fields, self.names, grows=self.grows, new_max=self.new_max)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each batch with the columns CAUSE and HAS_NEW_FIELDS."""
         check = self.check()
         for batch in batches:
             values = batch.column(batch.schema.get_field_index("value")).to_pylist()

@@ -149,6 +149,7 @@ _Read = Callable[[Sequence[Any], _Budget], pa.Array]
 
 
 def _struct(message: Descriptor, columns: StructType, path: str, arrow_type: pa.DataType) -> _Read:
+    """Return the reader of a message into a struct column; ``path`` is for messages of errors."""
     # Readers are built once for each column, as they run for each record.
     fields = {field.name: field for field in message.fields}
     readers: list[tuple[Callable[[Any], Any] | None, _Read | None]] = []
@@ -202,6 +203,7 @@ def _getter(field: FieldDescriptor) -> Callable[[Any], Any]:
 def _field(
     field: FieldDescriptor, column_type: DataType, path: str, arrow_type: pa.DataType
 ) -> _Read:
+    """Return the reader of a field, which may be a map, a list or a single value."""
     if is_map(field) and isinstance(column_type, MapType):
         entry = field.message_type.fields_by_name
         keys = _single(entry["key"], column_type.keyType, f"{path}.key", arrow_type.key_type)
@@ -220,6 +222,7 @@ def _field(
 def _single(
     field: FieldDescriptor, column_type: DataType, path: str, arrow_type: pa.DataType
 ) -> _Read:
+    """Return the reader of a single value: a scalar, a well-known type or a message."""
     message = field.message_type
     if message is None:
         return _scalar(field, column_type, path, arrow_type)
@@ -241,6 +244,7 @@ def _single(
 def _scalar(
     field: FieldDescriptor, column_type: DataType, path: str, arrow_type: pa.DataType
 ) -> _Read:
+    """Return the reader of a scalar. Raises SchemaRefused if the column is narrower."""
     is_bytes = field.type == FieldDescriptor.TYPE_BYTES
     own: DataType = BinaryType() if is_bytes else SIMPLE[field.cpp_type]
     # A column may be wider than the field, as after an evolution of the schema.

@@ -154,6 +154,7 @@ def compiled_file(path: Path) -> Messages:
 
 
 def _protoc(folder: Path, name: str) -> Messages:
+    """Compile a file of ``folder`` and its imports in a process. Raises :class:`SchemaRefused`."""
     # protoc writes to a file, and ``--include_imports`` makes the set complete.
     with tempfile.TemporaryDirectory(prefix="tidemark-protoc-") as scratch:
         output = Path(scratch) / "set"

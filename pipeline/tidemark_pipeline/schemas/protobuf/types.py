@@ -74,6 +74,7 @@ class _ProtobufTypeMaker:
         self.columns = 0
 
     def struct(self, message: Descriptor, where: str, within: tuple[str, ...]) -> StructType:
+        """Return the columns of a message. ``within``: names of the enclosing messages."""
         # Checked by name: a message that contains itself would recurse without an end.
         if message.full_name in within:
             raise SchemaRefused(

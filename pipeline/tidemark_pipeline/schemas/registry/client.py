@@ -115,6 +115,7 @@ class Registry:
         )
 
     def _ask(self, path: str, kind: type = dict) -> Any:
+        """Return the JSON at ``path``, of type ``kind``, from the first address that answers."""
         until = self.now() + self.access.patience_s
         failures = 0
         while True:
@@ -138,6 +139,7 @@ class Registry:
                     ) from failed
 
     def _once(self, url: str, path: str, kind: type) -> Any:
+        """Send one request to one address. Raises _AttemptFailed if a retry may help."""
         parts = urlsplit(url)
         connection = self._connection(url)
         try:
@@ -167,6 +169,7 @@ class Registry:
         return _understood(url + path, status, body, kind)
 
     def _connection(self, url: str) -> HTTPConnection:
+        """Return an unopened connection with the access's TLS settings."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         if parts.scheme == "http":
@@ -192,6 +195,7 @@ class Registry:
 
 
 def _understood(url: str, status: int, body: bytes, kind: type) -> Any:
+    """Return the parsed body of a response. Raises NotThere or RegistryRefused by its status."""
     if status in {401, 403}:
         raise RegistryRefused(
             f"{url}: the registry refuses (HTTP {status}): give it a user and a password, or a "
@@ -215,6 +219,7 @@ def _understood(url: str, status: int, body: bytes, kind: type) -> Any:
 
 
 def _registered(parsed: dict[str, Any]) -> Registered:
+    """Return the schema in a response's JSON. Raises RegistryRefused if it has none."""
     try:
         references = tuple(
             Reference(str(reference["name"]), str(reference["subject"]), int(reference["version"]))
