@@ -40,21 +40,21 @@ def read_access(path: Path | None, bootstrap: str = "") -> KafkaAccess:
         raise BadProperties(f"{path}: {error}" if path else str(error)) from error
 
 
-def access_of(found: Mapping[str, str], addresses: tuple[str, ...] = ()) -> KafkaAccess:
+def access_of(values: Mapping[str, str], addresses: tuple[str, ...] = ()) -> KafkaAccess:
     """Return the access that properties describe.
 
     Reads the certificate files, so that a wrong path fails before any connection. Raises
     :class:`BadProperties`, SecurityError.
     """
-    strange = [key for key in found if key.startswith(_OURS) and key not in _KNOWN]
-    if strange:
+    unknown = [key for key in values if key.startswith(_OURS) and key not in _KNOWN]
+    if unknown:
         known = ", ".join(sorted(_KNOWN))
-        raise BadProperties(f"unknown property {strange[0]}; the supported ones are {known}")
-    tls, login = parse_security(found, os.environ, prefix="")
+        raise BadProperties(f"unknown property {unknown[0]}; the supported ones are {known}")
+    tls, login = parse_security(values, os.environ, prefix="")
     if tls is None:
         return KafkaAccess(addresses, login=login)
     # Kafka's default is https: host names are verified unless the property says none.
-    tls = replace(tls, check_names=found.get(_NAMES, "https").lower() not in ("", "none"))
+    tls = replace(tls, check_names=values.get(_NAMES, "https").lower() not in ("", "none"))
     try:
         tls.context()
     except (OSError, ValueError) as error:

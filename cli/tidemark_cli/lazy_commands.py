@@ -37,16 +37,16 @@ class LazyCommand(NamedTuple):
 
     def command(self, name: str) -> Any:
         """Import the row's command or group, ready to be invoked as ``name``."""
-        found = self.load()
-        if not isinstance(found, typer.Typer):
+        loaded = self.load()
+        if not isinstance(loaded, typer.Typer):
             app = typer.Typer(pretty_exceptions_show_locals=False)
             settings = {
                 "allow_extra_args": self.passes_through,
                 "ignore_unknown_options": self.passes_through,
             }
-            app.command(name, context_settings=settings)(found)
-            found = app
-        return get_command(found)
+            app.command(name, context_settings=settings)(loaded)
+            loaded = app
+        return get_command(loaded)
 
 
 class LazyGroup(TyperGroup):

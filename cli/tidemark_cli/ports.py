@@ -24,13 +24,13 @@ def free_port(preferred: int = 0) -> int:
 
 def free_ports(count: int) -> list[int]:
     """Return distinct ports that are free now; raises ``OSError`` if there are too few."""
-    found: list[int] = []
+    ports: list[int] = []
     for port in _candidates(_first_of_the_kernel()):
-        if len(found) == count:
+        if len(ports) == count:
             break
         if _is_free(port, reuse=False):
-            found.append(port)
-    return found + _picked_by_the_kernel(count - len(found))
+            ports.append(port)
+    return ports + _picked_by_the_kernel(count - len(ports))
 
 
 def _candidates(end: int) -> list[int]:

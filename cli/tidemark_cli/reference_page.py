@@ -44,7 +44,7 @@ def commands() -> Iterator[tuple[str, Any]]:
         if subcommands is None:
             yield name, loaded
         else:
-            yield from ((f"{name} {sub}", found) for sub, found in subcommands.items())
+            yield from ((f"{name} {sub}", command) for sub, command in subcommands.items())
 
 
 def render() -> str:

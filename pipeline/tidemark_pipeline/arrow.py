@@ -89,8 +89,8 @@ def schema(names: tuple[str, ...]) -> pa.Schema:
 
 def to_arrow(rows: Rows, source: ByteSource) -> pa.RecordBatch:
     """Return the columns that ``source`` names."""
-    made = [_MAKERS[name](rows, source) for name in source.columns]
-    return pa.RecordBatch.from_arrays(made, schema=schema(source.columns))
+    arrays = [_MAKERS[name](rows, source) for name in source.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(source.columns))
 
 
 def _repeat(name: str, value: object, rows: Rows) -> pa.Array:

@@ -78,13 +78,18 @@ class AuditReport:
     @classmethod
     def of(cls, topic: TopicObject, planned: AuditPlan, done: Sequence[Checked]) -> "AuditReport":
         """Combine the findings of the manifests and of the tasks."""
-        found = [*planned.findings, *(finding for checked in done for finding in checked.findings)]
+        findings = [
+            *planned.findings,
+            *(finding for checked in done for finding in checked.findings),
+        ]
         return cls(
             topic,
             planned.versions,
             sum(checked.segments for checked in done),
             sum(checked.size_bytes for checked in done),
-            tuple(sorted(found, key=lambda item: (item.partition, item.start_offset, item.kind))),
+            tuple(
+                sorted(findings, key=lambda item: (item.partition, item.start_offset, item.kind))
+            ),
         )
 
     def outcome(self, *, at_ms: int, by: str) -> TopicAudit:

@@ -19,17 +19,17 @@ def prometheus_text(
     ``leftovers`` is None if they were not searched for. Then there are no samples of them.
     """
     registry = CollectorRegistry()
-    made: dict[str, Gauge] = {row.name: gauge(row, registry) for row in audit_table.ALL}
-    made[audit_table.TIMESTAMP.name].set(now_ms / 1000)
+    gauges: dict[str, Gauge] = {row.name: gauge(row, registry) for row in audit_table.ALL}
+    gauges[audit_table.TIMESTAMP.name].set(now_ms / 1000)
     for report in reports:
         name = report.topic.name
-        made[audit_table.SEGMENTS.name].labels(name).set(report.segments)
-        made[audit_table.BYTES.name].labels(name).set(report.size_bytes)
+        gauges[audit_table.SEGMENTS.name].labels(name).set(report.segments)
+        gauges[audit_table.BYTES.name].labels(name).set(report.size_bytes)
         counts = Counter(finding.kind for finding in report.findings)
         for kind in FindingKind:
             # Leftovers are not damage, and have a metric of their own.
             if kind.is_damage:
-                made[audit_table.FINDINGS.name].labels(name, kind.value).set(counts[kind])
+                gauges[audit_table.FINDINGS.name].labels(name, kind.value).set(counts[kind])
     for kind, count in (leftovers or {}).items():
-        made[audit_table.LEFTOVERS.name].labels(kind.value).set(count)
+        gauges[audit_table.LEFTOVERS.name].labels(kind.value).set(count)
     return generate_latest(registry)

@@ -28,9 +28,9 @@ class BrokerDeletions:
         """
         try:
             with BrokerClient(self._access) as brokers:
-                there = brokers.topics([topic]).get(topic)
+                current = brokers.topics([topic]).get(topic)
                 # A re-created topic has the same name and offsets, but other records.
-                if there is None or str(there.topic_id or "") != topic_id:
+                if current is None or str(current.topic_id or "") != topic_id:
                     raise ExportError(
                         f"the topic {topic} is no longer the one that was exported: nothing is "
                         "deleted"

@@ -155,8 +155,8 @@ class BrokerClient:
 
         Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
         """
-        found = self._offsets_of_timestamps(topic, timestamps, committed=committed)
-        return {partition: end.offset for partition, end in found.items()}
+        log_ends = self._offsets_of_timestamps(topic, timestamps, committed=committed)
+        return {partition: end.offset for partition, end in log_ends.items()}
 
     def log_ends(self, topic: str, partitions: Iterable[int]) -> dict[int, StableLogEnd]:
         """Return the last stable offset of each partition, with the epoch of the leader that
@@ -170,17 +170,17 @@ class BrokerClient:
         """Return the end of an epoch by partition (OffsetForLeaderEpoch, KIP-320).
 
         Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`."""
-        found: dict[int, EpochEndAnswer] = {}
+        epoch_ends: dict[int, EpochEndAnswer] = {}
 
         # A retry only requests the partitions that have no answer yet.
         def request_remaining() -> None:
-            remaining = [partition for partition in epochs if partition not in found]
+            remaining = [partition for partition in epochs if partition not in epoch_ends]
             for address, partitions in self._by_leader(topic, remaining).items():
                 requested_epochs = {partition: epochs[partition] for partition in partitions}
-                found.update(self._epoch_ends(address, topic, requested_epochs))
+                epoch_ends.update(self._epoch_ends(address, topic, requested_epochs))
 
         self._retry(request_remaining)
-        return found
+        return epoch_ends
 
     def _offsets_of_timestamps(
         self, topic: str, timestamps: Mapping[int, int], *, committed: bool
@@ -188,10 +188,10 @@ class BrokerClient:
         """Return the offset of each timestamp with the epoch of the leader that reported it, by
         partition.
         """
-        found: dict[int, StableLogEnd] = {}
+        log_ends: dict[int, StableLogEnd] = {}
 
         def request_remaining() -> None:
-            remaining = [partition for partition in timestamps if partition not in found]
+            remaining = [partition for partition in timestamps if partition not in log_ends]
             for address, partitions in self._by_leader(topic, remaining).items():
                 requested_timestamps = {
                     partition: timestamps[partition] for partition in partitions
@@ -201,10 +201,12 @@ class BrokerClient:
                 offsets = self._list_offsets(
                     address, topic, requested_timestamps, committed=committed
                 )
-                found.update({part: StableLogEnd(at, epochs[part]) for part, at in offsets.items()})
+                log_ends.update(
+                    {part: StableLogEnd(at, epochs[part]) for part, at in offsets.items()}
+                )
 
         self._retry(request_remaining)
-        return found
+        return log_ends
 
     def fetch(self, topic: str, partition: int, offset: int) -> Fetched:
         """Return committed batches from the one that contains ``offset``.
@@ -223,17 +225,17 @@ class BrokerClient:
 
         Raises :class:`BrokersUnavailable`, :class:`BrokerRefused`.
         """
-        found: dict[int, int] = {}
+        low_watermarks: dict[int, int] = {}
 
         # Repeating a deletion does no harm; partitions with an answer are left out all the same.
         def request_remaining() -> None:
-            remaining = [partition for partition in below if partition not in found]
+            remaining = [partition for partition in below if partition not in low_watermarks]
             for address, partitions in self._by_leader(topic, remaining).items():
                 requested_offsets = {partition: below[partition] for partition in partitions}
-                found.update(self._delete_records(address, topic, requested_offsets))
+                low_watermarks.update(self._delete_records(address, topic, requested_offsets))
 
         self._retry(request_remaining)
-        return found
+        return low_watermarks
 
     def _retry(self, call: Callable[[], R]) -> R:
         """Return the result of ``call``, which is repeated after transient failures.
@@ -349,10 +351,10 @@ class BrokerClient:
         return leader
 
     def _by_leader(self, topic: str, partitions: Sequence[int]) -> dict[BrokerAddress, list[int]]:
-        found: dict[BrokerAddress, list[int]] = {}
+        by_leader: dict[BrokerAddress, list[int]] = {}
         for partition in partitions:
-            found.setdefault(self._leader(topic, partition).address, []).append(partition)
-        return found
+            by_leader.setdefault(self._leader(topic, partition).address, []).append(partition)
+        return by_leader
 
     def _list_offsets(
         self, address: BrokerAddress, topic: str, timestamps: Mapping[int, int], *, committed: bool
@@ -380,14 +382,14 @@ class BrokerClient:
         )
         response = self._request(address, request, ListOffsetsResponse)
         # One error fails the whole request: the retry reads metadata again.
-        found: dict[int, int] = {}
+        offsets: dict[int, int] = {}
         for topic_result in response.topics:
             for result in topic_result.partitions:
                 _check(result.error_code, f"{topic}-{result.partition_index}")
-                found[int(result.partition_index)] = int(result.offset)
-        if found.keys() != timestamps.keys():
+                offsets[int(result.partition_index)] = int(result.offset)
+        if offsets.keys() != timestamps.keys():
             raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
-        return found
+        return offsets
 
     def _epoch_ends(
         self, address: BrokerAddress, topic: str, epochs: Mapping[int, int]
@@ -412,15 +414,15 @@ class BrokerClient:
             ),
         )
         response = self._request(address, request, OffsetForLeaderEpochResponse)
-        found: dict[int, EpochEndAnswer] = {}
+        epoch_ends: dict[int, EpochEndAnswer] = {}
         for topic_result in response.topics:
             for result in topic_result.partitions:
                 _check(result.error_code, f"{topic}-{result.partition}")
                 partition, end = int(result.partition), int(result.end_offset)
-                found[partition] = EpochEndAnswer(None if end < 0 else end, leaders[partition])
-        if found.keys() != epochs.keys():
+                epoch_ends[partition] = EpochEndAnswer(None if end < 0 else end, leaders[partition])
+        if epoch_ends.keys() != epochs.keys():
             raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
-        return found
+        return epoch_ends
 
     def _delete_records(
         self, address: BrokerAddress, topic: str, below: Mapping[int, int]
@@ -443,14 +445,14 @@ class BrokerClient:
         )
         response = self._request(address, request, DeleteRecordsResponse)
         # The first error ends it; partitions before it have been deleted.
-        found: dict[int, int] = {}
+        low_watermarks: dict[int, int] = {}
         for topic_result in response.topics:
             for result in topic_result.partitions:
                 _check(result.error_code, f"{topic}-{result.partition_index}")
-                found[int(result.partition_index)] = int(result.low_watermark)
-        if found.keys() != below.keys():
+                low_watermarks[int(result.partition_index)] = int(result.low_watermark)
+        if low_watermarks.keys() != below.keys():
             raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
-        return found
+        return low_watermarks
 
     def _fetch(self, topic: str, partition: int, offset: int) -> Fetched:
         """Send one Fetch with isolation level read_committed to the leader of a partition."""

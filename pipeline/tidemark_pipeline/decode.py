@@ -259,7 +259,7 @@ def _requested_rows(
         np.empty(size, dtype=np.int32),
         np.empty(size, dtype=np.int32),
     )
-    found = scan.spread(
+    requested = scan.spread(
         table,
         counts,
         np.array([_batch_columns(header) for header in headers], dtype=np.int64),
@@ -270,10 +270,10 @@ def _requested_rows(
         rows.leader_epochs,
     )
     # Filtering copies every array, so it is done only for batches at the edges of a read.
-    if found < size:
+    if requested < size:
         offsets = rows.offsets
         rows = rows.only((offsets >= source.from_offset) & (offsets <= source.to_offset_inclusive))
-    if found:
+    if requested:
         yield to_arrow(rows, source)
 
 

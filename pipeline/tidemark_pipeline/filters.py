@@ -44,52 +44,54 @@ def narrow(filters: Iterable[object]) -> Narrowing:
 
     Filters that compare a column have ``attribute`` (its path) and ``value``, a list for ``In``.
     """
-    found = NO_NARROWING
-    for given in filters:
-        column: tuple[str, ...] = getattr(given, "attribute", ())
+    narrowing = NO_NARROWING
+    for pushed in filters:
+        column: tuple[str, ...] = getattr(pushed, "attribute", ())
         # Filters on nested fields and those without a value do not narrow anything.
-        if len(column) == 1 and hasattr(given, "value"):
-            found = _narrow(found, column[0].lower(), type(given).__name__, given.value)
-    return found
+        if len(column) == 1 and hasattr(pushed, "value"):
+            narrowing = _narrow(narrowing, column[0].lower(), type(pushed).__name__, pushed.value)
+    return narrowing
 
 
-def _narrow(found: Narrowing, column: str, kind: str, value: object) -> Narrowing:
+def _narrow(narrowing: Narrowing, column: str, kind: str, value: object) -> Narrowing:
     """Return the narrowing with the condition of one filter. ``kind``: the filter's class name."""
     # Spark's columns are case-insensitive. Each condition only reduces what is already found.
     match column:
         case "topic":
-            return replace(found, topics=_among(found.topics, kind, value))
+            return replace(narrowing, topics=_among(narrowing.topics, kind, value))
         case "partition":
-            return replace(found, partitions=_among(found.partitions, kind, value))
+            return replace(narrowing, partitions=_among(narrowing.partitions, kind, value))
         case "offset":
             # A missing bound leaves the one that is already found.
             least, most = _bounds(kind, value)
             return replace(
-                found,
-                first_offset=max(found.first_offset, least or 0),
-                last_offset=found.last_offset if most is None else min(found.last_offset, most),
+                narrowing,
+                first_offset=max(narrowing.first_offset, least or 0),
+                last_offset=narrowing.last_offset
+                if most is None
+                else min(narrowing.last_offset, most),
             )
         case "timestamp":
             # Both bounds are inclusive, also for strict comparisons: Spark removes the rows in
             # excess.
             since, until = _times(kind, value)
             return replace(
-                found,
-                since_ms=max(_known(found.since_ms, since), default=None),
-                until_ms=min(_known(found.until_ms, until), default=None),
+                narrowing,
+                since_ms=max(_known(narrowing.since_ms, since), default=None),
+                until_ms=min(_known(narrowing.until_ms, until), default=None),
             )
-    return found
+    return narrowing
 
 
-def _among(found: frozenset[object] | None, kind: str, value: object) -> frozenset[object] | None:
+def _among(allowed: frozenset[object] | None, kind: str, value: object) -> frozenset[object] | None:
     values: frozenset[object]
     if kind in {"EqualTo", "EqualNullSafe"}:
         values = frozenset((value,))
     elif kind == "In" and isinstance(value, (list, tuple)):
         values = frozenset(value)
     else:
-        return found
-    return values if found is None else found & values
+        return allowed
+    return values if allowed is None else allowed & values
 
 
 def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:

@@ -21,25 +21,25 @@ def find_java() -> Path:
     # The same order as in Spark's own scripts.
     home = os.environ.get("JAVA_HOME")
     name = str(Path(home) / "bin" / "java") if home else "java"
-    found = shutil.which(name)
+    program = shutil.which(name)
     hint = (
         f"install Java {JAVA_VERSION_MIN} or newer (Debian: openjdk-17-jre-headless) or set "
         "JAVA_HOME"
     )
-    if found is None:
+    if program is None:
         where = (
             f"JAVA_HOME is {home}, where there is no bin/java" if home else "no java on the PATH"
         )
         raise JavaMissing(f"{where}; {hint}")
     # Java prints its version to standard error.
     text = subprocess.run(
-        [found, "-version"], capture_output=True, text=True, check=False, timeout=30
+        [program, "-version"], capture_output=True, text=True, check=False, timeout=30
     ).stderr
     version = major_version(text)
     # An old Java would fail later, with a class version in a stack trace.
     if version is None or version < JAVA_VERSION_MIN:
-        raise JavaMissing(f"{found} is Java {version or 'of an unknown version'}; {hint}")
-    return Path(found)
+        raise JavaMissing(f"{program} is Java {version or 'of an unknown version'}; {hint}")
+    return Path(program)
 
 
 def major_version(text: str) -> int | None:

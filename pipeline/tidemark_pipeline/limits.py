@@ -58,18 +58,18 @@ class PendingPartition:
 
     def _steps(self) -> list[tuple[int, float]]:
         """Return each step as (end, bytes since the end before it)."""
-        position, each = self.start, _BYTES_ASSUMED
+        position, bytes_each = self.start, _BYTES_ASSUMED
         steps: list[tuple[int, float]] = []
         for weight in self.weights:
-            each = weight.bytes_each
+            bytes_each = weight.bytes_each
             end = min(weight.end, self.end)
             # A segment may end below the start of the batch.
             if end > position:
-                steps.append((end, (end - position) * each))
+                steps.append((end, (end - position) * bytes_each))
                 position = end
         # The rest is on brokers only, with the last segment's average.
         if position < self.end:
-            steps.append((self.end, (self.end - position) * each))
+            steps.append((self.end, (self.end - position) * bytes_each))
         return steps
 
 

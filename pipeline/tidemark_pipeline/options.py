@@ -128,18 +128,18 @@ class Topics:
         """Return whether the topic is one of those to read."""
         return bool(re.fullmatch(self.pattern, topic)) if self.pattern else topic in self.names
 
-    def partitions_of(self, topic: str, there: int) -> tuple[int, ...]:
-        """Return the partitions to read of a topic with ``there`` partitions.
+    def partitions_of(self, topic: str, count: int) -> tuple[int, ...]:
+        """Return the partitions to read of a topic with ``count`` partitions.
 
         Raises :class:`OptionError`.
         """
         assigned = dict(self.assigned).get(topic)
         if assigned is None:
-            return tuple(range(there))
+            return tuple(range(count))
         for partition in assigned:
             # Partitions are never removed, so a number beyond the last one is a mistake.
-            if partition >= there:
-                raise OptionError(f"assign names {topic}-{partition}, {topic} has {there}")
+            if partition >= count:
+                raise OptionError(f"assign names {topic}-{partition}, {topic} has {count}")
         return assigned
 
 
@@ -251,9 +251,11 @@ def _topics(given: Mapping[str, str]) -> Topics:
     # Two selections would contradict each other, so exactly one is required.
     named = [n for n in ("topic", "subscribe", "subscribePattern", "assign") if given.get(n)]
     if len(named) != 1:
-        found = "the option 'topic' is missing" if not named else f"{' and '.join(named)} are given"
+        problem = (
+            "the option 'topic' is missing" if not named else f"{' and '.join(named)} are given"
+        )
         raise OptionError(
-            f"{found}: name what to read by one of topic, subscribe, subscribePattern, assign"
+            f"{problem}: name what to read by one of topic, subscribe, subscribePattern, assign"
         )
     value = given[named[0]]
     match named[0]:
@@ -323,14 +325,14 @@ def _positions(
     name = next((name for name in readers if given.get(name)), f"{side}Offsets")
     value = given.get(name) or word
     try:
-        found = readers[name](value)
+        parsed = readers[name](value)
     except PositionError as error:
         hint = f"write {word} or offsets: " if name.endswith("Offsets") else ""
         raise OptionError(f"{name} is {value!r}; {hint}{error}") from error
     # The short form cannot name a topic, so it needs a read of exactly one.
-    if found.is_short and not given.get("topic"):
+    if parsed.is_short and not given.get("topic"):
         raise OptionError(f"{name} names partitions without a topic, which only 'topic' allows")
-    return found
+    return parsed
 
 
 def _columns(given: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, ...]:

@@ -121,11 +121,11 @@ def start_of(
         case At(offset):
             return offset
         case Since(timestamp_ms):
-            found = find(timestamp_ms)
-            if found is None and strict:
+            offset_at_time = find(timestamp_ms)
+            if offset_at_time is None and strict:
                 raise NoSuchTime(f"no record is of {timestamp_ms} ms or later")
             # A tier may still have records below the log start.
-            return extent.end if found is None else max(found, extent.log_start)
+            return extent.end if offset_at_time is None else max(offset_at_time, extent.log_start)
 
 
 def end_of(position: Position, extent: Extent, find: Callable[[int], int | None]) -> int:
@@ -142,9 +142,9 @@ def end_of(position: Position, extent: Extent, find: Callable[[int], int | None]
         case At(offset):
             return offset
         case Since(timestamp_ms):
-            found = find(timestamp_ms)
+            offset_at_time = find(timestamp_ms)
             # The record may have been written after the end was pinned.
-            return extent.end if found is None else min(found, extent.end)
+            return extent.end if offset_at_time is None else min(offset_at_time, extent.end)
 
 
 def _each(text: str, read: Callable[[int], Position]) -> dict[tuple[str, int], Position]:

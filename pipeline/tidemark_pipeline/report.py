@@ -66,7 +66,7 @@ class ReportFigures:
         """Return by partition the number of offsets without a row between the first and the
         last one.
         """
-        found: dict[int, int] = {}
+        missing: dict[int, int] = {}
         for partition in sorted({share.partition for share in self.shares}):
             # Both tiers together, as the local share continues where the remote one ends.
             of_partition = [share for share in self.shares if share.partition == partition]
@@ -75,8 +75,8 @@ class ReportFigures:
                 + 1
                 - min(h.first_offset for h in of_partition)
             )
-            found[partition] = span - sum(share.rows for share in of_partition)
-        return found
+            missing[partition] = span - sum(share.rows for share in of_partition)
+        return missing
 
 
 def width_of(span_ms: int) -> int:

@@ -19,50 +19,52 @@ svg{width:100%;height:9rem;display:block}rect{fill:var(--bar)}
 Bars = Sequence[tuple[str, int]]
 
 
-def page(found: ReportFigures, when: str) -> str:
+def page(figures: ReportFigures, when: str) -> str:
     """Return the page. ``when``: the time of the figures, as text."""
-    title = f"Topic {found.topic}"
+    title = f"Topic {figures.topic}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n"
-        f"<h1>{escape(title)}</h1>\n<p>{escape(_summary(found))}</p>\n"
-        f'<p class="note">As of {escape(when)}.</p>\n{_charts(found)}{_tables(found)}'
+        f"<h1>{escape(title)}</h1>\n<p>{escape(_summary(figures))}</p>\n"
+        f'<p class="note">As of {escape(when)}.</p>\n{_charts(figures)}{_tables(figures)}'
         "</body></html>\n"
     )
 
 
-def _summary(found: ReportFigures) -> str:
-    if not found.rows:
+def _summary(figures: ReportFigures) -> str:
+    if not figures.rows:
         return "No records."
-    without_key = sum(share.without_key for share in found.shares)
-    without_value = sum(share.without_value for share in found.shares)
+    without_key = sum(share.without_key for share in figures.shares)
+    without_value = sum(share.without_value for share in figures.shares)
     return (
-        f"{found.rows:,} records, {size(found.bytes)} of keys and values; {without_key:,} without "
-        f"a key, {without_value:,} without a value; about {found.distinct_keys:,} different keys."
+        f"{figures.rows:,} records, {size(figures.bytes)} of keys and values; {without_key:,} "
+        f"without a key, {without_value:,} without a value; about {figures.distinct_keys:,} "
+        "different keys."
     )
 
 
-def _charts(found: ReportFigures) -> str:
+def _charts(figures: ReportFigures) -> str:
     """Return the charts of rows and bytes over time, and of record sizes, as HTML."""
-    if not found.periods:
+    if not figures.periods:
         return ""
-    width = duration(found.width_ms)
-    between = f"{utc(found.periods[0].start_ms)} to {utc(found.periods[-1].start_ms)}"
-    rows = [(f"{utc(period.start_ms)}: {period.rows:,}", period.rows) for period in found.periods]
+    width = duration(figures.width_ms)
+    between = f"{utc(figures.periods[0].start_ms)} to {utc(figures.periods[-1].start_ms)}"
+    rows = [(f"{utc(period.start_ms)}: {period.rows:,}", period.rows) for period in figures.periods]
     sizes = [
-        (f"{utc(period.start_ms)}: {size(period.bytes)}", period.bytes) for period in found.periods
+        (f"{utc(period.start_ms)}: {size(period.bytes)}", period.bytes)
+        for period in figures.periods
     ]
     # A period without a record has no visible bar, so the note counts them.
-    empty = sum(not period.rows for period in found.periods)
+    empty = sum(not period.rows for period in figures.periods)
     note = f"{between}; {empty} of {len(rows)} periods have no record"
     return (
         _chart(f"Records in each {width}", rows, note)
         + _chart(f"Bytes in each {width}", sizes, between)
         + _chart(
             "Records by size of key and value",
-            [(f"up to {size(most)}: {rows:,}", rows) for most, rows in found.sizes],
-            ", ".join(f"up to {size(most)}: {rows:,}" for most, rows in found.sizes),
+            [(f"up to {size(most)}: {rows:,}", rows) for most, rows in figures.sizes],
+            ", ".join(f"up to {size(most)}: {rows:,}" for most, rows in figures.sizes),
         )
     )
 
@@ -84,10 +86,10 @@ def _chart(title: str, bars: Bars, note: str) -> str:
     )
 
 
-def _tables(found: ReportFigures) -> str:
+def _tables(figures: ReportFigures) -> str:
     """Return the tables of tiers, missing offsets and frequent keys as HTML."""
     # Keys, topics and tiers are data of users; the tables escape every cell.
-    missing = found.missing()
+    missing = figures.missing()
     shares = [
         (
             str(share.partition),
@@ -98,7 +100,7 @@ def _tables(found: ReportFigures) -> str:
             "-" if share.first_ms is None else utc(share.first_ms),
             "-" if share.last_ms is None else utc(share.last_ms),
         )
-        for share in found.shares
+        for share in figures.shares
     ]
     # A table without rows is left out.
     return (
@@ -115,7 +117,7 @@ def _tables(found: ReportFigures) -> str:
         + _table(
             "The most frequent keys, about",
             ("key", "records"),
-            [(shown(key), f"{count:,}") for key, count in found.keys],
+            [(shown(key), f"{count:,}") for key, count in figures.keys],
         )
     )
 

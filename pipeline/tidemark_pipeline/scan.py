@@ -208,7 +208,7 @@ def spread(
     ``requested`` is the first and the last requested offset. Fills the last four arrays and returns
     the number of requested records.
     """
-    row, found = 0, 0
+    row, requested_count = 0, 0
     for batch in range(len(counts)):
         for _ in range(counts[batch]):
             offset = batches[batch, BASE_OFFSET] + table[row, OFFSET_DELTA]
@@ -229,9 +229,9 @@ def spread(
             timestamp_types[row] = batches[batch, APPEND_TIME]
             leader_epochs[row] = batches[batch, LEADER_EPOCH]
             if requested[0] <= offset <= requested[1]:
-                found += 1
+                requested_count += 1
             row += 1
-    return found
+    return requested_count
 
 
 @numba.njit(cache=True, nogil=True)
@@ -270,13 +270,13 @@ def scan_headers(data: Bytes, table: Longs, spans: Longs) -> None:
     """Read every header of scanned rows into ``spans``: key start, key length, value start,
     value length.
     """
-    found = 0
+    header = 0
     for row in range(len(table)):
         position = table[row, HEADERS_START]
         for _ in range(table[row, HEADERS_COUNT]):
             # Key first, then value, each with its length in the next column.
             for column in (0, 2):
-                spans[found, column], spans[found, column + 1], position = _sized(
+                spans[header, column], spans[header, column + 1], position = _sized(
                     data, position, len(data)
                 )
-            found += 1
+            header += 1

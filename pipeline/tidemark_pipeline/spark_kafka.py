@@ -197,15 +197,15 @@ def _number(
         case Earliest():
             return EARLIEST
         case Since(timestamp_ms):
-            found = lookup.find(part, timestamp_ms)
+            offset_at_time = lookup.find(part, timestamp_ms)
             # As with the tidemark source, a missing time is an error unless the strategy is
             # `latest`.
-            if found is None and strict and side == "starting":
+            if offset_at_time is None and strict and side == "starting":
                 raise OptionError(
                     f"{part.topic}-{part.partition} has no record of {timestamp_ms} ms or later: "
                     "begin earlier, or say startingOffsetsByTimestampStrategy=latest"
                 )
-            return LATEST if found is None else found
+            return LATEST if offset_at_time is None else offset_at_time
 
 
 # ---------------------------------------------------------------- who we are to brokers

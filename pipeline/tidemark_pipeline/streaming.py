@@ -59,17 +59,17 @@ class StreamOffset:
 
     def to_json(self) -> Offsets:
         """Return the form of a checkpoint, ordered by partition."""
-        found: Offsets = {}
+        offsets: Offsets = {}
         epochs: Offsets = {}
         for (topic, partition), at in sorted(self.positions.items()):
-            found.setdefault(topic, {})[str(partition)] = at.offset
+            offsets.setdefault(topic, {})[str(partition)] = at.offset
             if at.leader_epoch is not None:
                 epochs.setdefault(topic, {})[str(partition)] = at.leader_epoch
         if epochs:
-            found[_EPOCHS] = epochs
+            offsets[_EPOCHS] = epochs
         if self.topic_ids:
-            found[_TOPIC_IDS] = dict(sorted(self.topic_ids.items()))
-        return found
+            offsets[_TOPIC_IDS] = dict(sorted(self.topic_ids.items()))
+        return offsets
 
     @classmethod
     def from_json(cls, offsets: Offsets) -> Self:
@@ -129,10 +129,12 @@ class TidemarkStreamReader(DataSourceStreamReader):
         lost = self._diverged(survey, behind if is_strict else parts, known)
         starts.update(lost)
         pending = {part: self._pending(survey, part, starts[part], ends[part]) for part in parts}
-        found = limited(pending, self._options.limits)
+        batch_ends = limited(pending, self._options.limits)
         # An unchanged offset keeps its epoch: nothing proves that it belongs to a later one.
         moved = {
-            part: end for part, end in found.items() if part in lost or known.offset(part) != end
+            part: end
+            for part, end in batch_ends.items()
+            if part in lost or known.offset(part) != end
         }
         positions = {_key(part): at for part, at in survey.positions(moved).items()}
         # Deleted partitions stay in the offset, and a strict query keeps the first id of a topic:
@@ -263,15 +265,15 @@ class TidemarkStreamReader(DataSourceStreamReader):
         positions = {
             part: places.positions[_key(part)] for part in parts if _key(part) in places.positions
         }
-        found = survey.divergences(positions) if positions else {}
-        for part, lost_from in found.items():
+        lost = survey.divergences(positions) if positions else {}
+        for part, lost_from in lost.items():
             if self._options.fail_on_data_loss:
                 what = loss_text(f"{part.topic}-{part.partition}", positions[part], lost_from)
                 raise DataLoss(
                     f"{what}. Start a new query with a new checkpoint, or set "
                     f"failOnDataLoss=false to continue from offset {lost_from}"
                 )
-        return found
+        return lost
 
     def _read_range(self, part: Part, extent: Extent, begin: int | None, until: int) -> ReadRange:
         start = extent.log_start if begin is None else begin

@@ -28,9 +28,9 @@ def find(tier: Tier, snapshot: Snapshot, timestamp_ms: int) -> int | None:
     entry = snapshot.find_by_timestamp(timestamp_ms)
     end = snapshot.head.highest_remote_offset
     while entry is not None:
-        found = _find_in(tier, entry, max(first, entry.from_offset), timestamp_ms)
-        if found is not None:
-            return found
+        offset = _find_in(tier, entry, max(first, entry.from_offset), timestamp_ms)
+        if offset is not None:
+            return offset
         # The entry's latest record may be below the log start, so the next segment is searched.
         first = entry.end_offset_inclusive + 1
         entry = snapshot.find(first) if first <= end else None

@@ -79,10 +79,10 @@ class Survey:
         and OptionError.
         """
         topics = self._options.topics
-        found = self._named() if topics.names else self._matching()
+        partitions_of = self._named() if topics.names else self._matching()
         return [
             Part(name, partition, topic_id)
-            for name, (partitions, topic_id) in sorted(found.items())
+            for name, (partitions, topic_id) in sorted(partitions_of.items())
             for partition in topics.partitions_of(name, partitions)
         ]
 
@@ -93,7 +93,7 @@ class Survey:
         brokers_starts = self._brokers_offsets(
             parts, EARLIEST_LOCAL if self._options.tier == names.ONLY_LOCAL else EARLIEST
         )
-        found: dict[Part, Extent] = {}
+        extents: dict[Part, Extent] = {}
         for part in parts:
             snapshot = self._snapshot(part)
             # The later of two log starts: DeleteRecords may have reached only one side.
@@ -103,8 +103,8 @@ class Survey:
                 if not self.reads_brokers:
                     # Without brokers, offsets below the tier's first one cannot be read.
                     start = max(start, snapshot.head.remote_log_start_offset or 0)
-            found[part] = Extent(start, max(start, latest[part]))
-        return found
+            extents[part] = Extent(start, max(start, latest[part]))
+        return extents
 
     def ends(self, parts: Sequence[Part]) -> dict[Part, int]:
         """Return the end of each partition: the last stable offset, or without brokers the
@@ -133,13 +133,15 @@ class Survey:
         known log start are left out. Unlike :meth:`extents` it ignores which offsets are readable.
         """
         # Brokers answer -1 for a partition without the requested offset.
-        found = {part: at for part, at in self._brokers_offsets(parts, EARLIEST).items() if at >= 0}
+        log_starts = {
+            part: at for part, at in self._brokers_offsets(parts, EARLIEST).items() if at >= 0
+        }
         self._load(parts)
         for part in parts:
             snapshot = self._snapshot(part)
             if snapshot is not None:
-                found[part] = max(found.get(part, 0), snapshot.head.log_start_offset)
-        return found
+                log_starts[part] = max(log_starts.get(part, 0), snapshot.head.log_start_offset)
+        return log_starts
 
     def positions(self, offsets: Mapping[Part, int]) -> dict[Part, ReadPosition]:
         """Return each offset with a leader epoch under which the log reaches it, to be stored.
@@ -156,7 +158,7 @@ class Survey:
                 part: ReadPosition(offset, self._epoch_in_tier(part, offset))
                 for part, offset in offsets.items()
             }
-        found: dict[Part, ReadPosition] = {}
+        positions: dict[Part, ReadPosition] = {}
         # No record below the leader's end has a later epoch than the leader's.
         for part, end in self._log_ends(offsets).items():
             if end.offset < offsets[part]:
@@ -165,15 +167,15 @@ class Survey:
                     f"{offsets[part]} that was planned to be read: a leader was elected uncleanly. "
                     "Restart the job"
                 )
-            found[part] = ReadPosition(offsets[part], end.leader_epoch)
-        return found
+            positions[part] = ReadPosition(offsets[part], end.leader_epoch)
+        return positions
 
     def divergences(self, positions: Mapping[Part, ReadPosition]) -> dict[Part, int]:
         """Return the first lost offset of each position whose log has lost records below it
         (:mod:`tidemark.log_lineage`)."""
         lineages = self._lineages(positions)
-        found = {part: divergence(at, lineages[part]) for part, at in positions.items()}
-        return {part: offset for part, offset in found.items() if offset is not None}
+        lost_from = {part: divergence(at, lineages[part]) for part, at in positions.items()}
+        return {part: offset for part, offset in lost_from.items() if offset is not None}
 
     def _lineages(self, positions: Mapping[Part, ReadPosition]) -> dict[Part, LogLineage]:
         """Return the epochs and the end of each log, for the comparison with ``positions``."""
@@ -210,12 +212,12 @@ class Survey:
 
     def _log_ends(self, parts: Iterable[Part]) -> "dict[Part, StableLogEnd]":
         assert self._brokers is not None
-        found: dict[Part, StableLogEnd] = {}
+        log_ends: dict[Part, StableLogEnd] = {}
         # Each topic needs one request per leader, not one per partition.
         for topic, members in _by_topic(parts).items():
             ends = self._brokers.log_ends(topic, [part.partition for part in members])
-            found.update({part: ends[part.partition] for part in members})
-        return found
+            log_ends.update({part: ends[part.partition] for part in members})
+        return log_ends
 
     def _restores(self, part: Part) -> tuple[Restore, ...]:
         """Return the restores of the topic, none if it is not in the tier or no tier is read."""
@@ -234,7 +236,7 @@ class Survey:
         snapshot = self._snapshot(part)
         if snapshot is None:
             return None
-        entry = self._with_pages(part, lambda found: found.find(offset - 1))
+        entry = self._with_pages(part, lambda manifest: manifest.find(offset - 1))
         return snapshot.head.leader_epoch if entry is None else entry.epoch_at(offset - 1)
 
     def _later_epoch_in_tier(self, part: Part, position: ReadPosition) -> int | None:
@@ -243,10 +245,10 @@ class Survey:
         None if the tier has no such epoch below the position: then it is not needed.
         """
         epoch = position.leader_epoch
-        entry = self._with_pages(part, lambda found: found.find(position.offset - 1))
+        entry = self._with_pages(part, lambda manifest: manifest.find(position.offset - 1))
         if epoch is None or entry is None or entry.epoch_at(position.offset - 1) <= epoch:
             return None
-        return self._with_pages(part, lambda found: _first_later(found, epoch))
+        return self._with_pages(part, lambda manifest: _first_later(manifest, epoch))
 
     def find(self, part: Part, timestamp_ms: int) -> int | None:
         """Return the first offset of this time or later; None if no record is as late."""
@@ -268,10 +270,10 @@ class Survey:
 
         The start is later than requested if the requested one has expired meanwhile.
         """
-        found = self._with_pages(
+        answer = self._with_pages(
             part, lambda snapshot: (snapshot.head.version, *tier_ranges(snapshot, start, until))
         )
-        return (0, start, ()) if found is None else found
+        return (0, start, ()) if answer is None else answer
 
     def _with_pages(self, part: Part, look: Callable[[Snapshot], R | None]) -> R | None:
         """Return what ``look`` finds in the partition's manifest, None without a manifest."""
@@ -296,8 +298,8 @@ class Survey:
         requested = self._options.topics.names
         if self._brokers is None:
             assert self._tier is not None
-            found = [self._tier.reader.find_topic(name) for name in requested]
-            return {topic.name: (topic.partitions, topic.topic_id) for topic in found}
+            topics = [self._tier.reader.find_topic(name) for name in requested]
+            return {topic.name: (topic.partitions, topic.topic_id) for topic in topics}
         known = self._brokers.topics(requested)
         missing = [name for name in requested if name not in known]
         # Brokers leave unknown topics out of their metadata, so the names are compared.
@@ -321,20 +323,20 @@ class Survey:
         matching = {
             topic.name for topic in self._tier.topics.all() if pattern.fullmatch(topic.name)
         }
-        found = [
+        topics = [
             self._tier.reader.find_topic(name) for name in matching if not name.startswith("__")
         ]
-        return {topic.name: (topic.partitions, topic.topic_id) for topic in found}
+        return {topic.name: (topic.partitions, topic.topic_id) for topic in topics}
 
     def _brokers_offsets(self, parts: Sequence[Part], timestamp: int) -> dict[Part, int]:
         if self._brokers is None:
             return {}
-        found: dict[Part, int] = {}
+        offset_of: dict[Part, int] = {}
         for topic, members in _by_topic(parts).items():
             timestamps = dict.fromkeys((part.partition for part in members), timestamp)
             offsets = self._brokers.list_offsets(topic, timestamps)
-            found.update({part: offsets[part.partition] for part in members})
-        return found
+            offset_of.update({part: offsets[part.partition] for part in members})
+        return offset_of
 
     def _load(self, parts: Sequence[Part]) -> None:
         # A single head is read by the caller's thread when it is needed.
@@ -382,8 +384,8 @@ def _first_later(snapshot: Snapshot, epoch: int) -> int | None:
     # An entry's epochs may start in the part that the segment before it answers for.
     """Return the first offset in the tier of a later epoch. Raises PageNotFound."""
     for entry in snapshot.live_segments():
-        for found, start in entry.leader_epochs:
-            if found > epoch:
+        for segment_epoch, start in entry.leader_epochs:
+            if segment_epoch > epoch:
                 return max(start, entry.from_offset)
     return None
 
@@ -402,7 +404,7 @@ def _tier_end(snapshot: Snapshot | None) -> int:
 
 
 def _by_topic(parts: Iterable[Part]) -> Mapping[str, list[Part]]:
-    found: dict[str, list[Part]] = {}
+    by_topic: dict[str, list[Part]] = {}
     for part in parts:
-        found.setdefault(part.topic, []).append(part)
-    return found
+        by_topic.setdefault(part.topic, []).append(part)
+    return by_topic

@@ -58,8 +58,8 @@ def _topic(topic: TopicUsage, by: tuple[str, ...]) -> dict[str, object]:
 
 
 def _listed_rows(topic: TopicUsage) -> list[dict[str, object]]:
-    found = sorted(topic.listed.items())
-    return [{"bucket": bucket, **_named(listed, _LISTED)} for bucket, listed in found]
+    by_bucket = sorted(topic.listed.items())
+    return [{"bucket": bucket, **_named(listed, _LISTED)} for bucket, listed in by_bucket]
 
 
 def _named(values: UsageFigures | ListedObjects, names: Mapping[str, str]) -> dict[str, object]:
@@ -69,11 +69,11 @@ def _named(values: UsageFigures | ListedObjects, names: Mapping[str, str]) -> di
 def prometheus_text(usage: Usage, *, now_ms: int) -> bytes:
     """Return sums over topics of one name, independent of the requested rows."""
     registry = CollectorRegistry()
-    made: dict[str, Gauge] = {row.name: gauge(row, registry) for row in usage_table.ALL}
-    made[usage_table.TIMESTAMP.name].set(now_ms / 1000)
+    gauges: dict[str, Gauge] = {row.name: gauge(row, registry) for row in usage_table.ALL}
+    gauges[usage_table.TIMESTAMP.name].set(now_ms / 1000)
     for row, labels, value in _samples(usage):
         # Two topics may have one name (a deleted one and its successor), so values are added.
-        made[row.name].labels(*labels).inc(value)
+        gauges[row.name].labels(*labels).inc(value)
     return generate_latest(registry)
 
 

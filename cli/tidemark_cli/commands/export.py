@@ -258,9 +258,11 @@ def _summary(progress: "ExportProgress") -> str:
     written = progress.written
     deleted = f", {written.deleted:,} deleted" if written.deleted else ""
     letters = f" and {written.letters:,} dead letters" if written.letters else ""
-    gone = f"; {progress.deleted:,} deleted from the topic" if progress.deleted else ""
+    deleted_from_topic = (
+        f"; {progress.deleted:,} deleted from the topic" if progress.deleted else ""
+    )
     return (
         f"{written.rows:,} rows{deleted}{letters}, "
         f"{written.bytes:,} bytes in {written.files:,} files, "
-        f"{progress.commits:,} commits; {progress.lag:,} offsets behind{gone}"
+        f"{progress.commits:,} commits; {progress.lag:,} offsets behind{deleted_from_topic}"
     )

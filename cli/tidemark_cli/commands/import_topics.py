@@ -144,7 +144,7 @@ class _Run:
 
     def imported(self, topics: Iterable[ImportedTopic], target: ImportTarget) -> list[Imported]:
         """Return the topics that can be imported, with each topic and each object name once."""
-        found: list[Imported] = []
+        manifests: list[Imported] = []
         sources: dict[tuple[str, str], str] = {}
         for topic in topics:
             try:
@@ -161,17 +161,17 @@ class _Run:
             sources.update(dict.fromkeys(names, topic.source))
             for remark in result.remarks:
                 self.say(f"{topic.source}: {remark}")
-            found.append(result)
-        return found
+            manifests.append(result)
+        return manifests
 
-    def close(self, found: Sequence[Imported]) -> None:
+    def close(self, manifests: Sequence[Imported]) -> None:
         """Print how many topics were imported, and the next step."""
-        adopting = sum(topic.adopts for topic in found)
+        adopting = sum(topic.adopts for topic in manifests)
         self.say(
-            f"{count(len(found), 'Topic')}, {adopting} with the id of the topic to adopt"
+            f"{count(len(manifests), 'Topic')}, {adopting} with the id of the topic to adopt"
             + (f"; {self.troubles} not imported" if self.troubles else "")
         )
-        if adopting < len(found):
+        if adopting < len(manifests):
             self.say(
                 "the others create new topics, or wait for adoption if their topics exist: see "
                 "docs/how-to/migrate.md"
@@ -195,7 +195,7 @@ def _kafka_topics(
             run.say(f"{document.source}: no topic, left out")
     if not topics:
         fail(f"there is no KafkaTopic in {', '.join(paths)} ({count(len(documents), 'object')})")
-    found = []
+    selected = []
     for document in _of_one_cluster(topics, only_cluster):
         name = strimzi.topic_name(document)
         if not re.fullmatch(pattern or ".*", name):
@@ -204,8 +204,8 @@ def _kafka_topics(
         if is_internal(name):
             run.skip_internal(document.source, name)
         else:
-            found.append(document)
-    return found
+            selected.append(document)
+    return selected
 
 
 def _of_strimzi(
@@ -233,8 +233,8 @@ def _of_one_cluster(topics: Sequence[Document], only: str) -> list[Document]:
     if only and only not in named:
         fail(f"no KafkaTopic is of Strimzi cluster {only}; the files have {', '.join(named)}")
     if not only and len(named) > 1:
-        there = ", ".join(name or "none (no label)" for name in named)
-        fail(f"the KafkaTopics are of several clusters, {there}: choose one with --strimzi-cluster")
+        names = ", ".join(name or "none (no label)" for name in named)
+        fail(f"the KafkaTopics are of several clusters, {names}: choose one with --strimzi-cluster")
     return [topic for topic in topics if strimzi.clusters([topic]) == [only or named[0]]]
 
 
@@ -252,12 +252,12 @@ def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str
 
     access = open_access(bootstrap, client_config)
     try:
-        found = kafka_topics.read(access, topics, tell)
+        existing = kafka_topics.read(access, topics, tell)
     except KafkaError as error:
         fail(f"the cluster at {bootstrap} cannot be read: {error}")
-    if not found:
+    if not existing:
         fail(f"the cluster at {bootstrap} has no topic{f' matching {topics}' if topics else ''}")
-    return found
+    return existing
 
 
 def _of_cluster(run: _Run, existing: Iterable[Existing], name: str) -> Iterator[ImportedTopic]:

@@ -34,10 +34,10 @@ def report(
         with local_session(
             "tidemark report", log=cluster.layout.log("spark"), settings=session_settings(options)
         ) as session:
-            found = figures(session, options)
-        output.write_text(page(found, when), "utf-8")
+            report_figures = figures(session, options)
+        output.write_text(page(report_figures, when), "utf-8")
     except (JavaMissing, ToolchainError) as error:
         fail(str(error))
     except OSError as error:
         fail(f"the page cannot be written: {error}")
-    console.print(f"{found.rows:,} records: {output}", highlight=False, markup=False)
+    console.print(f"{report_figures.rows:,} records: {output}", highlight=False, markup=False)

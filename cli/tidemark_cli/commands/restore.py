@@ -75,9 +75,9 @@ def restore(
         # Every check precedes the first write: a conflict leaves tier and cluster unchanged.
         _check_owner(opened, from_cluster, new_id)
         topics = _chosen(topic_restore.restorable(opened.tier), names or [])
-        other = others(topics, target.topics())
-        if other:
-            fail("; ".join(other))
+        conflicts = others(topics, target.topics())
+        if conflicts:
+            fail("; ".join(conflicts))
         for topic in topics:
             _show(topic, replication_factor)
         if dry_run:
@@ -124,10 +124,10 @@ class _Target:
             fail(
                 f"Cluster {self.cluster} does not exist: create it with this tier as remoteStorage"
             )
-        found = (body.get("status") or {}).get("clusterId")
-        if not found:
+        cluster_id = (body.get("status") or {}).get("clusterId")
+        if not cluster_id:
             fail(f"Cluster {self.cluster} has no id yet: start the operator, then retry")
-        return str(found)
+        return str(cluster_id)
 
     def topics(self) -> dict[str, dict[str, Any]]:
         """Return all Topics by their names in Kafka."""
@@ -170,9 +170,9 @@ def _chosen(all_topics: Any, patterns: Sequence[str]) -> list[Restorable]:
     # Topics are restored by name: two ids under one name need a decision of the user.
     taken: dict[str, Restorable] = {}
     for topic in topics:
-        other = taken.setdefault(topic.topic.name, topic)
-        if other is not topic:
-            ids = f"{id_text(other.topic.topic_id)} and {id_text(topic.topic.topic_id)}"
+        same_name = taken.setdefault(topic.topic.name, topic)
+        if same_name is not topic:
+            ids = f"{id_text(same_name.topic.topic_id)} and {id_text(topic.topic.topic_id)}"
             fail(
                 f"several topics in the tier have the name {topic.topic.name} ({ids}): restore the "
                 "others by name, or remove topics/ID.json of the one that you do not need"
@@ -186,12 +186,12 @@ def others(topics: Sequence[Restorable], present: Mapping[str, Any]) -> list[str
 
     A client may have created one in the new cluster. The command then restores no topic.
     """
-    found = ((topic, present.get(topic.topic.name)) for topic in topics)
+    pairs = ((topic, present.get(topic.topic.name)) for topic in topics)
     return [
         f"Topic {body['metadata']['name']} has the name {topic.topic.name} but is not the topic in "
         f"the tier (id {id_text(topic.topic.topic_id)}): delete it if it is not needed, or name "
         "only the other topics; no topic was restored"
-        for topic, body in found
+        for topic, body in pairs
         if body is not None and not _is_restored(topic, body)
     ]
 
@@ -208,19 +208,19 @@ def _is_restored(topic: Restorable, body: Mapping[str, Any]) -> bool:
         return False
 
 
-def _show(found: Restorable, replication_factor: int) -> None:
-    state, factor = found.tiering.state.name.capitalize(), _factor(found, replication_factor)
+def _show(topic: Restorable, replication_factor: int) -> None:
+    state, factor = topic.tiering.state.name.capitalize(), _factor(topic, replication_factor)
     _say(
-        f"{found.topic.name} (id {id_text(found.topic.topic_id)}): {found.partitions} partitions, "
-        f"{factor} replicas, tiering {state}, tiered epoch {found.tiering.epoch}"
+        f"{topic.topic.name} (id {id_text(topic.topic.topic_id)}): {topic.partitions} partitions, "
+        f"{factor} replicas, tiering {state}, tiered epoch {topic.tiering.epoch}"
     )
-    for partition in range(found.partitions):
-        start, end = found.offsets.get(partition, (0, 0))
+    for partition in range(topic.partitions):
+        start, end = topic.offsets.get(partition, (0, 0))
         _say(f"  partition {partition}: offsets {start} to {end}, next offset {end}")
 
 
-def _factor(found: Restorable, replication_factor: int) -> int:
-    return replication_factor or found.topic.replication_factor or 1
+def _factor(topic: Restorable, replication_factor: int) -> int:
+    return replication_factor or topic.topic.replication_factor or 1
 
 
 def _restore(

@@ -57,12 +57,12 @@ def list_topic_names(options: Mapping[str, str]) -> set[str]:
 
     all_topics = {**options, "subscribePattern": ".*"}
     try:
-        found = topic_options(all_topics)
-        if found.access is None:
-            assert found.storage is not None
-            names = {topic.name for topic in open_tier(found.storage).topics.all()}
+        parsed = topic_options(all_topics)
+        if parsed.access is None:
+            assert parsed.storage is not None
+            names = {topic.name for topic in open_tier(parsed.storage).topics.all()}
             return {name for name in names if not name.startswith("__")}
-        with BrokerClient(found.access) as brokers:
+        with BrokerClient(parsed.access) as brokers:
             return {known.name for known in brokers.topics().values() if not known.internal}
     except (*UNREADABLE, BrokersUnavailable, BrokerRefused) as error:
         fail(str(error))

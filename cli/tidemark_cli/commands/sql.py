@@ -160,9 +160,11 @@ def _views(options: Mapping[str, str], named: Sequence[str], statement: str) -> 
     # Spark compares the names of views without case.
     by_name: dict[str, str] = {}
     for topic in topics:
-        other = by_name.setdefault(topic.lower(), topic)
-        if other != topic:
-            fail(f"topics {other} and {topic} have the same name in SQL: choose one with --topic")
+        same_name = by_name.setdefault(topic.lower(), topic)
+        if same_name != topic:
+            fail(
+                f"topics {same_name} and {topic} have the same name in SQL: choose one with --topic"
+            )
     return Views(options, topics, all_topics)
 
 
@@ -179,16 +181,16 @@ def _settings(
     """
     # Catalogs exist only with table formats; their jars are added to the given ones.
     if catalog_settings:
-        found = TableOptions(table="-", format=kind, catalog=catalog_settings).settings(
+        spark_conf = TableOptions(table="-", format=kind, catalog=catalog_settings).settings(
             jars(given, kind, catalog_settings, conf), conf
         )
         if kind is Format.ICEBERG:
             # A default only: the user's own configuration takes precedence.
-            found.setdefault("spark.sql.defaultCatalog", CATALOG)
+            spark_conf.setdefault("spark.sql.defaultCatalog", CATALOG)
     else:
-        found = {**({"spark.jars": ",".join(given)} if given else {}), **conf}
+        spark_conf = {**({"spark.jars": ",".join(given)} if given else {}), **conf}
     # Topics of Apache Kafka need the jars of Spark's own source.
-    return with_jars(found, kafka_jars(views.options))
+    return with_jars(spark_conf, kafka_jars(views.options))
 
 
 def _query(

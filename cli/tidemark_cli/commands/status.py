@@ -62,17 +62,17 @@ def status(
     # Everything is read before anything is printed, so that a failure prints no partial status.
     try:
         clusters, brokers, users = (kube.objects(kind) for kind in ("Cluster", "Broker", "User"))
-        found, exports = topics(kube), _exports(kube)
+        topic_rows, exports = topics(kube), _exports(kube)
         kube.close()
     except (KubeRequestError, OSError) as error:
         fail(f"{error}; if the local cluster is down, start it with: tidemark up")
     # JSON is for programs: no limit and no other objects than topics.
     if output == "json":
-        print(json.dumps([_as_json(topic) for topic in named(found, names or [])]))
+        print(json.dumps([_as_json(topic) for topic in named(topic_rows, names or [])]))
         return
     for body in clusters:
         console.print(cluster_line(body), highlight=False, soft_wrap=True, markup=False)
-    print_status(console, brokers, found, names or [], limit, users, exports)
+    print_status(console, brokers, topic_rows, names or [], limit, users, exports)
 
 
 def _exports(kube: KubeClient) -> list[dict[str, Any]]:
@@ -85,19 +85,19 @@ def _exports(kube: KubeClient) -> list[dict[str, Any]]:
         raise
 
 
-def named(found: list[TopicRows], patterns: Sequence[str]) -> list[TopicRows]:
+def named(topic_rows: list[TopicRows], patterns: Sequence[str]) -> list[TopicRows]:
     """Return the topics whose name in Kafka or object name matches a shell pattern; all without
     one.
     """
     if not patterns:
-        return found
-    return [topic for topic in found if is_named(topic, patterns)]
+        return topic_rows
+    return [topic for topic in topic_rows if is_named(topic, patterns)]
 
 
 def print_status(
     out: Console,
     brokers: list[dict[str, Any]],
-    found: list[TopicRows],
+    topic_rows: list[TopicRows],
     names: Sequence[str] = (),
     limit: int = 0,
     users: Sequence[dict[str, Any]] = (),
@@ -109,10 +109,10 @@ def print_status(
     printed only if ``names`` match these topics.
     """
     # Names are matched first, so that the limit counts matching topics only.
-    chosen = named(found, names)
+    chosen = named(topic_rows, names)
     shown = chosen[:limit] if limit else chosen
     # Brokers' figures come from all topics, also those that are not shown.
-    out.print(_broker_table(brokers, [row for topic in found for row in topic.rows]))
+    out.print(_broker_table(brokers, [row for topic in topic_rows for row in topic.rows]))
     if users:
         out.print(_user_table(users))
     out.print(_topic_table(shown))
@@ -131,7 +131,7 @@ def print_status(
             soft_wrap=True,
         )
     elif names and not chosen:
-        out.print(f"none of {len(found)} topics matches {' or '.join(names)}", highlight=False)
+        out.print(f"none of {len(topic_rows)} topics matches {' or '.join(names)}", highlight=False)
 
 
 def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Table:
@@ -199,16 +199,16 @@ def _export_table(exports: Sequence[dict[str, Any]]) -> Table:
 
 
 def _not_exporting(export: dict[str, Any]) -> str:
-    found = condition(export, "Exporting")
-    return "" if found.get("status") == "True" else str(found.get("message", ""))
+    exporting = condition(export, "Exporting")
+    return "" if exporting.get("status") == "True" else str(exporting.get("message", ""))
 
 
-def _topic_table(found: list[TopicRows]) -> Table:
+def _topic_table(topic_rows: list[TopicRows]) -> Table:
     """Return the table of topics: readiness, tiering, remote bytes, placeholders."""
     names = ("topic", "ready", "tiering", "remote", "placeholders", "message")
     # Folded, so that names and references in messages are not cut.
     table = Table(*(Column(name, overflow="fold") for name in names), title="topics")
-    for topic in found:
+    for topic in topic_rows:
         table.add_row(
             both_names(topic),
             ready_of(topic.obj),

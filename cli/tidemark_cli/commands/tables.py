@@ -35,13 +35,13 @@ LogOption = Annotated[Path, typer.Option(help="File for Spark's log.")]
 
 def pairs(texts: Sequence[str] | None, name: str) -> dict[str, str]:
     """Parse ``name=value`` arguments; exit if one has another form."""
-    found = {}
+    values = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
             fail(f"{name} {text!r} is not a pair: write name=value")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def place(warehouse: str) -> str:
@@ -59,8 +59,8 @@ def check_jars(given: Sequence[Path] | None) -> list[str]:
 
 def with_jars(settings: Mapping[str, str], more: Sequence[str]) -> dict[str, str]:
     """Return Spark's configuration with ``more`` jars added to those that it names."""
-    there = settings.get("spark.jars")
-    both = [*([there] if there else []), *more]
+    configured = settings.get("spark.jars")
+    both = [*([configured] if configured else []), *more]
     return {**settings, **({"spark.jars": ",".join(both)} if both else {})}
 
 

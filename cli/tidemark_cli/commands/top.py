@@ -119,7 +119,7 @@ def look(
                 fail(batch.problem)
             problems += [batch.problem] if batch.problem else []
     shown = [line.name for line in choose(object_index.lines.values(), query).lines]
-    topics = [found for name in shown if (found := object_index.topic(name)) is not None]
+    topics = [topic for name in shown if (topic := object_index.topic(name)) is not None]
     # The coordinators' topics have 100 partitions by default, so only a pattern shows them in
     # detail.
     detailed = [topic for topic in topics if query.pattern or not topic.is_internal]

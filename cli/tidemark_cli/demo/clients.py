@@ -42,11 +42,11 @@ class Ledger:
 
     def first_offset_at(self, partitions: int, timestamp_ms: int) -> dict[int, int]:
         """Return by partition the first offset whose timestamp is not below ``timestamp_ms``."""
-        found = self.next_offsets(partitions)
+        first_offsets = self.next_offsets(partitions)
         for (partition, offset), (_, _, stamp) in self.records.items():
-            if stamp >= timestamp_ms and offset < found[partition]:
-                found[partition] = offset
-        return found
+            if stamp >= timestamp_ms and offset < first_offsets[partition]:
+                first_offsets[partition] = offset
+        return first_offsets
 
     def from_offsets(self, starts: Mapping[int, int]) -> dict[tuple[int, int], Record]:
         """Return the acknowledged records at or above the start of their partition."""
@@ -80,9 +80,9 @@ def produce(
         if count % 20_000 == 0:
             on_progress(count)
     # A record without an acknowledgement is a failure of the demo.
-    left = producer.flush(120)
-    if left:
-        ledger.failures.append(f"{left} records were not acknowledged in 120 s")
+    unacknowledged = producer.flush(120)
+    if unacknowledged:
+        ledger.failures.append(f"{unacknowledged} records were not acknowledged in 120 s")
 
 
 class SteadyProducer:
@@ -124,10 +124,10 @@ def read_confluent(
         logger=_librdkafka,
     )
     consumer.assign([TopicPartition(topic, p, o) for p, o in starts.items() if o < ends[p]])
-    left = {p for p, end in ends.items() if starts[p] < end}
-    found: dict[tuple[int, int], Record] = {}
+    unfinished = {p for p, end in ends.items() if starts[p] < end}
+    records: dict[tuple[int, int], Record] = {}
     deadline = time.monotonic() + READ_TIMEOUT_S
-    while left and time.monotonic() < deadline:
+    while unfinished and time.monotonic() < deadline:
         for message in consumer.consume(10_000, 1.0):
             if message.error() is not None:
                 raise RuntimeError(f"confluent-kafka: {message.error()}")
@@ -135,11 +135,11 @@ def read_confluent(
             partition, offset = _place(message)
             if offset < ends[partition]:
                 _, stamp = message.timestamp()
-                found[partition, offset] = (message.key(), message.value(), stamp)
+                records[partition, offset] = (message.key(), message.value(), stamp)
             if offset + 1 >= ends[partition]:
-                left.discard(partition)
+                unfinished.discard(partition)
     consumer.close()
-    return found
+    return records
 
 
 def read_kafka_python(
@@ -158,21 +158,21 @@ def read_kafka_python(
     consumer.assign(list(assigned.values()))
     for partition, place in assigned.items():
         consumer.seek(place, starts[partition])
-    left = set(assigned)
-    found: dict[tuple[int, int], Record] = {}
+    unfinished = set(assigned)
+    records: dict[tuple[int, int], Record] = {}
     deadline = time.monotonic() + READ_TIMEOUT_S
     # The deadline turns a missing record into a difference instead of a hang.
-    while left and time.monotonic() < deadline:
+    while unfinished and time.monotonic() < deadline:
         for place, messages in consumer.poll(timeout_ms=1000, max_records=10_000).items():
             for message in messages:
                 # Records that were written after the ends were read do not count.
                 if message.offset < ends[place.partition]:
                     record = (message.key, message.value, message.timestamp)
-                    found[place.partition, message.offset] = record
+                    records[place.partition, message.offset] = record
             if messages and messages[-1].offset + 1 >= ends[place.partition]:
-                left.discard(place.partition)
+                unfinished.discard(place.partition)
     consumer.close()
-    return found
+    return records
 
 
 def _place(message: Message) -> tuple[int, int]:

@@ -92,10 +92,10 @@ class KafkaStage:
 
     def _firsts(self) -> dict[int, list[int]]:
         """Return the first offsets of segments, ascending, by partition."""
-        found = defaultdict(list)
+        first_offsets = defaultdict(list)
         for match in filter(None, map(_SEGMENT.search, self.objects())):
-            found[int(match[1])].append(int(match[2]))
-        return {partition: sorted(firsts) for partition, firsts in found.items()}
+            first_offsets[int(match[1])].append(int(match[2]))
+        return {partition: sorted(firsts) for partition, firsts in first_offsets.items()}
 
     @functools.cached_property
     def _kube(self) -> KubeClient:

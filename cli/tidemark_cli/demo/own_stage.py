@@ -61,14 +61,14 @@ class OwnStage:
 
     def gaps(self, starts: Mapping[int, int]) -> list[str]:
         """Return the places where the manifests do not cover every offset exactly once."""
-        found: list[str] = []
+        gaps: list[str] = []
         for partition, ranges in self._ranges().items():
             expected = ranges[0].from_offset if ranges else starts[partition]
             for part in ranges:
                 if part.from_offset != expected:
-                    found.append(f"{partition}: offset {part.from_offset}, expected {expected}")
+                    gaps.append(f"{partition}: offset {part.from_offset}, expected {expected}")
                 expected = part.to_offset_inclusive + 1
-        return found
+        return gaps
 
     def _topic(self) -> topic_rows.TopicRows:
         return topic_rows.topic(self._kube, TOPIC)
@@ -83,8 +83,8 @@ class OwnStage:
     def _ranges(self) -> dict[int, tuple[SegmentRange, ...]]:
         """Return the segment ranges of the manifests, by partition."""
         tier, topic_id = self._tier(), self._topic().rows[0].topic_id
-        found = {}
+        ranges = {}
         for partition in range(PARTITIONS):
             start = tier.reader.snapshot(topic_id, partition).head.log_start_offset
-            found[partition] = tier.reader.plan(topic_id, partition, start, 2**62)[1]
-        return found
+            ranges[partition] = tier.reader.plan(topic_id, partition, start, 2**62)[1]
+        return ranges

@@ -384,31 +384,31 @@ class Scenario:
         starts, ends = self._offsets(positions.EARLIEST), self._offsets(positions.LATEST)
         expected = self.ledger.from_offsets(starts)
         started = time.monotonic()
-        found = read(self._bootstrap(), TOPIC, starts, ends)
+        records = read(self._bootstrap(), TOPIC, starts, ends)
         seconds = time.monotonic() - started
         # Key, value and timestamp of each acknowledged record must be equal.
-        wrong = [place for place, record in expected.items() if found.get(place) != record]
+        wrong = [place for place, record in expected.items() if records.get(place) != record]
         offsets = sum(ends[p] - starts[p] for p in ends)
         figure = (
-            f"{len(found):,} read in {seconds:.1f} s, {len(wrong):,} of {len(expected):,} differ"
+            f"{len(records):,} read in {seconds:.1f} s, {len(wrong):,} of {len(expected):,} differ"
         )
         if wrong:
             figure += f", first {wrong[0]}"
-        complete = not wrong and len(found) == offsets
+        complete = not wrong and len(records) == offsets
         self.report.check(f"{name} reads every record as it was acknowledged", complete, figure)
 
     def _check_spark(self) -> None:
         claim = "Spark reads the tier: delays by carrier equal those of the CSV"
         try:
-            found, seconds = self._delays.result()
+            delays, seconds = self._delays.result()
         except (JavaMissing, ToolchainError) as error:
             self.report.skip(claim, str(error))
             return
-        total = sum(delay.rows for delay in found.values())
+        total = sum(delay.rows for delay in delays.values())
         self.report.check(
             claim,
-            found == delays_by_carrier(self.flights),
-            f"{len(found)} carriers, {total:,} rows in {seconds:.1f} s, parallel to other checks",
+            delays == delays_by_carrier(self.flights),
+            f"{len(delays)} carriers, {total:,} rows in {seconds:.1f} s, parallel to other checks",
         )
 
 

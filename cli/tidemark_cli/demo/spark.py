@@ -70,5 +70,5 @@ class SparkBeside:
         job = Aggregate("carrier", "arr_delay", self._scratch / "delays.parquet")
         rows = aggregate(session, options, job).collect()
         self._thread.submit(self._stack.close)  # in the background: the result does not wait for it
-        found = {r["carrier"]: Delay(r["rows"], r["measured"], int(r["total"] or 0)) for r in rows}
-        return found, time.monotonic() - started
+        delays = {r["carrier"]: Delay(r["rows"], r["measured"], int(r["total"] or 0)) for r in rows}
+        return delays, time.monotonic() - started

@@ -88,16 +88,16 @@ def _texts(path: str) -> Iterator[tuple[str, str]]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(
+    files = sorted(
         file
         for file in path.rglob("*")
         if file.suffix in SUFFIXES
         and file.is_file()
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
-    if not found:
+    if not files:
         raise DocumentError(f"{path} contains no file that ends with {', '.join(SUFFIXES)}")
-    return found
+    return files
 
 
 def _decoded(name: str, data: bytes) -> str:

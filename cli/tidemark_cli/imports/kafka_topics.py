@@ -58,13 +58,13 @@ async def _read(
         names = sorted(filter(pattern.fullmatch, views))
         # A topic that is being moved has more replicas than its manifest should have.
         moving = {topic for topic, _ in await admin.reassignments()}
-        found: list[Existing] = []
+        topics: list[Existing] = []
         for begin in range(0, len(names), PAGE):
             page = names[begin : begin + PAGE]
             configs = await topic_configs(client, page)
-            found += (Existing(views[name], configs[name], name in moving) for name in page)
-            on_progress(len(found), len(names))
-        return found
+            topics += (Existing(views[name], configs[name], name in moving) for name in page)
+            on_progress(len(topics), len(names))
+        return topics
 
 
 def is_own(view: TopicView) -> bool:
@@ -101,26 +101,29 @@ def identified(topic: ImportedTopic, existing: Mapping[str, Existing]) -> Import
 
     Differences to the cluster become remarks. Raises :class:`NotImported`.
     """
-    found = existing.get(topic.name)
-    if found is None:
+    in_cluster = existing.get(topic.name)
+    if in_cluster is None:
         remarks = (*topic.remarks, "is not in the cluster: it will be created")
         return replace(topic, topic_id="", remarks=remarks)
-    topic_id = id_text(found.view.topic_id)
+    topic_id = id_text(in_cluster.view.topic_id)
     if topic.topic_id not in ("", topic_id):
         raise NotImported(
             f"its status has the id {topic.topic_id}, but the topic in the cluster has {topic_id}: "
             "it was recreated, or this is another cluster"
         )
-    return replace(topic, topic_id=topic_id, remarks=(*topic.remarks, *_differences(topic, found)))
+    return replace(
+        topic, topic_id=topic_id, remarks=(*topic.remarks, *_differences(topic, in_cluster))
+    )
 
 
-def _differences(topic: ImportedTopic, found: Existing) -> Sequence[str]:
+def _differences(topic: ImportedTopic, in_cluster: Existing) -> Sequence[str]:
     pairs = (
-        ("partitions", topic.partitions, [len(found.view.partitions)]),
-        ("replicas", topic.replication_factor, found.replication_factors),
+        ("partitions", topic.partitions, [len(in_cluster.view.partitions)]),
+        ("replicas", topic.replication_factor, in_cluster.replication_factors),
     )
     return [
-        f"has {' and '.join(map(str, there))} {noun} in the cluster, but {here} in the manifest"
-        for noun, here, there in pairs
-        if there != [here]
+        f"has {' and '.join(map(str, actual))} {noun} in the cluster, but {in_manifest} in the "
+        "manifest"
+        for noun, in_manifest, actual in pairs
+        if actual != [in_manifest]
     ]

@@ -10,9 +10,9 @@ from tidemark_cli.imports.topics import Imported
 _WIDTH = 100
 
 
-def as_yaml(found: Iterable[Imported]) -> str:
+def as_yaml(topics: Iterable[Imported]) -> str:
     """Return one document for each topic, in their order."""
-    return "".join(f"---\n{comment(topic)}{body(topic)}" for topic in found)
+    return "".join(f"---\n{comment(topic)}{body(topic)}" for topic in topics)
 
 
 def comment(topic: Imported) -> str:

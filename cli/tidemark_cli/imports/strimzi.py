@@ -49,14 +49,14 @@ class MetadataRule:
         """Return whether the key is copied."""
         return key not in self.dropped and (key in self.kept or is_users_own(key))
 
-    def copied(self, found: Mapping[str, str]) -> dict[str, str]:
+    def copied(self, metadata: Mapping[str, str]) -> dict[str, str]:
         """Return the labels or annotations that are copied."""
-        return {key: value for key, value in found.items() if self.copies(key)}
+        return {key: value for key, value in metadata.items() if self.copies(key)}
 
     def omitted(self, document: Document) -> list[str]:
         """Return what is not copied from a KafkaTopic and is worth reporting: ``label KEY``,
         ``annotation KEY``, ``metadata.ownerReferences``."""
-        found = [
+        omitted = [
             f"{noun} {key}"
             for noun, name in (("label", "labels"), ("annotation", "annotations"))
             for key in _text_map(document.body, name)
@@ -64,7 +64,7 @@ class MetadataRule:
         ]
         meta = document.body.get("metadata")
         is_owned = isinstance(meta, Mapping) and bool(meta.get("ownerReferences"))
-        return [*found, *(["metadata.ownerReferences"] if is_owned else [])]
+        return [*omitted, *(["metadata.ownerReferences"] if is_owned else [])]
 
 
 def is_topic(document: Document) -> bool:
@@ -160,12 +160,12 @@ def _remarks(
 
 
 def _name(spec: Mapping[str, Any], name: str) -> str:
-    found = spec.get("topicName")
-    if found is None:
+    topic_name = spec.get("topicName")
+    if topic_name is None:
         return name
-    if not isinstance(found, str):
-        raise NotImported(f"spec.topicName {found!r} is not text: put it in quotes")
-    return found
+    if not isinstance(topic_name, str):
+        raise NotImported(f"spec.topicName {topic_name!r} is not text: put it in quotes")
+    return topic_name
 
 
 def _count(spec: Mapping[str, Any], name: str, default: int | None) -> int:
@@ -215,5 +215,5 @@ def _mapping(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _text_map(body: Mapping[str, Any], name: str) -> dict[str, str]:
     """Return labels or annotations; {} for any other value."""
     meta = body.get("metadata")
-    found = meta.get(name) if isinstance(meta, Mapping) else None
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
+    values = meta.get(name) if isinstance(meta, Mapping) else None
+    return {str(k): str(v) for k, v in values.items()} if isinstance(values, Mapping) else {}

@@ -320,11 +320,11 @@ class LocalCluster:
         """
         try:
             kube = self.kube()
-            found = kube.get("Cluster", self.settings.cluster) or {"spec": {}}
+            cluster = kube.get("Cluster", self.settings.cluster) or {"spec": {}}
             kube.close()
         except KubeRequestError:
             return None
-        return "authorization" in found["spec"]
+        return "authorization" in cluster["spec"]
 
     def next_broker_id(self) -> int:
         """Return the lowest id above all that were ever used in the folder."""

@@ -125,8 +125,8 @@ class KafkaNodes:
 
     def broker_ids(self) -> list[int]:
         """Return the ids of all brokers that were ever added to the folder, ascending."""
-        found = (int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())
-        return sorted(node for node in found if node < FIRST_CONTROLLER)
+        node_ids = (int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())
+        return sorted(node for node in node_ids if node < FIRST_CONTROLLER)
 
     def controller_ids(self) -> list[int]:
         """Return the ids of the dedicated controllers."""
@@ -244,12 +244,12 @@ class KafkaNodes:
             self._format_pattern(pattern, self.entries(missing[0]))
         for node in missing:
             # A rename publishes the directory, so that a crash never leaves a half-formatted one.
-            made = self.data(node).with_suffix(".part")
-            shutil.rmtree(made, ignore_errors=True)
-            shutil.copytree(pattern, made)
-            meta = (made / _META).read_text(encoding="ascii")
-            (made / _META).write_text(own_meta(meta, node), encoding="ascii")
-            made.rename(self.data(node))
+            unpublished = self.data(node).with_suffix(".part")
+            shutil.rmtree(unpublished, ignore_errors=True)
+            shutil.copytree(pattern, unpublished)
+            meta = (unpublished / _META).read_text(encoding="ascii")
+            (unpublished / _META).write_text(own_meta(meta, node), encoding="ascii")
+            unpublished.rename(self.data(node))
 
     def _format_pattern(self, folder: Path, entries: Mapping[str, str]) -> None:
         """Format a log directory with Kafka's own tool, from which the others are copied."""
@@ -295,9 +295,9 @@ def new_id() -> str:
 
     Like Kafka's own ids, it does not start with "-", as Kafka's tools would take it for an option.
     """
-    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode())[0] == "-":
+    while (new := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode())[0] == "-":
         pass
-    return made
+    return new
 
 
 def own_meta(text: str, node: int) -> str:

@@ -92,18 +92,20 @@ class KubeClient:
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """Return all objects of one of our kinds in the namespace, by name."""
-        found = [body for page in self.pages(kind) for body in page.objects]
-        return sorted(found, key=lambda item: str(item["metadata"]["name"]))
+        objects = [body for page in self.pages(kind) for body in page.objects]
+        return sorted(objects, key=lambda item: str(item["metadata"]["name"]))
 
     def pages(self, kind: str, limit: int = PAGE) -> Iterator[ListPage]:
         """Yield the objects of a kind, ``limit`` at a time, as one consistent snapshot."""
-        query, rest = [("limit", str(limit))], ""
+        query, continue_token = [("limit", str(limit))], ""
         while True:
-            answer = self._call("GET", self._path(kind), query=[*query, *_continued(rest)])
+            answer = self._call(
+                "GET", self._path(kind), query=[*query, *_continued(continue_token)]
+            )
             metadata = answer["metadata"]
             yield ListPage(answer["items"], str(metadata["resourceVersion"]))
-            rest = metadata.get("continue", "")
-            if not rest:
+            continue_token = metadata.get("continue", "")
+            if not continue_token:
                 return
 
     def changes(self, kind: str, resource_version: str, wait_s: int) -> Changes:
@@ -117,7 +119,7 @@ class KubeClient:
             ("timeoutSeconds", str(wait_s)),
             ("allowWatchBookmarks", "true"),
         ]
-        found = []
+        events = []
         timeout_s = wait_s + CALL_TIMEOUT_S
         for line in self._text(
             "GET", self._path(kind), query=query, timeout_s=timeout_s
@@ -130,8 +132,8 @@ class KubeClient:
             # old.
             resource_version = str(body["metadata"]["resourceVersion"])
             if event["type"] != "BOOKMARK":
-                found.append((str(event["type"]), body))
-        return Changes(found, resource_version)
+                events.append((str(event["type"]), body))
+        return Changes(events, resource_version)
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """Return one object, or None if it does not exist."""
@@ -272,8 +274,8 @@ class KubeClient:
         return data
 
 
-def _continued(rest: str) -> list[tuple[str, str]]:
-    return [("continue", rest)] if rest else []
+def _continued(continue_token: str) -> list[tuple[str, str]]:
+    return [("continue", continue_token)] if continue_token else []
 
 
 def _cause(error: BaseException) -> str:

@@ -26,7 +26,7 @@ def listeners_of(records: Iterable[ProcessRecord]) -> list[ListenerAddresses]:
     """Return the listeners of the brokers among running processes, in the order of their
     configuration.
     """
-    found: dict[tuple[str, str, str, bool], list[str]] = {}
+    addresses_of: dict[tuple[str, str, str, bool], list[str]] = {}
     for record in records:
         for listener in record.ready.get("clients") or ():
             kind = (
@@ -35,8 +35,8 @@ def listeners_of(records: Iterable[ProcessRecord]) -> list[ListenerAddresses]:
                 listener["proof"],
                 _is_loopback(listener["bound"]),
             )
-            found.setdefault(kind, []).append(listener["address"])
-    return [ListenerAddresses(*kind, ",".join(at)) for kind, at in found.items()]
+            addresses_of.setdefault(kind, []).append(listener["address"])
+    return [ListenerAddresses(*kind, ",".join(at)) for kind, at in addresses_of.items()]
 
 
 def _is_loopback(host: str) -> bool:

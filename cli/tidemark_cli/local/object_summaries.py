@@ -40,14 +40,14 @@ def both_names(topic: TopicRows) -> str:
     return topic.name if same else f"{topic.kafka_name}\n(object {topic.name})"
 
 
-def ready_of(found: dict[str, Any]) -> str:
+def ready_of(obj: dict[str, Any]) -> str:
     """Return the status of the condition Ready."""
-    return str(condition(found, "Ready").get("status", "Unknown"))
+    return str(condition(obj, "Ready").get("status", "Unknown"))
 
 
-def why_not_ready(found: dict[str, Any]) -> str:
+def why_not_ready(obj: dict[str, Any]) -> str:
     """Return why a broker is fenced, or what is wrong with a user or a topic."""
-    ready = condition(found, "Ready")
+    ready = condition(obj, "Ready")
     return "" if ready.get("status") == "True" else str(ready.get("message", ""))
 
 
@@ -65,7 +65,7 @@ def troubles(topic: TopicRows) -> list[str]:
 
 
 def _other_messages(topic: TopicRows, ready: str) -> list[str]:
-    found = []
+    texts = []
     for kind, trouble in _NOT_WELL.items():
         found_condition = topic.condition(kind)
         text = str(found_condition.get("message", ""))
@@ -75,8 +75,8 @@ def _other_messages(topic: TopicRows, ready: str) -> list[str]:
             continue
         # Several conditions may repeat Ready's message.
         if text != ready:
-            found.append(f"{kind}: {text}")
-    return list(dict.fromkeys(found))
+            texts.append(f"{kind}: {text}")
+    return list(dict.fromkeys(texts))
 
 
 def tiering_text(topic: TopicRows) -> str:

@@ -115,8 +115,8 @@ class LocalOwnBrokers:
         deadline = time.monotonic() + READY_TIMEOUT_S
         try:
             while time.monotonic() < deadline:
-                found = kube.get("Cluster", self._settings.cluster) or {}
-                cluster_id = (found.get("status") or {}).get("clusterId")
+                cluster = kube.get("Cluster", self._settings.cluster) or {}
+                cluster_id = (cluster.get("status") or {}).get("clusterId")
                 if cluster_id:
                     return str(cluster_id)
                 time.sleep(0.05)

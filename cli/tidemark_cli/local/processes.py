@@ -78,13 +78,13 @@ def ensure(
     If another ``tidemark`` started it and did not see it ready, because it was killed or still
     waits, this call waits for it.
     """
-    found = find(layout, name)
+    running = find(layout, name)
     # A process that runs but was never seen ready is waited for, not started twice.
-    if found is None:
+    if running is None:
         return spawn(
             layout, name, command, timeout_s=timeout_s, environment=environment, ready=ready
         )
-    return found if found.ready else _once_ready(layout, found, timeout_s, ready)
+    return running if running.ready else _once_ready(layout, running, timeout_s, ready)
 
 
 def spawn(

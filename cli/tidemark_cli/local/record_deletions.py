@@ -96,16 +96,16 @@ class RecordDeletions:
         """Replace the export's RecordDeletion and wait until the new one has succeeded."""
         name = name_of(topic, self._table)
         deadline_s = time.monotonic() + self._timeout_s
-        found = self._kube.get(KIND, name)
-        if found is not None:
+        previous = self._kube.get(KIND, name)
+        if previous is not None:
             # Replaced, not awaited: the offsets of an earlier run are covered by the new ones.
-            if found["metadata"].get("annotations", {}).get(ANNOTATION) != self._table:
+            if previous["metadata"].get("annotations", {}).get(ANNOTATION) != self._table:
                 raise ExportError(
                     f"RecordDeletion {name} does not belong to this export: delete it"
                 )
             self._kube.delete(KIND, name)
-            self._await_deletion(name, str(found["metadata"]["uid"]), deadline_s)
-        made = self._kube.apply(
+            self._await_deletion(name, str(previous["metadata"]["uid"]), deadline_s)
+        applied = self._kube.apply(
             KIND,
             name,
             {
@@ -117,18 +117,18 @@ class RecordDeletions:
             },
             annotations={ANNOTATION: self._table},
         )
-        self._await_success(name, str(made["metadata"]["uid"]), deadline_s)
+        self._await_success(name, str(applied["metadata"]["uid"]), deadline_s)
 
     def _await_deletion(self, name: str, uid: str, deadline_s: float) -> None:
-        while (found := self._kube.get(KIND, name)) and found["metadata"]["uid"] == uid:
+        while (current := self._kube.get(KIND, name)) and current["metadata"]["uid"] == uid:
             _pause(deadline_s, f"the previous RecordDeletion {name} still exists")
 
     def _await_success(self, name: str, uid: str, deadline_s: float) -> None:
         while True:
-            found = self._kube.get(KIND, name)
-            if found is None or found["metadata"]["uid"] != uid:
+            current = self._kube.get(KIND, name)
+            if current is None or current["metadata"]["uid"] != uid:
                 raise DependencyUnavailable(f"RecordDeletion {name} was deleted before it was done")
-            end = ended(found)
+            end = ended(current)
             if end.succeeded:
                 return
             if end.succeeded is not None:
@@ -152,14 +152,14 @@ def ended(body: Mapping[str, Any]) -> Ended:
 
 
 def _partitions(below: Mapping[int, ReadPosition]) -> list[dict[str, int]]:
-    found = []
+    points = []
     for partition, at in sorted(below.items()):
         point = {"partition": partition, "beforeOffset": at.offset}
         # The epoch detects a log that diverged, e.g. if the topic was restored from its tier.
         if at.leader_epoch is not None:
             point["leaderEpoch"] = at.leader_epoch
-        found.append(point)
-    return found
+        points.append(point)
+    return points
 
 
 def _divided(below: Mapping[int, ReadPosition]) -> Iterator[dict[int, ReadPosition]]:

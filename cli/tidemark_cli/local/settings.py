@@ -75,7 +75,7 @@ def choose(
     before = load(layout)
     if before is None:
         control, metrics = free_ports(2)
-        made = LocalClusterSettings(
+        settings = LocalClusterSettings(
             cluster,
             namespace,
             tier or "directory",
@@ -84,8 +84,8 @@ def choose(
             metrics,
             engine or TIDEMARK,
         )
-        made.save(layout)
-        return made
+        settings.save(layout)
+        return settings
     if engine is not None and engine != before.engine:
         raise ValueError(
             f"{layout.root} contains a cluster whose engine is {before.engine!r}: "

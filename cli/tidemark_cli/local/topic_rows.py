@@ -79,13 +79,13 @@ def joined(objects: Iterable[dict[str, Any]], rows: Iterable[PartitionRow]) -> l
         by_id[row.topic_id].append(row)
         if row.name:
             ids[row.name] = row.topic_id
-    found = []
+    topics = []
     for obj in objects:
         view = TopicRows(obj["metadata"]["name"], obj, ())
         topic_id = topic_id_of(view, ids)
         own = by_id.get(topic_id, []) if topic_id is not None else []
-        found.append(replace(view, rows=tuple(sorted(own, key=lambda row: row.partition))))
-    return found
+        topics.append(replace(view, rows=tuple(sorted(own, key=lambda row: row.partition))))
+    return topics
 
 
 def topic_id_of(topic: TopicRows, ids: Mapping[str, uuid.UUID]) -> uuid.UUID | None:

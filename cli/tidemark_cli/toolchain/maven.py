@@ -114,10 +114,10 @@ def java() -> Path:
 def _maven() -> str:
     hint = "install it (Debian: apt install maven) and put it on the PATH"
     java()
-    found = shutil.which("mvn")
-    if found is None:
+    program = shutil.which("mvn")
+    if program is None:
         raise MavenMissing(f"Maven (mvn) is needed to download jars and is not on the PATH; {hint}")
-    return found
+    return program
 
 
 def _command(maven: str, jar_set: JarSet, folder: Path) -> list[str]:

@@ -157,25 +157,25 @@ class TopApp(App[None]):
     def _take_results(self) -> None:
         """Take queued results, and draw a frame if anything changed."""
         until = time.monotonic() + _APPLY_S
-        some = False
+        is_changed = False
         while time.monotonic() < until:
             try:
-                found = self._results.get_nowait()
+                update = self._results.get_nowait()
             except queue.Empty:
                 break
-            some = self._apply(found) or some
-        if some:
+            is_changed = self._apply(update) or is_changed
+        if is_changed:
             self._draw()
 
-    def _apply(self, found: ObjectBatch | BrokerOffsets) -> bool:
-        if isinstance(found, BrokerOffsets):
-            self._broker_offsets = found
+    def _apply(self, update: ObjectBatch | BrokerOffsets) -> bool:
+        if isinstance(update, BrokerOffsets):
+            self._broker_offsets = update
             return True
         version = self._objects.version
-        found.apply_to(self._objects)
-        before = self._problems.get(found.kind, "")
-        self._problems[found.kind] = found.problem
-        return self._objects.version != version or before != found.problem
+        update.apply_to(self._objects)
+        before = self._problems.get(update.kind, "")
+        self._problems[update.kind] = update.problem
+        return self._objects.version != version or before != update.problem
 
     def _draw(self) -> None:
         """Compute the frame and update the widgets whose content changed."""

@@ -65,8 +65,10 @@ class BrokerOffsets:
 
 def queries_for(topics: Iterable[TopicRows]) -> list[PartitionQuery]:
     """Return the partitions of the topics that are on the screen."""
-    found = [PartitionQuery(topic.kafka_name, row) for topic in topics for row in shown_rows(topic)]
-    return found[:PARTITIONS_MAX]
+    queries = [
+        PartitionQuery(topic.kafka_name, row) for topic in topics for row in shown_rows(topic)
+    ]
+    return queries[:PARTITIONS_MAX]
 
 
 def addresses(
@@ -77,16 +79,16 @@ def addresses(
     The listener is the named one, or the first for clients. A listener with an external endpoint
     has the advertised address.
     """
-    found = {}
+    addresses_of = {}
     for body in brokers:
         status = body.get("status") or {}
         outside = {endpoint["name"]: endpoint for endpoint in status.get("externalEndpoints") or ()}
         for registered in status.get("endpoints") or ():
             point = outside.get(registered["name"], registered)
             if point["name"] == listener or (not listener and point["name"] != _REPLICATION):
-                found[int(body["spec"]["nodeId"])] = (str(point["host"]), int(point["port"]))
+                addresses_of[int(body["spec"]["nodeId"])] = (str(point["host"]), int(point["port"]))
                 break
-    return found
+    return addresses_of
 
 
 def query_offsets(
@@ -99,8 +101,8 @@ def query_offsets(
     # The order of the queries puts a range that moves meanwhile into two places, never into none.
     leaders, problems = _query_brokers(led, addresses_of, access, _LEADER_QUERIES)
     # A broker that did not answer as a leader is not queried again as a follower.
-    left = {node: replicas for node, replicas in followed.items() if node not in problems}
-    followers, more = _query_brokers(left, addresses_of, access, (_LOG_END_QUERY,))
+    reachable = {node: replicas for node, replicas in followed.items() if node not in problems}
+    followers, more = _query_brokers(reachable, addresses_of, access, (_LOG_END_QUERY,))
     problems |= more
     ends: dict[Partition, dict[int, int]] = defaultdict(dict)
     for node, answers in followers.items():

@@ -99,8 +99,8 @@ class ObjectIndex:
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """Return the clusters or brokers, by name."""
-        found = self._objects[kind]
-        return [found[name] for name in sorted(found)]
+        by_name = self._objects[kind]
+        return [by_name[name] for name in sorted(by_name)]
 
     def leaders(self, node_id: int) -> int:
         """Return the number of partitions that a broker leads."""

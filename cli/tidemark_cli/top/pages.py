@@ -88,7 +88,7 @@ def view(
     problems: Iterable[str] = (),
 ) -> View:
     """Return a frame; ``detailed`` names the Topics whose partitions are shown."""
-    topics = [found for name in detailed if (found := object_index.topic(name)) is not None]
+    topics = [topic for name in detailed if (topic := object_index.topic(name)) is not None]
     chosen = choose(object_index.lines.values(), query)
     return View(
         tuple(cluster_line(body) for body in object_index.of_kind(CLUSTER)) or ("no Cluster",),
@@ -121,17 +121,17 @@ def broker_table(object_index: ObjectIndex) -> ViewTable:
             )
         )
     # The note says where the rest is.
-    left = len(bodies) - len(rows)
-    notes = (f"{left} more brokers: kubectl get tmb",) if left else ()
+    hidden = len(bodies) - len(rows)
+    notes = (f"{hidden} more brokers: kubectl get tmb",) if hidden else ()
     return ViewTable("brokers", BROKER_COLUMNS, tuple(rows), notes=notes)
 
 
 def _broker_trouble(body: dict[str, Any]) -> str:
-    found = [why_not_ready(body)]
+    troubles = [why_not_ready(body)]
     draining = condition(body, "Draining")
     if draining.get("status") == "True":
-        found.append(f"Draining: {draining.get('message', '')}")
-    return "; ".join(filter(None, found))
+        troubles.append(f"Draining: {draining.get('message', '')}")
+    return "; ".join(filter(None, troubles))
 
 
 def topic_table(object_index: ObjectIndex, chosen: Chosen, query: Query) -> ViewTable:
@@ -184,20 +184,22 @@ def partition_table(topic: TopicRows, offsets: OffsetsByPartition) -> ViewTable:
     rows = []
     for row in shown:
         # Offsets come from brokers and may be missing; "?" marks unknown values.
-        found = offsets.get((topic.kafka_name, row.partition))
+        partition_offsets = offsets.get((topic.kafka_name, row.partition))
         rows.append(
             (
                 str(row.partition),
                 f"{row.leader} (epoch {row.leader_epoch})" if row.leader >= 0 else "none",
                 " ".join(map(str, row.isr)) or "none",
-                _lags(row, found),
-                "?" if found is None else f"{found.log_start:,} to {found.end:,}",
-                "?" if found is None else Bar(ranges(found)),
+                _lags(row, partition_offsets),
+                "?"
+                if partition_offsets is None
+                else f"{partition_offsets.log_start:,} to {partition_offsets.end:,}",
+                "?" if partition_offsets is None else Bar(ranges(partition_offsets)),
             )
         )
     # The table is bounded, and the note says how to see the rest.
-    left = len(topic.rows) - len(shown)
-    notes = (f"{left} more partitions: tidemark status {topic.kafka_name}",) if left else ()
+    hidden = len(topic.rows) - len(shown)
+    notes = (f"{hidden} more partitions: tidemark status {topic.kafka_name}",) if hidden else ()
     return ViewTable(
         f"{topic.kafka_name}: {tiering_text(topic)}", PARTITION_COLUMNS, tuple(rows), notes=notes
     )
@@ -205,13 +207,13 @@ def partition_table(topic: TopicRows, offsets: OffsetsByPartition) -> ViewTable:
 
 def _lags(row: PartitionRow, offsets: PartitionOffsets | None) -> str:
     """Return the lag of each follower as text; unknown lags are question marks."""
-    found = []
+    lags = []
     for replica in row.replicas:
         if replica == row.leader:
             continue
         if replica < 0:
-            found.append("placeholder")
+            lags.append("placeholder")
             continue
         behind = None if offsets is None else lag(offsets, row.leader, replica)
-        found.append(f"{replica}: {'?' if behind is None else format(behind, ',')}")
-    return "  ".join(found)
+        lags.append(f"{replica}: {'?' if behind is None else format(behind, ',')}")
+    return "  ".join(lags)

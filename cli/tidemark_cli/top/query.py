@@ -58,14 +58,14 @@ SORTS = {
 
 def choose(lines: Iterable[TopicLine], query: Query) -> Chosen:
     """Return the page that the query selects."""
-    every = list(lines)
-    found = [line for line in every if _matches(line, query)]
-    found.sort(key=SORTS[query.sort])
-    pages = max(1, -(-len(found) // query.page_size))
+    all_lines = list(lines)
+    matching = [line for line in all_lines if _matches(line, query)]
+    matching.sort(key=SORTS[query.sort])
+    pages = max(1, -(-len(matching) // query.page_size))
     page = min(query.page, pages - 1)
     first = page * query.page_size
     return Chosen(
-        tuple(found[first : first + query.page_size]), len(found), len(every), page, pages
+        tuple(matching[first : first + query.page_size]), len(matching), len(all_lines), page, pages
     )
 
 

@@ -65,23 +65,23 @@ def ranges(offsets: PartitionOffsets) -> tuple[Range, ...]:
             (RangePlace.BOTH, tier_end),
             (RangePlace.LOCAL, end),
         )
-    found = []
+    placed = []
     for place, up_to in cuts:
         if up_to > start:
-            found.append(Range(place, start, up_to))
+            placed.append(Range(place, start, up_to))
             start = up_to
-    return tuple(found)
+    return tuple(placed)
 
 
-def cells(found: Sequence[Range], width: int) -> tuple[tuple[RangePlace, int], ...]:
+def cells(spans: Sequence[Range], width: int) -> tuple[tuple[RangePlace, int], ...]:
     """Return a bar of ``width`` cells in which each range gets its share, and at least one cell.
 
     ``width`` is at least three, the largest number of ranges.
     """
-    total = sum(span.end - span.start for span in found)
+    total = sum(span.end - span.start for span in spans)
     if not total:
         return ()
-    exact = [(span.end - span.start) * width / total for span in found]
+    exact = [(span.end - span.start) * width / total for span in spans]
     counts = [max(1, int(share)) for share in exact]
     # Rounding is corrected one cell at a time, at the range that is furthest from its share.
     while sum(counts) != width:
@@ -89,7 +89,7 @@ def cells(found: Sequence[Range], width: int) -> tuple[tuple[RangePlace, int], .
         off = [(share - count) * step for share, count in zip(exact, counts, strict=True)]
         may = [index for index, count in enumerate(counts) if step > 0 or count > 1]
         counts[max(may, key=off.__getitem__)] += step
-    return tuple((span.place, count) for span, count in zip(found, counts, strict=True))
+    return tuple((span.place, count) for span, count in zip(spans, counts, strict=True))
 
 
 def lag(offsets: PartitionOffsets, leader: int, replica: int) -> int | None:

@@ -68,7 +68,7 @@ class ObjectReader:
         names: set[str] = set()
         version = ""
         for page in self._kube.pages(self._kind):
-            names.update(str(found["metadata"]["name"]) for found in page.objects)
+            names.update(str(body["metadata"]["name"]) for body in page.objects)
             version = page.resource_version
             for first in range(0, len(page.objects), _AT_ONCE):
                 yield ObjectBatch(self._kind, page.objects[first : first + _AT_ONCE])

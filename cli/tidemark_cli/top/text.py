@@ -57,11 +57,11 @@ def cell_text(cell: Cell) -> Text:
     return bar(cell.ranges) if isinstance(cell, Bar) else Text(cell)
 
 
-def bar(found: Sequence[Range], width: int = BAR_WIDTH) -> Text:
+def bar(spans: Sequence[Range], width: int = BAR_WIDTH) -> Text:
     """Return the bar that shows where a partition's offsets are stored."""
-    if not found:
+    if not spans:
         return Text("no records")
     drawn = Text()
-    for place, count in cells(found, width):
+    for place, count in cells(spans, width):
         drawn.append(GLYPHS[place] * count, STYLES[place])
     return drawn

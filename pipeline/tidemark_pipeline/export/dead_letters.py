@@ -139,10 +139,11 @@ class LetteredTables:
         return letters.join(written, ["partition", "offset"], "left_anti").select(letters.columns)
 
 
-def lower_offsets(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+def lower_offsets(rows: Mapping[int, int], letters: Mapping[int, int]) -> dict[int, int]:
     """Return the lower offset of each partition that both mappings contain."""
     return {
-        partition: min(one[partition], other[partition]) for partition in one.keys() & other.keys()
+        partition: min(rows[partition], letters[partition])
+        for partition in rows.keys() & letters.keys()
     }
 
 

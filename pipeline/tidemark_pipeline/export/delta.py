@@ -100,15 +100,15 @@ class DeltaTable:
         no_rows = self._session.table(self.name).limit(0)
         for _ in range(ATTEMPTS):
             self._base = history.refresh()
-            found = history.progress()
+            progress = history.progress()
             # Rows without progress: an export could write their records again.
-            if found is None and history.files:
+            if progress is None and history.files:
                 raise ExportError(
                     f"{self.name} has rows, but no commit records which records of the topic "
                     "they are. Export into a separate table"
                 )
             claimed = new_claim(
-                *(found, topic, topic_id, self._job, self._layout.mode),
+                *(progress, topic, topic_id, self._job, self._layout.mode),
                 deletes=self._layout.deletes,
             )
             # The next transaction fences every older job: Delta rejects or skips its writes.
@@ -139,13 +139,13 @@ class DeltaTable:
             except _JAVA_ERRORS as error:
                 failed = error
             now = self._history.refresh()
-            found = self._history.progress(now - before + 1)
-            if found == exported:  # committed, even if the writer raised an error
+            progress = self._history.progress(now - before + 1)
+            if progress == exported:  # committed, even if the writer raised an error
                 self._base = now
                 self._own_progress, self._transaction = exported, self._transaction + 1
                 return self._written(now - before)
             # Not committed: retry after a conflict if the job still owns the table.
-            check_not_superseded(self._own_progress, found)
+            check_not_superseded(self._own_progress, progress)
             self._base = now
             if failed is not None and not CONFLICT.search(str(failed)):
                 raise keyless_record_error(failed) or failed
@@ -182,8 +182,8 @@ class DeltaTable:
             return None
         # Period columns belong to the partitioning, not to the schema of values.
         of_periods = PERIOD_COLUMNS.values()
-        found = self._session.table(self.name).schema
-        return StructType([column for column in found if column.name not in of_periods])
+        columns = self._session.table(self.name).schema
+        return StructType([column for column in columns if column.name not in of_periods])
 
     def grow(self, needed: Sequence[Added | Widened]) -> bool:
         """Add and widen columns; each kind of change takes one or two commits."""
@@ -249,9 +249,9 @@ class DeltaTable:
             f"{f' TBLPROPERTIES ({properties})' if properties else ''}"
         )
         # An existing table keeps its partitioning, whatever the layout says.
-        there = self._session.table(self.name).columns
+        existing_columns = self._session.table(self.name).columns
         self._period = next(
-            (p for p, c in PERIOD_COLUMNS.items() if c in there), PartitionPeriod.NONE
+            (p for p, c in PERIOD_COLUMNS.items() if c in existing_columns), PartitionPeriod.NONE
         )
         self._loaded_history = History(self._session, self.name)
 

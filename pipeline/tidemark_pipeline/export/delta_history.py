@@ -49,8 +49,8 @@ class History:
     @property
     def transaction(self) -> int:
         """Return the last transaction of all exports; -1 if there is none."""
-        found = self._snapshot.transactions().get(APPLICATION)
-        return int(found.get()) if found.isDefined() else -1
+        transaction = self._snapshot.transactions().get(APPLICATION)
+        return int(transaction.get()) if transaction.isDefined() else -1
 
     def progress(self, look_at: int = _FIRST) -> Exported | None:
         """Return the table's progress (:func:`~tidemark_pipeline.export.delta_log.progress`).

@@ -60,12 +60,12 @@ class DeltaCommit:
     def properties(self) -> dict[str, str]:
         """Return the properties that an export or its maintenance recorded, if any."""
         try:
-            found = json.loads(self.user_metadata or "")
+            metadata = json.loads(self.user_metadata or "")
         except ValueError:
             return {}
-        if not isinstance(found, dict):
+        if not isinstance(metadata, dict):
             return {}
-        return {str(name): str(value) for name, value in found.items()}
+        return {str(name): str(value) for name, value in metadata.items()}
 
 
 class Lost(ExportError):
@@ -133,8 +133,8 @@ class _LogReader:
     @property
     def exported(self) -> Exported | None:
         """Return the progress found so far; an export's own record takes precedence."""
-        found = self._exported or self._carried
-        return found.exported if found is not None else None
+        recorded = self._exported or self._carried
+        return recorded.exported if recorded is not None else None
 
     def is_decided_after(self, commit: DeltaCommit) -> bool:
         """Return whether the progress is decided once this commit is read."""
@@ -170,16 +170,16 @@ class _LogReader:
         exported = Exported.of_properties(properties)
         if exported is None:
             return
-        found = _RecordedProgress(
+        recorded = _RecordedProgress(
             exported, commit.version, int(properties.get(_BASE, 0)), _CLAIM in properties
         )
         if _CARRIED not in properties:
-            self._exported = found
+            self._exported = recorded
             return
         # Only the newest carried record counts, and only if no export has committed since.
         first = self._carried is None and self._rolled_back_from is None
         if first and int(properties[_CARRIED]) == self._transaction():
-            self._carried = found
+            self._carried = recorded
 
 
 def _restored_version(rollback: DeltaCommit) -> int:

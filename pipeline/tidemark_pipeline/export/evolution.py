@@ -41,9 +41,9 @@ def changes(table: StructType, schema: StructType) -> list[Change]:
 
 def with_changes(table: StructType, schema: StructType) -> StructType:
     """Return the table's columns after the changes."""
-    made = _changed_type(table, schema)
-    assert isinstance(made, StructType)
-    return made
+    columns = _changed_type(table, schema)
+    assert isinstance(columns, StructType)
+    return columns
 
 
 def check_allowed(needed: list[Change], evolution: Evolution) -> None:

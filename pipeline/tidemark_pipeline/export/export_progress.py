@@ -177,7 +177,7 @@ def _numbers(text: str) -> dict[int, int]:
 
 
 def new_claim(
-    found: Exported | None,
+    progress: Exported | None,
     topic: str,
     topic_id: str,
     job: str,
@@ -185,28 +185,30 @@ def new_claim(
     *,
     deletes: bool = False,
 ) -> Exported:
-    """Return the claim of a job that finds the progress ``found`` in the table.
+    """Return the claim of a job that finds the progress ``progress`` in the table.
 
     Raises :class:`ExportError` if the table belongs to another topic, or its rows were written in
     another mode.
     """
-    if found is None:
+    if progress is None:
         return Exported(topic, topic_id, mode=mode, deletes=deletes).taken_by(job)
     # Appended and upserted rows in one table would have two meanings.
-    if found.mode is not mode:
+    if progress.mode is not mode:
         raise ExportError(
-            f"the table was written with mode {found.mode}, not {mode}. Continue with mode "
-            f"{found.mode}, or export into another table"
+            f"the table was written with mode {progress.mode}, not {mode}. Continue with mode "
+            f"{progress.mode}, or export into another table"
         )
-    if found.topic != topic:
+    if progress.topic != topic:
         raise ExportError(
-            f"the table contains the topic {found.topic}, not {topic}. Name another table"
+            f"the table contains the topic {progress.topic}, not {topic}. Name another table"
         )
     # A recreated topic has other records at the same offsets.
-    check_topic(found, topic_id)
-    taken = found.taken_by(job)
+    check_topic(progress, topic_id)
+    taken = progress.taken_by(job)
     # Keep a known topic ID and a recorded deletion, even if this job has neither.
-    return replace(taken, topic_id=topic_id or found.topic_id, deletes=deletes or found.deletes)
+    return replace(
+        taken, topic_id=topic_id or progress.topic_id, deletes=deletes or progress.deletes
+    )
 
 
 def check_topic(exported: Exported, topic_id: str) -> None:
@@ -230,16 +232,16 @@ def check_lineage(exported: Exported, diverged: Mapping[int, int]) -> None:
         )
 
 
-def check_not_superseded(own: Exported, found: Exported | None) -> None:
+def check_not_superseded(own: Exported, current: Exported | None) -> None:
     """Raise :class:`Superseded` unless the table is as this job left it."""
-    if found == own:
+    if current == own:
         return
     # An older or missing epoch is not a newer job: the table itself went back.
-    if found is None or found.epoch < own.epoch or found.job == own.job:
+    if current is None or current.epoch < own.epoch or current.job == own.job:
         raise Superseded(
             "the table was rolled back or emptied while the job exported into it. Restart the job"
         )
     raise Superseded(
-        f"another job ({found.job}, epoch {found.epoch}) has taken over the table from this one "
-        f"({own.job}, epoch {own.epoch}). Only one job at a time can export into a table"
+        f"another job ({current.job}, epoch {current.epoch}) has taken over the table from this "
+        f"one ({own.job}, epoch {own.epoch}). Only one job at a time can export into a table"
     )

@@ -80,9 +80,9 @@ class IcebergTable:
         self._open()
         for _ in range(ATTEMPTS):
             self._branch.refresh()
-            found = self._branch.progress()
+            progress = self._branch.progress()
             claimed = new_claim(
-                *(found, topic, topic_id, self._job, self._layout.mode),
+                *(progress, topic, topic_id, self._job, self._layout.mode),
                 deletes=self._layout.deletes,
             )
             # The claim is a commit without rows. Publishing it fences all older jobs.
@@ -221,9 +221,9 @@ def _change_of(session: Any, change: Change) -> ColumnChange:
 
 
 def _transforms(layout: TableLayout) -> list[str]:
-    found = []
+    transforms = []
     if period := _PERIODS[layout.partitioning.period]:
-        found.append(f"{period}({layout.of_record('timestamp')})")
+        transforms.append(f"{period}({layout.of_record('timestamp')})")
     if buckets := layout.partitioning.buckets:
-        found.append(f"bucket({buckets}, {layout.of_record('key')})")
-    return found
+        transforms.append(f"bucket({buckets}, {layout.of_record('key')})")
+    return transforms

@@ -69,41 +69,41 @@ class Branch:
         """
         # Only ancestors count. The tag serves the error message alone.
         current, tagged = self._table.currentSnapshot(), self._table.snapshot(TAG)
-        found = progress_from_ancestors(
+        progress = progress_from_ancestors(
             self._name,
             None if current is None else _ancestor(current),
             self._ancestor_of_id,
             None if tagged is None else _ancestor(tagged),
         )
         # Rows without progress: an export could write their records again.
-        if found is None and self.rows() != 0:
+        if progress is None and self.rows() != 0:
             raise ExportError(
                 f"{self._name} has rows, but no commit records which records of the topic they "
                 "are. Export into a separate table"
             )
-        if found is None:
+        if progress is None:
             return None
         # Comparing rows starts a Spark job, so each snapshot is checked once.
-        if found.is_rewritten and self._rows_checked != current.snapshotId():
-            self._check_last_rows(found)
+        if progress.is_rewritten and self._rows_checked != current.snapshotId():
+            self._check_last_rows(progress)
             self._rows_checked = current.snapshotId()
-        return found.exported
+        return progress.exported
 
-    def _check_last_rows(self, found: TableProgress) -> None:
+    def _check_last_rows(self, progress: TableProgress) -> None:
         """Raise :class:`ExportError` if another tool has overwritten the table with older rows."""
         # Compare the last exported rows with the version that the export committed.
         now = self._session.table(self._name)
-        older = f"SELECT * FROM {self._name} VERSION AS OF {found.snapshot_id}"
+        older = f"SELECT * FROM {self._name} VERSION AS OF {progress.snapshot_id}"
         prefix = prefix_of_record(self._name, now.schema)
         try:
             before = self._session.sql(older)
             # If all rows were replaced, the very last one decides; otherwise some of them.
-            rows = 1 if found.is_replaced else SOME
-            missing = without_last_rows(before, now, prefix, found.exported.offsets, rows)
+            rows = 1 if progress.is_replaced else SOME
+            missing = without_last_rows(before, now, prefix, progress.exported.offsets, rows)
         except JAVA_ERRORS as error:
             raise ExportError(
                 f"another writer has removed rows from {self._name} since the last export's "
-                f"snapshot {found.snapshot_id}, which is no longer readable. Export into a new "
+                f"snapshot {progress.snapshot_id}, which is no longer readable. Export into a new "
                 "table"
             ) from error
         # The export's offsets would claim rows that the table lacks.
@@ -111,9 +111,9 @@ class Branch:
             in_catalog = self._name.partition(".")[2]
             raise ExportError(
                 f"another writer has overwritten {self._name}: it no longer has the last exported "
-                f"rows of {found.exported.topic}-{missing[0]}. Nothing is exported or deleted. "
+                f"rows of {progress.exported.topic}-{missing[0]}. Nothing is exported or deleted. "
                 f"Roll the table back: CALL CATALOG.system.set_current_snapshot('{in_catalog}', "
-                f"{found.snapshot_id}), or export into a new table"
+                f"{progress.snapshot_id}), or export into a new table"
             )
 
     def _ancestor_of_id(self, snapshot_id: int) -> Ancestor | None:
@@ -135,8 +135,8 @@ class Branch:
                 return None
             self._metadata_read.add(file)
             for snapshot in metadata.snapshots():
-                found = _ancestor(snapshot)
-                self._expired[found.id] = found
+                ancestor = _ancestor(snapshot)
+                self._expired[ancestor.id] = ancestor
             if snapshot_id in self._expired:
                 return self._expired[snapshot_id]
         return None

@@ -97,9 +97,9 @@ class JsonValues:
             return False
         new = read.where(f.col(HAS_NEW_FIELDS))
         checking = Checking(self._columns.json(), self._names, grows=True)
-        found, added = grown(self._columns, summary(new, checking), room)
+        extended, added = grown(self._columns, summary(new, checking), room)
         if added:
-            self._schema_columns, self._extended_frame = found, self._frame
+            self._schema_columns, self._extended_frame = extended, self._frame
         return added > 0
 
 

@@ -27,7 +27,7 @@ def without_last_rows(
     partition."""
     place = (f.col(f"{prefix}partition"), f.col(f"{prefix}offset"))
     newest_first = Window.partitionBy("partition").orderBy(f.desc("offset"))
-    found: list[int] = []
+    partitions: list[int] = []
     # A condition over all partitions of a large topic would be too long for one query.
     for some in _divided(offsets):
         # Only the last offsets of each partition are read.
@@ -48,10 +48,10 @@ def without_last_rows(
             .groupBy("partition")
             .agg(f.sum("is_gone").alias("gone"), f.count("*").alias("all"))
         )
-        found += [
+        partitions += [
             int(row["partition"]) for row in counts.collect() if 2 * row["gone"] == row["all"]
         ]
-    return sorted(found)
+    return sorted(partitions)
 
 
 def _divided(offsets: Mapping[int, int]) -> Iterator[dict[int, int]]:

@@ -38,7 +38,7 @@ def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, ReadP
     delete, is left out. Raises :class:`ExportError` if records would be deleted that may not be in
     the table.
     """
-    found = {}
+    positions = {}
     for partition, offset in sorted(exported.offsets.items()):
         log_start = log_starts.get(partition)
         # Nothing to delete, or nothing known of the partition.
@@ -55,5 +55,5 @@ def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, ReadP
                 "RecordDeletion of your own, if they need not be in the table"
             )
         # The leader epoch protects records that were written after a loss of the exported ones.
-        found[partition] = exported.position(partition)
-    return found
+        positions[partition] = exported.position(partition)
+    return positions

@@ -160,10 +160,10 @@ def rows(read: DataFrame, fields: StructType, mode: WriteMode) -> DataFrame:
     upsert a null value deletes the row of its key.
     """
     kafka = f.struct(*_OF_KAFKA).alias(KAFKA)
-    made = [f.col(PARSED)[field.name].alias(field.name) for field in fields]
+    value_columns = [f.col(PARSED)[field.name].alias(field.name) for field in fields]
     if mode is WriteMode.UPSERT:
-        made.append(f.col("value").isNull().alias(DELETED))
-    return read.where(_fits(mode)).select(kafka, *made)
+        value_columns.append(f.col("value").isNull().alias(DELETED))
+    return read.where(_fits(mode)).select(kafka, *value_columns)
 
 
 def letters(read: DataFrame, mode: WriteMode) -> DataFrame:

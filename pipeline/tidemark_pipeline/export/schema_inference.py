@@ -36,13 +36,13 @@ def sample(
     with Survey(topic_options(options)) as survey:
         extents = survey.extents(survey.parts())
     # Offsets for each end of a partition, at least one.
-    each = max(1, offsets // (2 * max(1, len(extents))))
+    per_end = max(1, offsets // (2 * max(1, len(extents))))
     spans: list[dict[int, tuple[int, int]]] = [{}, {}]
     for part, extent in extents.items():
         # The two spans do not overlap, so a short partition is not read twice.
-        middle = min(extent.log_start + each, extent.end)
+        middle = min(extent.log_start + per_end, extent.end)
         spans[0][part.partition] = extent.log_start, middle
-        spans[1][part.partition] = max(middle, extent.end - each), extent.end
+        spans[1][part.partition] = max(middle, extent.end - per_end), extent.end
     frames = [_between(session, options, span) for span in spans]
     return frames[0].union(frames[1])
 

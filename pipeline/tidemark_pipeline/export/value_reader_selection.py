@@ -86,9 +86,9 @@ def _open_reader(
             keys=RegistryKeys(registry, access.key_subject_of(source["topic"])),
         )
     if schema_options.schema_file:
-        found = of_file(schema_options.schema_file, schema_options.message)
+        source_schema = of_file(schema_options.schema_file, schema_options.message)
         try:
-            return GivenSchemaValues(found, None if ignores else columns_of(found))
+            return GivenSchemaValues(source_schema, None if ignores else columns_of(source_schema))
         except SchemaRefused as error:
             raise ExportError(f"{schema_options.schema_file}: {error}") from error
     if not schema_options.infers:

@@ -171,8 +171,8 @@ def _without_secrets(secrets: Iterable[str], text: str) -> str:
     Messages of catalogs and drivers may contain their address with its password. Some change the
     case or omit the line end. A secret that is part of another one is replaced after it.
     """
-    found = {form for secret in secrets for form in (secret, secret.strip()) if form}
-    for form in sorted(found, key=len, reverse=True):
+    forms = {form for secret in secrets for form in (secret, secret.strip()) if form}
+    for form in sorted(forms, key=len, reverse=True):
         text = re.sub(re.escape(form), _HIDDEN, text, flags=re.IGNORECASE)
     return text
 

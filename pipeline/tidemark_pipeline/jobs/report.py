@@ -108,16 +108,16 @@ def _by_time_and_size(table: DataFrame, width_ms: int) -> list[Row]:
 
 def _periods(rows: list[Row], width_ms: int) -> tuple[ReportPeriod, ...]:
     """Return all periods, with zero rows where no record was written."""
-    found: dict[int, tuple[int, int]] = {}
+    totals: dict[int, tuple[int, int]] = {}
     for row in rows:
         if row.start is not None:
-            count, size = found.get(int(row.start), (0, 0))
-            found[int(row.start)] = count + row.rows, size + row.bytes
-    if not found:
+            count, size = totals.get(int(row.start), (0, 0))
+            totals[int(row.start)] = count + row.rows, size + row.bytes
+    if not totals:
         return ()
     return tuple(
-        ReportPeriod(start, *found.get(start, (0, 0)))
-        for start in range(min(found), max(found) + 1, width_ms)
+        ReportPeriod(start, *totals.get(start, (0, 0)))
+        for start in range(min(totals), max(totals) + 1, width_ms)
     )
 
 

@@ -45,11 +45,11 @@ class Schemas:
         Raises :class:`~tidemark_pipeline.schemas.registry.client.RegistryDown`, RegistryRefused,
         and :class:`ExportError` if an unknown id must stop the job.
         """
-        found: dict[int, SchemaSource | str] = {}
+        fetched: dict[int, SchemaSource | str] = {}
         missing: dict[int, SchemaSource | str] = {}
         for number in ids[:QUERIES_MAX]:
             try:
-                found[number] = self._fetch(number)
+                fetched[number] = self._fetch(number)
             except NotThere as error:  # Not cached, as the schema may be registered later.
                 missing[number] = self._unknown(number, error)
         for number in ids[QUERIES_MAX:]:
@@ -59,12 +59,12 @@ class Schemas:
             )
         # The limit is checked before the cache takes the schemas, as they are all sent with one
         # batch.
-        self._check_size(found.values())
-        self.known.update(found)
+        self._check_size(fetched.values())
+        self.known.update(fetched)
         # The oldest entries are removed first. They are queried again when a record needs them.
         while len(self.known) > CACHED_MAX or self._size() > CACHED_BYTES_MAX:
             self.known.popitem(last=False)
-        return {**self.known, **found, **missing}
+        return {**self.known, **fetched, **missing}
 
     def latest(self, subject: str, message: str = "") -> SchemaSource:
         """Return the latest schema of a subject. Raises :class:`ExportError`."""
@@ -92,47 +92,49 @@ class Schemas:
             ) from error
         return f"the registry does not know it ({error})"
 
-    def _source(self, found: Registered, message: str = "") -> SchemaSource:
+    def _source(self, registered: Registered, message: str = "") -> SchemaSource:
         """Return a registered schema with all schemas that it references. Raises SchemaRefused."""
-        if found.kind not in set(SchemaType):
-            raise SchemaRefused(f"schemas of type {found.kind} are not supported")
-        used = self._referenced(found.references)
-        if found.kind == SchemaType.AVRO:
+        if registered.kind not in set(SchemaType):
+            raise SchemaRefused(f"schemas of type {registered.kind} are not supported")
+        used = self._referenced(registered.references)
+        if registered.kind == SchemaType.AVRO:
             return SchemaSource(
-                SchemaType.AVRO, found.text, tuple(reference.text for reference in used.values())
+                SchemaType.AVRO,
+                registered.text,
+                tuple(reference.text for reference in used.values()),
             )
         texts = {name: reference.text for name, reference in used.items()}
         return SchemaSource(
             SchemaType.PROTOBUF,
-            descriptors=_descriptors(found.text, texts).serialized,
+            descriptors=_descriptors(registered.text, texts).serialized,
             message=message,
         )
 
     def _referenced(self, references: tuple[Reference, ...]) -> dict[str, Registered]:
         """Return the referenced schemas by name, each after those that it references itself."""
-        found: dict[str, Registered] = {}
-        begun: set[tuple[str, int]] = set()
+        schemas: dict[str, Registered] = {}
+        visited: set[tuple[str, int]] = set()
 
-        def visit(several: tuple[Reference, ...]) -> None:
-            for reference in several:
+        def visit(group: tuple[Reference, ...]) -> None:
+            for reference in group:
                 # The check precedes the query, so that a cycle of references ends.
-                if (reference.subject, reference.version) in begun:
+                if (reference.subject, reference.version) in visited:
                     continue
-                begun.add((reference.subject, reference.version))
-                if len(begun) > REFERENCES_MAX:
+                visited.add((reference.subject, reference.version))
+                if len(visited) > REFERENCES_MAX:
                     raise SchemaRefused(f"it refers to more than {REFERENCES_MAX} others")
                 try:
                     used = self.registry.version(reference)
                 except NotThere as error:
                     raise SchemaRefused(f"it refers to {reference.name}, and {error}") from error
                 visit(used.references)
-                found[reference.name] = used
+                schemas[reference.name] = used
 
         visit(references)
-        return found
+        return schemas
 
-    def _check_size(self, found: Iterable[SchemaSource | str]) -> None:
-        size = sum(source.size_bytes for source in found if isinstance(source, SchemaSource))
+    def _check_size(self, schemas: Iterable[SchemaSource | str]) -> None:
+        size = sum(source.size_bytes for source in schemas if isinstance(source, SchemaSource))
         if size > CACHED_BYTES_MAX:
             raise ExportError(
                 f"the schemas of one batch have {size:,} bytes, and the limit is "
@@ -149,21 +151,21 @@ def _descriptors(text: str, used: Mapping[str, str]) -> Messages:
     Registries also store Google's serialized descriptor in base64, for which no compiler runs.
     """
     own = _serialized(text)
-    others = {name: _serialized(reference) for name, reference in used.items()}
-    if own is None and not any(others.values()):
+    referenced = {name: _serialized(reference) for name, reference in used.items()}
+    if own is None and not any(referenced.values()):
         return compiled(text, used)
     # Texts and descriptors cannot be combined.
-    if own is None or not all(others.values()):
+    if own is None or not all(referenced.values()):
         raise SchemaRefused("it is registered in one form, and what it refers to in another")
-    found = descriptor_pb2.FileDescriptorSet()
-    for name, other in others.items():
-        assert other is not None
-        other.name = name
-        found.file.append(other)
+    descriptor_set = descriptor_pb2.FileDescriptorSet()
+    for name, file in referenced.items():
+        assert file is not None
+        file.name = name
+        descriptor_set.file.append(file)
     # The schema itself is the last file of the set, which the set's readers rely on.
     own.name = own.name or "schema.proto"
-    found.file.append(own)
-    return Messages(found.SerializeToString())
+    descriptor_set.file.append(own)
+    return Messages(descriptor_set.SerializeToString())
 
 
 def _serialized(text: str) -> descriptor_pb2.FileDescriptorProto | None:

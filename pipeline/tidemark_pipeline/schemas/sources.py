@@ -89,14 +89,14 @@ def decoder_of(
     messages = Messages(source.descriptors)
     if not indexes:
         return OfProtobuf(by_name(messages, source.message), table_columns)
-    found = by_indexes(messages, indexes)
+    message = by_indexes(messages, indexes)
     # The table has the columns of one message. Records of another one would fill wrong columns.
     table_message = reader.message if reader is not None else ""
-    if table_message and found.full_name != table_message:
+    if table_message and message.full_name != table_message:
         raise SchemaRefused(
-            f"it is a message {found.full_name}, and the table is of {table_message}"
+            f"it is a message {message.full_name}, and the table is of {table_message}"
         )
-    return OfProtobuf(found, table_columns)
+    return OfProtobuf(message, table_columns)
 
 
 @functools.lru_cache(_CACHED_MAX)

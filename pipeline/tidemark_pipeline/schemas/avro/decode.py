@@ -111,11 +111,11 @@ def _larger(store: kernel.Store, slot: int) -> kernel.Store:
     room = np.where(store.reached * 2 > store.room, store.room * 2, store.room)
     # Doubling limits the number of copies to the logarithm of the size.
     room[slot] = store.room[slot] * 2
-    made = _with_room(room)
+    larger = _with_room(room)
     for stack in range(len(room)):
         size = store.size[stack]
-        old, new = store.base[stack], made.base[stack]
+        old, new = store.base[stack], larger.base[stack]
         for name in ("low", "high", "there"):
-            getattr(made, name)[new : new + size] = getattr(store, name)[old : old + size]
-    made.size[:] = store.size
-    return made
+            getattr(larger, name)[new : new + size] = getattr(store, name)[old : old + size]
+    larger.size[:] = store.size
+    return larger

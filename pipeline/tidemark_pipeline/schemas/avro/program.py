@@ -217,7 +217,7 @@ class _Compiler:
         """Compile a union with one child node for each branch of the writer's schema."""
         node = self._node(kernel.UNION, layout, path)
         # Null is a branch too, so only the other branches are counted.
-        several = len(_present(writer)) > 1
+        has_several = len(_present(writer)) > 1
         names = member_names(writer)
         kids = []
         for place, branch in enumerate(writer.branches):
@@ -226,13 +226,13 @@ class _Compiler:
             try:
                 # A branch of several has its own column. The branches of a nullable type or of
                 # numbers share one.
-                if several and names.get(place) in fields:
+                if has_several and names.get(place) in fields:
                     kid = self._member(branch, names[place], layout, counterpart, path)
                 else:
                     kid = self._read(branch, layout, counterpart, path)
             except SchemaRefused as error:
                 # A type that does not fit refuses the schema, unless other branches may fit.
-                if not several:
+                if not has_several:
                     raise
                 kid = self._node(kernel.REFUSED, layout, path)
                 self.unfit[kid] = str(error)
@@ -348,18 +348,18 @@ def _matched(
     """
     # A field of type null never has a value, so an alias may take its column.
     present = {written.name for written in writer.fields if written.schema.kind != "null"}
-    found: dict[str, tuple[str, Layout]] = {}
+    columns: dict[str, tuple[str, Layout]] = {}
     for name, place in layout.fields:
         if name in present:
-            found[name] = (name, place)
+            columns[name] = (name, place)
     # An alias applies only if no other column has taken the field.
     for name, place in layout.fields:
         aliases = known[name].aliases if name in known and name not in present else ()
         for alias in aliases:
-            if alias in present and alias not in found:
-                found[alias] = (name, place)
+            if alias in present and alias not in columns:
+                columns[alias] = (name, place)
                 break
-    return found
+    return columns
 
 
 def _counterpart(reader: Schema | None, writer: Schema) -> Schema | None:

@@ -144,19 +144,19 @@ class _SchemaReader:
             return Schema("map", "map", items=items)
         if not isinstance(kind, str):
             raise SchemaRefused(f"{where}: {_short(given)} has no type")
-        found = self._by_name(kind, namespace, where)
+        schema = self._by_name(kind, namespace, where)
         # An object may add a logical type to a primitive type.
-        return _with_logical(found, given) if found.kind in PRIMITIVES else found
+        return _with_logical(schema, given) if schema.kind in PRIMITIVES else schema
 
     def _by_name(self, name: str, namespace: str, where: str) -> Schema:
         if name in PRIMITIVES:
             return Schema(name, name)
         # A name without a namespace has the enclosing one.
         full = name if "." in name or not namespace else f"{namespace}.{name}"
-        found = self.named.get(full) or self.named.get(name)
-        if found is None:
+        schema = self.named.get(full) or self.named.get(name)
+        if schema is None:
             raise SchemaRefused(f"{where}: the type {_short(name)} is not known")
-        return found
+        return schema
 
     def _union(self, given: list[Any], namespace: str, where: str, depth: int) -> Schema:
         branches = tuple(self.read(branch, namespace, where, depth + 1) for branch in given)
@@ -175,25 +175,25 @@ class _SchemaReader:
         if full in self.named or full in PRIMITIVES:
             raise SchemaRefused(f"{where}: the name {full} is taken")
         # Registered before its fields are read, which may refer to it.
-        made = self.named[full] = Schema(kind, full)
+        schema = self.named[full] = Schema(kind, full)
         if kind == "fixed":
-            made.size = _fixed_size(given.get("size"), where)
-            if made.size > _FIXED_BYTES_MAX:
-                raise SchemaRefused(f"{where}: a fixed of {made.size} bytes is too large")
-            made.logical, made.precision, made.scale = _logical(given, kind, made.size)
+            schema.size = _fixed_size(given.get("size"), where)
+            if schema.size > _FIXED_BYTES_MAX:
+                raise SchemaRefused(f"{where}: a fixed of {schema.size} bytes is too large")
+            schema.logical, schema.precision, schema.scale = _logical(given, kind, schema.size)
         elif kind == "enum":
             symbols = given.get("symbols")
             if not isinstance(symbols, list) or not all(isinstance(s, str) for s in symbols):
                 raise SchemaRefused(f"{where}: the enum {full} has no list of symbols")
-            made.symbols = tuple(symbols)
+            schema.symbols = tuple(symbols)
             # An unknown default counts as none, and does not refuse the schema.
             default = given.get("default")
-            made.default = default if default in made.symbols else None
+            schema.default = default if default in schema.symbols else None
         else:
             # Fields are resolved in the namespace of their record.
             inner = full.rpartition(".")[0]
-            made.fields = self._fields(given.get("fields"), inner, where, depth)
-        return made
+            schema.fields = self._fields(given.get("fields"), inner, where, depth)
+        return schema
 
     def _fields(self, given: Any, namespace: str, where: str, depth: int) -> tuple[Field, ...]:
         """Parse the fields of a record, in order."""
@@ -225,9 +225,9 @@ def _full_name(given: dict[str, Any], namespace: str, where: str) -> str:
     return f"{own}.{name}" if isinstance(own, str) and own else name
 
 
-def _with_logical(found: Schema, given: dict[str, Any]) -> Schema:
-    logical, precision, scale = _logical(given, found.kind, 0)
-    return Schema(found.kind, found.name, logical, precision, scale)
+def _with_logical(schema: Schema, given: dict[str, Any]) -> Schema:
+    logical, precision, scale = _logical(given, schema.kind, 0)
+    return Schema(schema.kind, schema.name, logical, precision, scale)
 
 
 #: Logical types that have columns of their own, by the type that they annotate.

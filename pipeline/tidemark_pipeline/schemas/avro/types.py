@@ -58,14 +58,18 @@ def columns_of(schema: Schema) -> StructType:
     """Return the columns of a value. Raises :class:`SchemaRefused`."""
     maker = _AvroTypeMaker()
     if schema.kind == "record":
-        made = maker.type_of(schema, "", 0)
-        assert isinstance(made, StructType)
-        return made
+        column_type = maker.type_of(schema, "", 0)
+        assert isinstance(column_type, StructType)
+        return column_type
     # A value of another type becomes the only column. A nullable record has the record's columns.
-    made = maker.type_of(schema, VALUE, 1)
-    if isinstance(made, StructType) and schema.kind == "union" and len(_present(schema)) == 1:
-        return made
-    return StructType([StructField(VALUE, made)])
+    column_type = maker.type_of(schema, VALUE, 1)
+    if (
+        isinstance(column_type, StructType)
+        and schema.kind == "union"
+        and len(_present(schema)) == 1
+    ):
+        return column_type
+    return StructType([StructField(VALUE, column_type)])
 
 
 def member_names(union: Schema) -> dict[int, str]:
@@ -137,20 +141,20 @@ class _AvroTypeMaker:
         self, fields: Iterable[tuple[str, Schema, tuple[str, ...]]], where: str, depth: int
     ) -> StructType:
         """Return a struct of the fields that can have values. ``fields``: name, schema, aliases."""
-        made: dict[str, StructField] = {}
+        columns: dict[str, StructField] = {}
         for name, schema, aliases in fields:
             path = f"{where}.{name}" if where else name
             if schema.kind == "null" or (schema.kind == "union" and not _present(schema)):
                 continue  # A column that could only contain null.
             # Tables compare names without regard to case.
-            if folded(name) in made:
+            if folded(name) in columns:
                 raise SchemaRefused(f"{path}: two fields differ by case only")
-            found = self.type_of(schema, path, depth + 1)
-            also = {ALIASES: list(aliases)} if aliases else None
-            made[folded(name)] = StructField(name, found, metadata=also)
-        if not made:
+            column_type = self.type_of(schema, path, depth + 1)
+            metadata = {ALIASES: list(aliases)} if aliases else None
+            columns[folded(name)] = StructField(name, column_type, metadata=metadata)
+        if not columns:
             raise SchemaRefused(f"{where or 'the schema'}: there is no field with values")
-        return StructType(list(made.values()))
+        return StructType(list(columns.values()))
 
 
 def _present(union: Schema) -> list[Schema]:

@@ -113,11 +113,11 @@ class RecordShape:
                 inner.merge(other_field, places)
 
     def _field(self, name: str, places: PlaceBudget) -> "RecordShape | None":
-        found = self.fields.get(name)
-        if found is None and places.left > 0:
+        shape = self.fields.get(name)
+        if shape is None and places.left > 0:
             places.left -= 1
-            found = self.fields[name] = RecordShape()
-        return found
+            shape = self.fields[name] = RecordShape()
+        return shape
 
     def _add_integer(self, value: int) -> None:
         if _LONG_LEAST <= value < _LONG_END:
@@ -163,8 +163,8 @@ class RecordShape:
     def struct(self) -> StructType:
         """Return the fields that have types, ordered by name."""
         # Sorted, so that the order of columns does not depend on the order of records.
-        found = ((name, inner.type()) for name, inner in sorted(self.distinct().items()))
-        return StructType([StructField(name, kind) for name, kind in found if kind is not None])
+        columns = ((name, inner.type()) for name, inner in sorted(self.distinct().items()))
+        return StructType([StructField(name, kind) for name, kind in columns if kind is not None])
 
     def distinct(self) -> dict[str, "RecordShape"]:
         """Return the typed fields, with the most frequent of names that differ by case only."""
@@ -261,9 +261,9 @@ def grown(table: StructType, shape: RecordShape, room: int) -> tuple[StructType,
         if unit.size <= room - count:
             count += unit.size
             added.setdefault(unit.path[:-1], []).append(StructField(unit.path[-1], unit.type))
-    made = _with(table, added, ())
-    assert isinstance(made, StructType)
-    return made, count
+    columns = _with(table, added, ())
+    assert isinstance(columns, StructType)
+    return columns, count
 
 
 def _units(kind: DataType, shape: RecordShape, path: tuple[str, ...]) -> Iterator[_Unit]:
@@ -273,8 +273,8 @@ def _units(kind: DataType, shape: RecordShape, path: tuple[str, ...]) -> Iterato
         for name, inner in shape.distinct().items():
             if name in columns:
                 yield from _units(columns[name], inner, (*path, name))
-            elif folded(name) not in taken and (found := inner.type()) is not None:
-                yield _Unit(inner.count, (*path, name), found)
+            elif folded(name) not in taken and (column_type := inner.type()) is not None:
+                yield _Unit(inner.count, (*path, name), column_type)
     elif isinstance(kind, ArrayType) and shape.item is not None:
         yield from _units(kind.elementType, shape.item, (*path, ELEMENT))
     elif isinstance(kind, MapType) and shape.item is not None:

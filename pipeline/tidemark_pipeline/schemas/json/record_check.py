@@ -49,14 +49,14 @@ SHAPE = "shape"
 _FLOAT_MAX = 3.4028235677973366e38
 _DOUBLE_END = 2**1024
 
-_Check = Callable[[Any, "_Found"], None]
+_ValueCheck = Callable[[Any, "_NewColumns"], None]
 
 
 @dataclass(slots=True)
-class _Found:
+class _NewColumns:
     """New columns of one record: their number, and the place of the first."""
 
-    new: int = 0
+    count: int = 0
     where: str = ""
 
 
@@ -91,26 +91,26 @@ class RecordCheck:
 
     def judge(self, value: bytes) -> Verdict:
         """Return the verdict on one value, whatever it contains."""
-        found = _Found()
+        new_columns = _NewColumns()
         try:
-            self._check(parse_object(value), found)
+            self._check(parse_object(value), new_columns)
         except RecordRefused as refused:
             return Verdict(str(refused))
-        if not found.new:
+        if not new_columns.count:
             return Verdict()
         # A record with very many new fields usually has data as names.
-        if found.new > self._new_max:
+        if new_columns.count > self._new_max:
             return Verdict(
-                f"it has {found.new} fields that the table does not have, and {self._new_max} at "
-                "once are the most that are added"
+                f"it has {new_columns.count} fields that the table does not have, and "
+                f"{self._new_max} at once are the most that are added"
             )
         return Verdict(
-            f"{found.where}: the table has no such field; a batch adds {NEW_MAX} fields at most, "
-            f"and a table has {COLUMNS_MAX} at most",
+            f"{new_columns.where}: the table has no such field; a batch adds {NEW_MAX} fields at "
+            f"most, and a table has {COLUMNS_MAX} at most",
             has_new_fields=True,
         )
 
-    def _of(self, kind: DataType, where: str, depth: int) -> _Check | None:
+    def _of(self, kind: DataType, where: str, depth: int) -> _ValueCheck | None:
         """Return the check of a column, None if no part of its values can be lost silently."""
         if isinstance(kind, StructType):
             return self._of_struct(kind, where, depth + 1)
@@ -125,7 +125,7 @@ class RecordCheck:
             return _of_time(where)
         return _of_text(where) if isinstance(kind, StringType) else None
 
-    def _of_struct(self, columns: StructType, where: str, depth: int) -> _Check:
+    def _of_struct(self, columns: StructType, where: str, depth: int) -> _ValueCheck:
         """Return the check of a struct, which compares names and checks the known fields."""
         # Prepared once for each column, as the check runs for each record.
         prefix = f"{where}." if where else ""
@@ -137,7 +137,7 @@ class RecordCheck:
             if (check := self._of(column.dataType, prefix + column.name, depth)) is not None
         ]
 
-        def check_struct(value: Any, found: _Found) -> None:
+        def check_struct(value: Any, new_columns: _NewColumns) -> None:
             if type(value) is not dict:
                 return  # Spark's parser reports that it does not fit
             # Spark's parser would ignore these names.
@@ -150,39 +150,43 @@ class RecordCheck:
                             f"{prefix + name!r}: the column {same} differs from it by case only"
                         )
                 if self._grows:
-                    self._find_new(unknown, prefix, depth, found)
+                    self._find_new(unknown, prefix, depth, new_columns)
             for name, check in checks:
                 item = value.get(name)
                 if item is not None:
-                    check(item, found)
+                    check(item, new_columns)
 
         return check_struct
 
-    def _find_new(self, unknown: dict[str, Any], prefix: str, depth: int, found: _Found) -> None:
+    def _find_new(
+        self, unknown: dict[str, Any], prefix: str, depth: int, new_columns: _NewColumns
+    ) -> None:
         names: dict[str, str] = {}
         for name, item in unknown.items():
             where = (prefix + name)[:PATH_LENGTH_MAX]
             if size := new_fields(item, where, self._names, depth):
                 checked_name(name, where, self._names, names, is_top_level=not prefix)
-                found.new += size
-                found.where = found.where or where
+                new_columns.count += size
+                new_columns.where = new_columns.where or where
 
 
-def _of_each(container: type, check: _Check | None, items: Callable[[Any], Any]) -> _Check | None:
+def _of_each(
+    container: type, check: _ValueCheck | None, items: Callable[[Any], Any]
+) -> _ValueCheck | None:
     if check is None:
         return None
 
-    def check_each(value: Any, found: _Found) -> None:
+    def check_each(value: Any, new_columns: _NewColumns) -> None:
         if type(value) is container:
             for item in items(value):
                 if item is not None:
-                    check(item, found)
+                    check(item, new_columns)
 
     return check_each
 
 
-def _of_number(where: str, most: float | None) -> _Check:
-    def check_number(value: Any, _: _Found) -> None:
+def _of_number(where: str, most: float | None) -> _ValueCheck:
+    def check_number(value: Any, _: _NewColumns) -> None:
         kind = type(value)
         if kind not in (int, float):
             return
@@ -195,33 +199,33 @@ def _of_number(where: str, most: float | None) -> _Check:
     return check_number
 
 
-def _of_text(where: str) -> _Check:
+def _of_text(where: str) -> _ValueCheck:
     """Return the check of a string column.
 
     Spark writes other values as JSON, and a number beyond a double as a different text.
     """
 
-    def check_text(value: Any, found: _Found) -> None:
+    def check_text(value: Any, new_columns: _NewColumns) -> None:
         kind = type(value)
         if kind is float and math.isinf(value):
             raise _beyond(where)
         if kind is list:
             for item in value:
-                check_text(item, found)
+                check_text(item, new_columns)
         elif kind is dict:
             for item in value.values():
-                check_text(item, found)
+                check_text(item, new_columns)
 
     return check_text
 
 
-def _of_time(where: str) -> _Check:
+def _of_time(where: str) -> _ValueCheck:
     """Return the check of a time column.
 
     A whole number counts as seconds, and Spark multiplies it without an overflow check.
     """
 
-    def check_time(value: Any, _: _Found) -> None:
+    def check_time(value: Any, _: _NewColumns) -> None:
         if type(value) is int and not FIRST_SECOND <= value < END_SECOND:
             raise RecordRefused(
                 f"{where}: {str(value)[:20]} seconds are not between the years 1 and 9999"

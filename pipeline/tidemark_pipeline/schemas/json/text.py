@@ -75,8 +75,8 @@ def _depth(text: str) -> int:
     if text.count("{") + text.count("[") <= DEPTH_MAX:
         return 0
     depth = deepest = 0
-    for found in _NESTING.finditer(text):
-        token = found[0]
+    for match in _NESTING.finditer(text):
+        token = match[0]
         if token in "[{":
             depth += 1
             if depth > DEPTH_MAX:

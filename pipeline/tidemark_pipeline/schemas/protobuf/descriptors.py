@@ -43,20 +43,20 @@ class Messages:
         if len(self.serialized) > SET_BYTES_MAX:
             raise SchemaRefused(f"the descriptors have more than {SET_BYTES_MAX} bytes")
         try:
-            found = descriptor_pb2.FileDescriptorSet.FromString(self.serialized)
+            descriptor_set = descriptor_pb2.FileDescriptorSet.FromString(self.serialized)
         except DecodeError as error:
             raise SchemaRefused(f"no set of descriptors: {error}") from error
-        if not found.file:
+        if not descriptor_set.file:
             raise SchemaRefused("no set of descriptors: there is no file in it")
         # A pool of its own, as two schemas may use one file name for different files.
         pool = DescriptorPool()
-        known = {file.name: file for file in found.file}
+        known = {file.name: file for file in descriptor_set.file}
         try:
             for name in known:
                 _add(pool, name, known, set())
         except (TypeError, ValueError, KeyError, RecursionError) as error:
             raise SchemaRefused(f"the descriptors do not hold: {error}") from error
-        return pool, found.file[-1].name
+        return pool, descriptor_set.file[-1].name
 
 
 def _add(
@@ -101,11 +101,11 @@ def by_name(messages: Messages, name: str = "") -> Descriptor:
             return pool.FindMessageTypeByName(name)
         except KeyError as error:
             raise SchemaRefused(f"there is no message {name} among the descriptors") from error
-    there = pool.FindFileByName(file).message_types_by_name
-    if len(there) != 1:
-        names = ", ".join(message.full_name for message in there.values()) or "none"
+    by_short_name = pool.FindFileByName(file).message_types_by_name
+    if len(by_short_name) != 1:
+        names = ", ".join(message.full_name for message in by_short_name.values()) or "none"
         raise SchemaRefused(f"name the message, of {names}")
-    return next(iter(there.values()))
+    return next(iter(by_short_name.values()))
 
 
 def by_indexes(messages: Messages, indexes: Sequence[int]) -> Descriptor:

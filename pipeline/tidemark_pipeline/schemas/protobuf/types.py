@@ -84,18 +84,18 @@ class _ProtobufTypeMaker:
             )
         if len(within) > DEPTH_MAX:
             raise SchemaRefused(f"{where}: the schema is nested more than {DEPTH_MAX} deep")
-        made: dict[str, StructField] = {}
+        columns: dict[str, StructField] = {}
         for field in message.fields:
             path = f"{where}.{field.name}" if where else field.name
-            if folded(field.name) in made:
+            if folded(field.name) in columns:
                 raise SchemaRefused(f"{path}: two fields differ by case only")
-            found = self._field(field, path, (*within, message.full_name))
+            column_type = self._field(field, path, (*within, message.full_name))
             # A message without fields has no column, as Parquet has no empty struct.
-            if found is not None:
-                made[folded(field.name)] = StructField(field.name, found)
-        if not made and not within:
+            if column_type is not None:
+                columns[folded(field.name)] = StructField(field.name, column_type)
+        if not columns and not within:
             raise SchemaRefused(f"the message {message.full_name} has no fields")
-        return StructType(list(made.values()))
+        return StructType(list(columns.values()))
 
     def _field(self, field: FieldDescriptor, path: str, within: tuple[str, ...]) -> DataType | None:
         self.columns += 1
@@ -106,10 +106,10 @@ class _ProtobufTypeMaker:
             key = self._single(entry["key"], f"{path}.key", within)
             value = self._single(entry["value"], f"{path}.value", within)
             return None if key is None or value is None else MapType(key, value)
-        found = self._single(field, path, within)
-        if found is None or not field.is_repeated:
-            return found
-        return ArrayType(found)
+        value_type = self._single(field, path, within)
+        if value_type is None or not field.is_repeated:
+            return value_type
+        return ArrayType(value_type)
 
     def _single(
         self, field: FieldDescriptor, path: str, within: tuple[str, ...]
@@ -127,5 +127,5 @@ class _ProtobufTypeMaker:
             return StringType()
         if message.full_name in WRAPPERS:
             return self._single(message.fields_by_name["value"], path, within)
-        made = self.struct(message, path, within)
-        return made if len(made) else None
+        struct = self.struct(message, path, within)
+        return struct if len(struct) else None

@@ -80,8 +80,8 @@ class RegistryAccess:
                 f"Its options are {', '.join(OPTIONS)}"
             )
         urls = tuple(part.strip().rstrip("/") for part in url.split(",") if part.strip())
-        for checked in urls:
-            _check(checked)
+        for address in urls:
+            _check(address)
         if not urls:
             raise ExportError("name the registry's address, as http://registry:8081")
         if given.get("unknown", Unknown.STOP) not in set(Unknown):
@@ -120,11 +120,11 @@ def _check(url: str) -> None:
         )
 
 
-def _seconds(given: Mapping[str, str], name: str, otherwise: float) -> float:
+def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
     try:
-        found = float(given.get(name, otherwise))
+        seconds = float(given.get(name, default))
     except ValueError:
-        found = 0.0
-    if not 0 < found <= 3600:
+        seconds = 0.0
+    if not 0 < seconds <= 3600:
         raise ExportError(f"the registry's option {name} is a number of seconds, up to 3600")
-    return found
+    return seconds

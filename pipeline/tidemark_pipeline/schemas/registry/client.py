@@ -97,10 +97,10 @@ class Registry:
         Raises the errors of :meth:`schema`.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions?deleted=true"
-        found = self._ask(path, list)
-        if not all(type(version) is int for version in found):
+        versions = self._ask(path, list)
+        if not all(type(version) is int for version in versions):
             raise RegistryRefused(f"the registry's answer to {path} has no versions")
-        return tuple(found)
+        return tuple(versions)
 
     def version(self, reference: Reference) -> Registered:
         """Return a referenced version, even if its subject was deleted.

@@ -41,8 +41,8 @@ class RegistryKeys:
         # Versions do not change, so each is read once.
         for version in sorted(versions)[-VERSIONS_MAX:]:
             if version not in self.known:
-                found = self.registry.version(Reference("", self.subject, version))
-                self.known[version] = found.id, _signature_of(found)
+                registered = self.registry.version(Reference("", self.subject, version))
+                self.known[version] = registered.id, _signature_of(registered)
 
     def sql(self, column: str) -> str:
         """Return an SQL expression over a column of key bytes that is equal for equal keys."""
@@ -52,9 +52,9 @@ class RegistryKeys:
         # those of later versions, count as the latest encoding.
         latest = self.known[max(self.known)][1]
         others: dict[str, list[int]] = {}
-        for number, found in self.known.values():
-            if found != latest:
-                others.setdefault(found, []).append(number)
+        for number, encoding in self.known.values():
+            if encoding != latest:
+                others.setdefault(encoding, []).append(number)
         framed = (
             f"startswith({column}, X'{MAGIC:02X}') AND octet_length({column}) >= {HEADER_BYTES}"
         )
@@ -72,10 +72,10 @@ def _marker(number: int) -> str:
     return f"X'{number:04X}'"
 
 
-def _signature_of(found: Registered) -> str:
-    if found.kind != "AVRO":
-        return found.kind
+def _signature_of(registered: Registered) -> str:
+    if registered.kind != "AVRO":
+        return registered.kind
     try:
-        return signature(parse_schema(found.text))
+        return signature(parse_schema(registered.text))
     except (SchemaRefused, RecursionError):
-        return found.text  # for example a schema with references: equal to itself only
+        return registered.text  # for example a schema with references: equal to itself only

@@ -26,28 +26,30 @@ def ids_of(data: Bytes, starts: Longs, ends: Longs) -> Longs:
     # Records that are too short read position 0, so that no index is out of range.
     framed = ends - starts >= HEADER_BYTES
     at = np.where(framed, starts, 0)
-    found = np.full(len(starts), UNFRAMED, dtype=np.int64)
+    ids = np.full(len(starts), UNFRAMED, dtype=np.int64)
     if not framed.any():
-        return found
+        return ids
     number = np.zeros(len(starts), dtype=np.int64)
     for byte in range(1, HEADER_BYTES):
         number = number << 8 | data[np.where(framed, at + byte, 0)]
     framed &= data[at] == MAGIC
     # An id is a signed number to every registry.
     framed &= number < 2**31
-    found[framed] = number[framed]
-    return found
+    ids[framed] = number[framed]
+    return ids
 
 
 @numba.njit(cache=True, nogil=True)
-def _indexes(data: Bytes, starts: Longs, ends: Longs, found: Longs, behind: Longs) -> None:
-    """Write each record's number of indexes and the indexes to its row of ``found``.
+def _indexes(
+    data: Bytes, starts: Longs, ends: Longs, paths_by_record: Longs, behind: Longs
+) -> None:
+    """Write each record's number of indexes and the indexes to its row of ``paths_by_record``.
 
     A negative number stands for an invalid path. ``behind``: start of the message.
     """
     for record in range(len(starts)):
         position, end = starts[record], ends[record]
-        left = -1
+        remaining = -1
         at = 0
         while True:
             # Read one zigzag varint, of 35 bits at most.
@@ -62,18 +64,18 @@ def _indexes(data: Bytes, starts: Longs, ends: Longs, found: Longs, behind: Long
                     break
             value = (raw >> 1) ^ -(raw & 1)
             # The first number is the length of the path. It must fit the row.
-            if broken or value < 0 or (left < 0 and value > found.shape[1] - 1):
-                found[record, 0] = -1
+            if broken or value < 0 or (remaining < 0 and value > paths_by_record.shape[1] - 1):
+                paths_by_record[record, 0] = -1
                 break
             # Further numbers are the indexes.
-            if left < 0:
-                left = value
-                found[record, 0] = left
+            if remaining < 0:
+                remaining = value
+                paths_by_record[record, 0] = remaining
             else:
                 at += 1
-                found[record, at] = value
-                left -= 1
-            if left == 0:
+                paths_by_record[record, at] = value
+                remaining -= 1
+            if remaining == 0:
                 break
         behind[record] = position
 
@@ -87,13 +89,13 @@ def messages(
     The path is None for a record without a valid one. A single zero stands for the schema's first
     message.
     """
-    found = np.zeros((len(starts), _INDEXES_MAX + 1), dtype=np.int64)
+    paths_by_record = np.zeros((len(starts), _INDEXES_MAX + 1), dtype=np.int64)
     behind = np.empty(len(starts), dtype=np.int64)
-    _indexes(data, starts, ends, found, behind)
+    _indexes(data, starts, ends, paths_by_record, behind)
     # Invalid rows are cleared, so that they count as one path.
-    found[found[:, 0] < 0, 1:] = 0
-    most = int(found[:, 0].max(initial=0))
+    paths_by_record[paths_by_record[:, 0] < 0, 1:] = 0
+    most = int(paths_by_record[:, 0].max(initial=0))
     # A batch has few distinct paths, so callers can build one decoder for each.
-    rows, which = np.unique(found[:, : most + 1], axis=0, return_inverse=True)
+    rows, which = np.unique(paths_by_record[:, : most + 1], axis=0, return_inverse=True)
     paths = [None if row[0] < 0 else tuple(row[1 : row[0] + 1]) or (0,) for row in rows.tolist()]
     return paths, which.reshape(-1), behind

@@ -25,13 +25,13 @@ class Piece:
     errors: pa.Array
 
 
-def reasons(count: int, found: Mapping[int, str]) -> pa.Array:
+def reasons(count: int, reason_of: Mapping[int, str]) -> pa.Array:
     """Return the reasons of ``count`` records as an array, given by the records' positions."""
     # Most pieces have no failure, so the list of texts is not built for them.
-    if not found:
+    if not reason_of:
         return pa.nulls(count, pa.string())
     texts: list[str | None] = [None] * count
-    for place, text in found.items():
+    for place, text in reason_of.items():
         texts[place] = text if len(text) <= LETTERS_MAX else text[: LETTERS_MAX - 1] + "…"
     return pa.array(texts, pa.string())
 
