@@ -54,6 +54,7 @@ TIERED = {"remote.log.storage.system.enable": "true"}
 
 
 def numbered_uuid(number: int) -> uuid.UUID:
+    # Bits of a valid UUID, and readable in a failing assertion.
     return uuid.UUID(int=0x5EED_0000_0000_4000_8000_0000_0000_0000 + number)
 
 
@@ -132,7 +133,7 @@ def local_bytes(key: RowKey, size: int) -> PartitionStatus:
 
 
 class World:
-    """A controller whose writes always succeed, and which keeps what it wrote as JSON would."""
+    """Controller whose writes always succeed; ``slices`` has the written payloads as JSON."""
 
     def __init__(
         self,
@@ -163,6 +164,7 @@ class World:
     def commit(self, draft: Draft) -> GroupCommit:
         planned = commit.plan(draft)
         for write in planned.writes:
+            # A round trip through JSON, so that a later load sees what the API server stores.
             self.slices[write.index] = json.loads(json.dumps(write.payload))
             commit.apply(self.state, write)
         for item in planned.brokers:
@@ -198,6 +200,7 @@ class World:
         result = self._write(number, decision, now_ms)
         if brokers_hear:
             self.tell()
+            # An accepted loss is recorded only by the first write.
             stored = dataclasses.replace(decision, accepted=())  # once is enough
             result = self._write(number, stored, now_ms)
         return result
@@ -209,7 +212,7 @@ class World:
         return result
 
     def tell(self, *node_ids: int, errors: tuple[PartitionError, ...] = ()) -> set[uuid.UUID]:
-        """Brokers (all that live) apply a snapshot and say so; the topics that are news."""
+        """Acknowledge a snapshot for brokers (default: all live) and return the changed topics."""
         news = set[uuid.UUID]()
         for node_id in node_ids or [
             live_broker.node_id for live_broker in self.state.live_brokers()
@@ -231,7 +234,7 @@ class World:
         previous: int = -1,
         alive: bool = False,
     ) -> tuple[int, int]:
-        """(error code, broker epoch) of a registration, committed."""
+        """Commit a registration and return its error code and broker epoch."""
         draft = self.draft()
         request = registration_request(
             node_id, incarnation=incarnation, directory=directory, previous=previous
@@ -243,7 +246,7 @@ class World:
         return response.error_code, response.broker_epoch
 
     def beat(self, node_id: int, **fields: object) -> tuple[int, bool, bool]:
-        """(error code, fenced, refreshes the session) of a heartbeat, committed."""
+        """Commit a heartbeat; return error code, is_fenced and whether it extends the session."""
         request = BrokerHeartbeatRequest(
             broker_id=node_id,
             broker_epoch=self.state.brokers[node_id].broker_epoch,
@@ -283,7 +286,7 @@ def registration_request(
 
 
 def written(view: TopicInfo, result: StatusResult, tiering: PersistedTiering) -> TopicInfo:
-    """The view that the API server would give back after a status write."""
+    """Return the view that the API server returns after a status write."""
     status = json.loads(json.dumps(result.status))
     topic_id = status.get("topicId")
     return dataclasses.replace(
@@ -296,7 +299,7 @@ def written(view: TopicInfo, result: StatusResult, tiering: PersistedTiering) ->
 
 
 def tiered(enabled: bool, state: TieringState, epoch: int = 0) -> dict[str, object]:
-    """Topic fields: a tiering spec and a status."""
+    """Return topic fields with a tiering spec and a tiering status."""
     return {
         "tiering_spec": TieringSpec(enabled=enabled),
         "tiering_status": PersistedTiering(tiering=Tiering(state, epoch), since_ms=T0),
@@ -310,7 +313,7 @@ def acknowledge(
     *,
     broker_epoch: int | None = None,
 ) -> DisablementAnswer:
-    """A broker's honest answer: every partition done, as leader where it leads."""
+    """Return a broker's answer that every partition is disabled, with its role."""
     results = []
     for partition in request.partitions:
         found = world.state.row((request.topic_id, partition))
@@ -330,7 +333,7 @@ def acknowledge(
 
 
 def ready(result: StatusResult) -> dict[str, tuple[str, str]]:
-    """Conditions of a status as type -> (status, reason)."""
+    """Return the conditions of a status as type -> (status, reason)."""
     conditions = result.status["conditions"]
     assert isinstance(conditions, list)
     return {item["type"]: (item["status"], item["reason"]) for item in conditions}
@@ -343,7 +346,7 @@ def messages(result: StatusResult) -> dict[str, str]:
 
 
 def alter(world: World, *isr: int, number: int = 1) -> int:
-    """The leader of partition 0 proposes an ISR, committed; the answer's error code."""
+    """Commit an ISR proposal of partition 0's leader and return the answer's error code."""
     made = world.row(number=number)
     change = IsrChange(
         topic_id=made.topic_id,
@@ -362,7 +365,7 @@ def alter(world: World, *isr: int, number: int = 1) -> int:
 
 
 def fence(world: World, *node_ids: int) -> None:
-    """Sessions that end at one moment, committed."""
+    """Commit the fencing of brokers whose sessions end at one moment."""
     draft = world.draft()
     elections.fence(draft, node_ids, reason="no heartbeat")
     world.commit(draft)
@@ -389,6 +392,7 @@ def report_log(
         broker_epoch=world.state.brokers[node_id].broker_epoch,
         logs=(dataclasses.replace(log, **fields),),  # type: ignore[arg-type]
     )
+    # Newly known log ends may decide an election, as in the shell.
     keys, events = world.replica_logs.take(world.state, node_id, answer)
     draft = world.draft()
     elections.settle_rows(draft, keys)
@@ -396,14 +400,14 @@ def report_log(
 
 
 def reports(
-    world: World, node_id: int, *held: PartitionRow, is_whole: bool = False, **tiering: int
+    world: World, node_id: int, *reported: PartitionRow, is_whole: bool = False, **tiering: int
 ) -> None:
     """Report a broker's replicas as its last pushed state has them.
 
     ``tiering`` sets fields of its topics' states.
     """
     by_topic: dict[uuid.UUID, list[PartitionRow]] = {}
-    for item in held:
+    for item in reported:
         by_topic.setdefault(item.topic_id, []).append(item)
     world.state.take_held(
         node_id,

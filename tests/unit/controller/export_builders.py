@@ -1,4 +1,4 @@
-"""Exports as the core has them, for tests: one that runs all the time, and one with a schedule."""
+"""Builders of the core's Export values: a continuous and a scheduled Export, runs and reports."""
 
 from typing import Any
 

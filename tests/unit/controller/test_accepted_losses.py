@@ -28,13 +28,14 @@ ID = id_text(numbered_uuid(1))
 MIN_2 = {"min.insync.replicas": "2"}
 
 
-def _lost(**fields: object) -> World:
-    """Brokers 1 and 2; the last complete copy was in the former directory of broker 1."""
+def lost_copy_world(**fields: object) -> World:
+    """Return a world in which the last complete copy was in broker 1's former directory."""
     world = World(
         brokers=[broker(1), broker(2)],
         topics=[topic(replication_factor=2, partitions_placed=1, topic_id=numbered_uuid(1))],
         rows=[row((1, 2), isr=(1,), leader_epoch=4, **fields)],
     )
+    # Broker 1 loses its disk: it registers with a new, empty log directory.
     fence(world, 1)
     world.register(1, incarnation=77, directory=99)
     world.beat(1)
@@ -42,11 +43,11 @@ def _lost(**fields: object) -> World:
     return world
 
 
-def _asks(world: World, text: str) -> None:
+def annotate(world: World, text: str) -> None:
     world.state.put_topic(dataclasses.replace(world.view(), asked={ACCEPT_COPY: text}))
 
 
-def _offer(result: StatusResult) -> str:
+def offered_value(result: StatusResult) -> str:
     """Return the annotation's value that the message offers."""
     message = messages(result)["Ready"]
     assert f"{ACCEPT_COPY}: " in message
@@ -54,25 +55,28 @@ def _offer(result: StatusResult) -> str:
 
 
 def test_every_replica_of_a_lost_partition_is_queried_for_its_log_end() -> None:
-    world = _lost()
+    world = lost_copy_world()
     assert world.replica_logs.unanswered(world.state, 2) == [world.row().key]
     assert world.replica_logs.unanswered(world.state, 1) == [world.row().key]
 
 
-def test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_ends_it() -> None:
-    world = _lost()
+def test_offered_copy_is_the_longest_and_accepting_it_elects_it() -> None:
+    world = lost_copy_world()
     result = world.reconcile()
     assert ready(result)["Ready"] == ("False", "LastCopyMissing")
+    # Nothing is offered before both log ends are known.
     assert ACCEPT_COPY not in messages(result)["Ready"]
+    # The empty log of broker 1, and 700 records on broker 2.
     report_log(world, 1, -1, 0)
     report_log(world, 2, 4, 700)
     assert world.row().leader == -1
-    offered = _offer(world.reconcile())
+    offered = offered_value(world.reconcile())
     assert offered == f"{ID}/0=2@{world.row().leader_epoch}:700"
-    _asks(world, offered)
+    annotate(world, offered)
     result = world.reconcile()
     (record,) = result.status["accepted"]  # type: ignore[misc]
     assert (record["annotation"], record["value"]) == (ACCEPT_COPY, offered)
+    # The acceptance is recorded in the status before it takes effect.
     assert world.row().leader == -1, "it is recorded first"
     result = world.reconcile()
     assert (world.row().leader, world.row().isr, world.row().recovering) == (2, (2,), True)
@@ -80,9 +84,9 @@ def test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_e
 
 
 def test_an_accepted_copy_is_reported() -> None:
-    world = _lost()
+    world = lost_copy_world()
     report_log(world, 2, 4, 700)
-    _asks(world, _offer(world.reconcile()))
+    annotate(world, offered_value(world.reconcile()))
     world.reconcile()
     draft = world.draft()
     accepted_losses.settle(draft, world.view())
@@ -101,13 +105,13 @@ def test_an_accepted_copy_is_reported() -> None:
         "0=2@{epoch}:700",
         "all",
     ],
-    ids=["offset", "epoch", "broker", "partition", "another life", "no life", "nonsense"],
+    ids=["offset", "epoch", "broker", "partition", "another topic", "no topic", "nonsense"],
 )
-def test_what_is_not_there_is_refused_with_what_is(wrong: str) -> None:
-    world = _lost()
+def test_wrong_copy_is_refused_and_the_right_one_offered(wrong: str) -> None:
+    world = lost_copy_world()
     report_log(world, 2, 4, 700)
     epoch = world.row().leader_epoch
-    _asks(world, wrong.format(epoch=epoch, before=epoch - 1))
+    annotate(world, wrong.format(epoch=epoch, before=epoch - 1))
     message = messages(world.reconcile())["Ready"]
     assert "which does not match the current state" in message
     assert f"{ACCEPT_COPY}: {ID}/0=2@{epoch}:700" in message
@@ -116,16 +120,15 @@ def test_what_is_not_there_is_refused_with_what_is(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("length", [1025, 262_144], ids=["one-more", "as-the-api-takes"])
-def test_a_value_that_no_status_can_hold_is_refused_and_what_fits_is_still_offered(
+def test_oversized_value_is_refused_and_a_valid_one_offered(
     length: int,
 ) -> None:
-    """A value that is too long is recorded cut off and never found again; its Topic would be
-    written to without end.
-    """
-    world = _lost()
+    """A truncated record never matches the annotation: the status would be written endlessly."""
+    world = lost_copy_world()
     report_log(world, 2, 4, 700)
-    offered = _offer(world.reconcile())
-    _asks(world, f"{offered};".ljust(length, "x"))
+    offered = offered_value(world.reconcile())
+    # The offered value, padded with further entries up to the length.
+    annotate(world, f"{offered};".ljust(length, "x"))
     assert world.decide().recheck_ms is None
     result = world.reconcile()
     assert "accepted" not in result.status
@@ -133,19 +136,20 @@ def test_a_value_that_no_status_can_hold_is_refused_and_what_fits_is_still_offer
     assert messages(result)["Ready"].endswith(offered)
 
 
-def test_a_long_value_that_is_wrong_leaves_room_for_what_is_right() -> None:
-    world = _lost()
+def test_long_wrong_value_leaves_room_for_the_offer() -> None:
+    world = lost_copy_world()
     report_log(world, 2, 4, 700)
-    offered = _offer(world.reconcile())
-    _asks(world, "x" * 1000)
+    offered = offered_value(world.reconcile())
+    annotate(world, "x" * 1000)
     assert messages(world.reconcile())["Ready"].endswith(offered)
 
 
 @pytest.mark.parametrize("reason", ["LastCopyMissing", "ElectionPending"])
-def test_what_is_offered_of_many_partitions_is_not_cut_off(reason: str) -> None:
+def test_offer_for_many_partitions_is_complete_entries(reason: str) -> None:
     far = 10**15
     fields = {} if reason == "LastCopyMissing" else {"last_known_elr": (12345,)}
     isr = () if reason == "LastCopyMissing" else (54321,)
+    # Forty offline partitions, whose full offer would exceed a condition's message.
     rows = [
         row((12345, 54321), leader=-1, isr=isr, leader_epoch=1234, partition=part, **fields)
         for part in range(1000, 1040)
@@ -155,6 +159,7 @@ def test_what_is_offered_of_many_partitions_is_not_cut_off(reason: str) -> None:
         topics=[topic(partitions=1040, replication_factor=2, topic_id=numbered_uuid(1))],
         rows=rows,
     )
+    # Every partition has a copy on broker 12345, with large numbers to make the text long.
     for made in rows:
         epoch = world.state.brokers[12345].broker_epoch
         report = LogReport(broker_epoch=epoch, leader_epoch=1234, end=LogEnd(1234, far))
@@ -168,40 +173,44 @@ def test_what_is_offered_of_many_partitions_is_not_cut_off(reason: str) -> None:
         assert "more follow" in message
 
 
-def test_an_annotation_that_was_left_standing_accepts_no_other_loss() -> None:
-    """The same copy, of the same length, of a later epoch."""
-    world = _lost()
+def test_remaining_annotation_accepts_no_later_loss() -> None:
+    """The same copy with the same length is offered again under a later epoch."""
+    world = lost_copy_world()
     report_log(world, 2, 4, 700)
-    _asks(world, _offer(world.reconcile()))
+    annotate(world, offered_value(world.reconcile()))
     world.reconcile()
     world.reconcile()
+    # The accepted copy is lost too: broker 2 returns with an empty directory.
     fence(world, 2)
     world.register(2, incarnation=78, directory=98)
     world.beat(2)
     assert world.row().holders == ()
+    # A copy of equal length exists again, but of a later leader epoch.
     report_log(world, 2, 4, 700)
     assert ready(world.reconcile())["Ready"] == ("False", "LastCopyMissing")
     world.reconcile()
     assert world.row().leader == -1
 
 
-def test_a_copy_is_accepted_where_an_election_waits_for_another() -> None:
-    """Two of three came back from a power cut; the third, and its log, never will."""
+def test_copy_is_accepted_while_an_election_waits_for_another() -> None:
+    """Two of three brokers return from a power cut. The third one and its log are lost."""
     world = World(
         brokers=[broker(1, fenced=True), broker(2, fenced=True), broker(3, fenced=True)],
         topics=[topic(config={"min.insync.replicas": "3"}, partitions_placed=1)],
+        # KIP-966: brokers 1 and 2 were eligible leaders, broker 3 was the last in the ISR.
         rows=[row((1, 2, 3), leader=-1, isr=(3,), last_known_elr=(1, 2), leader_epoch=4)],
     )
     for node_id in (1, 2):
         world.register(node_id, incarnation=70 + node_id)
         world.beat(node_id)
+    # Both answers are known: broker 1 has more records.
     report_log(world, 1, 4, 600)
     report_log(world, 2, 4, 500)
     result = world.reconcile()
     assert ready(result)["Ready"] == ("False", "ElectionPending")
-    offered = _offer(result)
+    offered = offered_value(result)
     assert offered == f"{ID}/0=1@4:600"
-    _asks(world, offered)
+    annotate(world, offered)
     world.reconcile()
     world.reconcile()
     assert (world.row().leader, world.row().recovering) == (1, True)
@@ -219,6 +228,7 @@ def test_several_partitions_are_accepted_with_one_value() -> None:
 
 def test_a_dead_broker_is_given_up_by_directory_and_registration_only() -> None:
     dead = broker(1, fenced=True)
+    # The value names the directory and the registration of the dead broker.
     asked = {ACCEPT_LOST_DIRECTORY: accepted_losses.lost_directory(dead)}
     assert not accepted_losses.gives_up(dead)
     assert accepted_losses.gives_up(dataclasses.replace(dead, asked=asked))
@@ -236,6 +246,7 @@ def test_a_partition_without_any_replica_restarts_where_a_user_accepts_the_loss(
         topics=[topic(replication_factor=1, partitions_placed=1, topic_id=numbered_uuid(1))],
         rows=[row((1,), leader=-1, leader_epoch=4)],
     )
+    # The Broker was given up, which removes its replica: the partition has no host.
     draft = world.draft()
     registration.remove_broker(draft, 1)
     world.commit(draft)
@@ -243,14 +254,15 @@ def test_a_partition_without_any_replica_restarts_where_a_user_accepts_the_loss(
     result = world.reconcile()
     assert ready(result)["Ready"] == ("False", "LastCopyMissing")
     assert "partition 0 starts empty on broker 3" in messages(result)["Ready"]
-    _asks(world, _offer(result))
+    annotate(world, offered_value(result))
     world.reconcile()
+    # The next decision places the partition on the remaining broker.
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
     assert (world.row().replicas, world.row().leader) == ((3,), 3)
 
 
-def test_deleted_partitions_are_queried_no_more() -> None:
-    world = _lost()
+def test_deleted_partitions_are_not_queried() -> None:
+    world = lost_copy_world()
     report_log(world, 2, 4, 700)
     world.state.remove_row(world.row().key)
     world.replica_logs.forget_gone(world.state)

@@ -1,4 +1,4 @@
-"""Ready means that producers can write: a row is a plan until those whom it concerns know it."""
+"""Ready means that producers can write: the leaders must have acknowledged their rows."""
 
 import dataclasses
 
@@ -20,12 +20,12 @@ from tidemark_operator.controller.acknowledgements import PATIENCE_MS, Acknowled
 STORAGE_ERROR, INCONSISTENT_TOPIC_ID = 56, 103
 
 
-def _world(*node_ids: int, partitions: int = 1, told: bool = True) -> World:
+def _world(*node_ids: int, partitions: int = 1, acknowledged: bool = True) -> World:
     world = World(
         brokers=[broker(node_id) for node_id in node_ids],
         topics=[topic(partitions=partitions, replication_factor=len(node_ids))],
     )
-    if told:
+    if acknowledged:
         world.tell()
     return world
 
@@ -48,6 +48,7 @@ def test_a_new_topic_is_ready_when_its_leaders_have_acknowledged_it() -> None:
     assert ready(result)["Reconciling"] == ("True", "LeadersStarting")
     assert result.status["partitionsPlaced"] == 1
     assert "brokers" not in messages(result)["Ready"], "no broker is named yet"
+    # A follower's acknowledgement does not make the partition writable.
     follower = next(node for node in (1, 2) if node != world.row().leader)
     world.tell(follower)
     assert ready(world.reconcile(brokers_hear=False))["Ready"][0] == "False"
@@ -63,6 +64,7 @@ def test_a_slow_broker_is_named_once_the_time_is_over() -> None:
     assert _pass(world, PATIENCE_MS) == [], "reported once"
     text = messages(world.reconcile(brokers_hear=False))["Ready"]
     assert "broker 1 did not acknowledge" in text
+    # A late acknowledgement clears the condition.
     world.tell()
     assert ready(world.reconcile(brokers_hear=False))["Ready"] == ("True", "Serving")
     assert _pass(world, 10 * PATIENCE_MS) == []
@@ -72,6 +74,7 @@ def test_a_change_of_leaders_costs_no_status_unless_it_takes_too_long() -> None:
     world = _world(1, 2)
     before = world.reconcile()
     fence(world, world.row().leader)
+    # The election is fast, so readers of the status need not see it.
     result = world.reconcile(brokers_hear=False)
     assert ready(result)["Ready"] == ready(before)["Ready"] == ("True", "Serving")
     _pass(world, PATIENCE_MS)
@@ -84,6 +87,7 @@ def test_a_change_of_leaders_costs_no_status_unless_it_takes_too_long() -> None:
 def test_added_partitions_are_not_ready_before_they_are_led() -> None:
     world = _world(1)
     world.reconcile()
+    # KIP-195: new partitions are added to a served topic.
     grown = dataclasses.replace(world.view(), partitions=2, generation=2)
     world.state.put_topic(grown)
     result = world.reconcile(brokers_hear=False)
@@ -92,24 +96,26 @@ def test_added_partitions_are_not_ready_before_they_are_led() -> None:
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 
 
-def test_an_answer_to_what_is_old_by_now_proves_nothing() -> None:
+def test_answer_to_an_outdated_state_proves_nothing() -> None:
     world = _world(1, 2)
     world.reconcile()
-    told = snapshot.full(world.state)
+    outdated = snapshot.full(world.state)
     fence(world, world.row().leader)
     node_id = world.row().leader
     epoch = world.state.brokers[node_id].broker_epoch
-    for broker_epoch, request in ((epoch, told), (epoch - 1, snapshot.full(world.state))):
+    # An answer to an earlier state, and one of an earlier registration.
+    for broker_epoch, request in ((epoch, outdated), (epoch - 1, snapshot.full(world.state))):
         answer = PartitionStatesResponse(error_code=0, broker_epoch=broker_epoch, errors=())
         assert world.state.take_states(node_id, request, answer) == set()
         assert world.state.acknowledgements.awaits_leader(world.row())
     assert world.tell() == {numbered_uuid(1)}
 
 
-def test_in_a_new_term_what_was_ready_stays_so_until_more_is_known() -> None:
-    """Leaders continue without a controller; the next controller writes nothing for that."""
+def test_ready_topic_stays_ready_in_a_new_term() -> None:
+    """Leaders continue without a controller, so a takeover alone must not change a status."""
     before = _world(1, 2)
     before.reconcile()
+    # A new controller: the same rows and statuses, without any acknowledgement.
     after = World(
         brokers=before.state.brokers.values(), topics=[before.view()], rows=[before.row()]
     )
@@ -117,7 +123,7 @@ def test_in_a_new_term_what_was_ready_stays_so_until_more_is_known() -> None:
     assert after.reconcile().status == before.reconcile().status
 
 
-def test_in_a_new_term_an_unready_topic_stays_so_until_its_leader_reports() -> None:
+def test_unready_topic_stays_unready_until_its_leader_acknowledges() -> None:
     before = _world(1)
     before.reconcile(brokers_hear=False)
     after = World(
@@ -131,22 +137,24 @@ def test_in_a_new_term_an_unready_topic_stays_so_until_its_leader_reports() -> N
     assert after.tell() == set(), "a later connection of the same process is no news"
 
 
-def test_another_process_has_acknowledged_nothing() -> None:
+def test_new_process_has_acknowledged_nothing() -> None:
     world = _world(1)
     world.reconcile()
+    # The restarted process has not applied any state yet.
     world.register(1, incarnation=77)
     assert not world.state.acknowledgements.has_told(world.state.brokers[1])
     world.tell(1)
     assert world.state.acknowledgements.has_told(world.state.brokers[1])
 
 
-# ---------------------------------------------------------------- replicas in figures
+# ---------------------------------------------------------------- counts of replicas
 
 
 def test_a_replica_that_never_received_its_state_is_not_in_sync() -> None:
     world = _world(1, 2)
     result = world.reconcile(brokers_hear=False)
     assert result.status["replicas"] == {"desired": 2, "placed": 2, "inSync": 0, "placeholders": 0}
+    # With the leader's acknowledgement alone, the follower does not count.
     world.tell(world.row().leader)
     result = world.reconcile(brokers_hear=False)
     assert ready(result)["Ready"][0] == "True"
@@ -160,12 +168,14 @@ def test_a_follower_that_answers_with_a_storage_error_is_not_in_sync() -> None:
     world.reconcile()
     follower = next(node for node in (1, 2) if node != world.row().leader)
     assert world.tell(follower, errors=(_refuses(),)) == {numbered_uuid(1)}
+    # The same error twice is no change.
     assert world.tell(follower, errors=(_refuses(),)) == set()
     result = world.reconcile(brokers_hear=False)
     assert result.status["replicas"]["inSync"] == 1  # type: ignore[index]
     assert ready(result)["FullyReplicated"] == ("False", "StorageFailed")
     assert f"broker {follower}, partition 0" in messages(result)["FullyReplicated"]
     assert ready(result)["Ready"] == ("True", "Serving")
+    # An acknowledgement without errors clears the failure.
     world.tell(follower)
     assert ready(world.reconcile())["FullyReplicated"] == ("True", "AllInSync")
 
@@ -179,7 +189,7 @@ def test_a_leader_that_answers_with_a_storage_error_does_not_make_a_topic_ready(
     assert result.status["replicas"]["inSync"] == 0  # type: ignore[index]
 
 
-def test_what_a_leader_refuses_for_another_reason_is_quoted() -> None:
+def test_other_refusal_of_a_leader_is_quoted() -> None:
     world = _world(1)
     world.reconcile(brokers_hear=False)
     world.tell(1, errors=(_refuses(code=INCONSISTENT_TOPIC_ID),))
@@ -188,7 +198,7 @@ def test_what_a_leader_refuses_for_another_reason_is_quoted() -> None:
     assert "Partition 0 was refused: no space left" in messages(result)["Ready"]
 
 
-def test_refusals_leave_with_the_topic() -> None:
+def test_refusals_are_dropped_with_the_topic() -> None:
     world = _world(1)
     world.reconcile(brokers_hear=False)
     world.tell(1, errors=(_refuses(),))
@@ -199,16 +209,18 @@ def test_refusals_leave_with_the_topic() -> None:
     assert not any(known._refused.values())
 
 
-def test_what_is_desired_is_what_was_placed_and_not_a_spec_that_is_refused() -> None:
+def test_desired_replicas_ignore_a_refused_spec() -> None:
     world = _world(1, 2)
     world.reconcile()
+    # Three replicas need three brokers, so the change is refused.
     world.state.put_topic(dataclasses.replace(world.view(), replication_factor=3, generation=2))
     result = world.reconcile()
     assert ready(result)["FullyReplicated"] == ("True", "AllInSync")
     assert result.status["replicas"] == {"desired": 2, "placed": 2, "inSync": 2, "placeholders": 0}
 
 
-def test_replicas_that_come_with_a_move_are_not_desired_twice() -> None:
+def test_moving_replicas_are_not_counted_twice() -> None:
+    # A move from broker 1 to 3: three replicas are placed, two are desired.
     moving = row((3, 1, 2), isr=(1, 2), leader=1, adding=(3,), removing=(1,))
     view = topic(replication_factor=2, partitions_placed=1)
     world = World(brokers=[broker(1), broker(2), broker(3)], topics=[view], rows=[moving])
@@ -216,28 +228,29 @@ def test_replicas_that_come_with_a_move_are_not_desired_twice() -> None:
     assert result.status["replicas"] == {"desired": 2, "placed": 3, "inSync": 1, "placeholders": 0}
 
 
-class Counted(int):
-    """A partition that counts how often it is looked at."""
+class ComparedPartition(int):
+    """Partition number that counts its comparisons."""
 
-    looks = 0
+    comparisons = 0
     __hash__ = int.__hash__
 
     def __eq__(self, other: object) -> bool:
-        Counted.looks += 1
+        ComparedPartition.comparisons += 1
         return int.__eq__(self, other)
 
 
-def test_rows_that_go_cost_no_more_each_the_more_there_are() -> None:
-    """A topic of 10,000 partitions that was deleted while it was made took the loop for 10 s."""
+def test_cost_of_removing_rows_is_linear() -> None:
+    """Deletion of a topic with 10,000 pending partitions must not block the event loop."""
 
-    def looks(partitions: int) -> int:
+    def comparisons(partitions: int) -> int:
         known = Acknowledgements()
-        rows = [row((1, 2), partition=Counted(part)) for part in range(partitions)]
+        rows = [row((1, 2), partition=ComparedPartition(part)) for part in range(partitions)]
         for row_ in rows:
             known.landed(None, row_)
-        Counted.looks = 0
+        ComparedPartition.comparisons = 0
         for row_ in rows:
             known.row_gone(row_)
-        return Counted.looks
+        return ComparedPartition.comparisons
 
-    assert looks(200) <= 12 * max(looks(20), 1)
+    # Ten times as many rows may cost ten times as many comparisons, not a hundred times.
+    assert comparisons(200) <= 12 * max(comparisons(20), 1)

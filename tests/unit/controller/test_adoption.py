@@ -1,4 +1,4 @@
-"""A topic without a Topic is taken over by id, or not at all (rule *Identity*)."""
+"""A topic without a Topic object is adopted by its id only (rule *Identity*)."""
 
 import dataclasses
 
@@ -46,7 +46,7 @@ def _orphan(number: int = 5, **fields: object) -> OrphanedTopic:
 
 
 def _world(asked: str = "", *, partitions: int = 1, **fields: object) -> World:
-    """A topic-1 under the id of number 5, which no Topic has, and a new Topic of that name."""
+    """Return a world with rows of an orphaned topic-1 (id 5) and a new Topic of that name."""
     rows = [row((1,), number=5, partition=part, name="") for part in range(partitions)]
     rows[0] = dataclasses.replace(rows[0], name="topic-1")
     return World(
@@ -58,7 +58,8 @@ def _world(asked: str = "", *, partitions: int = 1, **fields: object) -> World:
 
 
 @pytest.mark.parametrize("form", [id_text(STRAY), str(STRAY)], ids=["kafka", "uuid"])
-def test_the_named_id_becomes_the_topics(form: str) -> None:
+# Both spellings: Kafka's base64 and the canonical UUID.
+def test_topic_adopts_the_id_in_its_annotation(form: str) -> None:
     world = _world(form)
     decision = world.decide()
     assert [event.reason for event in decision.events] == ["TopicAdopted"]
@@ -73,10 +74,11 @@ def test_the_named_id_becomes_the_topics(form: str) -> None:
 
 
 def test_the_claim_is_written_before_any_decision_about_the_rows() -> None:
-    """A growth before that would place partitions of an id that is not yet claimed."""
+    """Growing earlier would place partitions of an id that no status claims."""
     world = _world(id_text(STRAY))
     world.state.put_topic(dataclasses.replace(world.view(), partitions=4))
     world.decide()
+    # The growth waits for the status with the adopted id.
     assert len(list(world.state.all_rows())) == 1
     world.reconcile()
     world.reconcile()
@@ -100,6 +102,7 @@ def test_an_unknown_id_is_not_recreated() -> None:
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
     assert "remove the annotation to create a new topic" in messages(result)["Stalled"]
+    # Without the annotation, the name gets a new topic.
     world.state.put_topic(_topic())
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 
@@ -108,6 +111,7 @@ def test_a_topic_with_an_id_keeps_it() -> None:
     world = World(brokers=[broker(1)], topics=[_topic()])
     world.reconcile()
     asked = {ADOPT_TOPIC_ID: id_text(STRAY)}
+    # The annotation is added to a Topic that already has an id.
     world.state.put_topic(dataclasses.replace(world.view(), asked=asked))
     result = world.reconcile()
     assert ready(result)["Ready"] == ("True", "Serving")
@@ -127,6 +131,7 @@ def test_tiering_resumes_where_it_was() -> None:
     world = _world(id_text(STRAY))
     tiering = PersistedTiering(tiering=DISABLED, since_ms=T0)
     world.state.cluster = cluster(orphans=(_orphan(tiering_status=tiering),))
+    # The rows show that the orphan was tiered, and its record has the epoch.
     world.state.put_row(dataclasses.replace(world.row(number=5), manifest=True))
     result = world.reconcile()
     body = result.status["tiering"]
@@ -136,14 +141,16 @@ def test_tiering_resumes_where_it_was() -> None:
 
 def test_a_tiered_topic_without_a_recorded_epoch_is_not_adopted_with_a_lower_one() -> None:
     world = _world(id_text(STRAY))
+    # The record of the orphan has no tiering epoch, although the rows were tiered.
     world.state.put_row(dataclasses.replace(world.row(number=5), manifest=True))
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
     assert "status.leftBehind" in messages(result)["Stalled"]
 
 
-def test_what_is_being_deleted_cannot_be_adopted_but_forgotten() -> None:
+def test_orphan_without_rows_can_only_be_forgotten() -> None:
     world = _world(id_text(STRAY))
+    # The replicas are already deleted: nothing is left to adopt.
     world.state.remove_row((STRAY, 0))
     message = messages(world.reconcile())["Stalled"]
     assert f"{FORGET_LEFT_BEHIND}: {id_text(STRAY)}" in message
@@ -154,6 +161,7 @@ def test_what_is_being_deleted_cannot_be_adopted_but_forgotten() -> None:
 
 def test_named_orphans_are_forgotten_and_reported_once() -> None:
     orphans = tuple(_orphan(number, name=f"t{number}") for number in (5, 6, 7))
+    # Both spellings of ids in one list, with an entry that is no id.
     named = f"{id_text(numbered_uuid(6))}, {numbered_uuid(7)},nonsense"
     view = cluster(orphans=orphans, asked={FORGET_LEFT_BEHIND: named})
     world = World(view=view)
@@ -174,6 +182,7 @@ def test_an_entry_stays_while_its_topic_is_being_released() -> None:
 
 
 def test_a_full_list_names_both_exits_and_each_makes_room() -> None:
+    # The list is full, and another Topic is to be orphaned.
     orphans = tuple(_orphan(100 + n, name=f"t{n}") for n in range(left_behind.LEFT_BEHIND_MAX))
     leaving = _topic(deletion_ms=T0, deletion_policy=DeletionPolicy.ORPHAN, partitions_placed=1)
     world = World(
@@ -184,6 +193,7 @@ def test_a_full_list_names_both_exits_and_each_makes_room() -> None:
     message = messages(result)["Stalled"]
     assert ADOPT_TOPIC_ID in message
     assert f"{FORGET_LEFT_BEHIND}: {id_text(orphans[0].topic_id)}" in message
+    # The user forgets one entry, which makes room for the new one.
     asked = {FORGET_LEFT_BEHIND: id_text(orphans[0].topic_id)}
     world.state.cluster = dataclasses.replace(world.state.cluster, asked=asked)
     kept = left_behind.settle(world.state).kept
@@ -194,26 +204,27 @@ def test_a_full_list_names_both_exits_and_each_makes_room() -> None:
     assert step.orphan is not None
 
 
-def test_as_many_as_the_schema_takes() -> None:
+def test_limits_equal_those_of_the_schema() -> None:
 
     assert left_behind.LEFT_BEHIND_MAX == LEFT_BEHIND_MAX
     assert records.ACCEPTED_MAX == ACCEPTED_MAX
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_a_coordinators_topic_whose_Topic_was_lost_is_adopted_automatically(name: str) -> None:
-    """Brokers have it made again after a restored backup; until then no group is served."""
+def test_orphaned_coordinator_topic_is_adopted_automatically(name: str) -> None:
+    """After a restored backup, brokers request this topic. No group is served until it exists."""
     world = World(
         brokers=[broker(1), broker(2)],
         topics=[topic(1, name=name, partitions=2, replication_factor=2)],
     )
-    told = [
+    states = [
+        # Brokers report three partitions, although the new Topic asks for two.
         snapshot.partition_state(row((1, 2), number=5, partition=part, leader_epoch=3))
         for part in (0, 1, 2)
     ]
-    held = topic_state(numbered_uuid(5), name, partitions=tuple(told))
+    report = topic_state(numbered_uuid(5), name, partitions=tuple(states))
     for node_id in (1, 2):
-        world.state.take_held(node_id, [held])
+        world.state.take_held(node_id, [report])
     result = world.reconcile()
     assert parse_id(str(result.status["topicId"])) == numbered_uuid(5)
     assert result.status["partitionsPlaced"] == 3
@@ -221,7 +232,8 @@ def test_a_coordinators_topic_whose_Topic_was_lost_is_adopted_automatically(name
     assert [*world.state.rows_of(numbered_uuid(5))] == [0, 1, 2]
 
 
-def test_an_ambiguous_coordinators_topic_is_not_adopted_automatically() -> None:
+def test_ambiguous_coordinator_topic_is_not_adopted() -> None:
+    # Two candidates: an orphan with that id, or two ids in the reports.
     for orphans, numbers in (((5,), (5,)), ((), (5, 6))):
         world = World(
             brokers=[broker(1)],
@@ -232,11 +244,11 @@ def test_an_ambiguous_coordinators_topic_is_not_adopted_automatically() -> None:
             for n in orphans
         )
         world.state.cluster = dataclasses.replace(world.state.cluster, orphans=left)
-        told = snapshot.partition_state(row((1,), number=5))
+        state = snapshot.partition_state(row((1,), number=5))
         world.state.take_held(
             1,
             [
-                topic_state(numbered_uuid(n), "__consumer_offsets", partitions=(told,))
+                topic_state(numbered_uuid(n), "__consumer_offsets", partitions=(state,))
                 for n in numbers
             ],
         )

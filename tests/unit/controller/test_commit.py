@@ -25,11 +25,12 @@ def test_a_draft_shows_its_own_decisions_and_leaves_the_state_alone() -> None:
     draft.put_row(row((3,), partition=1))
     assert [r.leader for r in draft.rows_of(numbered_uuid(1)).values()] == [2, 3]
     assert [r.partition for r in draft.rows_on(3)] == [1]
+    # The state changes only when the write has succeeded.
     assert world.row().leader == 1
     assert world.state.row((numbered_uuid(1), 1)) is None
 
 
-def test_one_commit_touches_as_many_slices_as_it_must_and_no_more() -> None:
+def test_commit_writes_only_the_changed_slices() -> None:
     world = World()
     draft = world.draft()
     for number in range(200):
@@ -49,15 +50,17 @@ def test_only_the_slices_that_were_written_advance() -> None:
     draft = world.draft()
     for number in range(50):
         draft.put_row(row((1,), number=number))
+    # Only the first of several slices is written.
     first, *_ = commit.plan(draft).writes
     commit.apply(world.state, first)
     assert {r.key for r in world.state.all_rows()} == {r.key for r in first.rows}
 
 
-def test_what_was_written_can_be_loaded_again() -> None:
+def test_written_slices_load_to_the_same_state() -> None:
     world = World(brokers=[broker(1)])
     draft = world.draft()
     for number in range(50):
+        # Rows with a placeholder replica, which the state indexes separately.
         draft.put_row(row((1, -1), number=number))
     index = world.state.slice_index((numbered_uuid(99), 0))
     tomb = Tombstone(
@@ -77,6 +80,7 @@ def test_what_was_written_can_be_loaded_again() -> None:
 
 def test_taking_over_writes_every_slice_under_the_new_epoch() -> None:
     world = World(rows=[row((1,))], epoch=9)
+    # The claim gets its own commit number, so that later reads can recognize it.
     world.state.commit = 41
     writes = commit.take_over(world.state)
     assert [write.index for write in writes] == list(range(64))
@@ -87,15 +91,16 @@ def test_taking_over_writes_every_slice_under_the_new_epoch() -> None:
     ]
 
 
-def test_a_slice_of_a_later_controller_is_not_taken() -> None:
+def test_slice_of_a_later_controller_is_refused() -> None:
     world = World(epoch=3)
     with pytest.raises(BadSlice, match="Another controller"):
         commit.load_slice(world.state, 0, {"controllerEpoch": 4, "commit": 1})
 
 
-def test_a_slice_that_is_not_understood_is_never_taken_for_empty() -> None:
+def test_unreadable_slice_is_never_treated_as_empty() -> None:
     world = World(rows=[row((1,))])
     index = world.state.slice_index(world.row().key)
+    # Unknown row format, invalid number, invalid list, and a row of another slice.
     for payload in (
         {"controllerEpoch": 1, "commit": 1, "partitions": ["9|what"]},
         {"controllerEpoch": 1, "commit": "x"},
@@ -114,11 +119,12 @@ def test_a_write_of_unknown_outcome_is_settled_by_its_commit_number() -> None:
     (write,) = commit.plan(draft).writes
     assert commit.landed(write, {"controllerEpoch": 7, "commit": 1})
     assert not commit.landed(write, {"controllerEpoch": 7, "commit": 0})
+    # The same commit number under an earlier epoch is another controller's write.
     assert not commit.landed(write, {"controllerEpoch": 6, "commit": 1})
 
 
 def _fill(world: World, size_bytes: int) -> None:
-    """Grow the one slice to about a size."""
+    """Fill the only slice up to about the given size."""
     number = 0
     while world.state.row_bytes[0] < size_bytes:
         number += 1
@@ -127,6 +133,7 @@ def _fill(world: World, size_bytes: int) -> None:
 
 def test_a_full_slice_refuses_new_rows_and_still_takes_changes() -> None:
     world = World(view=cluster(slices=1), brokers=[broker(1), broker(2), broker(3)])
+    # New rows must leave room for changes of existing ones.
     _fill(world, SLICE_BYTES_MAX - SLICE_BYTES_RESERVE - 100)
     draft = world.draft()
     created = row((1, 2, 3), name="n" * 240)
@@ -134,6 +141,7 @@ def test_a_full_slice_refuses_new_rows_and_still_takes_changes() -> None:
     with pytest.raises(SliceFull, match="slice 0"):
         draft.check_room([created.key])
     draft = world.draft()
+    # A change of an existing row uses the reserve.
     changed = next(iter(world.state.all_rows()))
     draft.put_row(dataclasses.replace(changed, leader_epoch=12345))
     assert len(commit.plan(draft).writes) == 1
@@ -163,9 +171,10 @@ def test_an_empty_draft_writes_nothing() -> None:
     assert commit.plan(Draft(World().state)).empty
 
 
-def test_a_decision_taken_back_touches_nothing() -> None:
+def test_reverted_decision_writes_nothing() -> None:
     world = World(rows=[row((1, 2))])
     draft = world.draft()
+    # The row changes and returns to its stored value, and another one is added and removed.
     draft.put_row(dataclasses.replace(world.row(), leader=2))
     draft.put_row(world.row())
     draft.put_row(row((1,), partition=1))
@@ -173,8 +182,8 @@ def test_a_decision_taken_back_touches_nothing() -> None:
     assert commit.plan(draft).empty
 
 
-def test_no_two_plans_share_a_number_even_if_neither_was_written() -> None:
-    """Else the slice of one that timed out could be taken for the other's."""
+def test_plan_numbers_are_unique_even_without_a_write() -> None:
+    """Otherwise the slice of a timed-out write could pass for that of another."""
     world = World()
     plans = []
     for replica in (1, 2):

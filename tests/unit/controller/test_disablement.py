@@ -1,4 +1,4 @@
-"""KIP-950's machine: never backwards, no change while Disabling, Disabled only when all is done."""
+"""Disablement of tiering (KIP-950): a strict order of states, Disabled only when all is done."""
 
 import dataclasses
 
@@ -47,7 +47,7 @@ def _next(status: PersistedTiering, spec: TieringSpec, **config: str) -> Persist
     )
 
 
-def test_never_tiered_stays_so_until_it_is_wanted_and_begins_at_epoch_0() -> None:
+def test_first_enablement_starts_at_epoch_0() -> None:
     never = PersistedTiering()
     assert _next(never, OFF) is never
     assert _next(never, ON) == dataclasses.replace(_status(ENABLED), since_ms=T0 + 1)
@@ -69,7 +69,7 @@ def test_disabling_raises_the_epoch_and_freezes_the_policy(
     assert new.tiering == Tiering(DISABLING, 5, policy)
 
 
-def test_while_disabling_the_spec_has_no_say() -> None:
+def test_spec_is_ignored_while_disabling() -> None:
     status = _status(DISABLING, 1, RETAIN)
     for spec in (ON, OFF, TieringSpec(policy=DELETE)):
         assert _next(status, spec) is status
@@ -80,9 +80,10 @@ def test_disabled_is_enabled_again_under_the_same_epoch() -> None:
     assert (new.tiering.state, new.tiering.epoch) == (ENABLED, 3)
 
 
-def test_what_was_retained_may_still_be_deleted_but_only_by_the_topics_own_word() -> None:
+def test_retained_data_is_deleted_only_by_the_topics_own_policy() -> None:
     retained = _status(DISABLED, 1, RETAIN)
     new = _next(retained, TieringSpec(policy=DELETE))
+    # From Retain to Delete needs another disablement, under a new epoch.
     assert new.tiering == Tiering(DISABLING, 2, DELETE)
     assert _next(retained, OFF, remote_log_disable_policy="delete") is retained
     deleted = _status(DISABLED, 1, DELETE)
@@ -94,6 +95,7 @@ def test_what_was_retained_may_still_be_deleted_but_only_by_the_topics_own_word(
 
 def _disabling_world() -> World:
     return World(
+        # Broker 3 is down, and it is a follower of partition 1.
         brokers=[broker(1), broker(2), broker(3, fenced=True)],
         topics=[
             topic(
@@ -116,24 +118,24 @@ def _pending(world: World) -> dict[int, tuple[int, ...]]:
 
 
 def _ack(world: World, node_id: int, *, now_ms: int = T0, **fields: object) -> bool:
-    asked = disablement.requests(world.state, world.view(), world.disablements)
-    answer = acknowledge(world, node_id, asked[node_id])
+    pending_requests = disablement.requests(world.state, world.view(), world.disablements)
+    answer = acknowledge(world, node_id, pending_requests[node_id])
     answer = dataclasses.replace(answer, **fields)  # type: ignore[arg-type]
     return world.disablements.take(world.state, numbered_uuid(1), node_id, answer, now_ms=now_ms)
 
 
-def test_each_broker_is_queried_for_its_replicas_and_placeholders_are_not() -> None:
+def test_each_broker_is_queried_for_its_replicas() -> None:
     world = _disabling_world()
-    asked = disablement.requests(world.state, world.view(), world.disablements)
-    assert {node: request.partitions for node, request in asked.items()} == {
+    pending_requests = disablement.requests(world.state, world.view(), world.disablements)
+    assert {node: request.partitions for node, request in pending_requests.items()} == {
         1: (0,),
         2: (0, 1),
         3: (1,),
     }
-    assert {(r.tiered_epoch, r.policy) for r in asked.values()} == {(1, DELETE)}
+    assert {(r.tiered_epoch, r.policy) for r in pending_requests.values()} == {(1, DELETE)}
 
 
-def test_without_progress_the_topic_names_the_slow_broker_and_continues_with_it() -> None:
+def test_stalled_disablement_names_the_slow_broker() -> None:
     world = _disabling_world()
     for node_id in (1, 2):
         _ack(world, node_id)
@@ -142,6 +144,7 @@ def test_without_progress_the_topic_names_the_slow_broker_and_continues_with_it(
     assert ready(result)["Stalled"] == ("True", "NoProgress")
     assert "waiting for brokers 3" in messages(result)["Stalled"]
     assert "Start those brokers" in messages(result)["Stalled"]
+    # The slow broker returns and acknowledges.
     world.state.put_broker(broker(3))
     _ack(world, 3, now_ms=late)
     result = world.reconcile(now_ms=late)
@@ -149,23 +152,25 @@ def test_without_progress_the_topic_names_the_slow_broker_and_continues_with_it(
     assert ready(result)["TieringSettled"] == ("True", "Disabled")
 
 
-def test_what_is_still_to_be_deleted_once_all_have_acknowledged_is_not_called_deleted() -> None:
+def test_pending_deletion_is_not_reported_as_deleted() -> None:
     world = _disabling_world()
     for node_id in (1, 2):
         _ack(world, node_id)
     world.state.put_broker(broker(3))
     _ack(world, 3)
     report = local_bytes((numbered_uuid(1), 0), 0)
-    for remaining, told in ((3, "is being deleted"), (0, "the tiered data is deleted")):
+    for remaining, text in ((3, "is being deleted"), (0, "the tiered data is deleted")):
         world.state.reports[numbered_uuid(1), 0] = dataclasses.replace(
-            report, remaining_segments=remaining
+            # The leader still reports three segments in the tier, and later none.
+            report,
+            remaining_segments=remaining,
         )
         result = world.reconcile()
         assert ready(result)["TieringSettled"] == ("True", "Disabled")
-        assert told in messages(result)["TieringSettled"]
+        assert text in messages(result)["TieringSettled"]
 
 
-def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() -> None:
+def test_disabled_once_all_brokers_acknowledged() -> None:
     world = _disabling_world()
     assert _ack(world, 1)
     assert _ack(world, 2)
@@ -179,7 +184,7 @@ def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() 
     assert event.reason == "TieringDisabled"
 
 
-def test_an_answer_twice_is_nothing_new() -> None:
+def test_repeated_answer_is_no_progress() -> None:
     world = _disabling_world()
     answers = disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, 1, answers[1])
@@ -191,7 +196,7 @@ def test_an_answer_twice_is_nothing_new() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"tiered_epoch": 0}, {"broker_epoch": 1}])
-def test_answers_of_other_epochs_count_for_nothing(fields: dict[str, object]) -> None:
+def test_answers_of_other_epochs_are_ignored(fields: dict[str, object]) -> None:
     world = _disabling_world()
     assert not _ack(world, 1, **fields)
     assert 1 in _pending(world)
@@ -200,6 +205,7 @@ def test_answers_of_other_epochs_count_for_nothing(fields: dict[str, object]) ->
 def test_a_restarted_broker_is_queried_again() -> None:
     world = _disabling_world()
     _ack(world, 2)
+    # A new process may have lost the state that the former one acknowledged.
     world.register(2, incarnation=9000)
     assert _pending(world)[2] == (0, 1)
 
@@ -210,12 +216,13 @@ def test_the_leaders_part_is_requested_again_from_a_new_leader() -> None:
         _ack(world, node)
     assert _pending(world) == {}
     draft = world.draft()
+    # The new leader must stop uploads of partition 0 itself.
     elections.fence(draft, [1], reason="test")
     world.commit(draft)
     assert _pending(world) == {2: (0,)}
 
 
-def test_a_partition_without_a_leader_holds_disabled_back() -> None:
+def test_partition_without_a_leader_delays_disabled() -> None:
     world = _disabling_world()
     for node in (1, 2, 3):
         _ack(world, node)
@@ -227,8 +234,8 @@ def test_a_partition_without_a_leader_holds_disabled_back() -> None:
 
 def test_a_failure_is_remembered_for_the_condition() -> None:
     world = _disabling_world()
-    asked = disablement.requests(world.state, world.view(), world.disablements)
-    answer = acknowledge(world, 1, asked[1])
+    pending_requests = disablement.requests(world.state, world.view(), world.disablements)
+    answer = acknowledge(world, 1, pending_requests[1])
     failed = dataclasses.replace(answer.replicas[0], error_code=56, message="bucket not found")
     world.disablements.take(
         world.state,
@@ -247,11 +254,12 @@ def _stalled(world: World, progress: DisablementProgress, ms: int) -> bool:
     return progress.stalled(numbered_uuid(1), status, now_ms=T0 + ms)
 
 
-def test_no_progress_for_ten_minutes_is_a_stall_and_progress_ends_it() -> None:
+def test_ten_minutes_without_progress_are_a_stall() -> None:
     world, stall_ms = _disabling_world(), disablement.STALL_MS
     acks = world.disablements
     assert not _stalled(world, acks, stall_ms - 1)
     assert _stalled(world, acks, stall_ms)
+    # The first value is a baseline. Neither an equal nor a larger one is progress.
     for remaining in (5, 5, 7):
         acks.note_remaining(world.view(), remaining, now_ms=T0 + stall_ms)
         assert _stalled(world, acks, stall_ms + 1), "nothing has become less"
@@ -261,9 +269,10 @@ def test_no_progress_for_ten_minutes_is_a_stall_and_progress_ends_it() -> None:
     assert not _stalled(world, acks, 3 * stall_ms - 1)
 
 
-def test_a_second_disablement_has_a_clock_of_its_own() -> None:
+def test_second_disablement_has_its_own_clock() -> None:
     world, stall_ms = _disabling_world(), disablement.STALL_MS
     world.disablements.note_remaining(world.view(), 4, now_ms=T0)
+    # A later disablement of the same topic, under another epoch.
     second = PersistedTiering(tiering=Tiering(DISABLING, 9), since_ms=T0 + 5 * stall_ms)
     world.state.put_topic(dataclasses.replace(world.view(), tiering_status=second))
     assert not _stalled(world, world.disablements, 6 * stall_ms - 1)
@@ -272,13 +281,15 @@ def test_a_second_disablement_has_a_clock_of_its_own() -> None:
     assert _stalled(world, world.disablements, 6 * stall_ms), "that was another epoch's"
 
 
-def test_a_new_controller_does_not_set_the_clock_back() -> None:
-    """Nor does it when brokers acknowledge to it what they have acknowledged before."""
+def test_takeover_does_not_reset_the_stall_clock() -> None:
+    """Repeated acknowledgements to the new controller are no progress either."""
     world, stall_ms = _disabling_world(), disablement.STALL_MS
+    # The status of the former controller names the brokers that were still pending.
     waits = dataclasses.replace(world.view().tiering_status, pending_brokers=(2, 3))
     world.state.put_topic(dataclasses.replace(world.view(), tiering_status=waits))
     world.disablements = DisablementProgress()
     world.disablements.note_remaining(world.view(), 5, now_ms=T0 + stall_ms)
+    # Broker 1 is not among the pending ones, so its answer is a repetition.
     assert _ack(world, 1, now_ms=T0 + stall_ms)
     assert _stalled(world, world.disablements, stall_ms)
     _ack(world, 2, now_ms=T0 + stall_ms)
@@ -295,15 +306,14 @@ def test_a_removed_broker_is_not_waited_for() -> None:
     assert _pending(world) == {}
 
 
-def test_paused_and_deleted_topics_do_not_move() -> None:
+def test_paused_and_deleted_topics_do_not_change_state() -> None:
     for fields in ({"paused": True}, {"deletion_ms": 1}):
         world = World(topics=[topic(**tiered(False, ENABLED), **fields)])  # type: ignore[arg-type]
         new, event = disablement.step(world.state, world.view(), world.disablements, now_ms=T0)
         assert (new, event) == (world.view().tiering_status, None)
 
 
-# ---------------------------------------------------------------- the machine, by the thousand
-# steps
+# ---------------------------------------------------------------- state machine
 
 _POLICIES = st.sampled_from([None, RETAIN, DELETE])
 _LEGAL = {
@@ -315,11 +325,12 @@ _LEGAL = {
 }
 
 
-def test_an_answer_that_was_overtaken_takes_back_no_later_one() -> None:
-    """Otherwise the leader's part would be requested again although it was completed."""
+def test_late_answer_does_not_undo_a_newer_one() -> None:
+    """Otherwise the completed part of the leader would be requested again."""
     world = _disabling_world()
-    asked = disablement.requests(world.state, world.view(), world.disablements)
-    late = acknowledge(world, 2, asked[2])
+    pending_requests = disablement.requests(world.state, world.view(), world.disablements)
+    # The answer is sent before broker 2 becomes the leader, and delivered afterwards.
+    late = acknowledge(world, 2, pending_requests[2])
     fence(world, 1)
     assert world.row().leader == 2
     assert _ack(world, 2)
@@ -330,7 +341,7 @@ def test_an_answer_that_was_overtaken_takes_back_no_later_one() -> None:
 
 
 class TieringMachine(RuleBasedStateMachine):
-    """One topic, three brokers that die, return, lose leadership, answer late and twice."""
+    """One topic on three brokers that fail, return, lose leadership and answer late or twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -349,14 +360,15 @@ class TieringMachine(RuleBasedStateMachine):
 
     @rule(enabled=st.booleans(), policy=_POLICIES)
     def spec(self, enabled: bool, policy: DisablePolicy | None) -> None:
-        wanted = TieringSpec(enabled=enabled, policy=policy)
-        self.world.state.put_topic(dataclasses.replace(self.world.view(), tiering_spec=wanted))
+        spec = TieringSpec(enabled=enabled, policy=policy)
+        self.world.state.put_topic(dataclasses.replace(self.world.view(), tiering_spec=spec))
 
     @rule()
     def reconcile(self) -> None:
         world, old = self.world, self.tiering()
         status, _ = disablement.step(world.state, world.view(), world.disablements, now_ms=T0)
         new = status.tiering
+        # Every change of state must be an arrow of KIP-950's diagram.
         if new.state is not old.state:
             assert (old.state, new.state) in _LEGAL
             self._check_move(old, new)
@@ -368,25 +380,24 @@ class TieringMachine(RuleBasedStateMachine):
         if old.state is NONE:
             assert new.epoch == 0
         else:
+            # Only a disablement raises the tiered epoch.
             assert new.epoch == old.epoch + (new.state is DISABLING)
         if new.state is DISABLED:
             assert old.policy is new.policy
-            assert self._all_heard(new.epoch)
+            assert self._all_acknowledged(new.epoch)
 
-    def _all_heard(self, tiered_epoch: int) -> bool:
+    def _all_acknowledged(self, tiered_epoch: int) -> bool:
         rows = list(self.world.state.all_rows())
         return all(
             made.leader != -1
-            and all(self._heard(made, node_id, tiered_epoch) for node_id in made.hosts)
+            and all(self._has_acknowledged(made, node_id, tiered_epoch) for node_id in made.hosts)
             for made in rows
         )
 
-    def _heard(self, made: PartitionRow, node_id: int, tiered_epoch: int) -> bool:
-        """Return whether this controller knows that the replica's part is done in its current
-        form.
-        """
+    def _has_acknowledged(self, made: PartitionRow, node_id: int, tiered_epoch: int) -> bool:
+        """Return whether this controller knows that the replica's current part is done."""
         broker_epoch = self.world.state.brokers[node_id].broker_epoch
-        told = [
+        acknowledged = [
             result
             for sender, response in self.delivered
             if (sender, response.broker_epoch) == (node_id, broker_epoch)
@@ -394,9 +405,10 @@ class TieringMachine(RuleBasedStateMachine):
             for result in response.replicas
             if result.partition == made.partition
         ]
+        # The leader's part counts only under the current leader epoch.
         if node_id == made.leader:
-            return any(r.is_leader and r.leader_epoch == made.leader_epoch for r in told)
-        return bool(told)
+            return any(r.is_leader and r.leader_epoch == made.leader_epoch for r in acknowledged)
+        return bool(acknowledged)
 
     def _deliver(self, node_id: int, response: DisablementAnswer) -> None:
         self.delivered.append((node_id, response))
@@ -407,16 +419,17 @@ class TieringMachine(RuleBasedStateMachine):
     @rule(node_id=st.integers(1, 3), at_once=st.booleans())
     def answer(self, node_id: int, at_once: bool) -> None:
         world = self.world
-        asked = disablement.requests(world.state, world.view(), world.disablements)
-        if node_id in asked:
-            response = acknowledge(world, node_id, asked[node_id])
+        pending_requests = disablement.requests(world.state, world.view(), world.disablements)
+        if node_id in pending_requests:
+            response = acknowledge(world, node_id, pending_requests[node_id])
             if at_once:
                 self._deliver(node_id, response)
             else:
+                # The answer stays in the network, and later rules deliver it once or twice.
                 self.late.append((node_id, response))
 
     @rule()
-    def everybody_answers(self) -> None:
+    def all_answer(self) -> None:
         for node_id in (1, 2, 3):
             self.answer(node_id, True)
 
@@ -442,16 +455,16 @@ class TieringMachine(RuleBasedStateMachine):
 
     @rule()
     def take_over(self) -> None:
-        """A new controller remembers what is persisted and nothing else."""
+        """Start a new controller, which knows only the persisted state."""
         self.world.disablements = DisablementProgress()
         self.delivered = []
 
     @invariant()
-    def nothing_is_complete_before_everybody_was_heard(self) -> None:
+    def nothing_is_complete_before_all_acknowledged(self) -> None:
         present, world = self.tiering(), self.world
         if present.state is DISABLING:
             waiting = disablement.pending(world.state, world.view(), world.disablements)
-            assert bool(waiting) is not self._all_heard(present.epoch)
+            assert bool(waiting) is not self._all_acknowledged(present.epoch)
 
     @invariant()
     def epochs_only_grow(self) -> None:

@@ -1,4 +1,4 @@
-"""Draining: a broker's replicas move to others, with room, around what dies; how far it is."""
+"""Draining: replicas move to other brokers within limits and despite failures, with progress."""
 
 import dataclasses
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def shape(made: World, partition: int = 0) -> tuple[tuple[int, ...], ...]:
 
 
 def catch_up(made: World, partition: int = 0) -> None:
-    """Everybody is in sync, and what follows is committed."""
+    """Commit that all replicas are in sync, with the completed moves."""
     draft, found = made.draft(), made.row(partition)
     in_sync = dataclasses.replace(found, isr=found.hosts)
     new = elections.changed(found, reassignment.settled(draft, in_sync), draft.min_isr(found))
@@ -79,13 +79,14 @@ def test_a_successor_catches_up_before_the_drained_replica_is_removed() -> None:
     assert shape(made) == ((3, 2, 1), (3,), (1,))
     assert made.row().leader == 1, "it leads until then"
     assert step(made) == 0, "it is on its way"
+    # The successor joins the ISR, which removes the drained replica and elects the new leader.
     assert alter(made, 1, 2, 3) == 0
     assert shape(made) == ((3, 2), (), ())
     assert made.row().leader == 3
     assert condition(made)[:2] == ("False", "Drained")
 
 
-def test_a_successor_is_where_the_topic_has_fewest_and_in_a_rack_of_its_own() -> None:
+def test_successor_balances_the_topic_and_its_racks() -> None:
     made = world(row((1, 2), partition=0), row((3, 4), partition=1))
     made.state.put_broker(dataclasses.replace(broker(2), spec_rack="a"))
     made.state.put_broker(dataclasses.replace(broker(3), spec_rack="b"))
@@ -94,13 +95,14 @@ def test_a_successor_is_where_the_topic_has_fewest_and_in_a_rack_of_its_own() ->
     assert shape(made)[0] == (3, 2, 1), "broker 4 has as few, in the rack of broker 2"
 
 
-def test_no_more_move_than_may_catch_up_and_the_next_follow() -> None:
+def test_moves_respect_the_catch_up_limit() -> None:
     rows = [row((1, 2), partition=part) for part in range(5)]
     made = world(*rows, brokers=3, config={"tidemark.catch.up.replicas": "2"})
     assert (step(made), step(made)) == (2, 0)
     under_way = [part for part in range(5) if made.row(part).adding]
     assert condition(made)[1] == "MovingReplicas"
     assert "5 replicas left: 2 moving, 3 waiting for the limit" in condition(made)[2]
+    # One completed move frees a slot for the next one.
     catch_up(made, under_way[0])
     assert step(made) == 1
 
@@ -109,6 +111,7 @@ def test_a_new_controller_continues_from_the_rows() -> None:
     rows = [row((1, 2), partition=part) for part in range(4)]
     made = world(*rows, brokers=3, config={"tidemark.catch.up.replicas": "2"})
     step(made)
+    # The next controller knows the moves in progress from the rows alone.
     other = World(
         brokers=made.state.brokers.values(),
         topics=made.state.topics.values(),
@@ -130,6 +133,7 @@ def test_a_successor_that_dies_is_replaced() -> None:
     made = world(row((1, 2)))
     step(made)
     (first,) = made.row().adding
+    # The successor fails before it has caught up.
     fence(made, first)
     assert step(made) == 1
     (second,) = made.row().adding
@@ -137,21 +141,22 @@ def test_a_successor_that_dies_is_replaced() -> None:
     assert first not in made.row().replicas
 
 
-def test_a_successor_whose_storage_refuses_is_replaced_and_is_given_no_more() -> None:
-    """Replicas were on their way to it for ever, and as they took no room, without a limit."""
+def test_successor_with_failed_storage_is_replaced_and_avoided() -> None:
+    """Moves to a broker with failed storage would never end and would bypass the limit."""
     made = world(*(row((1, 2), partition=part) for part in range(6)))
     step(made)
-    held = made.state.keys_on(3)
-    assert held
-    made.state.put_failed(3, held)
+    keys = made.state.keys_on(3)
+    assert keys
+    # All replicas on broker 3 report a storage error.
+    made.state.put_failed(3, keys)
     made.state.health[3] = BrokerHealth(directory_error="read-only file system")
-    assert step(made) == len(held)
+    assert step(made) == len(keys)
     assert not made.state.keys_on(3)
     assert step(made) == 0
     assert all(made.row(part).adding == (4,) for part in range(6))
 
 
-def test_where_no_other_directory_works_the_message_says_so() -> None:
+def test_message_names_missing_working_directories() -> None:
     made = world(row((1, 2)), brokers=3)
     made.state.health[3] = BrokerHealth(directory_error="read-only file system")
     assert step(made) == 0
@@ -160,11 +165,12 @@ def test_where_no_other_directory_works_the_message_says_so() -> None:
 
 
 @pytest.mark.parametrize("isr", [(1, 2), (2,)], ids=["in-sync", "behind"])
-def test_a_replica_stays_whose_successor_is_removed(isr: tuple[int, ...]) -> None:
+def test_replica_stays_if_its_successor_is_removed(isr: tuple[int, ...]) -> None:
     """Otherwise the partition would be left with one replica less without any decision."""
     made = world(row((1, 2), isr=isr), brokers=3)
     step(made)
     assert shape(made) == ((3, 2, 1), (3,), (1,))
+    # The successor is fenced, and its Broker is deleted.
     fence(made, 3)
     draft = made.draft()
     registration.remove_broker(draft, 3)
@@ -173,41 +179,42 @@ def test_a_replica_stays_whose_successor_is_removed(isr: tuple[int, ...]) -> Non
     assert shape(made) == ((1, 2), (), ())
 
 
-def test_a_replica_stays_where_its_successor_cannot_be_placed() -> None:
-    """``drain`` was removed again, and no other broker is available."""
+def test_replica_stays_if_its_successor_is_drained_too() -> None:
+    """``drain`` was removed, and no other broker is available."""
     made = world(row((1, 2)), brokers=3)
     step(made)
     made.state.put_broker(broker(1))
+    # Now the successor itself is to be drained, and broker 1 may keep its replica.
     made.state.put_broker(drained(3))
     assert step(made) == 1
     assert shape(made) == ((1, 2), (), ())
     assert condition(made, 3)[1] == "Drained"
 
 
-def test_the_brokers_are_looked_at_once_in_a_turn_however_many_replicas_there_are(
+def test_brokers_are_read_once_per_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With 1,000 brokers the drain of 10,000 replicas took the operator's loop for seconds."""
-    looks = 0
+    """Draining 10,000 replicas in a cluster of 1,000 brokers must not block the event loop."""
+    calls = 0
     live_brokers = Draft.live_brokers
 
     def counted(draft: Draft) -> list[BrokerInfo]:
-        nonlocal looks
-        looks += 1
+        nonlocal calls
+        calls += 1
         return live_brokers(draft)
 
     monkeypatch.setattr(Draft, "live_brokers", counted)
     made = world(*(row((1, 2), partition=part) for part in range(40)), brokers=5)
     draining.progress(made.draft(), 1)
     step(made)
-    assert looks == 2
+    # One call for the progress and one for the step.
+    assert calls == 2
 
 
 def test_a_successor_that_has_not_caught_up_is_not_elected_uncleanly() -> None:
-    """The successor may have no record yet; the drained broker, which had all, would delete
-    them.
-    """
+    """The successor may be empty, and the drained broker would then delete the only copy."""
     made = world(row((1, 2), isr=(1,)), brokers=3)
+    # Unclean elections are allowed, but broker 3 is still empty.
     config = {"unclean.leader.election.enable": "true"}
     made.state.put_topic(dataclasses.replace(made.view(), config=config))
     step(made)
@@ -217,19 +224,20 @@ def test_a_successor_that_has_not_caught_up_is_not_elected_uncleanly() -> None:
     assert set(made.row().replicas) == {1, 2, 3}
 
 
-def test_brokers_that_are_drained_together_are_no_successors_of_each_other() -> None:
+def test_drained_brokers_are_no_successors_of_each_other() -> None:
     made = world(row((1, 2)))
     step(made)
     (first,) = made.row().adding
     made.state.put_broker(drained(first))
     assert step(made) == 1
+    # Brokers 3 and 4 add up to 7: the other one takes over.
     assert made.row().adding == (7 - first,)
     made.state.put_broker(drained(2))
     assert step(made) == 0
     assert draining.progress(made.draft(), 2).stuck == {Obstacle.NO_BROKER: (made.row().key,)}
 
 
-def test_a_move_of_kafkas_clients_to_a_broker_that_is_drained_is_redirected() -> None:
+def test_client_reassignment_to_a_drained_broker_is_redirected() -> None:
     made = world(row((2, 3)))
     made.state.put_broker(broker(1))
     draft = made.draft()
@@ -241,7 +249,7 @@ def test_a_move_of_kafkas_clients_to_a_broker_that_is_drained_is_redirected() ->
     assert reassignment.target(made.row()) == (4, 2)
 
 
-def test_placeholders_stay_in_their_places() -> None:
+def test_placeholders_keep_their_positions() -> None:
     made = world(row((1, 2, -1)), brokers=3)
     step(made)
     assert shape(made) == ((3, 2, -1, 1), (3,), (1,))
@@ -249,7 +257,7 @@ def test_placeholders_stay_in_their_places() -> None:
     assert shape(made) == ((3, 2, -1), (), ())
 
 
-def test_a_broker_that_is_away_is_drained_too() -> None:
+def test_fenced_broker_is_drained() -> None:
     made = world(row((1, 2), isr=(2,), leader=2), brokers=3)
     made.state.put_broker(drained(1, fenced=True))
     assert step(made) == 1
@@ -262,11 +270,12 @@ def test_a_broker_that_is_away_is_drained_too() -> None:
     [
         ((1, 2), {}, Obstacle.NO_BROKER),
         ((1, 3), {"leader": -1}, Obstacle.NO_LEADER),
+        # Rows of a topic whose Topic object does not exist.
         ((1,), {"number": 9}, Obstacle.NO_TOPIC),
     ],
     ids=["no-broker", "no-leader", "no-topic"],
 )
-def test_what_cannot_move_says_why_and_which(
+def test_message_names_partitions_that_cannot_move(
     replicas: tuple[int, ...], fields: dict[str, int], obstacle: Obstacle
 ) -> None:
     made = world(row(replicas, **fields), brokers=2)  # type: ignore[arg-type]
@@ -300,7 +309,7 @@ def _make_the_topic(made: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "fields", "mend"),
+    ("replicas", "fields", "repair"),
     [
         ((1, 2), {}, _start_another),
         ((1, 2), {}, _lower_the_factor),
@@ -309,12 +318,12 @@ def _make_the_topic(made: World) -> None:
     ],
     ids=["start-another", "lower-the-factor", "led-again", "topic-made"],
 )
-def test_what_cannot_move_goes_once_what_the_message_says_is_done(
-    replicas: tuple[int, ...], fields: dict[str, int], mend: Callable[[World], None]
+def test_following_the_message_completes_the_drain(
+    replicas: tuple[int, ...], fields: dict[str, int], repair: Callable[[World], None]
 ) -> None:
     made = world(row(replicas, **fields), brokers=2)  # type: ignore[arg-type]
     assert condition(made)[1] == "ReplicasCannotMove"
-    mend(made)
+    repair(made)
     step(made)
     for found in list(made.state.all_rows()):
         draft = made.draft()
@@ -324,37 +333,39 @@ def test_what_cannot_move_goes_once_what_the_message_says_is_done(
     assert condition(made)[1] == "Drained"
 
 
-def test_a_paused_topic_stays_and_reports_it_and_a_deleted_one_is_waited_for() -> None:
+def test_paused_topic_blocks_the_drain() -> None:
     made = world(row((1, 2)), brokers=3)
     kept = made.view()
     made.state.put_topic(dataclasses.replace(kept, paused=True))
     assert step(made) == 0
     assert "topic-1-0) cannot move: the Topic is paused" in condition(made)[2]
+    # A topic being deleted needs no move: its replicas disappear anyway.
     made.state.put_topic(dataclasses.replace(kept, deletion_ms=5))
     assert step(made) == 1 or condition(made)[1] == "MovingReplicas"
 
 
-def test_new_replicas_are_not_placed_on_it_even_on_request() -> None:
+def test_drained_broker_gets_no_new_replicas() -> None:
     view = topic(partitions=2, replication_factor=2, assignments={0: (1, 2)})
     made = World(brokers=[drained(1), broker(2), broker(3)], topics=[view])
     draft = made.draft()
     place_topic(draft, view)
     made.commit(draft)
     assert not made.state.keys_on(1)
-    wanted = topic(2, replication_factor=3, partitions_placed=1)
-    made.state.put_topic(wanted)
+    other_topic = topic(2, replication_factor=3, partitions_placed=1)
+    made.state.put_topic(other_topic)
+    # A reassignment by a client to the drained broker is refused as well.
     assert reassignment._problem(made.draft(), view, made.row(), (1, 2)) is not None
 
 
-def test_leaders_are_not_given_back_to_it() -> None:
+def test_drained_broker_gets_no_leaders() -> None:
     made = world(row((1, 2), leader=2), brokers=2)
     assert elections.balance_leaders(made.draft(), limit=5) == 0
     made.state.put_broker(broker(1))
     assert elections.balance_leaders(made.draft(), limit=5) == 1
 
 
-def test_a_move_does_not_raise_the_minimum_of_replicas_in_sync() -> None:
-    """With min.insync.replicas 2 a single replica took no records while it moved."""
+def test_move_does_not_raise_the_effective_min_isr() -> None:
+    """With min.insync.replicas 2, a topic of one replica must accept records during its move."""
     made = world(row((1,)), brokers=2)
     config = {"min.insync.replicas": "2"}
     made.state.put_topic(dataclasses.replace(made.view(), replication_factor=1, config=config))
@@ -378,17 +389,19 @@ def test_a_deleted_broker_with_the_last_live_copy_is_in_use() -> None:
     made.state.put_broker(dataclasses.replace(broker(1), deleting=True))
     assert condition(made)[1] == "ReplicasInUse"
     assert "start another broker that can take them, or delete the topics" in condition(made)[2]
+    # Another broker joins, to which the copy can move.
     made.state.put_broker(broker(2))
     assert condition(made)[1] == "MovingReplicas", "another broker can take it"
 
 
-def test_a_dead_broker_that_is_needed_names_the_remedy_only() -> None:
-    """The other replica runs and has everything: it was to be started, and no broker to be."""
+def test_message_for_a_needed_dead_broker_names_the_remedy() -> None:
+    """The other replica runs and is complete, so that only another broker helps."""
     made = world(row((1, 2), isr=(2,), elr=(1,), leader=2), brokers=2)
     config = {"min.insync.replicas": "2"}
     made.state.put_topic(dataclasses.replace(made.view(), config=config))
     made.state.put_broker(dataclasses.replace(broker(1), fenced=True, deleting=True))
     assert condition(made)[1] == "ReplicasInUse"
+    # The message has two parts: the reason, and the remedy.
     start, _, rest = condition(made)[2].partition(". To remove the broker, ")
     assert start.endswith("would have fewer complete copies than min.insync.replicas")
     assert rest.startswith(

@@ -26,7 +26,7 @@ def _unfence(world: World, node_id: int) -> None:
     world.commit(draft)
 
 
-def _three(**fields: object) -> World:
+def three_replicas(**fields: object) -> World:
     return World(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[topic(**fields)],  # type: ignore[arg-type]
@@ -34,33 +34,34 @@ def _three(**fields: object) -> World:
     )
 
 
-def test_a_dead_leader_is_followed_by_the_next_of_the_isr() -> None:
-    world = _three()
+def test_dead_leader_is_replaced_by_the_next_isr_member() -> None:
+    world = three_replicas()
     _fence(world, 1)
     assert world.row() == row((1, 2, 3), isr=(2, 3), leader=2, leader_epoch=1, partition_epoch=1)
 
 
 def test_a_dead_follower_leaves_the_isr_and_the_leader_epoch_stays() -> None:
-    world = _three()
+    world = three_replicas()
     _fence(world, 3)
     assert world.row() == row((1, 2, 3), isr=(1, 2), leader=1, leader_epoch=0, partition_epoch=1)
 
 
-def test_the_last_of_the_isr_stays_in_it_and_the_partition_is_offline() -> None:
-    world = _three()
+def test_last_isr_member_stays_and_the_partition_is_offline() -> None:
+    world = three_replicas()
     _fence(world, 1)
     _fence(world, 2)
     _fence(world, 3)
     assert (world.row().leader, world.row().isr) == (-1, (3,))
+    # Broker 1 lacks records that broker 3 acknowledged alone.
     _unfence(world, 1)
     assert world.row().leader == -1
     _unfence(world, 3)
     assert (world.row().leader, world.row().isr) == (3, (3,))
 
 
-def test_brokers_that_die_at_one_moment_all_keep_what_they_have() -> None:
+def test_brokers_that_fail_together_stay_in_the_isr() -> None:
     """Each broker has every acknowledged record: the first to return may lead."""
-    world = _three()
+    world = three_replicas()
     _fence(world, 1, 2, 3)
     assert (world.row().leader, world.row().isr) == (-1, (1, 2, 3))
     _unfence(world, 2)
@@ -97,7 +98,7 @@ def _placed(world: World) -> ControllerState:
 
 
 def test_a_partition_stays_recovering_through_further_elections() -> None:
-    """The leader may have died before it had seen to its log."""
+    """The leader may fail before it has recovered its log (KIP-704)."""
     world = World(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[topic(config=UNCLEAN)],
@@ -108,24 +109,26 @@ def test_a_partition_stays_recovering_through_further_elections() -> None:
     assert (world.row().leader, world.row().isr, world.row().recovering) == (-1, (2,), True)
     _unfence(world, 2)
     assert (world.row().leader, world.row().recovering) == (2, True)
+    # Broker 2 restarts without proof of a clean shutdown, and leads again.
     assert world.register(2, incarnation=77)[0] == 0
     world.beat(2)
     assert (world.row().leader, world.row().recovering) == (2, True)
 
 
 def test_an_election_from_the_isr_needs_no_recovery() -> None:
-    world = _three(config=UNCLEAN)
+    world = three_replicas(config=UNCLEAN)
     _fence(world, 1)
     assert (world.row().leader, world.row().recovering) == (2, False)
 
 
-def test_leave_given_later_elects_at_once_and_a_topics_no_beats_the_clusters_yes() -> None:
+def test_topic_config_overrides_the_clusters_unclean_default() -> None:
     world = World(
         brokers=[broker(1, fenced=True), broker(2)],
         topics=[topic(config={"unclean.leader.election.enable": "false"})],
         rows=[row((1, 2), isr=(1,), leader=-1)],
         view=cluster(UNCLEAN),
     )
+    # The topic's own value forbids it, then its removal lets the cluster's value apply.
     for config, leader in (({"unclean.leader.election.enable": "false"}, -1), ({}, 2)):
         world.state.put_topic(dataclasses.replace(world.view(), config=config))
         draft = world.draft()
@@ -134,7 +137,7 @@ def test_leave_given_later_elects_at_once_and_a_topics_no_beats_the_clusters_yes
         assert world.row().leader == leader
 
 
-def test_an_empty_isr_waits_for_a_person_even_where_unclean_is_allowed() -> None:
+def test_empty_isr_prevents_even_unclean_elections() -> None:
     world = World(
         brokers=[broker(1)], topics=[topic(config=UNCLEAN)], rows=[row((1,), isr=(), leader=-1)]
     )
@@ -157,20 +160,21 @@ def test_fencing_many_partitions_is_one_event() -> None:
     )
 
 
-def test_a_broker_that_shuts_down_gives_its_partitions_away() -> None:
-    world = _three()
+def test_controlled_shutdown_moves_leaderships() -> None:
+    world = three_replicas()
     draft = world.draft()
     elections.shut_down(draft, 1)
     world.commit(draft)
     assert (world.row().leader, world.row().isr) == (2, (2, 3))
     assert not world.state.is_live(1)
     draft = world.draft()
+    # The connections end after the announced shutdown.
     elections.fence(draft, [1], reason="its connections ended")
     assert world.commit(draft).events == (), "no warning about what it said it would do"
     assert world.state.brokers[1].fenced
 
 
-def test_preferred_leaders_come_back_paced() -> None:
+def test_preferred_leaders_return_within_the_limit() -> None:
     world = World(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=5)],
@@ -186,7 +190,7 @@ def test_preferred_leaders_come_back_paced() -> None:
     assert {made.leader_epoch for made in world.state.all_rows()} == {1}
 
 
-def test_a_preferred_leader_outside_the_isr_or_not_live_is_passed_over() -> None:
+def test_unavailable_preferred_leader_is_skipped() -> None:
     world = World(
         brokers=[broker(1, fenced=True), broker(2), broker(3)],
         topics=[topic(partitions=3)],
@@ -205,11 +209,12 @@ def test_a_preferred_leader_outside_the_isr_or_not_live_is_passed_over() -> None
     st.sets(st.integers(0, 4)),
     st.booleans(),
 )
-def test_an_election_keeps_its_rules(
+def test_election_satisfies_its_invariants(
     replicas: list[int], in_sync: set[int], live: set[int], unclean: bool
 ) -> None:
     members = tuple(replica for replica in replicas if replica in in_sync)
     before = row(replicas, isr=members, leader=members[0] if members else -1, partition_epoch=5)
+    # The rules of the model, independent of the implementation.
     after = elect(before, live.__contains__, unclean=unclean, min_isr=1)
     assert after.leader in (-1, *live.intersection(replicas))
     assert after.leader == -1 or after.leader in after.isr

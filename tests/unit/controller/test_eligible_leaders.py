@@ -1,5 +1,7 @@
-"""Eligible leader replicas (KIP-966): who holds all that is committed when the ISR is small, and
-who leads when its last member comes back without proof that it lost nothing."""
+"""Eligible leader replicas (KIP-966): replicas with all committed records outside a small ISR.
+
+They decide who leads when the last ISR member returns without proof of a complete log.
+"""
 
 import dataclasses
 import itertools
@@ -43,7 +45,7 @@ def _sets(made: PartitionRow) -> tuple[tuple[int, ...], ...]:
 
 
 def _crash(world: World, node_id: int) -> None:
-    """Stopped by a power cut and back, unfenced, without proof."""
+    """Restart and unfence a broker without proof of a clean shutdown."""
     world.register(node_id, incarnation=90_000 + next(_numbers))
     world.beat(node_id)
 
@@ -60,6 +62,7 @@ def test_a_replica_that_leaves_the_isr_below_the_minimum_stays_eligible() -> Non
     assert _sets(world.row()) == ((1, 2), (), ())
     alter(world, 1)
     assert _sets(world.row()) == ((1,), (2,), ())
+    # With two in sync again, the high watermark advances without the eligible replicas.
     alter(world, 1, 3)
     assert _sets(world.row()) == ((1, 3), (), ()), "enough are in sync: the watermark moves on"
 
@@ -75,15 +78,17 @@ def test_without_proof_an_eligible_replica_is_only_last_known() -> None:
     world = _world(isr=(1,), elr=(2, 3))
     world.register(2, incarnation=5)
     assert _sets(world.row()) == ((1,), (3,), (2,))
+    # The previous broker epoch proves a clean shutdown.
     world.register(3, incarnation=6, previous=103)
     assert _sets(world.row()) == ((1,), (3,), (2,)), "a proof keeps it eligible"
 
 
-def test_another_directory_is_in_no_set() -> None:
+def test_replica_in_a_new_directory_is_in_no_set() -> None:
     world = _world(isr=(1,), elr=(2,), last_known_elr=(3,))
     world.register(2, incarnation=5, directory=77)
     world.register(3, incarnation=6, directory=78)
     assert _sets(world.row()) == ((1,), (), ())
+    # The last ISR member returns with an empty disk as well.
     world.register(1, incarnation=7, directory=79)
     assert world.row().holders == ()
 
@@ -106,15 +111,14 @@ def test_an_unclean_leader_has_no_eligible_replicas_until_it_has_recovered() -> 
 
 
 @pytest.mark.parametrize("lowered", [{"min.insync.replicas": "1"}, {}])
-def test_a_smaller_minimum_gives_them_up_and_the_leader_waits_for_that(
+def test_lower_min_isr_clears_eligible_leaders(
     lowered: dict[str, str],
 ) -> None:
-    """The leader blocks while its row has eligible leaders, not while it considers the ISR too
-    small: it may receive the new minimum before or after the controller has removed them.
-    """
+    """The leader blocks while its row has eligible leaders, whatever minimum it has received."""
     world = _world(isr=(1,), elr=(2, 3))
     assert _shown(world)
-    assert _told(world) == ((2, 3), ())
+    assert pushed_eligible_leaders(world) == ((2, 3), ())
+    # The controller knows the new minimum, but the row is unchanged until it decides.
     world.state.put_topic(dataclasses.replace(world.view(), config=lowered))
     assert _shown(world)
     draft = world.draft()
@@ -132,9 +136,9 @@ def test_a_larger_minimum_changes_nothing_before_the_isr_does() -> None:
     assert world.commit(draft).empty
 
 
-def _told(world: World) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    (told,) = snapshot.full(world.state).topics[0].partitions
-    return told.elr, told.last_known_elr
+def pushed_eligible_leaders(world: World) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    (pushed,) = snapshot.full(world.state).topics[0].partitions
+    return pushed.elr, pushed.last_known_elr
 
 
 def _shown(world: World) -> bool:
@@ -152,8 +156,8 @@ def test_a_live_eligible_replica_leads_and_that_is_clean() -> None:
     assert _sets(world.row()) == ((2,), (1, 3), ())
 
 
-def test_a_last_member_without_proof_gives_way_to_an_eligible_replica() -> None:
-    """One disk of three lost bytes; two hundred acknowledged records are on the two others."""
+def test_last_member_without_proof_yields_to_an_eligible_replica() -> None:
+    """The disk of the last member lost records that the two other replicas have."""
     world = _world(isr=(1,), elr=(2, 3))
     _crash(world, 1)
     assert world.row().leader == 2
@@ -161,16 +165,18 @@ def test_a_last_member_without_proof_gives_way_to_an_eligible_replica() -> None:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3))))
-def test_after_a_power_cut_the_one_that_lost_its_tail_does_not_lead(order: tuple[int, ...]) -> None:
+def test_replica_that_lost_its_tail_does_not_lead_after_a_power_cut(order: tuple[int, ...]) -> None:
     """RF 3, minimum 2: all stop; broker 3, the last of the ISR, lost 200 records that 2 has."""
     world = _world()
     fence(world, 1)
     fence(world, 2)
     fence(world, 3)
     assert _sets(world.row()) == ((3,), (2,), ())
+    # Broker 3 acknowledged up to 1000 and lost its tail, like broker 1.
     ends = {1: 800, 2: 1000, 3: 800}
     for node_id in order:
         _crash(world, node_id)
+        # Brokers answer with their log ends only while they are queried.
         if KEY in world.replica_logs.unanswered(world.state, node_id):
             report_log(world, node_id, 1, ends[node_id])
         assert world.row().leader in (-1, 2)
@@ -185,27 +191,29 @@ def test_an_election_by_log_waits_until_enough_have_reported() -> None:
     assert world.row().leader == -1
     report_log(world, 1, 4, 90)
     assert world.row().leader == -1
-    told = report_log(world, 2, 4, 120)
+    events = report_log(world, 2, 4, 120)
     assert (world.row().leader, world.row().recovering) == (2, False)
     assert _sets(world.row()) == ((2,), (), (1,))
-    assert "LongestLogElected" in {event.reason for event in told}
+    assert "LongestLogElected" in {event.reason for event in events}
 
 
-def test_as_many_as_the_minimum_are_enough_though_the_last_member_stays_away() -> None:
-    """Fewer than two lose unsynced bytes at once, so one of two holders has everything."""
+def test_min_isr_reports_are_enough_without_the_last_member() -> None:
+    """Fewer replicas than the minimum lose unsynced data at once, so one of two is complete."""
     world = _world(leader=-1, isr=(3,), last_known_elr=(1, 2))
     fence(world, 3)
     report_log(world, 1, 4, 90)
+    # Broker 2 has more records, but of an older leader epoch.
     report_log(world, 2, 3, 900)
     assert world.row().leader == 1, "a later epoch counts more than a longer log"
     assert _sets(world.row()) == ((1,), (3,), (2,))
 
 
-def test_where_the_minimum_is_one_every_holder_is_waited_for() -> None:
+def test_min_isr_one_needs_every_holder() -> None:
     world = _world({}, leader=-1)
     fence(world, 1, 2, 3)
     _crash(world, 1)
     _crash(world, 2)
+    # Brokers 1 and 2 may be stale: with a minimum of 1, broker 3 may have continued alone.
     assert _sets(world.row()) == ((3,), (), (1, 2))
     report_log(world, 1, 4, 90)
     report_log(world, 2, 4, 80)
@@ -215,12 +223,13 @@ def test_where_the_minimum_is_one_every_holder_is_waited_for() -> None:
     assert (world.row().leader, _sets(world.row())) == (1, ((1,), (), ()))
 
 
-def test_an_eligible_replica_that_is_away_is_waited_for() -> None:
+def test_absent_eligible_replica_is_waited_for() -> None:
     world = _world({"min.insync.replicas": "3"}, isr=(1,), elr=(2,))
     fence(world, 2)
     _crash(world, 1)
     report_log(world, 1, 4, 90)
     assert world.row().leader == -1
+    # Broker 2 shut down cleanly, so it is still eligible and leads.
     world.register(2, incarnation=8, previous=102)
     world.beat(2)
     assert world.row().leader == 2
@@ -230,6 +239,7 @@ def test_reports_of_a_former_process_or_of_a_former_epoch_do_not_count() -> None
     world = _world(isr=(1,), last_known_elr=(2,))
     _crash(world, 1)
     report_log(world, 1, 4, 90)
+    # Broker 1 restarts again, so its former answer is void.
     _crash(world, 1)
     report_log(world, 2, 4, 80)
     assert world.row().leader == -1
@@ -244,6 +254,7 @@ def test_a_replica_with_failed_storage_does_not_count_and_is_queried_again() -> 
     world = _world(isr=(1,), last_known_elr=(2,))
     _crash(world, 1)
     report_log(world, 1, 4, 90)
+    # 56 is KAFKA_STORAGE_ERROR: broker 2 cannot read its log.
     report_log(world, 2, -1, -1, error_code=56)
     assert world.row().leader == -1
     assert world.replica_logs.unanswered(world.state, 2) == [KEY]
@@ -255,6 +266,7 @@ def test_replicas_with_failed_storage_do_not_prevent_queries_to_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """There may be more replicas than one request contains."""
+    # Five partitions in requests of two: failing ones must not occupy every request.
     monkeypatch.setattr(replica_logs, "ASKED_MAX", 2)
     keys = [(numbered_uuid(1), number) for number in range(5)]
     world = World(
@@ -264,16 +276,17 @@ def test_replicas_with_failed_storage_do_not_prevent_queries_to_the_others(
     )
     _crash(world, 1)
     _crash(world, 2)
-    asked: list[tuple[uuid.UUID, int]] = []
+    queried: list[tuple[uuid.UUID, int]] = []
     for _ in range(3):
-        wanted = world.replica_logs.unanswered(world.state, 1)
-        assert wanted == world.replica_logs.unanswered(world.state, 1)
-        asked += wanted
-        logs = tuple(_refusing(key) for key in wanted)
+        unanswered = world.replica_logs.unanswered(world.state, 1)
+        assert unanswered == world.replica_logs.unanswered(world.state, 1)
+        queried += unanswered
+        logs = tuple(_refusing(key) for key in unanswered)
         epoch = world.state.brokers[1].broker_epoch
         answer = ReplicaLogsAnswer(broker_epoch=epoch, logs=logs)
         world.replica_logs.take(world.state, 1, answer)
-    assert asked == [*keys, keys[0]]
+    # The requests rotate through all partitions.
+    assert queried == [*keys, keys[0]]
 
 
 def _refusing(key: RowKey) -> ReplicaLogAnswer:
@@ -285,16 +298,17 @@ def _refusing(key: RowKey) -> ReplicaLogAnswer:
     )
 
 
-def test_where_unclean_is_allowed_a_clean_election_in_sight_is_waited_for() -> None:
+def test_unclean_election_waits_for_a_possible_clean_one() -> None:
     world = _world({**MIN_2, **UNCLEAN}, isr=(1,), last_known_elr=(2,))
     _crash(world, 1)
     assert world.row().leader == -1
     report_log(world, 1, 4, 90)
+    # Broker 2 fails permanently, so the unclean election proceeds.
     report_log(world, 2, -1, -1, error_code=56)
     assert (world.row().leader, world.row().recovering) == (1, True)
 
 
-def test_without_other_holders_the_last_member_leads_as_ever() -> None:
+def test_only_holder_leads_without_proof() -> None:
     for config, isr in (({}, (1,)), (MIN_2, (1,))):
         world = _world(config, isr=isr)
         _crash(world, 1)
@@ -303,6 +317,7 @@ def test_without_other_holders_the_last_member_leads_as_ever() -> None:
 
 def test_a_removed_broker_is_in_no_set_and_an_eligible_one_takes_over() -> None:
     world = _world(isr=(1,), elr=(2,), last_known_elr=(3,))
+    # Both Brokers are deleted: only the eligible replica remains.
     for node_id in (3, 1):
         draft = world.draft()
         registration.remove_broker(draft, node_id)
@@ -320,8 +335,8 @@ def test_replicas_are_queried_only_while_an_election_waits_for_them() -> None:
     assert world.replica_logs.unanswered(world.state, 1) == [KEY]
     assert world.replica_logs.unanswered(world.state, 2) == [KEY]
     assert world.replica_logs.unanswered(world.state, 3) == []
-    (asked,) = replica_log_info([KEY], 7).topics
-    assert (asked.topic_id, asked.partitions) == (KEY[0], (0,))
+    (requested,) = replica_log_info([KEY], 7).topics
+    assert (requested.topic_id, requested.partitions) == (KEY[0], (0,))
     report_log(world, 2, 4, 80)
     assert world.replica_logs.unanswered(world.state, 2) == []
     report_log(world, 1, 4, 70)
@@ -353,9 +368,10 @@ def test_after_a_clean_start_nothing_is_requested() -> None:
 # ---------------------------------------------------------------- conditions and messages
 
 
-def test_a_waiting_election_names_the_brokers_and_every_way_out() -> None:
+def test_pending_election_names_brokers_and_remedies() -> None:
     world = _world(isr=(3,), elr=(2,), last_known_elr=(1,))
     fence(world, 2)
+    # Broker 3 is live but has not reported, broker 1 fails to, and broker 2 is down.
     _crash(world, 3)
     report_log(world, 1, -1, -1, error_code=56)
     result = world.reconcile()
@@ -377,11 +393,12 @@ def test_a_waiting_election_names_the_brokers_and_every_way_out() -> None:
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 
 
-def test_the_ways_out_that_are_named_exist() -> None:
+def test_unclean_election_resolves_a_pending_election() -> None:
     world = _world(isr=(3,), last_known_elr=(1,))
     fence(world, 3)
     report_log(world, 1, 4, 90)
     assert ready(world.reconcile())["Ready"] == ("False", "ElectionPending")
+    # The user follows the message, and accepts the loss.
     world.state.put_topic(dataclasses.replace(world.view(), config={**MIN_2, **UNCLEAN}))
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
     assert (world.row().leader, world.row().recovering) == (1, True)

@@ -48,8 +48,8 @@ def current(minutes: int, **fields: Any) -> ExportInfo:
     return info(run=run(start_ms=NOW - 600 * MINUTE), current_ms=NOW - minutes * MINUTE, **fields)
 
 
-def said(export: ExportInfo, now_ms: int = NOW, **view: Any) -> dict[str, Any]:
-    """The status as JSON has it, which the resource can read."""
+def status_of(export: ExportInfo, now_ms: int = NOW, **view: Any) -> dict[str, Any]:
+    """Return the status after a round trip through JSON and the resource's model."""
     seen = ExportView(**{"job": ABSENT, **view})
     status = export_status(STATE, export, seen, now_ms=now_ms).status
     plain: dict[str, Any] = json.loads(json.dumps(status))
@@ -58,18 +58,18 @@ def said(export: ExportInfo, now_ms: int = NOW, **view: Any) -> dict[str, Any]:
 
 
 def conditions(export: ExportInfo, now_ms: int = NOW, **view: Any) -> dict[str, tuple[str, str]]:
-    found = said(export, now_ms, **view)["conditions"]
+    found = status_of(export, now_ms, **view)["conditions"]
     return {item["type"]: (item["status"], item["reason"]) for item in found}
 
 
 def message(export: ExportInfo, type_: str = "Ready", **view: Any) -> str:
-    found = {item["type"]: item["message"] for item in said(export, **view)["conditions"]}
+    found = {item["type"]: item["message"] for item in status_of(export, **view)["conditions"]}
     return str(found[type_])
 
 
 def after(export: ExportInfo, now_ms: int = NOW, **view: Any) -> ExportInfo:
-    """As it is read again once its status was written."""
-    return dataclasses.replace(export, status=said(export, now_ms, **view))
+    """Return the Export as it is read after the write of its status."""
+    return dataclasses.replace(export, status=status_of(export, now_ms, **view))
 
 
 ROWS: dict[str, tuple[ExportInfo, dict[str, Any], tuple[str, str, str, str], str]] = {
@@ -167,7 +167,7 @@ def test_conditions(
     assert found["Ready"][1] == reason
 
 
-def test_messages_say_what_is_the_matter_and_what_to_do() -> None:
+def test_messages_name_cause_and_remedy() -> None:
     assert "no such image" in message(info(run=run()), job=STARTING)
     failed = info(run=ended(ExportOutcome.FAILED), failures=2, last_failure="no room")
     assert message(failed, next_ms=T0) == (
@@ -178,50 +178,54 @@ def test_messages_say_what_is_the_matter_and_what_to_do() -> None:
     assert message(again, job=STARTING).endswith(
         "no room. Run 3 is in progress, ErrImagePull: no such image"
     )
+    # The exit of a lost table is named in the message.
     taken = info(run=ended(ExportOutcome.SUPERSEDED), failures=1, last_failure="it was taken over")
     assert "set spec.suspend to true and back" in message(taken)
 
 
-def test_figures_are_those_of_the_last_report_and_stay_when_there_is_none() -> None:
+def test_figures_of_the_last_report_remain() -> None:
     export = after(info(run=run()), job=running(letters=3, current_ms=NOW - MINUTE))
     for job in (ABSENT, STARTING):
-        found = said(export, job=job)
+        found = status_of(export, job=job)
         assert (found["lag"], found["rows"], found["deadLetters"]) == (7, 100, 3)
         assert found["lastCommitTime"] == "2027-01-15T08:59:00Z"
 
 
-def test_what_the_table_shows_never_becomes_older_than_it_was() -> None:
-    """A job that has just begun does not know it."""
-    found = said(current(3), job=running(current_ms=None))
+def test_current_time_never_decreases() -> None:
+    """A job that has just started does not report the time yet."""
+    found = status_of(current(3), job=running(current_ms=None))
     assert found["currentTime"] == "2027-01-15T08:57:00Z"
-    found = said(current(3), job=running(current_ms=NOW))
+    found = status_of(current(3), job=running(current_ms=NOW))
     assert found["currentTime"] == "2027-01-15T09:00:00Z"
 
 
-def test_one_that_lags_is_believed_only_once_it_clearly_does_no_more() -> None:
+def test_lagging_condition_has_hysteresis() -> None:
     export = after(current(16), job=running())
+    # Lagging starts at 15 minutes and ends at half of that.
     for minutes, lags in ((14, True), (8, True), (7, False)):
         now = dataclasses.replace(current(minutes), status=export.status)
         assert (conditions(now, job=running())["Exporting"][1] == "Lagging") is lags
     assert conditions(current(14), job=running())["Exporting"][1] == "UpToDate"
-    # Of a longer interval more is allowed.
+    # A longer commit interval allows a larger lag.
     slow = current(60, interval_ms=30 * MINUTE)
     assert conditions(slow, job=running())["Exporting"][1] == "UpToDate"
 
 
-def test_a_job_that_commits_nothing_though_there_is_something_says_so() -> None:
+def test_job_without_commits_despite_lag_is_reported() -> None:
+    # Sixteen minutes without a commit, although records are waiting.
     stuck = running(committed_ms=NOW - 16 * MINUTE)
     export = info(run=run(start_ms=NOW - 60 * MINUTE))
     assert conditions(export, job=stuck)["Exporting"] == ("False", "NoProgress")
-    # A topic to which something was written after a long while is no reason.
+    # The first record after a long idle time is no lack of progress.
     assert conditions(current(1), job=stuck)["Exporting"] == ("True", "UpToDate")
+    # Without lag there is nothing to commit.
     idle = running(committed_ms=NOW - 600 * MINUTE, lag=0)
     assert conditions(current(0), job=idle)["Exporting"] == ("True", "UpToDate")
     begun = info(run=run(start_ms=NOW - MINUTE))
     assert conditions(begun, job=running(committed_ms=None))["Exporting"][1] == "CatchingUp"
 
 
-def test_a_job_whose_page_is_not_reached_runs_as_far_as_is_known() -> None:
+def test_unreachable_metrics_page_keeps_the_job_running() -> None:
     export = after(current(1), job=running())
     silent = JobSeen(phase=JobPhase.RUNNING)
     found = conditions(export, job=silent)
@@ -229,21 +233,22 @@ def test_a_job_whose_page_is_not_reached_runs_as_far_as_is_known() -> None:
     assert found["Exporting"] == ("Unknown", "ReportMissing")
     later = conditions(export, NOW + 20 * MINUTE, job=silent)
     assert later["Exporting"] == ("False", "ReportMissing")
-    # Of one that never was, nothing is known.
+    # A job that has never reported is still starting.
     begun = info(run=run(start_ms=NOW - MINUTE))
     assert conditions(begun, job=silent)["Ready"] == ("False", "JobStarting")
     assert conditions(begun, NOW + 5 * MINUTE, job=silent)["Ready"] == ("False", "ReportMissing")
 
 
-def test_figures_that_move_are_written_once_a_minute_and_in_no_message() -> None:
+def test_moving_figures_are_written_once_a_minute() -> None:
     pacer, export = Pacer(), after(current(1), job=running())
     writes = 0
+    # Ten minutes with new figures every ten seconds.
     for second in range(0, 600, 10):
         now_ms = NOW + second * 1000
-        told = running(
+        seen = running(
             lag=second, rows=100 + second, commits=second, committed_ms=now_ms, current_ms=now_ms
         )
-        status = said(export, now_ms, job=told)
+        status = status_of(export, now_ms, job=seen)
         if pacer.should_write("x", export.status, status, now_ms=now_ms):
             writes += 1
             export = dataclasses.replace(export, status=status)
@@ -252,7 +257,7 @@ def test_figures_that_move_are_written_once_a_minute_and_in_no_message() -> None
 
 @pytest.mark.parametrize("outcome", ExportOutcome)
 def test_a_run_is_read_back_as_it_was_written(outcome: ExportOutcome) -> None:
-    found = said(info(run=ended(outcome, number=4), failures=2, last_failure="x" * 5000))
+    found = status_of(info(run=ended(outcome, number=4), failures=2, last_failure="x" * 5000))
     assert found["run"] == {
         "number": 4,
         "generation": 1,
@@ -264,6 +269,6 @@ def test_a_run_is_read_back_as_it_was_written(outcome: ExportOutcome) -> None:
     assert len(found["lastFailure"]) <= 1024
 
 
-def test_a_report_without_figures_leaves_none() -> None:
+def test_report_without_figures_has_none_in_the_status() -> None:
     seen = JobSeen(phase=JobPhase.RUNNING, report=JobReport(phase=report().phase))
-    assert "lag" not in said(info(run=run()), job=seen)
+    assert "lag" not in status_of(info(run=run()), job=seen)

@@ -56,11 +56,11 @@ def step(
 # ---------------------------------------------------------------- continuous
 
 
-def test_a_run_is_in_the_status_before_its_job_is_made_and_is_made_once() -> None:
+def test_run_is_in_the_status_before_its_job_is_launched() -> None:
     begun = step(info())
     assert begun == Begin(run(start_ms=T0 + 2 * MINUTE))
     export = exports.applied(info(), begun, now_ms=T0)
-    # Whether the operator ended before the job was made, or the job was removed: the same number.
+    # An operator crash before the launch, or a removed job, repeats the same number.
     assert step(export) == Launch()
     assert step(export, STARTING) == NextCheck(T0 + 2 * MINUTE + exports.SOON_MS)
     assert step(export, RUNNING) == NextCheck(T0 + 2 * MINUTE + exports.LOOK_MS)
@@ -80,20 +80,21 @@ def test_a_failure_is_retried_after_growing_pauses() -> None:
         begun = step(export, now_ms=waits.until_ms)
         assert begun.run.number == number + 1
         export = exports.applied(export, begun, now_ms=waits.until_ms)
+    # Doubling from 10 s, with a limit of 10 minutes.
     assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
     assert (export.failures, export.last_failure) == (8, "killed")
 
 
-def test_a_run_that_has_committed_is_the_first_to_fail() -> None:
+def test_commits_reset_the_failure_count() -> None:
     export = info(run=run(), failures=6)
-    said = report(ExportJobPhase.FAILED, message="no more", commits=2)
-    failed = step(export, JobSeen(phase=JobPhase.ENDED, report=said))
-    assert failed == End(ExportOutcome.FAILED, "no more", said)
+    failure = report(ExportJobPhase.FAILED, message="no more", commits=2)
+    failed = step(export, JobSeen(phase=JobPhase.ENDED, report=failure))
+    assert failed == End(ExportOutcome.FAILED, "no more", failure)
     assert exports.applied(export, failed, now_ms=T0).failures == 1
 
 
 @pytest.mark.parametrize(
-    ("said", "recovers"),
+    ("last_report", "recovers"),
     [
         (report(lag=5, commits=1), True),
         (report(lag=0), True),
@@ -109,14 +110,14 @@ def test_a_run_that_has_committed_is_the_first_to_fail() -> None:
         "cannot reach its metrics page",
     ],
 )
-def test_a_run_recovers_once_it_has_shown_that_it_does(
-    said: JobReport | None, recovers: bool
+def test_run_recovers_with_a_commit_or_without_lag(
+    last_report: JobReport | None, recovers: bool
 ) -> None:
-    export = exports.recovered(info(run=run(2), failures=4, last_failure="no"), said)
+    export = exports.recovered(info(run=run(2), failures=4, last_failure="no"), last_report)
     assert (export.failures, export.last_failure) == ((0, "") if recovers else (4, "no"))
 
 
-def test_another_order_ends_the_job_and_begins_another_at_once() -> None:
+def test_changed_order_replaces_the_job() -> None:
     export = info(run=run(), generation=2)
     assert step(export, RUNNING, order="other") == Stop()
     assert step(export, ENDING, order="other").until_ms
@@ -128,16 +129,16 @@ def test_another_order_ends_the_job_and_begins_another_at_once() -> None:
 
 
 def test_a_running_job_continues_while_its_state_is_unknown() -> None:
-    """Brokers that are all away for a moment are no other order."""
+    """Missing bootstrap brokers for a moment are no change of the order."""
     export = info(run=run())
     assert isinstance(step(export, RUNNING, NOT_NOW), NextCheck)
     assert step(export, RUNNING, NO_TOPIC) == Stop()
-    assert step(export, ABSENT, NOT_NOW) == NextCheck()  # it was to be made again
+    assert step(export, ABSENT, NOT_NOW) == NextCheck()  # a new run would be due
     assert step(info(), ABSENT, NOT_NOW) == NextCheck()
 
 
 def test_a_job_that_ended_cleanly_without_request_restarts_soon() -> None:
-    """As a pod that a node was drained of."""
+    """This happens when a node is drained and its pods are evicted."""
     export = info(run=run())
     stopped = JobSeen(phase=JobPhase.ENDED, report=report(ExportJobPhase.STOPPED), well=True)
     end = step(export, stopped)
@@ -146,12 +147,13 @@ def test_a_job_that_ended_cleanly_without_request_restarts_soon() -> None:
     assert (export.failures, step(export, now_ms=T0)) == (0, NextCheck(T0 + 10_000))
 
 
-def test_a_table_that_was_taken_over_is_taken_back_only_on_request() -> None:
+def test_taken_over_table_is_reclaimed_only_on_request() -> None:
     export = info(run=run())
     superseded = report(ExportJobPhase.SUPERSEDED, message="another job has taken the table over")
     end = step(export, JobSeen(phase=JobPhase.ENDED, report=superseded))
     export = exports.applied(export, end, now_ms=T0)
     assert step(export, now_ms=T0 + 1000 * HOUR) == NextCheck()
+    # An edited spec counts as the request to take the table back.
     changed = dataclasses.replace(export, generation=2)
     assert isinstance(step(changed, now_ms=T0), Begin)
 
@@ -187,6 +189,7 @@ def test_a_suspended_export_has_no_job_and_continues_when_resumed() -> None:
 def test_a_scheduled_run_begins_at_its_time_and_not_when_it_is_made() -> None:
     assert step(scheduled()) == NextCheck(T0 + HOUR)
     begun = step(scheduled(), now_ms=T0 + HOUR)
+    # At the scheduled time, and after success the next one.
     assert begun.schedule_ms == T0 + HOUR
     export = exports.applied(scheduled(), begun, now_ms=T0 + HOUR)
     done = JobSeen(phase=JobPhase.ENDED, report=report(ExportJobPhase.DONE), well=True)
@@ -195,13 +198,13 @@ def test_a_scheduled_run_begins_at_its_time_and_not_when_it_is_made() -> None:
     assert step(export, now_ms=T0 + HOUR + MINUTE) == NextCheck(T0 + 2 * HOUR)
 
 
-def test_times_that_were_missed_are_made_up_for_by_one_run() -> None:
+def test_missed_times_cause_one_run() -> None:
     export = scheduled(run=ended(ExportOutcome.SUCCEEDED), last_schedule_ms=T0 + HOUR)
     begun = step(export, now_ms=T0 + 9 * HOUR + MINUTE)
     assert (begun.run.number, begun.schedule_ms) == (2, T0 + 9 * HOUR)
 
 
-def test_a_run_that_takes_longer_than_its_schedule_is_joined_by_none() -> None:
+def test_long_run_is_not_joined_by_another() -> None:
     export = scheduled(run=run(), last_schedule_ms=T0 + HOUR)
     assert isinstance(step(export, RUNNING, now_ms=T0 + 5 * HOUR), NextCheck)
     # Another pending order does not start it a second time either.
@@ -213,6 +216,7 @@ def test_a_scheduled_run_that_failed_is_tried_again_before_the_next_time() -> No
     export = scheduled(run=failed, failures=1, last_schedule_ms=T0 + HOUR)
     assert step(export, now_ms=T0 + HOUR) == NextCheck(T0 + HOUR + 10_000)
     export = scheduled(run=failed, failures=99, last_schedule_ms=T0 + HOUR)
+    # A long back-off never delays the run past its next scheduled time.
     late = dataclasses.replace(
         export, run=ended(ExportOutcome.FAILED, end_ms=T0 + 2 * HOUR - MINUTE)
     )
@@ -220,7 +224,7 @@ def test_a_scheduled_run_that_failed_is_tried_again_before_the_next_time() -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "zone", "said"),
+    ("text", "zone", "message"),
     [
         ("61 * * * *", "", "invalid schedule"),
         ("0 0 30 2 *", "", "invalid schedule"),
@@ -228,16 +232,17 @@ def test_a_scheduled_run_that_failed_is_tried_again_before_the_next_time() -> No
         ("0 0 * * *", "../etc/passwd", "unknown time zone"),
     ],
 )
-def test_an_invalid_schedule_is_refused(text: str, zone: str, said: str) -> None:
-    with pytest.raises(ScheduleError, match=said):
+def test_an_invalid_schedule_is_refused(text: str, zone: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
         Schedule.of(text, zone)
 
 
-def test_times_are_those_of_the_zone() -> None:
-    """Also where the system knows none, as in the operator's image."""
+def test_schedule_uses_its_time_zone() -> None:
+    """The operator's image has no time zone database of the system."""
     zoneinfo.reset_tzpath(to=())
     zoneinfo.ZoneInfo.clear_cache()
     berlin = Schedule.of("30 2 * * *", "Europe/Berlin")
+    # 02:30 in Berlin is 01:30 UTC in winter.
     assert berlin.next_ms(T0) == T0 + HOUR + 30 * MINUTE
     assert berlin.last_ms(T0 + HOUR + 30 * MINUTE) == T0 + HOUR + 30 * MINUTE
     assert berlin.last_ms(T0 + HOUR + 30 * MINUTE - 1) == T0 + HOUR + 30 * MINUTE - 24 * HOUR
@@ -248,9 +253,10 @@ def test_times_are_those_of_the_zone() -> None:
 # ---------------------------------------------------------------- owners of a table
 
 
-def test_of_two_exports_on_one_table_the_older_has_it() -> None:
+def test_older_of_two_exports_owns_the_table() -> None:
     registry = exports.Exports()
     old = info(key="ns/old")
+    # Two Exports collide on any common table, such as the dead letters.
     same = frozenset({("lake", "db.t"), ("lake", "db.t_dlq")})
     young = info(key="ns/a-young-one", created_ms=T0 + 1000, tables=same)
     other = info(key="ns/other", tables=frozenset({("lake", "db.u")}))
@@ -263,7 +269,7 @@ def test_of_two_exports_on_one_table_the_older_has_it() -> None:
     assert registry.holder(young) is None
 
 
-def test_of_two_of_one_second_the_name_decides() -> None:
+def test_exports_of_one_second_are_ordered_by_name() -> None:
     registry = exports.Exports()
     one, two = info(key="ns/a"), info(key="ns/b")
     registry.put(two)
@@ -272,7 +278,7 @@ def test_of_two_of_one_second_the_name_decides() -> None:
     assert registry.holder(two) == ("ns/a", "db.t")
 
 
-def test_nothing_remains_of_deleted_exports() -> None:
+def test_deleted_exports_leave_nothing_in_the_registry() -> None:
     registry = exports.Exports()
     for number in range(5):
         registry.put(info(key=f"ns/{number}"))
@@ -293,9 +299,11 @@ def test_nothing_remains_of_deleted_exports() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_happens_there_is_one_job_at_a_time_and_it_is_begun_again(seed: int) -> None:
-    """A world with a job, which ends, is removed or hangs, and an operator that ends between any
-    two calls: it forgets what it did, not what the status says."""
+def test_random_histories_have_one_job_at_a_time_and_restart_it(seed: int) -> None:
+    """Random histories of a job and of an operator that crashes between any two calls.
+
+    After a crash, only the status is known.
+    """
     chance = random.Random(seed)
     export, jobs, now_ms = info(), dict[int, JobPhase](), T0
     made: list[int] = []
@@ -304,15 +312,17 @@ def test_whatever_happens_there_is_one_job_at_a_time_and_it_is_begun_again(seed:
         seen = JobSeen(phase=JobPhase.ABSENT)
         if export.run is not None and export.run.number in jobs:
             phase = jobs[export.run.number]
-            told = report(ExportJobPhase.FAILED) if phase is JobPhase.ENDED else report(lag=1)
-            seen = JobSeen(phase=phase, report=told)
+            report_ = report(ExportJobPhase.FAILED) if phase is JobPhase.ENDED else report(lag=1)
+            seen = JobSeen(phase=phase, report=report_)
         found = step(export, seen, order=chance.choice((ORDER,) * 9 + ("other",)), now_ms=now_ms)
+        # With a probability of 20 %, the status write is lost.
         crashed = chance.random() < 0.2
         match found:
             case Begin() | End() if not crashed:
                 export = exports.applied(export, found, now_ms=now_ms)
             case Launch():
                 assert export.run is not None
+                # The invariant: a job is launched only if no other one is alive.
                 alive = [job for job in jobs if jobs[job] is not JobPhase.ENDED]
                 assert alive == []
                 jobs[export.run.number] = JobPhase.STARTING
@@ -321,6 +331,7 @@ def test_whatever_happens_there_is_one_job_at_a_time_and_it_is_begun_again(seed:
                 assert export.run is not None
                 jobs[export.run.number] = JobPhase.ENDING
         for number, phase in list(jobs.items()):
+            # The job advances, fails or disappears on its own.
             moved = chance.choice(_NEXT[phase])
             if moved is JobPhase.ABSENT:
                 del jobs[number]

@@ -17,18 +17,18 @@ from tidemark_operator.resources.cluster import ClusterStatus
 
 INSIDE = Endpoint(name="PLAINTEXT", host="broker-1.ns.svc", port=9092)
 OUTSIDE = Endpoint(name="EXTERNAL", host="10.0.0.1", port=9095)
-TOLD = Endpoint(name="EXTERNAL", host="192.0.2.7", port=443)
+ASSIGNED = Endpoint(name="EXTERNAL", host="192.0.2.7", port=443)
 
 
 def outside(node_id: int = 1, *, host: str = OUTSIDE.host, **fields: Any) -> BrokerInfo:
-    """A broker in a pod that has registered with the address of its node."""
+    """Return a broker in a pod that has registered with its node's address."""
     listeners = (INSIDE, dataclasses.replace(OUTSIDE, host=host))
     return dataclasses.replace(
         broker(node_id), listeners=listeners, external=("EXTERNAL",), **fields
     )
 
 
-def told(state: ControllerState, node_id: int = 1) -> dict[str, tuple[str, int]]:
+def advertised(state: ControllerState, node_id: int = 1) -> dict[str, tuple[str, int]]:
     """Return host and port of each listener that brokers advertise to their clients."""
     rows = {broker_.broker_id: broker_ for broker_ in snapshot.full(state).brokers}
     return {listener.name: (listener.host, listener.port) for listener in rows[node_id].listeners}
@@ -49,7 +49,10 @@ def conditions(status: BrokerStatus | ClusterStatus) -> dict[str, tuple[str, str
 def test_each_listener_has_its_own_address() -> None:
     state = World(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
-    assert told(state) == {"PLAINTEXT": ("broker-1.ns.svc", 9092), "EXTERNAL": ("10.0.0.1", 31001)}
+    assert advertised(state) == {
+        "PLAINTEXT": ("broker-1.ns.svc", 9092),
+        "EXTERNAL": ("10.0.0.1", 31001),
+    }
     status = status_of(state)
     assert [
         (external_endpoint.host, external_endpoint.port)
@@ -60,31 +63,33 @@ def test_each_listener_has_its_own_address() -> None:
         "Advertised",
         "EXTERNAL: 10.0.0.1:31001",
     )
-    assert [endpoint.port for endpoint in status.endpoints] == [9092, 9095], "what it said itself"
+    assert [endpoint.port for endpoint in status.endpoints] == [9092, 9095], "as registered"
 
 
 def test_a_pod_on_another_node_is_announced_with_its_registration() -> None:
     state = World(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
+    # The pod is rescheduled and registers with another node's address.
     state.put_broker(outside(host="10.0.0.2"))
-    assert told(state)["EXTERNAL"] == ("10.0.0.2", 31001)
+    assert advertised(state)["EXTERNAL"] == ("10.0.0.2", 31001)
 
 
-def test_what_leads_nowhere_yet_is_left_out_and_said() -> None:
+def test_listener_without_an_address_is_omitted_and_reported() -> None:
     state = World(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="no address yet")}
-    assert told(state).keys() == {"PLAINTEXT"}
+    assert advertised(state).keys() == {"PLAINTEXT"}
     found = conditions(status_of(state))
     expected = ("False", "AddressPending", "EXTERNAL: no address yet")
     assert found["ExternalAddress"] == expected
     assert found["Reconciling"][:2] == ("True", "AddressPending")
     assert found["Ready"][0] == "True", "clients inside are served"
-    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(host=TOLD.host, port=TOLD.port)}
-    assert told(state)["EXTERNAL"] == (TOLD.host, TOLD.port)
+    # The load balancer has an address now.
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(host=ASSIGNED.host, port=ASSIGNED.port)}
+    assert advertised(state)["EXTERNAL"] == (ASSIGNED.host, ASSIGNED.port)
     assert conditions(status_of(state))["Reconciling"][0] == "False"
 
 
-def test_what_is_refused_waits_for_a_person() -> None:
+def test_refused_address_stalls_until_it_is_resolved() -> None:
     state = World(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="port is taken", refused=True)}
     found = conditions(status_of(state))
@@ -93,44 +98,49 @@ def test_what_is_refused_waits_for_a_person() -> None:
     assert conditions(status_of(state))["Stalled"][0] == "False"
 
 
-def test_a_pod_that_does_not_know_its_node_yet_is_not_advertised_by_a_name_inside() -> None:
+def test_cluster_internal_host_is_not_advertised_externally() -> None:
     state = World(brokers=[outside(host="broker-1.ns.svc")]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
-    assert told(state).keys() == {"PLAINTEXT"}
+    assert advertised(state).keys() == {"PLAINTEXT"}
     assert "PodUpToDate" in conditions(status_of(state))["ExternalAddress"][2]
+    # The restarted pod registers with its node's address.
     state.put_broker(outside())
-    assert told(state)["EXTERNAL"] == ("10.0.0.1", 31001)
+    assert advertised(state)["EXTERNAL"] == ("10.0.0.1", 31001)
 
 
 def test_a_process_without_the_listener_is_waited_for() -> None:
     state = World(brokers=[dataclasses.replace(outside(), listeners=(INSIDE,))]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
-    assert told(state).keys() == {"PLAINTEXT"}
+    assert advertised(state).keys() == {"PLAINTEXT"}
     assert conditions(status_of(state))["ExternalAddress"][1] == "AddressPending"
 
 
-def test_a_new_controller_pushes_the_former_state_before_it_has_looked() -> None:
-    """Else each take-over would have clients outside lose all brokers for a while."""
+def test_new_controller_pushes_the_former_addresses() -> None:
+    """Otherwise each takeover would hide all brokers from external clients for a while."""
     state = World(brokers=[outside()]).state
-    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(host=TOLD.host, port=TOLD.port)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(host=ASSIGNED.host, port=ASSIGNED.port)}
+    # Only the broker's status survives the takeover.
     stored = broker_status(state, state.brokers[1], now_ms=0).status
-    anew = World(brokers=[outside(status=stored)]).state
-    assert told(anew) == told(state)
+    next_world = World(brokers=[outside(status=stored)]).state
+    assert advertised(next_world) == advertised(state)
     assert (
-        broker_status(anew, anew.brokers[1], now_ms=9).status["conditions"] == stored["conditions"]
+        broker_status(next_world, next_world.brokers[1], now_ms=9).status["conditions"]
+        == stored["conditions"]
     )
-    assert told(World(brokers=[outside()]).state).keys() == {"PLAINTEXT"}, "never pushed before"
+    assert advertised(World(brokers=[outside()]).state).keys() == {"PLAINTEXT"}, (
+        "never pushed before"
+    )
 
 
 def test_a_broker_without_external_listeners_has_no_condition_about_them() -> None:
     state = World(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     stored = broker_status(state, state.brokers[1], now_ms=0).status
-    anew = World(brokers=[dataclasses.replace(outside(status=stored), external=())]).state
-    status = status_of(anew)
+    next_world = World(brokers=[dataclasses.replace(outside(status=stored), external=())]).state
+    status = status_of(next_world)
     assert "ExternalAddress" not in conditions(status)
     assert status.external_endpoints is None
-    assert told(anew)["EXTERNAL"] == ("10.0.0.1", 9095)
+    assert advertised(next_world)["EXTERNAL"] == ("10.0.0.1", 9095)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +157,9 @@ def test_nodes_are_advertised_by_external_ips_if_configured(
 ) -> None:
     state = World(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001, by_external_ip=True)}
+    # Node addresses are translated by the list of Nodes.
     state.ways_in.external_ips, state.ways_in.nodes_problem = known, problem
-    assert told(state).get("EXTERNAL") == found
+    assert advertised(state).get("EXTERNAL") == found
     reason = {True: "Advertised", False: "AddressRefused" if problem else "AddressPending"}
     assert conditions(status_of(state))["ExternalAddress"][1] == reason[found is not None]
 
@@ -170,6 +181,7 @@ def test_the_clusters_status_has_the_bootstrap_address() -> None:
     state.ways_in.bootstraps = {"EXTERNAL": WayIn(port=30000)}
     status = cluster_of(state)
     (listener,) = status.external_listeners or ()
+    # Node ports work on every node: at most three live brokers' nodes are listed.
     servers = "10.0.0.0:30000,10.0.0.1:30000,10.0.0.2:30000"
     assert (listener.name, listener.bootstrap_servers) == ("EXTERNAL", servers)
     assert conditions(status)["ExternalAddress"][:2] == ("True", "Advertised")
@@ -189,12 +201,13 @@ def test_the_cluster_names_brokers_without_current_users_and_refusals_first() ->
     expected = ("False", "AddressPending", "broker 2, EXTERNAL: later")
     assert found["ExternalAddress"] == expected
     assert found["Reconciling"][:2] == ("True", "AddressPending")
+    # A refusal needs an action, so it is reported before pending addresses.
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="taken", refused=True)}
     found = conditions(cluster_of(state))
     assert found["Stalled"] == ("True", "AddressRefused", "broker 1, EXTERNAL: taken")
 
 
-def test_where_clients_begin_stays_while_a_change_of_it_is_refused() -> None:
+def test_bootstrap_address_stays_while_a_change_is_refused() -> None:
     state = World(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31000)}
     state.ways_in.bootstraps = {
@@ -206,7 +219,7 @@ def test_where_clients_begin_stays_while_a_change_of_it_is_refused() -> None:
     assert conditions(status)["Stalled"] == ("True", "AddressRefused", "EXTERNAL: no such class")
 
 
-def test_a_cluster_without_such_listeners_has_no_word_of_them() -> None:
+def test_cluster_without_external_listeners_has_no_condition() -> None:
     state = World(brokers=[broker(1)]).state
     before = conditions(cluster_of(state))
     state.ways_in.bootstraps = {}

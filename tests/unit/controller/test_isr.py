@@ -45,14 +45,14 @@ def _alter(
     return response
 
 
-def test_a_replica_that_caught_up_is_taken_in() -> None:
+def test_caught_up_replica_joins_the_isr() -> None:
     world = _world()
     (result,) = _alter(world, _change((3, 1, 2))).results
     assert (result.error_code, result.isr, result.partition_epoch) == (0, (1, 2, 3), 9)
     assert (world.row().isr, world.row().leader_epoch) == ((1, 2, 3), 5)
 
 
-def test_a_replica_that_fell_behind_is_left_out() -> None:
+def test_lagging_replica_leaves_the_isr() -> None:
     world = _world()
     (result,) = _alter(world, _change((1,))).results
     assert (result.error_code, world.row().isr) == (0, (1,))
@@ -61,6 +61,7 @@ def test_a_replica_that_fell_behind_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
+        # Kafka's ReplicationControlManager.validateAlterPartitionData has the same order of errors.
         (_change((1,), leader_epoch=4), ErrorCode.fenced_leader_epoch),
         (_change((1,), leader_epoch=6), ErrorCode.fenced_leader_epoch),
         (_change((1,), partition_epoch=7), ErrorCode.invalid_update_version),
@@ -74,7 +75,7 @@ def test_a_replica_that_fell_behind_is_left_out() -> None:
         (_change((1,), partition=7), ErrorCode.unknown_topic_or_partition),
     ],
 )
-def test_what_is_refused(change: IsrChange, error: ErrorCode) -> None:
+def test_invalid_isr_changes_are_refused(change: IsrChange, error: ErrorCode) -> None:
     world = _world()
     (result,) = _alter(world, change).results
     assert result.error_code == error.value
@@ -99,8 +100,7 @@ def test_a_report_of_a_former_registration_is_ignored() -> None:
 
 
 def test_a_fenced_broker_receives_the_loss_of_its_leaderships() -> None:
-    """Its session is a good one: were that ended for a proposal that it repeats in each, it would
-    never come to hear who leads now."""
+    """An error for the whole request would end its session, and it would never learn the leader."""
     response = _alter(_world(), _change((1, 4)), node=4, epoch=104)
     assert response.error_code == 0
     (result,) = response.results
@@ -109,12 +109,13 @@ def test_a_fenced_broker_receives_the_loss_of_its_leaderships() -> None:
 
 def test_a_fenced_member_may_stay_until_it_falls_behind() -> None:
     world = _world()
+    # KIP-841: only joining is refused for a fenced replica.
     world.state.put_broker(broker(2, fenced=True))
     (result,) = _alter(world, _change((1, 2, 3))).results
     assert result.error_code == 0
 
 
-def test_the_manifest_is_remembered_and_never_forgotten() -> None:
+def test_manifest_flag_is_never_cleared() -> None:
     world = _world()
     _alter(world, _change((1, 2), remote_manifest=True))
     assert (world.row().manifest, world.row().partition_epoch) == (True, 9)
@@ -131,6 +132,7 @@ def test_an_ineffective_change_is_answered_and_not_written() -> None:
 
 def test_changes_of_one_request_are_decided_one_by_one_and_in_order() -> None:
     world = _world()
+    # The second change has the partition epoch before the first one.
     results = _alter(world, _change((1, 2, 3)), _change((1,))).results
     assert [result.error_code for result in results] == [0, ErrorCode.invalid_update_version.value]
 
@@ -142,7 +144,7 @@ RECOVERING = LeaderRecoveryState.RECOVERING
 
 
 def _recovering() -> World:
-    """Broker 1 was elected uncleanly, brokers 2 and 3 follow it."""
+    """Return a world in which broker 1 was elected uncleanly, and brokers 2 and 3 follow it."""
     return World(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[topic()],
@@ -160,6 +162,7 @@ def _recovering() -> World:
 
 def test_a_recovered_leader_reports_it_and_then_admits_followers() -> None:
     world = _recovering()
+    # The default state of a change is RECOVERED, which ends the recovery.
     (result,) = _alter(world, _change((1,))).results
     assert (result.error_code, result.partition_epoch) == (0, 9)
     assert result.leader_recovery_state == LeaderRecoveryState.RECOVERED
@@ -185,14 +188,14 @@ def test_another_proposal_of_a_recovering_leader_leaves_it_recovering() -> None:
     assert (world.row().manifest, world.row().recovering) == (True, True)
 
 
-def test_a_proposal_does_not_begin_a_recovery() -> None:
+def test_proposal_cannot_start_a_recovery() -> None:
     world = _world()
     (result,) = _alter(world, _change((1,), leader_recovery_state=RECOVERING)).results
     assert result.error_code == ErrorCode.invalid_request.value
     assert not world.row().recovering
 
 
-def test_what_a_former_leader_proposes_ends_no_recovery() -> None:
+def test_former_leader_cannot_end_a_recovery() -> None:
     world = _recovering()
     for late in (_change((1,), leader_epoch=4), _change((1,), partition_epoch=7)):
         assert _alter(world, late).results[0].error_code

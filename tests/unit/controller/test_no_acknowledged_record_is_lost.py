@@ -1,5 +1,4 @@
-"""Invariant 1 against the controller's rules: each ISR member, so each leader, has all acknowledged
-records.
+"""Invariant 1: each ISR member, and so each leader, has all acknowledged records.
 
 Brokers are logs of (leader epoch, number). A leader acknowledges what its whole ISR has, including
 members that it has proposed without an answer yet. It acknowledges nothing while its ISR is below
@@ -29,9 +28,11 @@ NODES = (1, 2, 3)
 Record = tuple[int, int]
 
 
-class Cluster(RuleBasedStateMachine):
-    """One partition on three brokers, min.insync.replicas 1. There the only member of an ISR never
-    loses what it acknowledged (that loss is allowed)."""
+class ReplicationMachine(RuleBasedStateMachine):
+    """One partition on three brokers with min.insync.replicas 1.
+
+    The only member of an ISR never loses acknowledged records, since that loss is allowed.
+    """
 
     min_isr = 1
     replicas: tuple[int, ...] = NODES
@@ -48,9 +49,11 @@ class Cluster(RuleBasedStateMachine):
         self.synced: dict[int, int] = dict.fromkeys(NODES, 0)
         self.running = set(NODES)
         self.following: dict[int, int] = {}
+        # AlterPartition requests that are still in the network.
         self.proposals: list[AlterPartitionRequest] = []
         self.acknowledged: list[Record] = []
         self.clean: dict[int, bool] = {}
+        # Brokers whose acknowledged records were lost, as far as the invariant covers it.
         self.lost: set[int] = set()
         self.leaders_min_isr = self.min_isr
         self.directories: dict[int, int] = {}
@@ -58,7 +61,7 @@ class Cluster(RuleBasedStateMachine):
         self.written = 0
         self.serve(set(NODES))
 
-    # ---- what brokers do
+    # ---- actions of brokers
 
     def _produce(self) -> None:
         made = self.world.row()
@@ -67,13 +70,14 @@ class Cluster(RuleBasedStateMachine):
             self.logs[made.leader].append((made.leader_epoch, self.written))
 
     def _fetch(self, node: int) -> None:
-        """Follow the leader: cut what it does not have, take the rest; it may acknowledge then."""
+        """Follow the leader: truncate where the logs differ, then append the rest."""
         made = self.world.row()
         if node == made.leader or made.leader not in self.running or node not in self.running:
             return
         if node not in made.replicas:
             return
         ahead, behind = self.logs[made.leader], self.logs[node]
+        # The first difference of the two logs: the follower truncates there.
         same = next(
             (i for i, (a, b) in enumerate(zip(ahead, behind, strict=False)) if a != b), None
         )
@@ -89,10 +93,12 @@ class Cluster(RuleBasedStateMachine):
         if len(made.isr) < self.leaders_min_isr or made.elr or made.last_known_elr:
             return
         members = set(made.isr)
+        # Proposed members count for the high watermark before the controller has answered.
         for request in self.proposals:
             if request.changes[0].partition_epoch == made.partition_epoch:
                 members.update(request.changes[0].new_isr)
         followers = members - {made.leader}
+        # A follower that has not fetched in this epoch may still have a divergent log.
         if not all(self.following.get(node) == made.leader_epoch for node in followers):
             return
         high_watermark = min(len(self.logs[node]) for node in members)
@@ -112,7 +118,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(members=st.sets(st.sampled_from(NODES)), at_once=st.booleans())
     def propose(self, members: set[int], at_once: bool) -> None:
-        """The leader may shrink at will, and takes in who has caught up with the high watermark."""
+        """Propose any smaller ISR, or one with replicas that reached the high watermark."""
         made = self.world.row()
         if made.leader not in self.running:
             return
@@ -123,13 +129,15 @@ class Cluster(RuleBasedStateMachine):
             and node in self.running
             and len(self.logs[node]) >= len(self.acknowledged)
         }
-        wanted = {made.leader} | (members & set(made.isr)) | (caught_up & set(made.replicas))
+        new_isr_members = (
+            {made.leader} | (members & set(made.isr)) | (caught_up & set(made.replicas))
+        )
         change = IsrChange(
             topic_id=numbered_uuid(1),
             partition=0,
             leader_epoch=made.leader_epoch,
             partition_epoch=made.partition_epoch,
-            new_isr=tuple(sorted(wanted)),
+            new_isr=tuple(sorted(new_isr_members)),
             remote_manifest=False,
         )
         epoch = self.world.state.brokers[made.leader].broker_epoch
@@ -149,7 +157,7 @@ class Cluster(RuleBasedStateMachine):
         isr.alter_partition(draft, request)
         self.world.commit(draft)
 
-    # ---- what happens to them
+    # ---- failures and restarts
 
     @rule(node=st.sampled_from(NODES))
     def session_ends(self, node: int) -> None:
@@ -172,6 +180,7 @@ class Cluster(RuleBasedStateMachine):
         clean = self.clean[node]
         known = self.world.state.brokers[node]
         directory = None
+        # An empty disk, if the invariant covers that loss. Otherwise everything was synced.
         if new_disk and self.may_lose(node, 0):
             directory, self.synced[node] = 9_000 + self.starts, 0
         elif clean or not self.may_lose(node, self.synced[node]):
@@ -190,11 +199,14 @@ class Cluster(RuleBasedStateMachine):
             self.world.beat(node)
 
     def may_lose(self, node: int, left: int) -> bool:
-        """Whether invariant 1 covers that a broker's log is cut here; if so, it counts as lost
-        until it is in the ISR again."""
+        """Return whether invariant 1 covers the truncation of a log.
+
+        If so, the broker's copy counts as lost until the broker is in the ISR again.
+        """
         acknowledged = len(self.acknowledged)
         self.lost.difference_update(self.world.row().isr)
         loses = self.logs[node][:acknowledged] == self.acknowledged and left < acknowledged
+        # Without acknowledged records, any loss is allowed.
         if not loses:
             return True
         if not self.is_covered(node):
@@ -203,7 +215,7 @@ class Cluster(RuleBasedStateMachine):
         return True
 
     def is_covered(self, node: int) -> bool:
-        """Whether the loss of acknowledged records on this broker, too, is covered."""
+        """Return whether a further loss of acknowledged records, on this broker, is covered."""
         if self.min_isr == 1:
             return set(self.world.row().isr) != {node}
         return len(self.lost | {node}) < self.min_isr
@@ -234,7 +246,7 @@ class Cluster(RuleBasedStateMachine):
         elections.balance_leaders(draft, limit=1)
         self.world.commit(draft)
 
-    # ---- what must hold
+    # ---- invariants
 
     @invariant()
     def isr_and_eligible_leaders_have_every_acknowledged_record(self) -> None:
@@ -251,14 +263,13 @@ class Cluster(RuleBasedStateMachine):
         assert len(made.holders) == len(set(made.holders))
 
 
-class ClusterOfTwoInSync(Cluster):
-    """min.insync.replicas 2: any one of the brokers may lack what was acknowledged for having lost
-    it, the last member of the ISR included."""
+class ClusterOfTwoInSync(ReplicationMachine):
+    """Cluster with min.insync.replicas 2, where any one broker may lose acknowledged records."""
 
     min_isr = 2
 
 
-class ClusterOfAChangingMinimum(Cluster):
+class ClusterOfAChangingMinimum(ReplicationMachine):
     """Cluster whose min.insync.replicas changes to and fro.
 
     The leader receives a change late or early and may have acknowledged by the other value. So what
@@ -278,7 +289,7 @@ class ClusterOfAChangingMinimum(Cluster):
         self.world.commit(draft)
 
     @rule(min_isr=st.sampled_from((1, 2)))
-    def leader_hears(self, min_isr: int) -> None:
+    def leader_receives_min_isr(self, min_isr: int) -> None:
         self.leaders_min_isr = min_isr
 
     @rule(node=st.sampled_from(NODES), refuses=st.booleans())
@@ -290,10 +301,11 @@ class ClusterOfAChangingMinimum(Cluster):
         self.world.commit(draft)
 
     def is_covered(self, node: int) -> bool:
+        # While the minimum changes, only one loss is covered, and not that of the last member.
         return set(self.world.row().isr) != {node} and not self.lost - {node}
 
 
-class ClusterThatMoves(Cluster):
+class ClusterThatMoves(ReplicationMachine):
     """Cluster whose two replicas move to other brokers, one move after another, or cancelled
     (KIP-455).
 
@@ -304,30 +316,31 @@ class ClusterThatMoves(Cluster):
 
     @rule(order=st.permutations(NODES), count=st.integers(0, 3), at_once=st.booleans())
     def reassign(self, order: list[int], count: int, at_once: bool) -> None:
-        """A single replica keeps no more than one: where two have to be in sync, two stay."""
+        """Move to a random target of at least min.insync.replicas brokers, or cancel the move."""
         target = tuple(order[: max(count, self.min_isr) if count else 0])
         draft = self.world.draft()
         reassignment.reassign(draft, self.world.view(), {0: target})
         self.world.commit(draft)
+        # The broker may delete its log at once, or keep it as long as it likes.
         if at_once:
-            self.go()
+            self.delete_removed_logs()
 
     @rule()
     def finish(self) -> None:
         draft = self.world.draft()
         reassignment.finish(draft)
         self.world.commit(draft)
-        self.go()
+        self.delete_removed_logs()
 
     @rule()
-    def go(self) -> None:
+    def delete_removed_logs(self) -> None:
         """Delete the logs of the running brokers whose replica was removed."""
         for node in self.running.difference(self.world.row().replicas):
             self.logs[node], self.synced[node] = [], 0
             self.following.pop(node, None)
 
     @invariant()
-    def somebody_has_it(self) -> None:
+    def some_replica_has_the_records(self) -> None:
         made = self.world.row()
         assert made.isr or made.elr or made.last_known_elr
         assert set(made.holders) <= set(made.replicas)
@@ -335,29 +348,30 @@ class ClusterThatMoves(Cluster):
 
 
 class ClusterThatMovesTwoInSync(ClusterThatMoves):
-    """The same where two have to be in sync."""
+    """Cluster that moves, with min.insync.replicas 2."""
 
     min_isr = 2
     is_covered = ClusterOfTwoInSync.is_covered
 
 
-Cluster.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
+ReplicationMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
 ClusterOfTwoInSync.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
-TestCluster = Cluster.TestCase
+TestCluster = ReplicationMachine.TestCase
 TestClusterOfTwoInSync = ClusterOfTwoInSync.TestCase
 ClusterOfAChangingMinimum.TestCase.settings = ClusterOfTwoInSync.TestCase.settings
 TestClusterOfAChangingMinimum = ClusterOfAChangingMinimum.TestCase
-ClusterThatMoves.TestCase.settings = Cluster.TestCase.settings
+ClusterThatMoves.TestCase.settings = ReplicationMachine.TestCase.settings
 TestClusterThatMoves = ClusterThatMoves.TestCase
-ClusterThatMovesTwoInSync.TestCase.settings = Cluster.TestCase.settings
+ClusterThatMovesTwoInSync.TestCase.settings = ReplicationMachine.TestCase.settings
 TestClusterThatMovesTwoInSync = ClusterThatMovesTwoInSync.TestCase
 
 
-def test_a_late_proposal_does_not_take_in_a_replica_that_lost_what_it_had() -> None:
-    """KIP-903: proposed on the strength of the former process, delivered after its restart."""
-    brokers = Cluster()
+def test_late_proposal_does_not_admit_a_restarted_replica() -> None:
+    """KIP-903: the proposal relies on the former process and arrives after its restart."""
+    brokers = ReplicationMachine()
     brokers.propose({1, 2}, at_once=True)
     assert brokers.world.row().isr == (1, 2)
+    # Broker 3 catches up, and its admission is proposed but still in flight.
     brokers.serve({2, 3})
     brokers.propose({1, 2, 3}, at_once=False)
     brokers.restart(3, clean=False, new_disk=False, soon=True)
@@ -368,7 +382,7 @@ def test_a_late_proposal_does_not_take_in_a_replica_that_lost_what_it_had() -> N
 
 
 def test_a_proposal_of_a_former_isr_is_void() -> None:
-    brokers = Cluster()
+    brokers = ReplicationMachine()
     brokers.propose({1, 2, 3}, at_once=False)
     brokers.propose({1, 2}, at_once=True)
     brokers.serve({2})

@@ -1,4 +1,4 @@
-"""Placement: balanced, rack-aware, reproducible; KIP-409's placeholders (invariants 16 to 19)."""
+"""Balanced, rack-aware and reproducible placement with placeholders (invariants 16 to 19)."""
 
 import dataclasses
 from collections import Counter
@@ -42,7 +42,7 @@ def _fill(world: World, limit: int = 1000) -> int:
     return done
 
 
-def test_without_the_flag_nothing_is_created_and_the_missing_are_counted() -> None:
+def test_missing_brokers_prevent_creation_without_the_flag() -> None:
     world = World(brokers=[broker(1), broker(2)], topics=[topic(replication_factor=3)])
     outcome = _place(world)
     assert outcome == BrokersMissing(required=3, live=2)
@@ -62,7 +62,7 @@ def test_with_the_flag_missing_replicas_become_placeholders() -> None:
     ("min_isr", "factor", "live", "placed"),
     [("2", 3, 1, False), ("2", 3, 2, True), ("3", 2, 2, True), ("3", 2, 1, False)],
 )
-def test_min_of_min_isr_and_replicas_must_be_live(
+def test_creation_needs_min_isr_live_brokers(
     min_isr: str, factor: int, live: int, placed: bool
 ) -> None:
     world = World(
@@ -73,7 +73,7 @@ def test_min_of_min_isr_and_replicas_must_be_live(
     assert isinstance(_place(world), PlacementResult) is placed
 
 
-def test_fenced_stopping_and_leaving_brokers_take_nothing() -> None:
+def test_unavailable_brokers_get_no_replicas() -> None:
     leaving = dataclasses.replace(broker(3), deleting=True)
     stopping = dataclasses.replace(broker(4), shutting_down=True)
     world = World(
@@ -85,6 +85,7 @@ def test_fenced_stopping_and_leaving_brokers_take_nothing() -> None:
 
 def test_a_topic_grows_and_its_old_partitions_stay() -> None:
     world = World(
+        # KIP-195: only partitions 1 and 2 are placed.
         brokers=[broker(n) for n in (1, 2, 3)],
         topics=[topic(partitions=3, replication_factor=1, partitions_placed=1)],
         rows=[row((2,), partition=0)],
@@ -93,7 +94,7 @@ def test_a_topic_grows_and_its_old_partitions_stay() -> None:
     assert world.row(0).replicas == (2,)
 
 
-def test_what_was_placed_and_is_missing_is_not_made_again() -> None:
+def test_missing_row_of_a_placed_partition_is_not_recreated() -> None:
     world = World(
         brokers=[broker(1)],
         topics=[topic(partitions=2, replication_factor=1, partitions_placed=2)],
@@ -127,9 +128,7 @@ def test_leaders_and_replicas_are_balanced() -> None:
 
 
 def test_a_broker_that_joins_does_not_lead_all_of_the_next_topic() -> None:
-    """The new broker leads the fewest partitions of all, so it would be the first choice each
-    time.
-    """
+    """The new broker leads the fewest partitions, so it must not be the first choice every time."""
     world = World(
         brokers=[broker(node) for node in (1, 2, 3)],
         topics=[topic(number, partitions=12) for number in (1, 2)],
@@ -144,10 +143,11 @@ def test_a_broker_that_joins_does_not_lead_all_of_the_next_topic() -> None:
     )
 
 
-def test_among_brokers_with_as_much_of_a_topic_the_one_with_least_of_all_is_taken() -> None:
+def test_tie_is_broken_by_the_total_of_replicas() -> None:
     world = World(
         brokers=[broker(node) for node in (1, 2, 3)],
         topics=[topic(number, replication_factor=1) for number in (1, 2)],
+        # Broker 2 already has two replicas of another topic.
         rows=[row((node,), number=9, partition=node) for node in (1, 2, 2, 3)],
     )
     for part in range(3):
@@ -156,23 +156,24 @@ def test_among_brokers_with_as_much_of_a_topic_the_one_with_least_of_all_is_take
     assert world.row().replicas == (3,)
 
 
-def test_as_many_placeholders_are_filled_as_may_catch_up_on_a_broker() -> None:
-    most = {**KIP_409, "tidemark.catch.up.replicas.per.broker": "2"}
+def test_filling_respects_the_limit_per_broker() -> None:
+    limits = {**KIP_409, "tidemark.catch.up.replicas.per.broker": "2"}
     world = World(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=5, replication_factor=2, partitions_placed=5)],
         rows=[row((1, -1), partition=part) for part in range(5)],
-        view=cluster(most),
+        view=cluster(limits),
     )
     assert (_fill(world), _fill(world)) == (2, 0)
     world.state.put_row(dataclasses.replace(world.row(0), isr=(1, 2)))
     assert _fill(world) == 1, "one has caught up"
+    # Broker 2 fails: its unfinished replicas free no slot on it, but they count no longer.
     fence(world, 2)
     world.state.put_broker(broker(3))
     assert _fill(world) == 2, "what is away does not catch up"
 
 
-def test_as_many_placeholders_are_filled_as_may_catch_up_in_the_cluster() -> None:
+def test_filling_respects_the_limit_of_the_cluster() -> None:
     world = World(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[topic(partitions=5, replication_factor=2, partitions_placed=5)],
@@ -182,13 +183,14 @@ def test_as_many_placeholders_are_filled_as_may_catch_up_in_the_cluster() -> Non
     assert (_fill(world), _fill(world)) == (3, 0)
 
 
-def test_a_broker_catches_up_with_a_limit_of_bytes_and_a_larger_log_moves_alone() -> None:
+def test_filling_respects_the_byte_limit_except_for_one_large_log() -> None:
     world = World(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=4, replication_factor=2, partitions_placed=4)],
         rows=[row((1, -1), partition=part) for part in range(4)],
         view=cluster({"tidemark.catch.up.bytes.per.broker": "100"}),
     )
+    # Logs of 60 and 40 bytes fill the limit of 100. A log of 500 never fits.
     for part, size in enumerate((60, 40, 30, 500)):
         key = (numbered_uuid(1), part)
         world.state.reports[key] = local_bytes(key, size)
@@ -197,19 +199,21 @@ def test_a_broker_catches_up_with_a_limit_of_bytes_and_a_larger_log_moves_alone(
     for part in (0, 1):
         world.state.put_row(dataclasses.replace(world.row(part), isr=(1, 2)))
     assert _fill(world) == 1
+    # Only when nothing else catches up may the oversized log move.
     world.state.put_row(dataclasses.replace(world.row(2), isr=(1, 2)))
     assert _fill(world) == 1
     assert world.row(3).replicas == (1, 2)
 
 
-def test_a_replica_waits_for_the_rack_that_it_belongs_in() -> None:
-    """Otherwise it would share a rack for ever, since no later step moves it."""
+def test_replica_waits_for_room_in_its_own_rack() -> None:
+    """Otherwise it would share a rack permanently, since no later step moves it."""
     world = World(
         brokers=[broker(1, rack="a"), broker(2, rack="a"), broker(3, rack="b")],
         topics=[topic(partitions=2, replication_factor=2, partitions_placed=2)],
         rows=[row((1, -1), partition=part) for part in range(2)],
         view=cluster({"tidemark.catch.up.replicas.per.broker": "1"}),
     )
+    # Broker 3 has one slot. Partition 1 waits for it rather than use broker 2 in rack a.
     assert _fill(world) == 1
     assert [world.row(part).replicas for part in range(2)] == [(1, 3), (1, -1)]
 
@@ -223,10 +227,11 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert plans[0] == plans[1]
 
 
-def test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_first() -> None:
+def test_joining_broker_fills_the_emptiest_partitions_first() -> None:
     world = World(
         brokers=[broker(1), broker(2), broker(9)],
         topics=[topic(partitions=2, partitions_placed=2)],
+        # Partition 1 has one live replica, partition 0 has two.
         rows=[row((1, 2, -1), partition=0), row((1, -1, -2), partition=1)],
     )
     assert _fill(world, limit=1) == 1
@@ -239,7 +244,7 @@ def test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_fi
     assert _fill(world) == 0
 
 
-def test_no_placeholder_is_filled_where_no_replica_could_catch_it_up() -> None:
+def test_placeholder_without_a_live_source_is_not_filled() -> None:
     world = World(
         brokers=[broker(1, fenced=True), broker(2)],
         topics=[topic()],
@@ -282,7 +287,7 @@ def _check(made: PartitionRow, world: World) -> None:
 
 
 @given(_world)
-def test_placement_holds_its_invariants_whatever_joins_and_dies(plan: dict[str, object]) -> None:
+def test_placement_invariants_hold_for_any_joins_and_failures(plan: dict[str, object]) -> None:
     live, factor, min_isr = plan["live"], plan["factor"], plan["min_isr"]
     joins, dies, racks = plan["joins"], plan["dies"], plan["racks"]
     partitions = plan["partitions"]
@@ -293,14 +298,14 @@ def test_placement_holds_its_invariants_whatever_joins_and_dies(plan: dict[str, 
     assert isinstance(joins, list)
     assert isinstance(dies, list)
     assert isinstance(racks, list)
-    wanted = topic(
+    placed_topic = topic(
         partitions=partitions,
         replication_factor=factor,
         config={"min.insync.replicas": str(min_isr)},
     )
     world = World(
         brokers=[broker(node, rack=racks[node]) for node in range(live)],
-        topics=[wanted],
+        topics=[placed_topic],
         view=cluster(KIP_409),
     )
     outcome = _place(world)
@@ -310,6 +315,7 @@ def test_placement_holds_its_invariants_whatever_joins_and_dies(plan: dict[str, 
         assert len(made.hosts) >= min(min_isr, factor), "18: min ISR real replicas at creation"
         assert len(made.replicas) == factor
     filled = Counter[tuple[int, int]]()
+    # Brokers join one by one, and others fail in between.
     for node in [*joins]:
         before = {made.key: made for made in world.state.all_rows()}
         world.state.put_broker(broker(node, rack=racks[node]))
@@ -319,9 +325,9 @@ def test_placement_holds_its_invariants_whatever_joins_and_dies(plan: dict[str, 
         _fill(world)
         for made in world.state.all_rows():
             _check(made, world)
-            gone = set(before[made.key].replicas) - set(made.replicas)
-            assert all(replica < 0 for replica in gone), "no host is ever displaced"
-            filled.update((made.partition, replica) for replica in gone)
+            filled_placeholders = set(before[made.key].replicas) - set(made.replicas)
+            assert all(replica < 0 for replica in filled_placeholders), "no host is ever displaced"
+            filled.update((made.partition, replica) for replica in filled_placeholders)
     assert all(times == 1 for times in filled.values()), "16: filled once"
     assert world.state.with_placeholders == {
         made.key for made in world.state.all_rows() if made.placeholders
@@ -336,17 +342,18 @@ def test_an_assignment_determines_a_partitions_brokers() -> None:
     place_topic(draft, view)
     rows = draft.rows_of(view.id)
     assert (rows[0].replicas, rows[0].isr, rows[0].leader) == ((3, 1), (1,), 1)
-    # A broker that is not there, and too few of them: as if nothing had been said.
+    # An unknown broker, or too few of them: the assignment is ignored.
     assert [set(rows[partition].replicas) for partition in (1, 2)] == [{1, 2}, {1, 2}]
 
 
-def test_a_coordinators_topic_needs_one_broker_and_as_many_in_sync_as_there_are() -> None:
+def test_coordinator_topic_is_created_on_one_broker() -> None:
     view = topic(name="__transaction_state", config={"min.insync.replicas": "2"})
     world = World(brokers=[broker(1)], topics=[view])
     draft = world.draft()
     place_topic(draft, view)
     world.commit(draft)
     assert world.row().replicas == (1, -1, -2)
+    # Kafka creates internal topics with as many replicas as brokers exist.
     assert world.state.min_isr(world.row()) == 1
     filled = dataclasses.replace(world.row(), replicas=(1, 2, -2))
     assert world.state.min_isr(filled) == 2

@@ -18,7 +18,7 @@ from tidemark_operator.controller.first_status import put_on_record
 
 
 def _placed(numbers: range, *, slices: int = 64) -> World:
-    """Rows of topics that no status counts yet."""
+    """Return a world with rows of topics whose status is not written yet."""
     world = World(
         brokers=[broker(1)],
         topics=[topic(number, partitions=2, replication_factor=1) for number in numbers],
@@ -48,10 +48,12 @@ def _read(world: World) -> ControllerState:
 def test_many_topics_share_a_write_without_their_own_rows() -> None:
     world = _placed(range(1, 301))
     assert world.view().partitions_placed == 0
+    # Three hundred records of ten kilobytes fit in two slices.
     assert _record(world, *range(1, 301)) == 2
     for number in range(1, 301):
         assert world.view(number).partitions_placed == 2
         id_ = numbered_uuid(number)
+        # A slice with rows must never be the only evidence of these rows.
         assert world.state.slice_index((id_, 0)) != world.state.record_home(id_)
     assert _record(world, 1) == 0, "it is there"
 
@@ -66,9 +68,10 @@ def test_the_next_controller_counts_recorded_placements() -> None:
     assert placed == [2, 0]
 
 
-def test_a_record_that_the_status_has_leaves_with_the_next_write_of_its_slice() -> None:
+def test_superseded_record_is_dropped_with_the_next_write() -> None:
     world = _placed(range(1, 4))
     _record(world, 1, 2)
+    # The statuses of topics 1 and 3 are written, and topic 2 is deleted.
     for number in (1, 3):
         view = world.view(number)
         world.state.put_topic(
@@ -77,6 +80,7 @@ def test_a_record_that_the_status_has_leaves_with_the_next_write_of_its_slice() 
     world.state.drop_topic("ns/topic-2")
     _record(world, 3)
     assert sum(map(len, world.state.records)) == 2, "nothing is written for that alone"
+    # The next record in the same slice takes the superseded ones with it.
     draft = world.draft()
     draft.put_record(numbered_uuid(3), 2)
     draft.put_record(numbered_uuid(4), 2)
@@ -86,13 +90,13 @@ def test_a_record_that_the_status_has_leaves_with_the_next_write_of_its_slice() 
     assert numbered_uuid(2) in left, "its rows remain although its Topic is deleted"
 
 
-def test_a_single_slice_holds_both() -> None:
+def test_single_slice_contains_rows_and_records() -> None:
     world = _placed(range(1, 2), slices=1)
     assert _record(world, 1) == 1
     assert _read(world).records[0] == {numbered_uuid(1): 2}
 
 
-def test_they_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_records_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_status, "RECORDS_MAX", 2)
     world = _placed(range(1, 5))
     _record(world, 1)
@@ -103,7 +107,7 @@ def test_they_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x|1", "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAA|-1"])
-def test_one_that_is_not_understood_stops_the_take_over(text: str) -> None:
+def test_invalid_record_stops_the_takeover(text: str) -> None:
     payload = {"controllerEpoch": 1, "commit": 1, "placed": [text]}
     with pytest.raises(BadSlice, match="invalid placement record"):
         load_slice(World().state, 0, payload)

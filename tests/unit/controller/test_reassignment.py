@@ -23,11 +23,11 @@ def world(*rows: PartitionRow, replication_factor: int = 2, **fields: object) ->
 
 
 def reassign(
-    made: World, asked: dict[int, tuple[int, ...]], *, keeps_factor: bool = False
+    made: World, target: dict[int, tuple[int, ...]], *, keeps_factor: bool = False
 ) -> dict[int, str]:
-    """Committed; the code of each partition."""
+    """Commit a reassignment and return the error code of each partition."""
     draft = made.draft()
-    moves = reassignment.reassign(draft, made.view(), asked, keeps_factor=keeps_factor)
+    moves = reassignment.reassign(draft, made.view(), target, keeps_factor=keeps_factor)
     made.commit(draft)
     return {
         partition: "none" if problem is None else problem[0].name
@@ -36,7 +36,7 @@ def reassign(
 
 
 def shape(made: World, partition: int = 0) -> tuple[tuple[int, ...], ...]:
-    """(replicas, ISR, adding, removing)"""
+    """Return replicas, ISR, adding and removing replicas of a partition."""
     found = made.row(partition)
     return found.replicas, found.isr, found.adding, found.removing
 
@@ -46,18 +46,20 @@ def test_replicas_are_added_before_others_are_removed() -> None:
     assert reassign(made, {0: (3, 1)}) == {0: "none"}
     assert shape(made) == ((3, 1, 2), (1, 2), (3,), (2,))
     assert made.row().leader == 1
+    # The new replica has caught up, which completes the move (KIP-455).
     assert alter(made, 1, 2, 3) == 0
     assert shape(made) == ((3, 1), (3, 1), (), ())
     assert made.row().leader == 1
 
 
 def test_a_move_is_not_cancelled_while_the_minimum_in_sync_needs_its_new_replica() -> None:
-    """Acknowledged records were on one replica alone then."""
+    """Otherwise acknowledged records would be on a single replica."""
     made = world(row((1, 2)), config={"min.insync.replicas": "2"})
     reassign(made, {0: (3, 4)})
+    # Broker 3 replaces broker 2 in the ISR: cancelling would leave one replica in sync.
     assert alter(made, 1, 3) == 0
-    for asked in ((), (1, 2), (4, 2)):
-        assert reassign(made, {0: asked}) == {0: "invalid_replica_assignment"}
+    for target in ((), (1, 2), (4, 2)):
+        assert reassign(made, {0: target}) == {0: "invalid_replica_assignment"}
     assert shape(made)[1] == (3, 1)
     assert alter(made, 1, 2, 3) == 0
     assert reassign(made, {0: ()}) == {0: "none"}
@@ -71,6 +73,7 @@ def test_a_leader_that_leaves_hands_over_in_the_same_commit() -> None:
     assert alter(made, 1, 2, 3) == 0
     assert shape(made) == ((3, 4, 1, 2), (3, 1, 2), (3, 4), (1, 2))
     assert made.row().leader == 1
+    # Both new replicas are in sync, so the leader hands over.
     assert alter(made, 1, 2, 3, 4) == 0
     assert shape(made) == ((3, 4), (3, 4), (), ())
     assert made.row().leader == 3
@@ -81,22 +84,23 @@ def test_a_removed_replica_is_deleted_by_its_broker() -> None:
     made = world(row((1, 2)))
     draft = made.draft()
     reassignment.reassign(draft, made.view(), {0: (1,)})
-    # One replica where the manifest says two: not for one partition of several, but for all.
+    # The only partition changes its number of replicas, so the factor of the topic changes.
     (write,) = plan(draft).writes
     (removal,) = snapshot.removals_of(made.state, write)[2]
     assert removal.partition_epoch == made.row().partition_epoch + 1
 
 
-def test_a_move_is_called_off() -> None:
+def test_reassignment_can_be_cancelled() -> None:
     made = world(row((1, 2)))
     reassign(made, {0: (3, 4)})
     alter(made, 1, 2, 3)
     assert reassign(made, {0: ()}) == {0: "none"}
     assert shape(made) == ((1, 2), (1, 2), (), ())
+    # KIP-455 answers the cancellation of nothing with this error.
     assert reassign(made, {0: ()}) == {0: "no_reassignment_in_progress"}
 
 
-def test_another_target_may_be_given_on_the_way() -> None:
+def test_running_reassignment_can_get_another_target() -> None:
     made = world(row((1, 2)))
     reassign(made, {0: (3, 1)})
     alter(made, 1, 2)
@@ -104,18 +108,19 @@ def test_another_target_may_be_given_on_the_way() -> None:
     assert shape(made) == ((4, 1, 2), (1, 2), (4,), (2,))
 
 
-def test_the_order_alone_is_a_move_that_is_done_at_once() -> None:
+def test_reordering_replicas_completes_at_once() -> None:
     made = world(row((1, 2)))
     epoch = made.row().partition_epoch
     assert reassign(made, {0: (2, 1)}) == {0: "none"}
     assert shape(made) == ((2, 1), (1, 2), (), ())
     assert made.row().partition_epoch == epoch + 1
+    # A repeated request changes nothing.
     assert reassign(made, {0: (2, 1)}) == {0: "none"}
     assert made.row().partition_epoch == epoch + 1
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("target", "code"),
     [
         ((1, 1), "invalid_replica_assignment"),
         ((1, 9), "invalid_replica_assignment"),
@@ -123,9 +128,9 @@ def test_the_order_alone_is_a_move_that_is_done_at_once() -> None:
         ((1, 2, 3), "invalid_replication_factor"),
     ],
 )
-def test_what_cannot_be_is_refused(asked: tuple[int, ...], code: str) -> None:
+def test_invalid_targets_are_refused(target: tuple[int, ...], code: str) -> None:
     made = world(row((1, 2)), row((1, 2), partition=1))
-    assert reassign(made, {0: asked}) == {0: code}
+    assert reassign(made, {0: target}) == {0: code}
     assert shape(made) == ((1, 2), (1, 2), (), ())
 
 
@@ -144,23 +149,24 @@ def test_a_target_without_an_in_sync_replica_is_refused() -> None:
     made = world(row((1, 2)))
     reassign(made, {0: (3, 4)})
     alter(made, 1, 2, 3)
+    # Only a replica of the move itself is in sync: a cancellation would lose it.
     fence(made, 1, 2)
     assert shape(made) == ((3, 4, 1, 2), (3,), (3, 4), (1, 2))
     assert reassign(made, {0: ()}) == {0: "invalid_replica_assignment"}
 
 
-def test_another_number_of_replicas_is_for_all_partitions() -> None:
+def test_replication_factor_changes_for_all_partitions_only() -> None:
     made = world(row((1, 2)), row((2, 1), partition=1))
-    asked = {0: (1, 2, 3), 1: (2, 1, 4)}
-    assert set(reassign(made, asked, keeps_factor=True).values()) == {"invalid_replication_factor"}
+    target = {0: (1, 2, 3), 1: (2, 1, 4)}
+    assert set(reassign(made, target, keeps_factor=True).values()) == {"invalid_replication_factor"}
     draft = made.draft()
-    assert reassignment.reassign(draft, made.view(), asked).replication_factor == 3
+    assert reassignment.reassign(draft, made.view(), target).replication_factor == 3
     made.commit(draft)
     assert shape(made, 1) == ((2, 1, 4), (2, 1), (4,), ())
 
 
-def test_a_topic_that_moves_to_another_number_is_not_refused_meanwhile() -> None:
-    """Its manifest says the new number before the last replica has come."""
+def test_topic_is_not_refused_while_its_factor_changes() -> None:
+    """The spec has the new replication factor before the last replica has joined."""
     made = world(row((1, 2)))
     reassign(made, {0: (1, 2, 3)})
     made.state.put_topic(dataclasses.replace(made.view(), replication_factor=3))
@@ -180,12 +186,12 @@ def test_a_dead_leader_of_a_moving_partition_is_replaced() -> None:
 def test_a_move_without_a_possible_leader_completes_once_there_is_one() -> None:
     made = world(row((1, 2)))
     reassign(made, {0: (3,)})
-    # The storage of the replica that came refuses by the time that it is in sync.
-    held = dataclasses.replace(made.row(), isr=(1, 2, 3))
-    made.state.put_row(held)
-    made.state.put_failed(3, frozenset({held.key}))
+    # The storage of the new replica fails just when it is in sync.
+    in_sync_row = dataclasses.replace(made.row(), isr=(1, 2, 3))
+    made.state.put_row(in_sync_row)
+    made.state.put_failed(3, frozenset({in_sync_row.key}))
     assert _finish(made) == 0
-    assert made.row() == held
+    assert made.row() == in_sync_row
     made.state.put_failed(3, frozenset())
     assert _finish(made) == 1
     assert shape(made) == ((3,), (3,), (), ())
@@ -241,10 +247,11 @@ def test_a_paused_topic_keeps_leaders_and_replicas() -> None:
     assert reassign(made, {0: (2, 1)}) == {0: "policy_violation"}
 
 
-def test_a_removed_replica_is_waited_for_while_the_minimum_in_sync_needs_it() -> None:
-    """Kafka lets it go, and producers with acks=all are refused."""
+def test_removal_waits_while_min_isr_needs_the_replica() -> None:
+    """Kafka removes it at once, and then producers with acks=all get NOT_ENOUGH_REPLICAS."""
     made = world(row((1, 2), isr=(1,)), config={"min.insync.replicas": "2"})
     reassign(made, {0: (3, 2)})
+    # One of the target's replicas is in sync, but the minimum is two.
     assert alter(made, 1, 3) == 0
     assert shape(made) == ((3, 2, 1), (3, 1), (3,), (1,))
     assert alter(made, 1, 2, 3) == 0
@@ -255,6 +262,7 @@ def test_a_removed_replica_that_leaves_the_isr_still_has_committed_records() -> 
     """Otherwise it would delete its replica, and the one remaining member could lack its tail."""
     moved = row((2, 1, 4), isr=(2, 4), adding=(2,), removing=(4,))
     made = world(moved, config={"min.insync.replicas": "2"})
+    # The replica leaves the ISR while it is being removed, and stays eligible (KIP-966).
     assert alter(made, 2) == 0
     assert shape(made)[0] == (2, 1, 4)
     assert made.row().elr == (4,)

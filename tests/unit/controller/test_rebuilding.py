@@ -64,7 +64,7 @@ def _topic(**fields: object) -> TopicInfo:
 
 
 def _lost(*brokers: BrokerInfo, **fields: object) -> World:
-    """A partition that was placed, and is in no slice."""
+    """Return a world with a placed partition whose row is in no slice."""
     return World(
         brokers=brokers or (broker(1), broker(2), broker(3)),
         topics=[_topic(**fields)],
@@ -84,7 +84,7 @@ def _behind(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> World:
     return world
 
 
-def _told(*replicas: int, leader_epoch: int = 5, partition_epoch: int = 9, **more: object):  # type: ignore[no-untyped-def]
+def reported_row(*replicas: int, leader_epoch: int = 5, partition_epoch: int = 9, **more: object):  # type: ignore[no-untyped-def]
     return row(replicas, leader_epoch=leader_epoch, partition_epoch=partition_epoch, **more)
 
 
@@ -100,15 +100,17 @@ def _blocked(world: World) -> str:
 
 def test_a_lost_partition_is_rebuilt_once_every_replica_of_the_highest_state_has_reported() -> None:
     world = _lost()
-    for node_id, told in ((1, _told(1, 2, 3)), (2, _told(1, 2, 3))):
-        reports(world, node_id, told)
+    for node_id, reported in ((1, reported_row(1, 2, 3)), (2, reported_row(1, 2, 3))):
+        reports(world, node_id, reported)
         assert "brokers 3 have" in _blocked(world) or node_id == 1
         assert not world.state.rows_of(numbered_uuid(1))
-    reports(world, 3, _told(1, 2, 3, partition_epoch=8))
+    # The last replica has an older state, which does not count.
+    reports(world, 3, reported_row(1, 2, 3, partition_epoch=8))
     world.decide()
     made = world.row()
     assert (made.replicas, made.leader, made.isr) == ((1, 2, 3), -1, ())
     assert made.last_known_elr == (1, 2, 3)
+    # A whole generation is added, so that no lost epoch is used twice.
     assert (made.leader_epoch, made.partition_epoch) == (5 + GENERATION, 9 + GENERATION)
     assert made.name == "topic-1"
 
@@ -116,10 +118,11 @@ def test_a_lost_partition_is_rebuilt_once_every_replica_of_the_highest_state_has
 def test_the_longest_log_of_the_eligible_replicas_leads() -> None:
     world = _lost(config={"min.insync.replicas": "2"})
     for node_id in (1, 2, 3):
-        reports(world, node_id, _told(1, 2, 3, isr=(1, 2)))
+        reports(world, node_id, reported_row(1, 2, 3, isr=(1, 2)))
     world.decide()
     assert world.row().last_known_elr == (1, 2)
     assert world.replica_logs.unanswered(world.state, 2) == [world.row().key]
+    # Broker 3 has the longest log but was not in the ISR, so it does not count.
     report_log(world, 3, 5, 999)
     report_log(world, 1, 5, 100)
     assert world.row().leader == -1
@@ -131,25 +134,24 @@ def test_the_longest_log_of_the_eligible_replicas_leads() -> None:
 # ---------------------------------------------------------------- a broker that is down
 
 
-def _one_down(told: PartitionRow, *, min_isr: int = 2, down: tuple[int, ...] = (3,)) -> World:
-    """Build a world whose slices are behind, and in which the live brokers have reported what all
-    brokers knew."""
+def _one_down(reported: PartitionRow, *, min_isr: int = 2, down: tuple[int, ...] = (3,)) -> World:
+    """Return a world with outdated slices, in which all live brokers have reported one state."""
     brokers = [broker(n, fenced=n in down) for n in range(1, 6) if n < 4 or n in down]
-    world = _behind(_told(1, 2, 3), brokers=tuple(brokers))
+    world = _behind(reported_row(1, 2, 3), brokers=tuple(brokers))
     (key,) = world.state.topics
     world.state.put_topic(
         dataclasses.replace(world.state.topics[key], config={"min.insync.replicas": str(min_isr)})
     )
     for broker_ in brokers:
         if broker_.node_id not in down:
-            held = (told,) if broker_.node_id in told.hosts else ()
+            held = (reported,) if broker_.node_id in reported.hosts else ()
             reports(world, broker_.node_id, *held, is_whole=True)
     return world
 
 
 def test_rebuilding_does_not_wait_for_a_broker_that_is_down_if_the_others_prove_the_state() -> None:
-    """With min.insync.replicas 2 of three one of the other two has it, whatever the ISR became."""
-    world = _one_down(_told(1, 2, 3, isr=(1, 3), leader=3))
+    """With min.insync.replicas 2 of 3, one of two live replicas has every acknowledged record."""
+    world = _one_down(reported_row(1, 2, 3, isr=(1, 3), leader=3))
     world.decide()
     made = world.row()
     assert (made.replicas, made.leader, made.last_known_elr) == ((1, 2, 3), -1, (1, 2))
@@ -160,15 +162,20 @@ def test_rebuilding_does_not_wait_for_a_broker_that_is_down_if_the_others_prove_
     assert (world.row().leader, world.row().isr) == (2, (2,))
     assert not world.row().recovering
     led = world.row()
-    reports(world, 3, _told(1, 2, 3, leader=3, leader_epoch=7, isr=(1, 3), partition_epoch=20))
+    # A late report of broker 3 arrives after the leader was elected.
+    reports(
+        world, 3, reported_row(1, 2, 3, leader=3, leader_epoch=7, isr=(1, 3), partition_epoch=20)
+    )
     world.decide()
     assert world.row() == led
 
 
-def test_a_state_that_the_minimum_of_the_backup_does_not_allow_proves_nothing_by_it() -> None:
-    """The minimum was lowered after the backup: broker 3 alone may have acknowledged records. If it
-    was not lowered, a replica that left the ISR is eligible."""
-    alone = _told(1, 2, 3, isr=(3,), leader=3)
+def test_state_below_the_backups_min_isr_proves_nothing() -> None:
+    """The minimum may be lower than in the backup: broker 3 alone may have acknowledged records.
+
+    With the former minimum, a replica that left the ISR is eligible.
+    """
+    alone = reported_row(1, 2, 3, isr=(3,), leader=3)
     assert "brokers 3 have" in _blocked(_one_down(alone))
     world = _one_down(dataclasses.replace(alone, elr=(1,)))
     world.decide()
@@ -176,14 +183,16 @@ def test_a_state_that_the_minimum_of_the_backup_does_not_allow_proves_nothing_by
 
 
 def test_a_live_broker_that_has_not_reported_is_waited_for() -> None:
-    world = _one_down(_told(1, 2, 3))
+    world = _one_down(reported_row(1, 2, 3))
+    # Broker 2 is live, so its report is still expected.
     world.state.held.forget_broker(2)
     assert "brokers 2, 3 have" in _blocked(world)
 
 
 def test_a_broker_has_time_to_report_before_it_counts_as_down() -> None:
-    """Old slices may call one fenced that leads by now."""
-    world = _one_down(_told(1, 2, 3))
+    """Old slices may show a broker as fenced that leads by now."""
+    world = _one_down(reported_row(1, 2, 3))
+    # The controller has just taken over: no broker has had time to report.
     world.state.had_time_to_report = False
     assert "brokers 3 have" in _blocked(world)
     world.state.had_time_to_report = True
@@ -192,33 +201,39 @@ def test_a_broker_has_time_to_report_before_it_counts_as_down() -> None:
 
 
 def test_a_replica_that_may_have_lost_a_tail_proves_nothing() -> None:
-    """And so it stays when its broker comes again after a clean shutdown."""
-    world = _one_down(_told(1, 2, 3))
+    """A later clean shutdown of its broker does not change that."""
+    world = _one_down(reported_row(1, 2, 3))
+    # Once not whole, a replica stays so in this rebuilding.
     for is_whole in (False, True):
-        reports(world, 1, _told(1, 2, 3), is_whole=is_whole)
+        reports(world, 1, reported_row(1, 2, 3), is_whole=is_whole)
         assert "brokers 3 have" in _blocked(world)
-    reports(world, 3, _told(1, 2, 3))
+    reports(world, 3, reported_row(1, 2, 3))
     world.decide()
     assert world.row().last_known_elr == (1, 2, 3)
 
 
 def test_a_replica_that_had_lost_a_tail_before_proves_nothing() -> None:
-    told = _told(1, 2, 3, isr=(), leader=-1)
-    world = _one_down(dataclasses.replace(told, last_known_elr=(2,), elr=(1,)))
+    reported = reported_row(1, 2, 3, isr=(), leader=-1)
+    world = _one_down(dataclasses.replace(reported, last_known_elr=(2,), elr=(1,)))
     assert "brokers 3 have" in _blocked(world)
 
 
-def test_a_majority_of_the_last_isr_is_enough_where_one_replica_may_acknowledge_alone() -> None:
-    world = _one_down(_told(1, 2, 3), min_isr=1)
+def test_majority_of_the_last_isr_is_enough_with_min_isr_one() -> None:
+    world = _one_down(reported_row(1, 2, 3), min_isr=1)
     world.decide()
     assert world.row().last_known_elr == (1, 2)
-    for told in (_told(1, 2, 3, isr=(3,), leader=3), _told(1, 2, 3, isr=(1, 3), leader=3)):
-        assert "brokers 3 have" in _blocked(_one_down(told, min_isr=1))
+    # Only one member of a smaller ISR has reported, or none.
+    for reported in (
+        reported_row(1, 2, 3, isr=(3,), leader=3),
+        reported_row(1, 2, 3, isr=(1, 3), leader=3),
+    ):
+        assert "brokers 3 have" in _blocked(_one_down(reported, min_isr=1))
 
 
 def test_a_majority_with_different_states_proves_nothing() -> None:
-    world = _one_down(_told(1, 2, 3), min_isr=1)
-    reports(world, 2, _told(1, 2, 3, partition_epoch=10), is_whole=True)
+    world = _one_down(reported_row(1, 2, 3), min_isr=1)
+    # Brokers 1 and 2 report different states, so neither is the last one.
+    reports(world, 2, reported_row(1, 2, 3, partition_epoch=10), is_whole=True)
     assert "brokers 3 have" in _blocked(world)
 
 
@@ -227,16 +242,17 @@ def test_brokers_that_are_down_may_have_continued_without_the_others() -> None:
 
     That is impossible where a majority of the ISR received the same state and is whole.
     """
-    world = _one_down(_told(1, 2, 3), down=(3, 4))
+    world = _one_down(reported_row(1, 2, 3), down=(3, 4))
     world.decide()
     assert world.row().last_known_elr == (1, 2)
-    world = _one_down(_told(1, 2, 3, isr=(1, 3), leader=3), down=(3, 4))
+    world = _one_down(reported_row(1, 2, 3, isr=(1, 3), leader=3), down=(3, 4))
     assert "brokers 3 have" in _blocked(world)
 
 
 def test_a_missing_replica_proves_nothing() -> None:
     """A later state may have taken it away from broker 1."""
-    world = _one_down(_told(1, 2, 3))
+    world = _one_down(reported_row(1, 2, 3))
+    # Broker 1 reports no replica, although the state names it.
     reports(world, 1)
     assert "brokers 3 have" in _blocked(world)
 
@@ -258,7 +274,7 @@ def _grown(**fields: object) -> World:
 
 def _grown_reports(world: World, *partitions: int) -> None:
     for node_id in (1, 2, 3):
-        held = [_told(1, 2, 3, partition=part) for part in partitions]
+        held = [reported_row(1, 2, 3, partition=part) for part in partitions]
         reports(world, node_id, *held, is_whole=True)
 
 
@@ -267,11 +283,12 @@ def _grown_reports(world: World, *partitions: int) -> None:
     [{}, {"topic_id": None, "partitions_placed": 0}, {"config": {"min.insync.replicas": "2"}}],
 )
 def test_partitions_that_were_added_after_the_backup_are_served(fields: dict[str, object]) -> None:
-    """Whatever remains of the Topic's status. Its message names the number for the spec."""
+    """The message names the number of partitions for the spec."""
     world = _grown(**fields)
     _grown_reports(world, 0, 1, 2, 3)
-    told = snapshot.full(world.state)
-    assert [topic_.partition_count for topic_ in told.topics] == [4]
+    # The pushed count of partitions covers those that the spec does not know.
+    pushed = snapshot.full(world.state)
+    assert [topic_.partition_count for topic_ in pushed.topics] == [4]
     for _ in range(2):
         world.reconcile(brokers_hear=False)
     for part in range(4):
@@ -279,6 +296,7 @@ def test_partitions_that_were_added_after_the_backup_are_served(fields: dict[str
         assert [partition.partition for partition in view.partitions] == [part]
         for node_id in (1, 2, 3):
             report_log(world, node_id, 5, 100, partition=part)
+    # All four partitions are served, despite the spec.
     result = world.reconcile()
     assert ready(result)["Ready"] == ("True", "Serving")
     assert ready(result)["Stalled"] == ("True", "PartitionsBeyondSpec")
@@ -292,17 +310,18 @@ def test_a_partition_that_only_a_broker_that_is_down_has_keeps_its_place() -> No
     """No live broker has a replica of partition 2, but the live ones know its number."""
     world = _grown()
     for node_id in (1, 2):
-        held = [_told(1, 2, 3, partition=part) for part in (0, 1)]
+        held = [reported_row(1, 2, 3, partition=part) for part in (0, 1)]
         reports(world, node_id, *held, is_whole=True, partition_count=3)
     fence(world, 3)
-    told = snapshot.full(world.state)
-    assert told.topics[0].partition_count == 3
+    pushed = snapshot.full(world.state)
+    assert pushed.topics[0].partition_count == 3
     assert "brokers 3 have" in _blocked(world)
     assert (numbered_uuid(1), 2) not in [all_row.key for all_row in world.state.all_rows()]
 
 
 def test_no_partition_between_those_of_the_brokers_is_recreated() -> None:
     world = _grown()
+    # Partitions 0, 1 and 3 are reported: partition 2 must have existed too.
     _grown_reports(world, 0, 1, 3)
     world.state.put_topic(dataclasses.replace(world.view(), partitions=4))
     result = world.reconcile()
@@ -322,45 +341,47 @@ def _settle_unserved(world: World) -> None:
 
 def test_topics_that_were_left_behind_are_rebuilt_with_the_others() -> None:
     """The rebuilding ends without their adoption, and a later adoption finds them up to date."""
-    world = _behind(_told(1, 2, 3))
+    world = _behind(reported_row(1, 2, 3))
+    # An orphaned topic with rows in doubt, which no Topic reconciles.
     left = row((1, 2), number=5, name="topic-5")
     world.state.put_row(left)
     world.state.doubted.add(left.key)
     orphan = OrphanedTopic(topic_id=numbered_uuid(5), name="topic-5", since_ms=0)
     world.state.cluster = dataclasses.replace(world.state.cluster, orphans=(orphan,))
     for node_id in (1, 2):
-        told = row((1, 2), number=5, leader_epoch=3, partition_epoch=4)
-        reports(world, node_id, _told(1, 2, 3), told)
+        reported = row((1, 2), number=5, leader_epoch=3, partition_epoch=4)
+        reports(world, node_id, reported_row(1, 2, 3), reported)
     assert rebuilding.waiting_topics(world.state) == ["topic-1", "topic-5"]
-    reports(world, 3, _told(1, 2, 3))
+    reports(world, 3, reported_row(1, 2, 3))
     world.decide()
     assert "1 topic not rebuilt yet: topic-5" in sentence(world.state)
+    # Orphans are settled by the term itself, not by a Topic's reconciler.
     _settle_unserved(world)
     assert world.row(number=5).leader_epoch == 3 + GENERATION
     assert rebuilding.is_done(world.state)
 
 
 def test_the_cluster_names_the_topics_that_wait() -> None:
-    """Also one that no Topic has, while a broker with a replica of it is down."""
-    world = _behind(_told(1, 2, 3))
+    """Orphaned topics are named too, while a broker with a replica is down."""
+    world = _behind(reported_row(1, 2, 3))
     left = row((1, 3), number=5, name="topic-5")
     world.state.put_row(left)
     world.state.doubted.add(left.key)
     fence(world, 3)
     for node_id in (1, 2):
-        reports(world, node_id, _told(1, 2, 3))
+        reports(world, node_id, reported_row(1, 2, 3))
     _settle_unserved(world)
     assert not rebuilding.is_done(world.state)
-    told = sentence(world.state)
-    assert "Brokers 3 have not reported. Start them, or delete their Brokers" in told
-    assert told.endswith("2 topics not rebuilt yet: topic-1, topic-5")
+    text = sentence(world.state)
+    assert "Brokers 3 have not reported. Start them, or delete their Brokers" in text
+    assert text.endswith("2 topics not rebuilt yet: topic-1, topic-5")
 
 
 def test_a_broker_that_never_registered_is_not_waited_for() -> None:
     never = BrokerInfo(node_id=4, key="ns/broker-4")
-    world = _behind(_told(1, 2, 3), brokers=(broker(1), broker(2), broker(3), never))
+    world = _behind(reported_row(1, 2, 3), brokers=(broker(1), broker(2), broker(3), never))
     for node_id in (1, 2, 3):
-        reports(world, node_id, _told(1, 2, 3))
+        reports(world, node_id, reported_row(1, 2, 3))
     world.decide()
     assert rebuilding.is_done(world.state)
     assert rebuilding.unheard(world.state, world.view()) == ()
@@ -369,25 +390,24 @@ def test_a_broker_that_never_registered_is_not_waited_for() -> None:
 def test_a_broker_that_registered_after_the_backup_is_waited_for() -> None:
     """Its Broker does not mention it, but another broker's state names a replica of it."""
     never = BrokerInfo(node_id=4, key="ns/broker-4")
-    world = _behind(_told(1, 2, 3), brokers=(broker(1), broker(2), broker(3), never))
+    world = _behind(reported_row(1, 2, 3), brokers=(broker(1), broker(2), broker(3), never))
     for node_id in (1, 2, 3):
-        reports(world, node_id, _told(1, 2, 3), row((node_id, 4), number=7))
+        reports(world, node_id, reported_row(1, 2, 3), row((node_id, 4), number=7))
     world.decide()
     assert rebuilding.silent(world.state) == (4,)
     assert not rebuilding.is_done(world.state)
     assert rebuilding.unheard(world.state, world.view()) == (4,)
 
 
-def test_the_highest_state_wins_and_a_replica_that_was_taken_away_before_is_not_waited_for() -> (
-    None
-):
+def test_highest_state_wins_and_removed_replicas_are_not_waited_for() -> None:
     """The last state of broker 3, before it was deregistered, names broker 4, which no longer
     exists.
     """
     world = _lost()
-    reports(world, 3, _told(1, 3, 4, partition_epoch=3, isr=(3, 4), leader=3))
-    reports(world, 1, _told(1, 2, leader_epoch=6, partition_epoch=12))
-    reports(world, 2, _told(1, 2, leader_epoch=6, partition_epoch=12))
+    # Broker 3 reports an outdated state, brokers 1 and 2 the last one.
+    reports(world, 3, reported_row(1, 3, 4, partition_epoch=3, isr=(3, 4), leader=3))
+    reports(world, 1, reported_row(1, 2, leader_epoch=6, partition_epoch=12))
+    reports(world, 2, reported_row(1, 2, leader_epoch=6, partition_epoch=12))
     world.decide()
     made = world.row()
     assert (made.replicas, made.last_known_elr) == ((1, 2), (1, 2))
@@ -395,15 +415,18 @@ def test_the_highest_state_wins_and_a_replica_that_was_taken_away_before_is_not_
 
 
 def test_all_brokers_are_waited_for_when_a_replica_of_the_highest_state_is_missing() -> None:
-    """Broker 3 was away when its partition moved to brokers 4 and 5, which are not here yet:
-    broker 2 has deleted its replica since."""
+    """Broker 3 missed the move of its partition to brokers 4 and 5, which have not reported.
+
+    Broker 2 has deleted its replica since.
+    """
     world = _lost(broker(2), broker(3), broker(4, fenced=True), broker(5, fenced=True))
-    reports(world, 3, _told(2, 3, isr=(2,), leader=2))
+    reports(world, 3, reported_row(2, 3, isr=(2,), leader=2))
     reports(world, 2)
     assert "brokers 4, 5 have not reported" in _blocked(world)
-    reports(world, 4, _told(4, 5, leader_epoch=7, partition_epoch=20))
+    # Broker 4 reports a newer state, whose replicas are now the expected ones.
+    reports(world, 4, reported_row(4, 5, leader_epoch=7, partition_epoch=20))
     assert "brokers 5 have not reported" in _blocked(world)
-    reports(world, 5, _told(4, 5, leader_epoch=7, partition_epoch=20))
+    reports(world, 5, reported_row(4, 5, leader_epoch=7, partition_epoch=20))
     world.decide()
     assert world.row().replicas == (4, 5)
 
@@ -411,7 +434,7 @@ def test_all_brokers_are_waited_for_when_a_replica_of_the_highest_state_is_missi
 def test_a_live_broker_is_waited_for_though_no_report_names_it() -> None:
     world = _lost(broker(1), broker(2), broker(7))
     for node_id in (1, 2):
-        reports(world, node_id, _told(1, 2))
+        reports(world, node_id, reported_row(1, 2))
     assert "brokers 7 have not reported" in _blocked(world)
     reports(world, 7)
     world.decide()
@@ -422,16 +445,16 @@ def test_a_replica_whose_disk_is_another_holds_nothing() -> None:
     world = _lost()
     reports(world, 1)
     for node_id in (2, 3):
-        reports(world, node_id, _told(1, 2, 3, isr=(1, 2)))
+        reports(world, node_id, reported_row(1, 2, 3, isr=(1, 2)))
     world.decide()
     assert (world.row().replicas, world.row().last_known_elr) == ((1, 2, 3), (2,))
 
 
 def test_a_broker_with_another_log_directory_does_not_lead_what_the_former_one_has() -> None:
-    """No broker has the replica that its row names, whose epochs never rose: it was in the lost log
-    directory, with all that was acknowledged."""
+    """The replica was in the lost log directory, with all acknowledged records."""
     world = _behind(row((1,)), brokers=(broker(1), broker(2)))
     index = world.state.slice_index(world.row().key)
+    # The slice shows that broker 1 had another log directory.
     world.state.directories[index][1] = numbered_uuid(77)
     for node_id in (1, 2):
         reports(world, node_id)
@@ -447,7 +470,7 @@ def test_a_topic_with_an_id_and_an_old_status_without_placements_is_not_recreate
         topics=[_topic(partitions_placed=0, replication_factor=1)],
     )
     reports(world, 1)
-    reports(world, 2, _told(2))
+    reports(world, 2, reported_row(2))
     world.decide()
     assert world.row().replicas == (2,)
     assert world.row().leader_epoch == 5 + GENERATION
@@ -456,7 +479,7 @@ def test_a_topic_with_an_id_and_an_old_status_without_placements_is_not_recreate
 def _broker_1_is_deleted() -> tuple[World, BrokerInfo]:
     """Return a world: broker 1 has one of a lost partition's replicas and waits for the other."""
     world = _lost(broker(1), broker(2, fenced=True), broker(3), replication_factor=2)
-    reports(world, 1, _told(1, 2))
+    reports(world, 1, reported_row(1, 2))
     reports(world, 3)
     world.decide()
     going = dataclasses.replace(broker(1, fenced=True), deleting=True)
@@ -465,18 +488,17 @@ def _broker_1_is_deleted() -> tuple[World, BrokerInfo]:
 
 
 def test_a_broker_is_not_deleted_while_a_rebuilding_needs_it() -> None:
-    """No row names it: it looks as if it had nothing."""
+    """No row names the broker, so it seems to have no replica."""
     world, going = _broker_1_is_deleted()
     assert not draining.may_go(world.draft(), going)
-    reports(world, 2, _told(1, 2))
+    reports(world, 2, reported_row(1, 2))
     world.decide()
     assert rebuilding.only_reported(world.state, 1) == []
     assert not draining.may_go(world.draft(), going), "now the row names it"
 
 
 def test_a_broker_is_not_deleted_before_the_status_reports_the_rebuilding() -> None:
-    """A slice was emptied under a running controller: the Cluster's status is written after that,
-    and the Broker was removed in between."""
+    """A slice is emptied under a running controller, whose status reports it later."""
     world, going = _broker_1_is_deleted()
     world.state.cluster = dataclasses.replace(world.state.cluster, rebuilding=None)
     assert rebuilding.only_reported(world.state, 1) == [(numbered_uuid(1), 0)]
@@ -488,11 +510,12 @@ def test_a_broker_is_not_deleted_before_the_status_reports_the_rebuilding() -> N
 def test_deleting_such_a_broker_reports_why_it_stays_and_how_to_give_it_up() -> None:
     world, going = _broker_1_is_deleted()
     status = broker_status(world.state, going, now_ms=T0).status
-    (told,) = [item for item in status["conditions"] if item["type"] == "Draining"]  # type: ignore[attr-defined]
-    assert "1 partition (topic-1-0)" in told["message"]
-    assert "not rebuilt yet" in told["message"]
+    (draining_,) = [item for item in status["conditions"] if item["type"] == "Draining"]  # type: ignore[attr-defined]
+    assert "1 partition (topic-1-0)" in draining_["message"]
+    assert "not rebuilt yet" in draining_["message"]
     value = f"{going.directory_id}@{going.broker_epoch}"
-    assert told["message"].endswith(f"{ACCEPT_LOST_DIRECTORY}: {value}")
+    assert draining_["message"].endswith(f"{ACCEPT_LOST_DIRECTORY}: {value}")
+    # The user gives the directory up by the offered value.
     going = dataclasses.replace(going, asked={ACCEPT_LOST_DIRECTORY: value})
     assert draining.may_go(world.draft(), going)
 
@@ -500,15 +523,15 @@ def test_deleting_such_a_broker_reports_why_it_stays_and_how_to_give_it_up() -> 
 def test_a_move_in_progress_continues() -> None:
     world = _lost()
     for node_id in (1, 2, 3):
-        reports(world, node_id, _told(1, 2, 3, isr=(1, 2), adding=(3,), removing=(2,)))
+        reports(world, node_id, reported_row(1, 2, 3, isr=(1, 2), adding=(3,), removing=(2,)))
     world.decide()
     assert (world.row().adding, world.row().removing) == ((3,), (2,))
 
 
-def test_that_a_head_was_made_is_not_forgotten() -> None:
+def test_manifest_flag_survives_the_rebuilding() -> None:
     world = _lost(broker(1), broker(2))
-    reports(world, 1, _told(1, 2, manifest=True))
-    reports(world, 2, _told(1, 2))
+    reports(world, 1, reported_row(1, 2, manifest=True))
+    reports(world, 2, reported_row(1, 2))
     world.decide()
     assert world.row().manifest
 
@@ -516,9 +539,10 @@ def test_that_a_head_was_made_is_not_forgotten() -> None:
 def test_a_rebuilding_deletes_no_replica() -> None:
     """Broker 1 is in the old row, not in the others' states: it may have records that they lack."""
     world = _behind(row((1, 2), leader_epoch=5, partition_epoch=3))
-    reports(world, 1, _told(1, 2, partition_epoch=3))
+    # Broker 1 has the old row's state, and brokers 2 and 3 the newer one.
+    reports(world, 1, reported_row(1, 2, partition_epoch=3))
     for node_id in (2, 3):
-        reports(world, node_id, _told(2, 3, leader_epoch=6))
+        reports(world, node_id, reported_row(2, 3, leader_epoch=6))
     draft = world.draft()
     rebuilding.settle(draft, world.view())
     (write,) = commit.plan(draft).writes
@@ -533,6 +557,7 @@ def test_a_rebuilding_deletes_no_replica() -> None:
 def test_nothing_is_decided_on_a_row_in_doubt() -> None:
     world = _behind(row((1, 2, 3), leader_epoch=5, partition_epoch=3))
     before = world.row()
+    # Every kind of decision that could change the row.
     fence(world, 1)
     assert alter(world, 1, 2) != 0
     world.register(2, incarnation=77)
@@ -557,7 +582,7 @@ def test_a_row_in_doubt_is_pushed_to_no_broker() -> None:
 def test_a_current_row_is_led_again_by_the_longest_log() -> None:
     world = _behind(row((1, 2), leader_epoch=5, partition_epoch=9))
     for node_id in (1, 2, 3):
-        reports(world, node_id, *([_told(1, 2)] if node_id < 3 else []))
+        reports(world, node_id, *([reported_row(1, 2)] if node_id < 3 else []))
     world.decide()
     assert (world.row().leader, world.row().last_known_elr) == (-1, (1, 2))
     assert world.row().key not in world.state.doubted
@@ -572,36 +597,37 @@ def test_a_partition_that_no_broker_knows_is_unchanged() -> None:
     assert not world.state.doubted
 
 
-def test_a_disablement_makes_no_step_meanwhile() -> None:
+def test_disablement_waits_for_the_rebuilding() -> None:
     world = _behind(row((1, 2, 3), leader_epoch=5, partition_epoch=3))
     world.state.put_topic(dataclasses.replace(world.view(), config={}))
     decision = world.decide()
     assert decision.tiering_status == world.view().tiering_status
 
 
-# ---------------------------------------------------------------- the signs
+# ---------------------------------------------------------------- signs of old slices
 
 
-def _reveals(told: PartitionRow, **fields: object) -> bool:
+def _reveals(reported: PartitionRow, **fields: object) -> bool:
     made = row((1, 2), leader_epoch=5, partition_epoch=9)
     world = World(brokers=[broker(1), broker(2)], topics=[_topic()], rows=[made])
-    reports(world, 1, dataclasses.replace(told, **fields))  # type: ignore[arg-type]
+    reports(world, 1, dataclasses.replace(reported, **fields))  # type: ignore[arg-type]
     return rebuilding.reveals(world.state, world.state.held, 1)
 
 
 @pytest.mark.parametrize(
-    ("told", "is_sign"),
+    ("reported", "is_sign"),
     [
-        (_told(1, 2), False),
-        (_told(1, 2, partition_epoch=8), False),
-        (_told(1, 2, leader_epoch=4, partition_epoch=20), False),
-        (_told(1, 2, partition_epoch=10), True),
-        (_told(1, 2, leader_epoch=6, partition_epoch=1), True),
-        (_told(1, 2, leader=2), True),
-        (_told(1, 2, leader=2, partition_epoch=7), True),
-        (_told(1, 2, leader_epoch=5 + 17 * GENERATION), False),
-        (_told(1, 2, partition_epoch=9 + 17 * GENERATION), False),
-        (_told(1, 2, number=8, leader_epoch=6), False),
+        (reported_row(1, 2), False),
+        (reported_row(1, 2, partition_epoch=8), False),
+        # A lower leader epoch is older, whatever the partition epoch.
+        (reported_row(1, 2, leader_epoch=4, partition_epoch=20), False),
+        (reported_row(1, 2, partition_epoch=10), True),
+        (reported_row(1, 2, leader_epoch=6, partition_epoch=1), True),
+        (reported_row(1, 2, leader=2), True),
+        (reported_row(1, 2, leader=2, partition_epoch=7), True),
+        (reported_row(1, 2, leader_epoch=5 + 17 * GENERATION), False),
+        (reported_row(1, 2, partition_epoch=9 + 17 * GENERATION), False),
+        (reported_row(1, 2, number=8, leader_epoch=6), False),
     ],
     ids=[
         "same",
@@ -611,13 +637,13 @@ def _reveals(told: PartitionRow, **fields: object) -> bool:
         "newer leader",
         "another history",
         "another history, fewer changes",
-        "beyond belief",
-        "beyond belief, partition epoch",
+        "implausible",
+        "implausible, partition epoch",
         "topic unknown",
     ],
 )
-def test_a_report_that_is_ahead_of_its_row_is_a_sign(told: PartitionRow, is_sign: bool) -> None:
-    assert _reveals(told) is is_sign
+def test_a_report_that_is_ahead_of_its_row_is_a_sign(reported: PartitionRow, is_sign: bool) -> None:
+    assert _reveals(reported) is is_sign
 
 
 def test_decisions_of_this_term_hide_no_sign_of_old_slices_from_other_brokers() -> None:
@@ -626,7 +652,8 @@ def test_decisions_of_this_term_hide_no_sign_of_old_slices_from_other_brokers() 
     world = World(brokers=[broker(1), broker(2)], topics=[_topic()], rows=[made])
     fence(world, 1)
     assert (world.row().leader_epoch, world.row().partition_epoch) == (6, 11)
-    shrunk = _told(1, 2, leader_epoch=5, partition_epoch=11, isr=(1,))
+    # The report has the same partition epoch as this term's decision, but another content.
+    shrunk = reported_row(1, 2, leader_epoch=5, partition_epoch=11, isr=(1,))
     reports(world, 1, shrunk)
     assert rebuilding.reveals(world.state, world.state.held, 1)
     world.tell(2)
@@ -634,14 +661,14 @@ def test_decisions_of_this_term_hide_no_sign_of_old_slices_from_other_brokers() 
     assert not rebuilding.reveals(world.state, world.state.held, 2), "that is its pushed state"
 
 
-def test_what_is_said_of_a_deleted_topic_is_no_sign_and_brings_nothing_back() -> None:
-    """Its broker was away while the topic was deleted: the tombstone stands."""
+def test_report_of_a_deleted_topic_is_no_sign() -> None:
+    """The broker was down while the topic was deleted. The tombstone remains valid."""
     world = World(brokers=[broker(1), broker(2)], view=_view())
     stone = Tombstone(
         topic_id=numbered_uuid(1), name="topic-1", partitions=1, tiered_epoch=-1, pending=(1,)
     )
     world.state.put_tombstone(numbered_uuid(1), 3, stone)
-    reports(world, 1, _told(1, 2))
+    reports(world, 1, reported_row(1, 2))
     assert not rebuilding.reveals(world.state, world.state.held, 1)
     world.state.put_topic(topic(deletion_ms=1, topic_id=numbered_uuid(1), partitions_placed=1))
     assert rebuilding.lost(world.state, world.view()) == []
@@ -656,7 +683,8 @@ def test_a_deleted_topic_in_a_brokers_report_is_no_stray_once_deleted() -> None:
     world = World(brokers=[broker(1), broker(2)], view=cluster(KIP_409))
     stone = Tombstone(topic_id=gone, name="topic-1", partitions=1, tiered_epoch=-1, pending=(1,))
     world.state.put_tombstone(gone, index, stone)
-    reports(world, 1, _told(1, 2))
+    reports(world, 1, reported_row(1, 2))
+    # Once the tombstone is collected, the report is no stray topic either.
     world.state.put_tombstone(gone, index, None)
     assert rendered(world.state, now_ms=T0)["strayTopics"] == []
     again = topic(1, uid=numbered_uuid(77), replication_factor=2)
@@ -667,7 +695,7 @@ def test_a_deleted_topic_in_a_brokers_report_is_no_stray_once_deleted() -> None:
 
 def test_a_tombstone_removes_reports_of_its_topic() -> None:
     world = _lost()
-    reports(world, 1, _told(1, 2, 3))
+    reports(world, 1, reported_row(1, 2, 3))
     world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=1))
     world.decide()
     assert world.state.tombstones_of(numbered_uuid(1))
@@ -677,27 +705,28 @@ def test_a_tombstone_removes_reports_of_its_topic() -> None:
 def test_a_replica_without_a_tombstone_is_deleted_by_no_broker() -> None:
     """The slice with the tombstone is lost and the Topic is deleted: the replica is a stray."""
     world = World(brokers=[broker(1)], view=_view())
-    reports(world, 1, _told(1, 2, number=6))
+    reports(world, 1, reported_row(1, 2, number=6))
     sent = snapshot.full(world.state)
     assert (sent.removals, sent.topics) == ((), ())
 
 
-def test_epochs_never_run_over() -> None:
-    """A broker that lies says the highest number that is believed."""
+def test_epochs_never_overflow() -> None:
+    """A faulty broker may report the highest accepted epoch."""
     world = _lost(broker(1))
-    reports(world, 1, _told(1, leader_epoch=2**30, partition_epoch=2**30))
+    reports(world, 1, reported_row(1, leader_epoch=2**30, partition_epoch=2**30))
     world.decide()
+    # The limit of accepted epochs leaves room for the added generation.
     assert world.row().leader_epoch == 2**30 + GENERATION < 2**31
     world = _behind(row((1,), leader_epoch=EPOCH_MAX, partition_epoch=EPOCH_MAX))
     for node_id in (1, 2, 3):
-        told = _told(1, leader_epoch=EPOCH_MAX, partition_epoch=EPOCH_MAX)
-        reports(world, node_id, *([told] if node_id == 1 else []))
+        reported = reported_row(1, leader_epoch=EPOCH_MAX, partition_epoch=EPOCH_MAX)
+        reports(world, node_id, *([reported] if node_id == 1 else []))
     world.decide()
     assert max(world.row().leader_epoch, world.row().partition_epoch) < 2**31 - GENERATION // 2
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         {"leader_epoch": 2**31 - 1},
         {"partition_epoch": -7},
@@ -708,19 +737,19 @@ def test_epochs_never_run_over() -> None:
         {"replicas": tuple(range(200))},
         {"leader_recovery_state": 5},
     ],
-    ids=lambda told: next(iter(told)),
+    ids=lambda reported: next(iter(reported)),
 )
-def test_an_impossible_row_is_rejected(told: dict[str, object]) -> None:
+def test_an_impossible_row_is_rejected(reported: dict[str, object]) -> None:
     world = _lost(broker(1))
-    sound: PartitionState = snapshot.partition_state(_told(1))
-    state = dataclasses.replace(sound, **told)  # type: ignore[arg-type]
+    sound: PartitionState = snapshot.partition_state(reported_row(1))
+    state = dataclasses.replace(sound, **reported)  # type: ignore[arg-type]
     world.state.held.take(1, [topic_state(numbered_uuid(1), "topic-1", partitions=(state,))])
     assert "brokers 1 cannot report the state of their replicas" in _blocked(world)
 
 
 def test_a_partition_number_that_no_topic_can_have_is_ignored() -> None:
     world = _lost(broker(1))
-    reports(world, 1, _told(1), _told(1, partition=2_000_000_000))
+    reports(world, 1, reported_row(1), reported_row(1, partition=2_000_000_000))
     assert list(world.state.held.numbers(numbered_uuid(1))) == [0]
     name = "no|topic"
     world.state.held.take(1, [topic_state(numbered_uuid(7), name)])
@@ -730,14 +759,14 @@ def test_a_partition_number_that_no_topic_can_have_is_ignored() -> None:
 # ---------------------------------------------------------------- giving brokers up
 
 
-def _asks(world: World, value: str) -> None:
+def annotate(world: World, value: str) -> None:
     world.state.put_topic(dataclasses.replace(world.view(), asked={REBUILD_WITHOUT: value}))
 
 
 def _two_of_three() -> World:
     world = _lost(broker(1), broker(2), broker(3, fenced=True))
     for node_id in (1, 2):
-        reports(world, node_id, _told(1, 2, 3))
+        reports(world, node_id, reported_row(1, 2, 3))
     return world
 
 
@@ -745,7 +774,8 @@ def test_the_message_names_the_missing_brokers_and_following_it_ends_the_wait() 
     world = _two_of_three()
     message = _blocked(world)
     assert message.endswith(f"{REBUILD_WITHOUT}: 3@{SINCE}")
-    _asks(world, f"3@{SINCE}")
+    annotate(world, f"3@{SINCE}")
+    # The first pass records the acceptance, the second one acts.
     result = world.reconcile(brokers_hear=False)
     (record,) = result.status["accepted"]  # type: ignore[misc]
     assert (record["annotation"], record["value"]) == (REBUILD_WITHOUT, f"3@{SINCE}")
@@ -757,7 +787,7 @@ def test_the_message_names_the_missing_brokers_and_following_it_ends_the_wait() 
 @pytest.mark.parametrize("value", ["3", "3@2025-01-01T00:00:00Z", f"all@{SINCE}", f"2@{SINCE}"])
 def test_an_annotation_for_another_rebuilding_gives_no_broker_up(value: str) -> None:
     world = _two_of_three()
-    _asks(world, value)
+    annotate(world, value)
     for _ in range(2):
         assert f"{REBUILD_WITHOUT}: " in _blocked(world)
     assert not world.state.rows_of(numbered_uuid(1))
@@ -768,8 +798,9 @@ def test_a_partition_without_a_replica_restarts_where_a_user_accepts_the_loss() 
     for node_id in (1, 2):
         reports(world, node_id)
     assert "brokers 9 have not reported" in _blocked(world)
-    _asks(world, f"9@{SINCE}")
+    annotate(world, f"9@{SINCE}")
     world.reconcile()
+    # No replica is left anywhere, so the loss must be accepted for the copy as well.
     result = world.reconcile()
     assert ready(result)["Ready"] == ("False", "LastCopyMissing")
     assert "partition 0 starts empty on broker" in messages(result)["Ready"]
@@ -779,7 +810,7 @@ def test_a_partition_without_a_replica_restarts_where_a_user_accepts_the_loss() 
 # ---------------------------------------------------------------- topics without a status
 
 
-def test_a_topic_whose_status_is_lost_is_itself_with_its_tiering() -> None:
+def test_topic_without_status_recovers_its_id_and_tiering() -> None:
     world = World(
         brokers=[broker(1), broker(2)], topics=[topic(replication_factor=2)], view=_view()
     )
@@ -787,7 +818,7 @@ def test_a_topic_whose_status_is_lost_is_itself_with_its_tiering() -> None:
         reports(
             world,
             node_id,
-            _told(1, 2),
+            reported_row(1, 2),
             tiering_state=int(TieringState.DISABLED),
             tiered_epoch=3,
         )
@@ -804,16 +835,17 @@ def test_a_topic_whose_status_is_lost_is_itself_with_its_tiering() -> None:
     assert world.row().last_known_elr == (1, 2)
 
 
-def test_a_paused_topic_is_rebuilt_and_led_and_its_spec_is_not_carried_out() -> None:
+def test_paused_topic_is_rebuilt_without_applying_its_spec() -> None:
     world = _lost(paused=True, partitions=4, config={"min.insync.replicas": "2"})
     for node_id in (1, 2):
-        reports(world, node_id, _told(1, 2, 3))
+        reports(world, node_id, reported_row(1, 2, 3))
     result = world.reconcile(brokers_hear=False)
     assert "brokers 3 have not reported. Start them" in messages(result)["Reconciling"]
     assert ready(result)["Reconciling"] == ("False", "Paused")
-    reports(world, 3, _told(1, 2, 3))
+    reports(world, 3, reported_row(1, 2, 3))
     world.decide()
     for node_id in (1, 2, 3):
+        # The election by log runs for a paused topic too.
         report_log(world, node_id, 5, 100)
     (made,) = world.state.all_rows()
     assert made.replicas == (1, 2, 3)
@@ -827,18 +859,18 @@ def test_a_broker_that_a_paused_topic_waits_for_can_be_given_up() -> None:
     world = _two_of_three()
     world.state.put_topic(dataclasses.replace(world.view(), paused=True))
     offered = messages(world.reconcile(brokers_hear=False))["Reconciling"]
-    _asks(world, offered.rpartition(": ")[2])
+    annotate(world, offered.rpartition(": ")[2])
     assert "accepted" in world.reconcile(brokers_hear=False).status
     world.decide()
     assert world.row().last_known_elr == (1, 2)
 
 
-def test_a_paused_topic_whose_status_is_lost_is_itself_again() -> None:
+def test_paused_topic_without_status_recovers_its_id() -> None:
     paused = topic(replication_factor=2, paused=True)
     world = World(brokers=[broker(1), broker(2)], topics=[paused], view=_view())
     disabled = {"tiering_state": int(TieringState.DISABLED), "tiered_epoch": 3}
     for node_id in (1, 2):
-        reports(world, node_id, _told(1, 2), **disabled)
+        reports(world, node_id, reported_row(1, 2), **disabled)
     status = world.reconcile(brokers_hear=False).status
     assert (status["topicId"], status["partitionsPlaced"]) == (id_text(numbered_uuid(1)), 1)
     assert status["tiering"]["epoch"] == 3  # type: ignore[index]
@@ -860,21 +892,22 @@ def test_a_paused_topic_with_remaining_rows_has_them_in_its_status() -> None:
 
 def test_a_pushed_tiered_epoch_never_decreases() -> None:
     world = _behind(row((1, 2), leader_epoch=5, partition_epoch=3))
-    reports(world, 1, _told(1, 2), tiering_state=int(TieringState.DISABLING), tiered_epoch=4)
+    reports(world, 1, reported_row(1, 2), tiering_state=int(TieringState.DISABLING), tiered_epoch=4)
     world.state.put_topic(world.view())
     assert world.view().tiering.epoch == 4
-    (told,) = snapshot.full(world.state).topics
-    assert (told.tiered_epoch, told.tiering_state) == (4, int(TieringState.DISABLING))
+    (pushed,) = snapshot.full(world.state).topics
+    assert (pushed.tiered_epoch, pushed.tiering_state) == (4, int(TieringState.DISABLING))
 
 
 def test_a_topic_that_only_brokers_know_is_adopted_by_its_id() -> None:
-    """All objects were applied again, with new UIDs."""
+    """All objects were applied again, and have new UIDs."""
     world = World(
         brokers=[broker(1), broker(2)], topics=[topic(2, replication_factor=2)], view=_view()
     )
+    # A Topic with a new UID but the same name as the reported topic.
     world.state.put_topic(dataclasses.replace(world.view(2), name="topic-1"))
     for node_id in (1, 2):
-        reports(world, node_id, _told(1, 2))
+        reports(world, node_id, reported_row(1, 2))
     result = world.reconcile(2, brokers_hear=False)
     old = id_text(numbered_uuid(1))
     assert ready(result)["Ready"] == ("False", "AdoptionRequired")
@@ -905,26 +938,27 @@ def test_nothing_is_recreated_before_every_broker_has_reported_that_it_has_no_re
     assert world.row(number=4).leader == 1
 
 
-def test_a_name_that_a_broker_knows_is_not_recreated_in_a_sound_cluster_either() -> None:
+def test_reported_name_is_not_recreated_outside_a_rebuilding() -> None:
     world = World(brokers=[broker(1)], topics=[topic(1, replication_factor=1)])
-    reports(world, 1, _told(1, number=9))
+    reports(world, 1, reported_row(1, number=9))
     world.state.put_topic(topic(1, replication_factor=1, name="topic-9"))
     result = world.reconcile(brokers_hear=False)
     assert ready(result)["Ready"] == ("False", "AdoptionRequired")
 
 
-# ---------------------------------------------------------------- the end
+# ---------------------------------------------------------------- completion
 
 
-def test_it_is_done_once_all_have_reported_and_nothing_is_left() -> None:
+def test_rebuilding_is_done_once_all_reported_and_all_rows_are_settled() -> None:
     world = _behind(row((1, 2), leader_epoch=5, partition_epoch=9))
     for node_id in (1, 2):
-        reports(world, node_id, _told(1, 2))
+        reports(world, node_id, reported_row(1, 2))
     assert not rebuilding.is_done(world.state)
     reports(world, 3)
     assert not rebuilding.is_done(world.state)
     world.decide()
     assert rebuilding.is_done(world.state)
+    # A broker that joins now may have replicas as well.
     world.state.put_broker(broker(4))
     assert not rebuilding.is_done(world.state)
     world.state.drop_broker(4)
@@ -934,11 +968,12 @@ def test_it_is_done_once_all_have_reported_and_nothing_is_left() -> None:
 def test_a_topic_on_several_pages_has_the_furthest_tiering_that_any_of_them_names() -> None:
     held, pages = World().state.held, []
     for partition, epoch in ((0, 4), (1, 3)):
-        told = (snapshot.partition_state(_told(1, partition=partition)),)
+        # Two pages of one report name different tiered epochs.
+        reported = (snapshot.partition_state(reported_row(1, partition=partition)),)
         state = int(TieringState.ENABLED)
         pages.append(
             topic_state(
-                numbered_uuid(1), "a", partitions=told, tiering_state=state, tiered_epoch=epoch
+                numbered_uuid(1), "a", partitions=reported, tiering_state=state, tiered_epoch=epoch
             )
         )
     held.take(1, pages)
@@ -946,7 +981,7 @@ def test_a_topic_on_several_pages_has_the_furthest_tiering_that_any_of_them_name
     assert list(held.numbers(numbered_uuid(1))) == [0, 1]
 
 
-def test_the_names_that_brokers_know_are_found_without_a_look_at_all_topics() -> None:
+def test_reported_names_are_indexed() -> None:
     """Names that no broker reports any more are forgotten."""
     held = World().state.held
     held.take(1, [topic_state(numbered_uuid(1), "a"), topic_state(numbered_uuid(1), "b")])
@@ -961,10 +996,12 @@ def test_the_names_that_brokers_know_are_found_without_a_look_at_all_topics() ->
     assert not held._ids_by_name
 
 
-def test_what_a_broker_says_replaces_what_it_said() -> None:
+def test_new_report_replaces_the_former_one() -> None:
     world = _lost()
-    reports(world, 1, _told(1, 2), _told(1, 2, partition=1), _told(1, number=3))
-    reports(world, 1, _told(1, 2))
+    reports(
+        world, 1, reported_row(1, 2), reported_row(1, 2, partition=1), reported_row(1, number=3)
+    )
+    reports(world, 1, reported_row(1, 2))
     assert world.state.held.keys_on(1) == [(numbered_uuid(1), 0)]
     assert list(world.state.held.topic_ids()) == [numbered_uuid(1)]
     world.state.held.forget_broker(1)
@@ -974,7 +1011,7 @@ def test_what_a_broker_says_replaces_what_it_said() -> None:
 
 def test_a_topic_whose_status_is_lost_is_deleted_where_brokers_have_it() -> None:
     world = World(brokers=[broker(1), broker(2)], topics=[topic(deletion_ms=1)], view=_view())
-    reports(world, 2, _told(2))
+    reports(world, 2, reported_row(2))
     decision = world.decide()
     assert decision.deletion is not None
     assert not decision.deletion.release
@@ -985,7 +1022,7 @@ def test_a_topic_whose_status_is_lost_is_deleted_where_brokers_have_it() -> None
 def test_replicas_that_no_row_names_are_deleted_with_their_topic() -> None:
     made = row((1,), leader_epoch=5)
     world = World(brokers=[broker(1), broker(2)], topics=[_topic(deletion_ms=1)], rows=[made])
-    reports(world, 2, _told(2, 3, leader_epoch=3))
+    reports(world, 2, reported_row(2, 3, leader_epoch=3))
     world.decide()
     (stone,) = world.state.tombstones_of(numbered_uuid(1)).values()
     assert stone.pending == (1, 2)
@@ -1000,7 +1037,7 @@ def test_a_topic_with_a_late_status_is_not_a_lost_topic() -> None:
         topics=[topic(partitions=2, replication_factor=1)],
         rows=[row((1,), leader_epoch=2)],
     )
-    reports(world, 1, _told(1, leader_epoch=2, partition_epoch=0))
+    reports(world, 1, reported_row(1, leader_epoch=2, partition_epoch=0))
     world.reconcile()
     assert world.row(1).leader_epoch == 0
     assert world.row(0).leader_epoch == 2

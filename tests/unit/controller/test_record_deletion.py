@@ -69,7 +69,7 @@ ALL_TO_HW = DeletionTarget(partition=None, before_offset=-1)
 
 
 def _answers(step: Step, found: dict[int, int] | None = None) -> dict[int, DeletionPoint]:
-    """Log start 10 and high watermark 100 everywhere, all records of epoch 3; ``found`` by time."""
+    """Answer with log start 10, high watermark 100 and epoch 3; ``found`` has offsets by time."""
     assert isinstance(step, Resolve)
     return {query.partition: _answer(query, found or {}) for query in step.queries}
 
@@ -97,7 +97,7 @@ def _frozen(world: World, view: DeletionInfo, found: dict[int, int] | None = Non
 
 
 def _reached(**low_watermarks: int) -> dict[int, PartitionDeletionResult]:
-    """``p0=100``: partition 0 has got there."""
+    """Return results with low watermarks; ``p0=100`` is partition 0."""
     return {
         int(name[1:]): PartitionDeletionResult(low_watermark=low)
         for name, low in low_watermarks.items()
@@ -132,8 +132,10 @@ def test_leaders_are_queried_for_the_offsets_of_their_partitions() -> None:
         (DeletionTarget(partition=1, before_time_ms=NOON), {NOON: 61}, 61),
     ],
 )
-def test_points_become_numbers(target: DeletionTarget, found: dict[int, int], offset: int) -> None:
-    """The leader's: the epoch, too, is that of the records and not the one it leads in."""
+def test_targets_are_resolved_to_offsets(
+    target: DeletionTarget, found: dict[int, int], offset: int
+) -> None:
+    """The frozen epoch is that of the records, not the leader's current epoch."""
     frozen = _frozen(_world(), _view(target), found)
     assert frozen.resolved == {
         1: ResolvedOffset(offset=offset, leader_epoch=3, records=offset - 10, size_bytes=7 * offset)
@@ -142,11 +144,12 @@ def test_points_become_numbers(target: DeletionTarget, found: dict[int, int], of
     assert frozen.topic_id == numbered_uuid(1)
 
 
-def test_bytes_that_one_tier_does_not_tell_are_not_made_up() -> None:
+def test_unknown_bytes_of_one_partition_omit_the_total() -> None:
     world, view = _world(), _view(ALL_TO_HW)
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     answers = _answers(step)
+    # One leader cannot read the sizes of its remote segments.
     answers[1] = dataclasses.replace(answers[1], size_bytes=-1)
     frozen = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
@@ -157,7 +160,7 @@ def test_bytes_that_one_tier_does_not_tell_are_not_made_up() -> None:
     assert "dry run: 270 records in 3 partitions would be deleted" in getattr(end, "message", "")
 
 
-def test_a_time_in_the_future_is_that_of_the_objects_making() -> None:
+def test_future_time_is_replaced_by_the_creation_time() -> None:
     target = DeletionTarget(partition=1, before_time_ms=T0 + 1)
     frozen = _frozen(_world(), _view(target), {T0: 61})
     assert _offsets(frozen) == {1: 61}
@@ -179,6 +182,7 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     answers = _answers(step)
+    # 6 is NOT_LEADER_OR_FOLLOWER: the leader changed during the query.
     answers[1] = DeletionPoint(error_code=6)
     waiting = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
     assert isinstance(waiting, DeletionWait)
@@ -186,11 +190,12 @@ def test_a_leader_that_does_not_answer_leaves_everything_unresolved() -> None:
     assert waiting.message.endswith("(NOT_LEADER_OR_FOLLOWER)")
 
 
-def test_what_a_former_leader_said_is_not_frozen_under_the_epoch_of_the_next() -> None:
+def test_answer_of_a_former_leader_is_not_frozen() -> None:
     world = _world()
     view = _view(ALL_TO_HW)
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
+    # An election happens between the query and the freeze.
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
     waiting = deletion_offsets.freeze(world.state, view, step, _answers(step), now_ms=T0)
     assert isinstance(waiting, DeletionWait)
@@ -224,6 +229,7 @@ def test_beyond_the_high_watermark_fails_that_partition_only() -> None:
     view = _frozen(
         world,
         _view(
+            # The offset exceeds the high watermark, as in Kafka's DeleteRecords.
             DeletionTarget(partition=0, before_offset=101),
             DeletionTarget(partition=1, before_offset=50),
         ),
@@ -240,11 +246,12 @@ def test_beyond_the_high_watermark_fails_that_partition_only() -> None:
 
 
 def test_records_of_a_later_epoch_than_requested_are_kept() -> None:
-    """The topic was restored from its tier since the request was written."""
+    """The topic was restored from its tier after the request was written."""
     world = _world()
     view = _frozen(
         world,
         _view(
+            # The user expects records up to epoch 2, but the log has epoch 3 there.
             DeletionTarget(partition=0, before_offset=90, leader_epoch=2),
             DeletionTarget(partition=1, before_offset=50, leader_epoch=3),
         ),
@@ -269,6 +276,7 @@ def test_each_leader_gets_its_partitions_until_the_low_watermark_is_there() -> N
         (1, {0: 100, 2: 100}),
         (2, {1: 100}),
     ]
+    # Partition 1 times out at offset 40, partition 2 has already passed its target.
     late = PartitionDeletionResult(error_code=ErrorCode.request_timed_out.value, low_watermark=40)
     view = deletion.record(view, _reached(p0=100, p2=250) | {1: late})
     assert view.progress[1] == DeletionProgress(low_watermark=40)
@@ -282,9 +290,10 @@ def test_each_leader_gets_its_partitions_until_the_low_watermark_is_there() -> N
     )
 
 
-def test_errors_that_pass_are_tried_again_and_fatal_ones_are_not() -> None:
+def test_retriable_errors_are_retried_and_fatal_ones_end_the_partition() -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
+    # One error that an election resolves, one that a fetch resolves, and one that is final.
     codes = (
         ErrorCode.not_leader_or_follower,
         ErrorCode.offset_not_available,
@@ -302,7 +311,7 @@ def test_errors_that_pass_are_tried_again_and_fatal_ones_are_not() -> None:
 
 
 def test_a_leader_receives_its_epoch_and_that_of_the_last_record() -> None:
-    """The leader refuses where either is another one: an earlier request may be obsolete."""
+    """The leader refuses a request with another value of either, since it may be obsolete."""
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=9))
@@ -318,7 +327,7 @@ def test_a_leader_receives_its_epoch_and_that_of_the_last_record() -> None:
 @pytest.mark.parametrize(
     ("lost_from", "where"), [(40, ", from 40 on"), (-1, "election. The")], ids=["known", "unknown"]
 )
-def test_records_that_are_no_longer_there_fail_their_partition(lost_from: int, where: str) -> None:
+def test_lost_records_fail_their_partition(lost_from: int, where: str) -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
     lost = PartitionDeletionResult(
@@ -332,9 +341,10 @@ def test_records_that_are_no_longer_there_fail_their_partition(lost_from: int, w
     assert (end.succeeded, end.reason) == (False, "PartitionsFailed")
 
 
-def test_a_topic_made_again_is_never_touched() -> None:
+def test_recreated_topic_is_never_touched() -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
+    # The Topic object was replaced by another one of the same name.
     again = dataclasses.replace(world.view(), uid=numbered_uuid(2), topic_id=numbered_uuid(2))
     world.state.put_topic(again)
     for _ in range(2):
@@ -352,14 +362,14 @@ def test_only_the_named_topic_loses_records() -> None:
     assert (step.succeeded, step.reason) == (False, "TopicReplaced")
     this = _view(ALL_TO_HW, meant=numbered_uuid(1))
     assert isinstance(deletion.next_step(world.state, this, now_ms=T0), Resolve)
-    # One that is restored, or another engine's, has an id that its object does not tell at first.
+    # A restored topic gets its id only with the first status.
     world.state.put_topic(dataclasses.replace(world.view(), topic_id=None))
     step = deletion.next_step(world.state, another, now_ms=T0)
     assert isinstance(step, DeletionWait)
     assert step.reason == "TopicNotReady"
 
 
-def test_it_waits_for_topics_and_leaders_and_gives_up_in_time() -> None:
+def test_deletion_waits_for_topic_and_leaders_until_its_timeout() -> None:
     world = _world()
     view = _view(ALL_TO_HW, timeout_ms=1000)
     offline = dataclasses.replace(world.row(1), leader=-1)
@@ -381,6 +391,7 @@ def test_an_unknown_topic_is_not_waited_for_for_ever() -> None:
     world = _world()
     view = _view(ALL_TO_HW, timeout_ms=None, created_ms=T0)
     world.state.drop_topic("ns/topic-1")
+    # Without a timeout in the spec, an unknown topic is given up after the default.
     late_ms = T0 + TOPIC_TIMEOUT_MS
     assert isinstance(deletion.next_step(world.state, view, now_ms=late_ms - 1), DeletionWait)
     step = deletion.next_step(world.state, view, now_ms=late_ms)
@@ -391,7 +402,7 @@ def test_an_unknown_topic_is_not_waited_for_for_ever() -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_what_leaders_would_refuse_fails_before_anything_is_frozen(dry_run: bool) -> None:
+def test_policy_violation_fails_before_offsets_are_frozen(dry_run: bool) -> None:
     world = _world()
     view = _view(ALL_TO_HW, dry_run=dry_run)
     step = deletion.next_step(world.state, view, now_ms=T0)
@@ -409,6 +420,7 @@ def test_what_leaders_would_refuse_fails_before_anything_is_frozen(dry_run: bool
 def test_the_timeout_counts_from_resolution_and_names_what_is_late() -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW, timeout_ms=1000))
+    # Two of three partitions are done when the time is over.
     view = deletion.record(view, _reached(p0=100, p1=100))
     assert isinstance(deletion.next_step(world.state, view, now_ms=T0 + 999), Delete)
     step = deletion.next_step(world.state, view, now_ms=T0 + 1000)
@@ -450,6 +462,7 @@ def _report(partition: int, leader_epoch: int, low_watermark: int) -> PartitionS
 def test_offsets_in_reports_are_not_requested() -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
+    # Partition 1 reports an old epoch, and partition 2 is one record short.
     for part, epoch, low in ((0, 4, 150), (1, 4, 150), (2, 6, 99)):
         world.state.reports[numbered_uuid(1), part] = _report(part, epoch, low)
     view = deletion.observe(world.state, view)
@@ -464,9 +477,11 @@ def test_records_lost_in_an_unclean_election_are_not_waited_for() -> None:
     view = _frozen(world, _view(ALL_TO_HW))
     view = dataclasses.replace(view, resolved={0: ResolvedOffset(offset=100, leader_epoch=4)})
     key = numbered_uuid(1), 0
+    # The leader's log ends below the frozen offset.
     behind = dataclasses.replace(_report(0, 4, 0), next_offset=99)
     world.state.reports[key] = behind
     assert deletion.observe(world.state, view) == view, "reported before all was there"
+    # An unclean election made a shorter log the leader.
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=5))
     for early in (behind, dataclasses.replace(behind, leader_epoch=5, offline=True)):
         world.state.reports[key] = early
@@ -491,7 +506,7 @@ def test_paused_deletion_deletes_nothing() -> None:
         assert ready(result)["Reconciling"] == ("True", "Paused"), "kstatus knows no Succeeded"
 
 
-def test_it_expires_only_when_finished_and_configured_to() -> None:
+def test_deletion_expires_only_when_finished_with_a_ttl() -> None:
     view = _view(ALL_TO_HW, ttl_after_finished_ms=500)
     assert deletion.expires_ms(view) is None
     assert deletion.expires_ms(deletion.finish(view, now_ms=T0)) == T0 + 500
@@ -536,6 +551,7 @@ def test_the_status_freezes_numbers_and_shows_progress() -> None:
 def test_an_offset_frozen_by_an_earlier_version_is_written_unchanged() -> None:
     """The API server refuses any change of it."""
     world = _world()
+    # An offset without a count of its records, as version 0.1 wrote it.
     old = {0: ResolvedOffset(offset=100, leader_epoch=4)}
     view = _view(ALL_TO_HW, topic_id=numbered_uuid(1), resolved=old, records=90)
     step = deletion.next_step(world.state, view, now_ms=T0)

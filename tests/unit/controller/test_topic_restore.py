@@ -131,7 +131,7 @@ def test_a_topic_without_a_live_replica_waits_recovering() -> None:
     ],
     ids=["nothing", "deep", "epoch", "producer", "partitions"],
 )
-def test_what_cannot_be_is_refused(text: str, message: str) -> None:
+def test_invalid_origin_is_refused(text: str, message: str) -> None:
     world = world_of(restored(text))
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")

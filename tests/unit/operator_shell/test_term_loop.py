@@ -1,4 +1,4 @@
-"""Before and between terms: which Cluster is controlled, and what stops a take-over for good."""
+"""Before and between terms: the choice of the Cluster, and causes that block a takeover."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ from tidemark_operator.term.term_loop import TermLoop
 
 
 class Shell(ShellWorld):
-    """The fake API server, and the loop that would lead on it."""
+    """World with the loop of terms of one operator."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
@@ -101,9 +101,10 @@ async def test_the_cluster_that_the_settings_name_is_controlled() -> None:
     assert await shell.find_cluster() == "young"
 
 
-async def test_a_cluster_that_is_made_later_is_noticed_at_once() -> None:
+async def test_cluster_created_later_is_found_at_once() -> None:
     shell = Shell()
     finding = asyncio.create_task(shell.find_cluster())
+    # The first list has found no Cluster: the loop now waits for the watch.
     while "list_all Cluster " not in shell.api.calls:  # noqa: ASYNC110 - nothing to await
         await asyncio.sleep(0)
     shell.loop.arrived.append((shell.make(CLUSTER, "main", {}), False))
@@ -113,11 +114,13 @@ async def test_a_cluster_that_is_made_later_is_noticed_at_once() -> None:
 
 async def test_an_operator_that_started_before_the_definitions_waits_for_them() -> None:
     shell = Shell()
+    # The CRDs are installed after the operator starts.
     shell.api.fail("list_all Cluster", NotFound(404, "no such resource"))
     finding = asyncio.create_task(shell.find_cluster())
     while "list_all Cluster " not in shell.api.calls:  # noqa: ASYNC110 - nothing to await
         await asyncio.sleep(0)
     await many_turns()
+    # With the Lease, /healthz reports the missing definitions instead of failing.
     shell.loop.won()
     assert "Install the resource definitions" in shell.loop.pulse().excuse
     shell.loop.arrived.append((shell.make(CLUSTER, "main", {}), False))
@@ -137,6 +140,7 @@ async def test_without_the_lease_no_cluster_is_looked_for() -> None:
 async def test_the_last_epoch_is_reported_and_not_exceeded() -> None:
     shell = Shell()
     shell.make_cluster()
+    # The next epoch would exceed the largest one that the wire format can carry.
     shell.loop._floor = EPOCH_MAX
     await shell.try_a_term()
     ready = shell.condition(CLUSTER, "main", "Ready")
@@ -145,11 +149,12 @@ async def test_the_last_epoch_is_reported_and_not_exceeded() -> None:
     assert "controller" not in shell.status(CLUSTER, "main")
 
 
-async def test_slices_that_cannot_be_used_stand_in_the_clusters_conditions_once() -> None:
+async def test_unusable_slices_are_reported_once() -> None:
     shell = Shell()
     shell.make_cluster()
     async with shell.term():
         pass
+    # A newer version wrote a row in a format that this version cannot read.
     shell.server._objects[PARTITION_SLICE.kind, "main-05"]["partitions"] = ["9|newer"]
     await shell.try_a_term()
     status, _, message = shell.condition(CLUSTER, "main", "Stalled")
@@ -160,11 +165,12 @@ async def test_slices_that_cannot_be_used_stand_in_the_clusters_conditions_once(
     assert pulse.without_term_s is not None
     assert "slice 5" in pulse.excuse, "a restart of the process would not help"
     shell.journal.clear()
+    # The second attempt meets the same slice.
     await shell.try_a_term()
     assert shell.journal == [], "the conditions say it, and no epoch is spent on it"
 
 
-async def test_a_higher_epoch_that_a_broker_has_seen_is_taken_over_above(
+async def test_takeover_exceeds_the_epoch_that_a_broker_has_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shell = Shell()
@@ -178,10 +184,11 @@ async def test_a_higher_epoch_that_a_broker_has_seen_is_taken_over_above(
     assert shell.loop._floor == 41
 
 
-async def test_what_stops_a_term_that_no_condition_tells_is_a_fault() -> None:
+async def test_term_stopped_without_a_condition_is_unhealthy() -> None:
     shell = Shell()
     shell.make_cluster()
     shell.loop.won()
+    # The API server is unreachable for the whole takeover, including its status.
     shell.api.fail("list_all Topic", ApiServerUnavailable(503, "down"), times=100)
     await shell.try_a_term()
     pulse = shell.loop.pulse()
@@ -191,14 +198,15 @@ async def test_what_stops_a_term_that_no_condition_tells_is_a_fault() -> None:
 
 
 async def test_a_watch_that_never_began_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but the epoch need ever be written: it has to come back."""
+    """The epoch may be the only write of a term, so its watch event must arrive."""
     shell = Shell()
     shell.make_cluster()
     shell.loop.won()
 
+    # A term that writes its epoch and then does nothing.
     class IdleTerm:
         def __init__(self, *_: object, **__: object) -> None:
-            self.began = begun
+            self.began = term_began
 
         async def run(self) -> None:
             self.began.set()
@@ -207,17 +215,19 @@ async def test_a_watch_that_never_began_is_noticed(monkeypatch: pytest.MonkeyPat
         def deliver(self, body: Json, gone: bool) -> None:
             shell.loop._objects.put(body)
 
-    begun = asyncio.Event()
+    term_began = asyncio.Event()
     monkeypatch.setattr(term_loop, "Term", IdleTerm)
     leading = asyncio.create_task(shell.try_a_term())
     async with asyncio.timeout(20):
-        await begun.wait()
+        await term_began.wait()
+    # The write of the epoch is not confirmed by a watch event yet.
     pulse = shell.loop.pulse()
     assert pulse.silent is not None
     assert pulse.silent[0] == CLUSTER.kind
     assert not verdict(pulse, stand_still_s=-1.0)[0]
     body = shell.server.find(CLUSTER, "main")
     assert body is not None
+    # The event arrives, and the watch counts as healthy.
     shell.loop.arrived.append((body, False))
     shell.loop.drain()
     assert shell.loop.pulse().silent is None
@@ -227,18 +237,20 @@ async def test_a_watch_that_never_began_is_noticed(monkeypatch: pytest.MonkeyPat
     assert b"\ntidemark_operator_term 0.0\n" in shell.loop._metrics.render()
 
 
-async def test_that_the_watch_of_each_kind_begins_is_awaited() -> None:
-    """Without writes nothing else would show that a watch never begins."""
+async def test_watch_of_each_kind_must_start() -> None:
+    """Without writes, nothing else reveals a watch that never starts."""
     shell = Shell()
     shell.loop.won()
     following = asyncio.create_task(shell.loop.follow_objects(NeverServed()))  # type: ignore[arg-type]
     await many_turns()
+    # Each kind's first list clears its part of the verdict.
     for kind in MANY:
         silent = shell.loop.pulse().silent
         assert silent is not None
         assert silent[0] == kind.kind
         shell.loop.listed(kind, set(), 7)
     assert shell.loop.pulse().silent is None
+    # The watch of Topics ends and is requested again.
     shell.loop.asking(TOPIC)
     silent = shell.loop.pulse().silent
     assert silent is not None, "it has to restart, and may be refused"
@@ -247,7 +259,7 @@ async def test_that_the_watch_of_each_kind_begins_is_awaited() -> None:
 
 
 class NeverServed:
-    """An API server that answers nothing."""
+    """API server that never answers."""
 
     async def pages(self, *_: object) -> AsyncIterator[ObjectList]:
         await asyncio.Future()
@@ -260,6 +272,7 @@ async def test_an_unreadable_object_does_not_block_others(
     shell = Shell()
     cluster, topic = shell.make_cluster(), shell.make_topic("t")
     for body in ({"kind": "Cluster"}, cluster):
+        # The unreadable object arrives first, so that it could block the second one.
         shell.loop.arrived.append((body, False))
     shell.loop.drain()
     for body in ({"kind": "Topic", "metadata": None}, topic):
@@ -269,7 +282,7 @@ async def test_an_unreadable_object_does_not_block_others(
     assert caplog.text.count("cannot be processed") == 2
 
 
-async def test_an_api_that_is_put_back_under_a_term_ends_it_and_all_is_rebuilt() -> None:
+async def test_restored_api_server_ends_the_term_and_doubts_all_rows() -> None:
     """Objects of a list that are older than the known ones reach no decision of this term."""
     shell = Shell()
     shell.make_cluster()
@@ -282,11 +295,13 @@ async def test_an_api_that_is_put_back_under_a_term_ends_it_and_all_is_rebuilt()
     await many_turns()
     state = shell.loop._term.services.state
     known = shell.loop.asking(TOPIC)
+    # A list with a lower version than the known one: etcd was restored from a backup.
     shell.loop.listing(TOPIC, known - 1, known)
     old = {**topic, "spec": {**topic["spec"], "partitions": 9}}
     shell.loop.found(TOPIC, old, known - 1)
     async with asyncio.timeout(20):
         await leading
+    # The restored spec has 9 partitions, which this term must not act upon.
     assert state.topics[f"{NAMESPACE}/t"].partitions == 1
     assert shell.loop._behind, "and the next controller doubts every row"
 
@@ -297,6 +312,7 @@ async def test_a_takeover_that_finds_a_restored_api_restarts() -> None:
     shell.make_topic("t")
     shell.loop.won()
     shell.loop.brought({**shell.make_broker(1), "kind": "Broker"}, False)
+    # The restored server continues at version 3, below what the watch has delivered.
     version, shell.server._version = shell.server._version, 3
     assert version > 100
     await shell.try_a_term()
@@ -323,6 +339,7 @@ async def test_an_object_deleted_while_its_watch_was_down_is_missing_in_the_list
     await many_turns()
     kept, deleted = (shell.key(TOPIC, name) for name in ("kept", "deleted"))
     assert shell.loop._objects.keys(TOPIC) == {kept, deleted}
+    # The relist lacks the deleted Topic, although no event announced its deletion.
     shell.loop.listed(TOPIC, {kept}, shell.server.version)
     assert shell.loop._objects.keys(TOPIC) == {kept}
     assert "ns/deleted" not in shell.loop._term.services.state.topics
@@ -334,14 +351,14 @@ def full_disk(*_: object) -> None:
     raise OSError("no space left on device")
 
 
-async def test_no_term_begins_before_the_operators_own_certificate_is_in_force(
+async def test_term_starts_after_the_own_certificate_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Brokers could not reach it, and the Lease would keep every other operator from leading."""
+    """Without a certificate no broker can connect, while the Lease blocks every other operator."""
     shell = Shell()
     shell.make_cluster()
     shell.loop.won()
-    # The second try must not take the leaf of the first one for written.
+    # The second try must not assume that the leaf of the first one was written.
     with monkeypatch.context() as patched:
         patched.setattr(certificate_folders, "_write", full_disk)
         for _ in range(2):
@@ -358,7 +375,7 @@ async def test_no_term_begins_before_the_operators_own_certificate_is_in_force(
         assert shell.loop._own_leaf.files.contexts().digest
 
 
-async def test_own_certificate_that_is_not_renewed_is_a_condition_until_it_is(
+async def test_failed_renewal_of_the_own_certificate_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shell = Shell()
@@ -368,8 +385,10 @@ async def test_own_certificate_that_is_not_renewed_is_a_condition_until_it_is(
         following = asyncio.create_task(shell.loop.follow_authority(shell.api))  # type: ignore[arg-type]
         with monkeypatch.context() as patched:
             patched.setattr(certificate_folders, "_write", full_disk)
+            # The folder with the certificate is lost, and the disk is full.
             shutil.rmtree(shell.loop._own_leaf.files.folder)
             await shell.until_ready("False", "CertificatesUnusable", "no space left on device")
+        # Once the disk has room, the next pass writes the certificate and clears the condition.
         await shell.until_ready("False", "NoBrokers", "no broker is live")
         assert TlsFiles(shell.loop._own_leaf.files.folder).contexts().digest
         following.cancel()
@@ -396,12 +415,15 @@ async def test_the_lease_is_kept_while_a_cluster_needs_a_controller() -> None:
     meta = {"metadata": {"name": "tidemark-operator"}}
     shell.server.create("elector", LEASE, NAMESPACE, meta)
     api: Any = shell.api
+    # The second pass changes nothing.
     for _ in range(2):
         await keep_lease(api, NAMESPACE, "tidemark-operator")
     assert lease(shell)["metadata"]["finalizers"] == [LEASE_FINALIZER]
+    # The deletion of the namespace deletes the Lease too, but the Cluster still exists.
     shell.server.delete("namespace controller", LEASE, "tidemark-operator")
     await keep_lease(api, NAMESPACE, "tidemark-operator")
     assert lease(shell)["metadata"]["deletionTimestamp"]
+    # Without any Cluster, the loop releases the Lease.
     finding = asyncio.create_task(shell.find_cluster())
     async with asyncio.timeout(5):
         while shell.server.find(LEASE, "tidemark-operator"):  # noqa: ASYNC110 - nothing to await
@@ -409,12 +431,13 @@ async def test_the_lease_is_kept_while_a_cluster_needs_a_controller() -> None:
     finding.cancel()
 
 
-async def test_what_is_left_of_a_deleted_cluster_is_removed_between_terms() -> None:
+async def test_deleted_cluster_is_torn_down_between_terms() -> None:
     shell = Shell()
     shell.make_cluster()
     async with shell.term():
         pass
     shell.server.delete("user", CLUSTER, "main")
+    # The operator that takes over next finds the Cluster being deleted.
     await shell.try_a_term()
     assert not shell.server.of_kind(CLUSTER)
     assert not shell.server.of_kind(PARTITION_SLICE)

@@ -1,7 +1,6 @@
-"""Every field of a Topic's manifest reaches the brokers, or this module says that they do not need
-it.
+"""Every field of a Topic's manifest reaches the brokers, or is listed here as not needed there.
 
-A field that is forgotten on the way would be a change without effect.
+A forgotten field would be a change without effect.
 """
 
 import dataclasses
@@ -55,25 +54,26 @@ def _spec(path: str, value: object) -> dict[str, Any]:
     return spec
 
 
-def _told(topic: Json) -> control.TopicState:
+def pushed_state(topic: Json) -> control.TopicState:
     return topic_state(topic_info(topic, {}), (), partition_count=1)
 
 
 @pytest.mark.parametrize("path", FIELDS)
-def test_a_change_of_the_manifest_is_announced(path: str) -> None:
-    value, told = FIELDS[path]
+def test_changed_field_reaches_the_brokers(path: str) -> None:
+    value, reaches_brokers = FIELDS[path]
     before, after = body(tiering=TIERED), body(**_spec(path, value))
     assert topic_info(before, {}) != topic_info(after, {})
-    assert (_told(before) != _told(after)) == told
+    assert (pushed_state(before) != pushed_state(after)) == reaches_brokers
 
 
-def test_no_field_of_the_manifest_is_forgotten() -> None:
-    names = {"clusterRef"}  # whose Topic it is
+def test_every_field_of_the_manifest_is_covered() -> None:
+    names = {"clusterRef"}  # immutable, and selects the operator
     models: list[tuple[str, type[BaseModel]]] = [
         ("", TopicSpec),
         ("tiering.", TopicTieringSpec),
         ("tiering.localRetention.", LocalRetentionSpec),
     ]
+    # The names of all fields come from the models, so that a new field fails here.
     for prefix, model in models:
         names |= {f"{prefix}{field.alias}" for field in model.model_fields.values()}
     assert names == {"clusterRef", *FIELDS}
@@ -84,25 +84,26 @@ def test_no_field_of_the_manifest_is_forgotten() -> None:
 )
 def test_a_change_of_the_tiering_state_is_announced(status: Json) -> None:
     tiering = {"tiering": {**status, "policy": "Delete"}}
-    assert _told(body()) != _told(body(status=tiering))
+    assert pushed_state(body()) != pushed_state(body(status=tiering))
 
 
 @pytest.mark.parametrize("field", STATE_FIELDS)
 def test_a_broker_takes_a_change_of_each_field(field: str) -> None:
-    told = _told(body())
+    state = pushed_state(body())
     cache = MetadataCache("c")
-    cache.apply(partition_states(told))
-    before = cache.by_id(told.topic_id)
-    cache.apply(partition_states(told))
-    assert cache.by_id(told.topic_id) is before
+    cache.apply(partition_states(state))
+    before = cache.by_id(state.topic_id)
+    # The same state again is no change: the cache keeps its object.
+    cache.apply(partition_states(state))
+    assert cache.by_id(state.topic_id) is before
     change: Any = {field: STATE_FIELDS[field]}
-    cache.apply(partition_states(dataclasses.replace(told, **change)))
-    after = cache.by_id(told.topic_id)
+    cache.apply(partition_states(dataclasses.replace(state, **change)))
+    after = cache.by_id(state.topic_id)
     assert after is not before
     assert after != before
 
 
-def test_no_field_of_the_message_is_forgotten() -> None:
+def test_every_field_of_the_message_is_covered() -> None:
     names = {field.name for field in dataclasses.fields(control.TopicState)}
     assert names == {"topic_id", "partitions", "partition_count", *STATE_FIELDS}
-    assert _told(body()).topic_id == uuid.UUID(int=5)
+    assert pushed_state(body()).topic_id == uuid.UUID(int=5)

@@ -1,5 +1,4 @@
-"""One Topic on a fake API server: decide, commit, write the status, tell the brokers, in that
-order."""
+"""One Topic on a fake API server: decide, commit, write the status, push to brokers."""
 
 import dataclasses
 import json
@@ -39,7 +38,7 @@ async def world() -> AsyncIterator[ShellWorld]:
 
 
 @pytest.fixture
-def crowd(world: ShellWorld, monkeypatch: pytest.MonkeyPatch) -> ShellWorld:
+def busy_world(world: ShellWorld, monkeypatch: pytest.MonkeyPatch) -> ShellWorld:
     """Return a busy world in which no second request arrives."""
     monkeypatch.setattr(committer, "GROWS_WITHIN_S", 0)
     world.busy = True
@@ -49,6 +48,7 @@ def crowd(world: ShellWorld, monkeypatch: pytest.MonkeyPatch) -> ShellWorld:
 async def test_nothing_is_pushed_before_it_is_stored(world: ShellWorld) -> None:
     world.make_topic()
     await TopicReconciler(world.services).reconcile(T)
+    # The slice depends on the topic's random id.
     slice_name = world.journal[1].rpartition(" ")[2]
     assert world.journal == [
         "apply Topic t",
@@ -62,12 +62,13 @@ async def test_nothing_is_pushed_before_it_is_stored(world: ShellWorld) -> None:
     assert world.server.find(TOPIC, "t")["metadata"]["finalizers"] == [TOPIC_FINALIZER]
 
 
-async def test_among_many_a_new_topic_costs_one_write_of_its_status(crowd: ShellWorld) -> None:
+async def test_new_topic_among_many_costs_one_status_write(busy_world: ShellWorld) -> None:
     """Another slice records its placement before a broker receives it."""
-    reconciler = TopicReconciler(crowd.services)
-    crowd.make_topic()
+    reconciler = TopicReconciler(busy_world.services)
+    busy_world.make_topic()
     assert await reconciler.reconcile(T) == PUT_OFF_MS / 1000
-    state = crowd.services.state
+    state = busy_world.services.state
+    # The placement record must be in another slice, so that one loss never hits both.
     topic_id = state.topics["ns/t"].id
     home = state.slice_index((topic_id, 0))
     slices = [
@@ -76,76 +77,81 @@ async def test_among_many_a_new_topic_costs_one_write_of_its_status(crowd: Shell
     ]
     assert slices[0] != slices[1]
     landed = ["slice landed", "states pushed"]
-    assert crowd.journal == [
+    assert busy_world.journal == [
         "apply Topic t", slices[0], *landed, slices[1], *landed, "published ns/t"
     ]  # fmt: skip
+    # Brokers receive the topic before it has a status.
     assert (topic_id, 0) in {
         (topic.topic_id, part.partition)
         for topic in snapshot.full(state).topics
         for part in topic.partitions
     }
-    crowd.journal.clear()
+    busy_world.journal.clear()
     assert 0 < (await reconciler.reconcile(T) or 0) <= PUT_OFF_MS / 1000
-    assert crowd.journal == [], "no broker has acknowledged"
-    crowd.acknowledge(1)
+    assert busy_world.journal == [], "no broker has acknowledged"
+    # The only status write already reports Serving.
+    busy_world.acknowledge(1)
     await reconciler.reconcile(T)
-    assert crowd.journal == ["replace_status Topic t"]
-    assert crowd.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")
-    assert crowd.status(TOPIC, "t")["partitionsPlaced"] == 1
+    assert busy_world.journal == ["replace_status Topic t"]
+    assert busy_world.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")
+    assert busy_world.status(TOPIC, "t")["partitionsPlaced"] == 1
 
 
-async def test_a_first_status_is_not_put_off_for_long(
-    crowd: ShellWorld, monkeypatch: pytest.MonkeyPatch
+async def test_first_status_is_deferred_for_a_bounded_time(
+    busy_world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000_000]
     monkeypatch.setattr("tidemark_operator.reconcile.topics.wall_ms", lambda: now[0])
-    reconciler = TopicReconciler(crowd.services)
-    crowd.make_topic()
+    reconciler = TopicReconciler(busy_world.services)
+    busy_world.make_topic()
     await reconciler.reconcile(T)
     now[0] += PUT_OFF_MS - 1
     assert await reconciler.reconcile(T) == pytest.approx(0.001)
     now[0] += 1
     await reconciler.reconcile(T)
-    assert crowd.condition(TOPIC, "t", "Ready")[:2] == ("False", "LeadersStarting")
+    assert busy_world.condition(TOPIC, "t", "Ready")[:2] == ("False", "LeadersStarting")
 
 
 async def test_everything_is_stored_before_a_broker_receives_it(
-    crowd: ShellWorld,
+    busy_world: ShellWorld,
 ) -> None:
-    state = crowd.services.state
+    state = busy_world.services.state
+    # A tiered topic needs its epoch in the status before brokers may upload.
     state.cluster = dataclasses.replace(
         state.cluster,
         remote_storage="{}",
         config={**state.cluster.config, "remote.log.storage.system.enable": "true"},
     )
-    crowd.make_topic(tiering={"enabled": True})
-    await TopicReconciler(crowd.services).reconcile(T)
-    assert crowd.journal[-2:] == ["replace_status Topic t", "published ns/t"]
-    assert crowd.status(TOPIC, "t")["tiering"]["state"] == "Enabled"
+    busy_world.make_topic(tiering={"enabled": True})
+    await TopicReconciler(busy_world.services).reconcile(T)
+    assert busy_world.journal[-2:] == ["replace_status Topic t", "published ns/t"]
+    assert busy_world.status(TOPIC, "t")["tiering"]["state"] == "Enabled"
 
 
-async def test_where_there_is_no_room_for_the_record_the_status_comes_first(
-    crowd: ShellWorld, monkeypatch: pytest.MonkeyPatch
+async def test_without_room_for_a_record_the_status_is_written_first(
+    busy_world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_status, "RECORDS_MAX", 0)
-    crowd.make_topic()
-    await TopicReconciler(crowd.services).reconcile(T)
-    assert crowd.journal[-2:] == ["replace_status Topic t", "published ns/t"]
+    busy_world.make_topic()
+    await TopicReconciler(busy_world.services).reconcile(T)
+    assert busy_world.journal[-2:] == ["replace_status Topic t", "published ns/t"]
 
 
-async def test_a_record_is_evidence_that_a_slice_has_lost_rows(crowd: ShellWorld) -> None:
-    crowd.make_topic()
-    await TopicReconciler(crowd.services).reconcile(T)
-    state = crowd.services.state
+async def test_a_record_is_evidence_that_a_slice_has_lost_rows(busy_world: ShellWorld) -> None:
+    busy_world.make_topic()
+    await TopicReconciler(busy_world.services).reconcile(T)
+    state = busy_world.services.state
     home = state.slice_index((state.topics["ns/t"].id, 0))
-    body = crowd.server.find(PARTITION_SLICE, slice_name("main", home))
+    # The slice is restored from a backup that lacks the row.
+    body = busy_world.server.find(PARTITION_SLICE, slice_name("main", home))
     assert body is not None
-    crowd.server.replace("backup", PARTITION_SLICE, {**body, "partitions": []})
-    crowd.server.edit(CLUSTER, "main", {})
-    async with crowd.term():
-        await TopicReconciler(crowd.services).reconcile(T)
-        assert crowd.condition(TOPIC, "t", "Ready")[:2] == ("False", "Rebuilding")
-        assert not crowd.services.state.rows_of(state.topics["ns/t"].id)
+    busy_world.server.replace("backup", PARTITION_SLICE, {**body, "partitions": []})
+    # The new controller must not read the former placement from the status.
+    busy_world.server.edit(CLUSTER, "main", {})
+    async with busy_world.term():
+        await TopicReconciler(busy_world.services).reconcile(T)
+        assert busy_world.condition(TOPIC, "t", "Ready")[:2] == ("False", "Rebuilding")
+        assert not busy_world.services.state.rows_of(state.topics["ns/t"].id)
 
 
 async def test_a_settled_topic_costs_nothing(world: ShellWorld) -> None:
@@ -160,6 +166,7 @@ async def test_a_settled_topic_costs_nothing(world: ShellWorld) -> None:
 async def test_a_failed_status_write_pushes_nothing_to_brokers(world: ShellWorld) -> None:
     world.make_topic()
     reconciler = TopicReconciler(world.services)
+    # The status write fails, so brokers must not receive the new topic yet.
     world.api.fail("replace_status Topic", Conflict(409, "modified"))
     with pytest.raises(Conflict):
         await reconciler.reconcile(T)
@@ -186,6 +193,7 @@ async def test_a_field_of_a_newer_version_is_reported_and_the_rest_applies(
     world.make_topic()
     reconciler = TopicReconciler(world.services)
     await reconciler.reconcile(T)
+    # The field is of a newer CRD version, and the rest of the spec is valid.
     world.edit(TOPIC, "t", later=1, config={"retention.ms": "1000"})
     await reconciler.reconcile(T)
     assert world.services.state.topics["ns/t"].config["retention.ms"] == "1000"
@@ -193,6 +201,7 @@ async def test_a_field_of_a_newer_version_is_reported_and_the_rest_applies(
     assert (status, reason) == ("True", "ObjectUnreadable")
     assert "spec.later" in message
     assert "Upgrade the operator" in message
+    # The user removes the unknown field.
     body = world.known(TOPIC, "t")
     spec = {name: value for name, value in body["spec"].items() if name != "later"}
     world.services.objects.put(world.server.replace("user", TOPIC, {**body, "spec": spec}))
@@ -201,12 +210,11 @@ async def test_a_field_of_a_newer_version_is_reported_and_the_rest_applies(
 
 
 async def test_the_observed_generation_is_the_decided_one(world: ShellWorld) -> None:
-    """Also if the spec is edited, or the Topic paused, before the status is written: readers of the
-    status rely on it (invariant 22).
-    """
+    """An edit or a pause before the status write must not advance it (invariant 22)."""
     world.make_topic()
     reconciler = TopicReconciler(world.services)
 
+    # The edit arrives between the decision and the status write.
     def edited(call: str) -> None:
         if call.startswith("replace PartitionSlice"):
             world.api.before = lambda _: None
@@ -234,7 +242,7 @@ async def test_a_topic_of_another_cluster_is_marked_and_left_alone(world: ShellW
     assert world.journal == ["replace_status Topic t"] * 2
 
 
-async def test_a_paused_topic_is_given_no_finalizer_and_no_partitions(world: ShellWorld) -> None:
+async def test_paused_topic_gets_no_finalizer_and_no_partitions(world: ShellWorld) -> None:
     world.make_topic()
     world.annotate(TOPIC, "t", **{"tidemark.dev/paused": "true"})
     await TopicReconciler(world.services).reconcile(T)
@@ -253,6 +261,7 @@ async def test_a_deleted_topic_is_released_only_after_its_brokers_have_confirmed
     await reconciler.reconcile(T)
     await reconciler.reconcile(T)
     assert world.server.find(TOPIC, "t") is not None
+    # The broker confirms that it has deleted its replica.
     services.deletions._confirmed[topic_id] = {1: services.state.brokers[1].directory_id}
     await reconciler.reconcile(T)
     assert world.server.find(TOPIC, "t") is None
@@ -265,6 +274,7 @@ async def test_an_orphan_is_recorded_before_its_topic_is_deleted(world: ShellWor
     reconciler = TopicReconciler(world.services)
     await reconciler.reconcile(T)
     world.delete(TOPIC, "t")
+    # The removal of the finalizer fails after the orphan was recorded.
     world.api.fail("json_patch Topic")
     with pytest.raises(ApiServerUnavailable):
         await reconciler.reconcile(T)
@@ -273,6 +283,7 @@ async def test_an_orphan_is_recorded_before_its_topic_is_deleted(world: ShellWor
     assert left["topicName"] == "t"
     await reconciler.reconcile(T)
     assert world.server.find(TOPIC, "t") is None
+    # The retry does not record the orphan twice.
     assert len(world.status(CLUSTER, "main")["leftBehind"]) == 1
 
 
@@ -281,7 +292,7 @@ async def test_a_deleted_object_needs_no_work(world: ShellWorld) -> None:
     assert world.journal == []
 
 
-async def test_events_tell_that_a_topic_is_offline_and_that_it_is_back(world: ShellWorld) -> None:
+async def test_events_report_that_a_topic_is_offline_and_online(world: ShellWorld) -> None:
     world.make_topic()
     reconciler, services = TopicReconciler(world.services), world.services
     await reconciler.reconcile(T)
@@ -290,6 +301,7 @@ async def test_events_tell_that_a_topic_is_offline_and_that_it_is_back(world: Sh
     assert world.condition(TOPIC, "t", "Ready")[0] == "True"
     assert "TopicOnline" not in world.events.reasons, "it was being made"
     world.events.emitted.clear()
+    # The only broker fails, and later returns.
     await services.committer.decide(lambda draft: elections.fence(draft, [1], reason="test"))
     await reconciler.reconcile(T)
     await reconciler.reconcile(T)
@@ -297,6 +309,7 @@ async def test_events_tell_that_a_topic_is_offline_and_that_it_is_back(world: Sh
     world.events.emitted.clear()
     await services.committer.decide(lambda draft: elections.unfence(draft, 1))
     await reconciler.reconcile(T)
+    # Unfenced, but the broker has not acknowledged its leadership yet.
     assert world.condition(TOPIC, "t", "Ready")[:2] == ("False", "LeadersStarting")
     world.acknowledge(1)
     await reconciler.reconcile(T)
@@ -319,6 +332,7 @@ async def test_an_event_reports_a_configuration_change_of_the_manifest(world: Sh
     reconciler = TopicReconciler(world.services)
     await reconciler.reconcile(T)
     assert "Configured" not in world.events.reasons, "it was made so"
+    # One value changes, and one key is removed.
     world.edit(TOPIC, "t", config={"retention.ms": "2000"})
     for _ in range(2):
         await reconciler.reconcile(T)
@@ -362,8 +376,7 @@ async def test_a_deleted_paused_topic_names_the_obstacle_of_its_deletion(
 
 
 async def _restores(world: ShellWorld, folder: Path, topic_id: uuid.UUID) -> float | None:
-    """A Topic is made as ``tidemark restore`` makes it, and looked at; when it is looked at
-    again."""
+    """Create a Topic as ``tidemark restore`` does, reconcile it and return the delay."""
     state = world.services.state
     text = json.dumps({"filesystem": {"path": str(folder)}})
     state.cluster = dataclasses.replace(state.cluster, remote_storage=text)
@@ -375,13 +388,12 @@ async def _restores(world: ShellWorld, folder: Path, topic_id: uuid.UUID) -> flo
     return await TopicReconciler(world.services).reconcile(T)
 
 
-async def test_what_was_deleted_in_the_tier_is_not_restored_once_its_tombstones_are_collected(
-    world: ShellWorld, tmp_path: Path
-) -> None:
-    """A manifest that ``tidemark restore`` has annotated was kept, and is applied again."""
+async def test_topic_deleted_in_the_tier_is_not_restored(world: ShellWorld, tmp_path: Path) -> None:
+    """The annotated manifest of an earlier restore may be applied again."""
     topic_id, cluster_id = uuid.uuid4(), world.services.state.cluster.cluster_id
     folder = tmp_path / "tier"
     folder.mkdir()
+    # The tier has the tombstone of the topic.
     catalog = open_tier(from_json(json.dumps({"filesystem": {"path": str(folder)}}))).topics
     catalog.bury(TopicObject(topic_id=topic_id, name="t", cluster_id=cluster_id, partitions=1))
     await _restores(world, folder, topic_id)
@@ -395,6 +407,7 @@ async def test_a_topic_is_restored_from_a_tier_that_answers(
     world: ShellWorld, tmp_path: Path
 ) -> None:
     folder, topic_id = tmp_path / "tier", uuid.uuid4()
+    # The store's folder does not exist yet, so the tombstones cannot be read.
     assert await _restores(world, folder, topic_id) == LOOK_AGAIN_S
     assert "The request is repeated" in world.condition(TOPIC, "t", "Stalled")[2]
     folder.mkdir()
@@ -411,6 +424,7 @@ async def test_partitions_that_were_not_placed_can_be_removed() -> None:
         await reconciler.reconcile(world.key(TOPIC, "t"))
         assert world.condition(TOPIC, "t", "Ready")[1] == "BrokersMissing"
         assert not world.status(TOPIC, "t").get("partitionsPlaced"), "the API server reads it"
+        # Without any placed partition, the count may still be lowered.
         world.edit(TOPIC, "t", partitions=2)
         world.make_broker(1)
         await world.start_broker(1)

@@ -31,7 +31,7 @@ def acls(**rule: Any) -> tuple[Acl, ...]:
     return info(authorization={"acls": [base | rule]}).acls
 
 
-def test_what_is_left_out_is_what_the_schema_says() -> None:
+def test_omitted_fields_have_the_defaults_of_the_schema() -> None:
     found = info()
     assert found == UserInfo(
         key="ns/alice",
@@ -41,6 +41,8 @@ def test_what_is_left_out_is_what_the_schema_says() -> None:
         created_ms=1_700_000_000_000,
         mechanism=2,
     )
+    # The numbers are those of Kafka's ResourceType, PatternType, AclOperation and
+    # AclPermissionType.
     assert acls() == (
         Acl(
             resource_type=2,
@@ -63,7 +65,7 @@ def test_what_is_left_out_is_what_the_schema_says() -> None:
         ("oauth", "alice", 0, False),
     ],
 )
-def test_how_a_user_proves_itself(
+def test_authentication_type_determines_name_and_mechanism(
     type_: str, username: str, mechanism: int, certificate: bool
 ) -> None:
     found = info(authentication={"type": type_})
@@ -87,26 +89,29 @@ def test_types_of_resources_are_kafkas(type_: str, number: int) -> None:
 
 def test_the_cluster_has_kafkas_name() -> None:
     (found,) = acls(resource={"type": "Cluster"}, operations=["Create"])
+    # Kafka's Resource.CLUSTER_NAME.
     assert (found.resource_type, found.resource_name, found.pattern_type) == (4, "kafka-cluster", 3)
 
 
-def test_operations_are_kafkas_and_each_is_an_acl() -> None:
+def test_operations_have_kafkas_numbers() -> None:
     """The order of Kafka's ``AclOperation``, from ALL (2) on."""
     assert [acl.operation for acl in acls(operations=[*OperationName])] == list(range(2, 13))
 
 
-def test_hosts_and_permissions_and_doubles() -> None:
+def test_host_and_permission_are_mapped_and_duplicates_removed() -> None:
     (found,) = acls(host="10.0.0.7", permission="Deny")
     assert (found.host, found.permission) == ("10.0.0.7", 2)
     rule = {"resource": {"type": "Topic", "name": "t"}, "operations": ["Read"]}
+    # The default host makes both rules the same ACL.
     assert len(info(authorization={"acls": [rule, {**rule, "host": "*"}]}).acls) == 1
 
 
-def test_quotas_are_of_the_user_and_of_its_clients() -> None:
+def test_quotas_cover_the_user_and_its_clients() -> None:
     rates = {"producerByteRate": 5, "consumerByteRate": 6, "requestPercentage": 7}
     rates["controllerMutationRate"] = 4
     clients = [{"clientId": "etl", "producerByteRate": 8}, {"clientId": "*", "consumerByteRate": 9}]
     found = info(quotas={**rates, "clients": clients}).quotas
+    # The client id "" is Kafka's default entity, None is no client id.
     assert found == (
         quota("alice", None, produce=5, fetch=6, request=7, mutation=4),
         quota("alice", "etl", produce=8),
@@ -117,7 +122,7 @@ def test_quotas_are_of_the_user_and_of_its_clients() -> None:
 
 
 def test_a_clusters_quotas_apply_to_users_without_their_own() -> None:
-    given = {
+    quotas = {
         "everyUser": {
             "requestPercentage": 7,
             "clients": [{"clientId": "*", "producerByteRate": 8}],
@@ -127,7 +132,7 @@ def test_a_clusters_quotas_apply_to_users_without_their_own() -> None:
             {"clientId": "a", "producerByteRate": 1},
         ],
     }
-    assert cluster_quotas(ClusterQuotas.model_validate(given)) == (
+    assert cluster_quotas(ClusterQuotas.model_validate(quotas)) == (
         quota("", None, request=7),
         quota("", "", produce=8),
         quota(None, "", fetch=9),

@@ -68,15 +68,15 @@ def put_password(world: ShellWorld, password: str, name: str = "keys") -> None:
         world.server.replace("user", SECRET, {**former, "data": data})
 
 
-def told(world: ShellWorld, name: str = "alice") -> Any:
+def user_state(world: ShellWorld, name: str = "alice") -> Any:
     state = world.services.state.users.get(f"{NAMESPACE}/{name}")
     assert state is not None
     return state
 
 
-def fits(world: ShellWorld, password: str) -> bool:
+def derives_from(world: ShellWorld, password: str) -> bool:
     """Return whether the brokers' credential was derived from this password."""
-    (scram,) = told(world).scram
+    (scram,) = user_state(world).scram
     return bool(credential(password, scram.salt, Mechanism(scram.mechanism)) == scram)
 
 
@@ -91,8 +91,8 @@ async def test_a_secret_is_written_before_brokers_and_the_status_have_the_user(
     assert world.journal == ["create Secret alice", "users pushed", "replace_status User alice"]
     data = secret_of(world)
     assert len(data["password"]) == 32
-    assert fits(world, data["password"].decode())
-    assert told(world).scram[0].mechanism == Mechanism.SCRAM_SHA_512
+    assert derives_from(world, data["password"].decode())
+    assert user_state(world).scram[0].mechanism == Mechanism.SCRAM_SHA_512
     status = world.status(USER, "alice")
     assert (status["username"], status["secret"]) == ("alice", "alice")
     assert world.condition(USER, "alice", "Ready")[:2] == ("True", "Usable")
@@ -110,7 +110,7 @@ async def test_a_secret_belongs_to_the_user_and_is_deleted_with_it(world: ShellW
     assert world.server.find(SECRET, "alice") is None
 
 
-async def test_a_settled_user_costs_no_write_and_no_derivation(
+async def test_unchanged_user_costs_no_write_and_no_derivation(
     world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[threading.Thread] = []
@@ -125,6 +125,7 @@ async def test_a_settled_user_costs_no_write_and_no_derivation(
     world.journal.clear()
     await reconcile(world)
     assert world.journal == []
+    # PBKDF2 takes tens of milliseconds, so it runs once and in a thread.
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread(), "heartbeats and elections continue meanwhile"
 
@@ -132,27 +133,29 @@ async def test_a_settled_user_costs_no_write_and_no_derivation(
 async def test_another_term_finds_the_same_credentials(world: ShellWorld) -> None:
     world.make_user()
     await reconcile(world)
-    before = told(world)
+    before = user_state(world)
     async with world.term():
         assert snapshot.users(world.services.state) is None, "alice was not looked at yet"
+        # The second controller derives the same credential from the same Secret.
         world.journal.clear()
         await reconcile(world)
-        assert told(world) == before
+        assert user_state(world) == before
         assert "create Secret alice" not in world.journal
         assert snapshot.users(world.services.state) is not None
 
 
-async def test_a_password_of_somebodys_own_is_used_and_followed(world: ShellWorld) -> None:
+async def test_referenced_password_is_used_and_followed(world: ShellWorld) -> None:
     put_password(world, "first one")
     world.make_user(authentication={"type": "scram-sha-256", **REF})
     assert await reconcile(world) == PASSWORD_CHECK_S
-    assert fits(world, "first one")
-    former = told(world).scram[0]
+    assert derives_from(world, "first one")
+    former = user_state(world).scram[0]
     assert former.mechanism == Mechanism.SCRAM_SHA_256
+    # The owner changes the password, which takes effect with a new salt.
     put_password(world, "second one")
     await reconcile(world)
-    assert fits(world, "second one")
-    assert told(world).scram[0].salt != former.salt
+    assert derives_from(world, "second one")
+    assert user_state(world).scram[0].salt != former.salt
     assert secret_of(world)["password"] == b"second one"
 
 
@@ -162,9 +165,10 @@ async def test_a_removed_password_stays_in_force_and_is_reported(
     put_password(world, "first one")
     world.make_user(authentication=REF)
     await reconcile(world)
+    # The referenced Secret disappears: users must not lose access for that.
     world.server.delete("user", SECRET, "keys")
     assert await reconcile(world) == PROBLEM_RETRY_S
-    assert fits(world, "first one")
+    assert derives_from(world, "first one")
     status, reason, message = world.condition(USER, "alice", "Ready")
     assert (status, reason) == ("False", "PasswordUnusable")
     assert "Secret keys does not exist" in message
@@ -172,19 +176,20 @@ async def test_a_removed_password_stays_in_force_and_is_reported(
     assert world.events.reasons == ["Usable", "PasswordUnusable"]
 
 
-async def test_without_its_password_a_user_has_none(world: ShellWorld) -> None:
+async def test_user_without_its_referenced_password_has_no_credential(world: ShellWorld) -> None:
     world.make_user(authentication=REF, authorization={"acls": [READ]})
     assert await reconcile(world) == PROBLEM_RETRY_S
-    assert told(world).scram == ()
-    assert told(world).acls, "its permissions are pushed all the same"
+    assert user_state(world).scram == ()
+    assert user_state(world).acls, "its permissions are pushed all the same"
     assert world.server.find(SECRET, "alice") is None
     assert "secret" not in world.status(USER, "alice")
+    # As soon as the Secret exists, the user gets its credential.
     put_password(world, "now it is there")
     await reconcile(world)
-    assert fits(world, "now it is there")
+    assert derives_from(world, "now it is there")
 
 
-async def test_the_operators_own_secrets_cannot_be_had_as_a_password(world: ShellWorld) -> None:
+async def test_operators_own_secrets_cannot_be_referenced_as_passwords(world: ShellWorld) -> None:
     await world.services.certificates.authorities()
     ref = {"valueFrom": {"secretKeyRef": {"name": "main-ca", "key": "tls.key"}}}
     world.make_user(authentication={"password": ref})
@@ -200,15 +205,16 @@ async def test_a_password_written_into_the_users_secret_is_used(
     await reconcile(world)
     body = world.server.find(SECRET, "alice")
     assert body is not None
+    # A person edits the password in the generated Secret.
     data = {**body["data"], "password": base64.b64encode(b"my own").decode()}
     world.server.replace("user", SECRET, {**body, "data": data})
     await reconcile(world)
-    assert fits(world, "my own")
+    assert derives_from(world, "my own")
     assert b'password="my own"' in secret_of(world)["sasl.jaas.config"]
 
 
 async def test_a_recreated_user_gets_another_password(world: ShellWorld) -> None:
-    """The former one may be why it was deleted."""
+    """A user may delete the object because the password was compromised."""
     world.make_user()
     await reconcile(world)
     former = secret_of(world)["password"]
@@ -216,10 +222,10 @@ async def test_a_recreated_user_gets_another_password(world: ShellWorld) -> None
     world.make_user()
     await reconcile(world)
     assert secret_of(world)["password"] != former
-    assert not fits(world, former.decode())
+    assert not derives_from(world, former.decode())
 
 
-def restored(world: ShellWorld, data: dict[str, bytes], **meta: Any) -> None:
+def restore_secret(world: ShellWorld, data: dict[str, bytes], **meta: Any) -> None:
     """Restore the Secret under another uid, as a backup tool or a person does."""
     texts = {key: base64.b64encode(value).decode() for key, value in data.items()}
     body = {"metadata": {"name": "alice", **meta}, "type": "Opaque", "data": texts}
@@ -249,61 +255,65 @@ def restored(world: ShellWorld, data: dict[str, bytes], **meta: Any) -> None:
     ],
     ids=["labels", "a label of a backup", "owner of before"],
 )
-@pytest.mark.parametrize("before", [True, False], ids=["it was known", "after a new operator"])
+@pytest.mark.parametrize("before", [True, False], ids=["known before", "unknown before"])
 async def test_a_restored_user_keeps_its_restored_password(
     world: ShellWorld, meta: dict[str, Any], before: bool
 ) -> None:
     world.make_user()
+    # Either the same operator issued the Secret, or it only knows the backup.
     if before:
         await reconcile(world)
         data = secret_of(world)
         world.delete(USER, "alice")
         await reconcile(world)
-        assert world.server.find(SECRET, "alice") is None  # it goes with its User
-        restored(world, data, **meta)
+        assert world.server.find(SECRET, "alice") is None  # deleted together with its User
+        restore_secret(world, data, **meta)
         world.make_user()
     else:
         data = password_data("alice", KeptPassword("from the backup", b"s" * SALT_KEY_BYTES))
-        restored(world, data, **meta)
+        restore_secret(world, data, **meta)
     await reconcile(world)
     assert secret_of(world) == data
-    assert fits(world, data["password"].decode())
+    assert derives_from(world, data["password"].decode())
     assert world.condition(USER, "alice", "Ready")[0] == "True"
     now = world.server.find(SECRET, "alice")
     assert now is not None
     assert meta["labels"].items() <= now["metadata"]["labels"].items()
-    assert "ownerReferences" not in now["metadata"]  # or the garbage collector would take it
+    # The restored owner reference names a uid that does not exist.
+    assert "ownerReferences" not in now["metadata"]  # the garbage collector would delete it
     user = world.server.find(USER, "alice")
     assert user is not None
     uid = user["metadata"]["uid"]
     assert now["metadata"]["annotations"] == {USER_UID_ANNOTATION: uid}
 
 
-async def test_a_secret_that_is_given_its_labels_back_keeps_its_password(world: ShellWorld) -> None:
-    """As the message of SecretTaken says; and one password is all that it needs to have."""
-    restored(world, {"password": b"my own"})
+async def test_relabelled_secret_keeps_its_password(world: ShellWorld) -> None:
+    """The exit of SecretTaken: the labels. A password is the only required key."""
+    # A backup without labels: the Secret could belong to anybody.
+    restore_secret(world, {"password": b"my own"})
     world.make_user()
     await reconcile(world)
     assert world.condition(USER, "alice", "Ready")[1] == "SecretTaken"
-    restored(world, {"password": b"my own"}, labels=USER_SECRETS.labels)
+    restore_secret(world, {"password": b"my own"}, labels=USER_SECRETS.labels)
     await reconcile(world)
-    assert fits(world, "my own")
+    assert derives_from(world, "my own")
     assert secret_of(world)["password"] == b"my own"
     assert len(secret_of(world)["salt.key"]) == SALT_KEY_BYTES
     assert world.condition(USER, "alice", "Ready")[0] == "True"
 
 
-async def test_a_password_that_cannot_be_used_is_not_thrown_away(world: ShellWorld) -> None:
-    restored(world, {"password": b"my own\n"}, labels=USER_SECRETS.labels)
+async def test_unusable_password_is_reported_and_retained(world: ShellWorld) -> None:
+    # A line break at the end, as many editors add, is not part of any password.
+    restore_secret(world, {"password": b"my own\n"}, labels=USER_SECRETS.labels)
     world.make_user()
     await reconcile(world)
     status, reason, message = world.condition(USER, "alice", "Ready")
     assert (status, reason) == ("False", "PasswordUnusable")
     assert "Correct it, or delete the Secret" in message
     assert secret_of(world) == {"password": b"my own\n"}
-    restored(world, {"password": b"my own"}, labels=USER_SECRETS.labels)
+    restore_secret(world, {"password": b"my own"}, labels=USER_SECRETS.labels)
     await reconcile(world)
-    assert fits(world, "my own")
+    assert derives_from(world, "my own")
 
 
 async def test_a_restored_certificate_is_still_served(world: ShellWorld) -> None:
@@ -312,7 +322,8 @@ async def test_a_restored_certificate_is_still_served(world: ShellWorld) -> None
     data = secret_of(world)
     world.delete(USER, "alice")
     await reconcile(world)
-    restored(world, data, labels=USER_SECRETS.labels)
+    # The backup is restored before the User is created again.
+    restore_secret(world, data, labels=USER_SECRETS.labels)
     world.make_user(authentication={"type": "tls"})
     await reconcile(world)
     assert secret_of(world) == data
@@ -324,11 +335,12 @@ async def test_a_restored_certificate_is_still_served(world: ShellWorld) -> None
 async def test_a_user_deleted_during_a_check_blocks_no_renewal(
     world: ShellWorld,
 ) -> None:
-    """Its certificate was waited for until the term ended."""
+    """Otherwise the renewal waits for its certificate until the term ends."""
     world.make_user(authentication={"type": "tls"})
     await reconcile(world)
     certificates = world.services.client_certificates
     world.delete(USER, "alice")
+    # The reconciler was in the middle of its check when the User was deleted.
     await certificates.leaf("alice", None)
     assert "alice" in certificates._seen
     assert await reconcile(world) is None
@@ -344,16 +356,19 @@ async def test_a_secret_of_another_owner_is_not_modified(world: ShellWorld) -> N
     status, reason, message = world.condition(USER, "alice", "Ready")
     assert (status, reason) == ("False", "SecretTaken")
     assert "does not belong to the operator" in message
-    assert told(world).scram == ()
+    assert user_state(world).scram == ()
+    # The owner removes the foreign Secret, as the message asks.
     world.server.delete("user", SECRET, "alice")
     await reconcile(world)
-    assert fits(world, secret_of(world)["password"].decode())
+    assert derives_from(world, secret_of(world)["password"].decode())
     assert world.condition(USER, "alice", "Ready")[0] == "True"
 
 
 @pytest.mark.parametrize("type_", ["scram-sha-512", "tls", "oauth"])
-async def test_no_user_gets_at_the_secret_of_an_authority(world: ShellWorld, type_: str) -> None:
-    """The CRD refuses such names; should one be there all the same, nothing is lost."""
+async def test_user_cannot_replace_the_secret_of_an_authority(
+    world: ShellWorld, type_: str
+) -> None:
+    """The CRD refuses such names. An existing object must not damage the authority."""
     await world.services.certificates.authorities()
     before = world.server.find(SECRET, "main-ca")
     world.make_user("main-ca", authentication={"type": type_})
@@ -361,13 +376,14 @@ async def test_no_user_gets_at_the_secret_of_an_authority(world: ShellWorld, typ
     assert world.server.find(SECRET, "main-ca") == before
 
 
-async def test_of_two_operators_that_make_a_secret_one_comes_again(world: ShellWorld) -> None:
+async def test_concurrent_creation_of_a_secret_is_retried(world: ShellWorld) -> None:
     world.make_user()
+    # The other operator created the Secret between the read and the write.
     world.api.fail("create Secret", Conflict(409, "exists"))
     assert await reconcile(world) == CONTENDED_RETRY_S
     assert world.services.state.users.get(ALICE.namespaced_name) is None
     await reconcile(world)
-    assert fits(world, secret_of(world)["password"].decode())
+    assert derives_from(world, secret_of(world)["password"].decode())
 
 
 async def test_a_missing_permission_for_secrets_is_reported(world: ShellWorld) -> None:
@@ -375,26 +391,28 @@ async def test_a_missing_permission_for_secrets_is_reported(world: ShellWorld) -
     world.api.fail("get Secret", Forbidden(403, "secrets is forbidden"))
     assert await reconcile(world) == PROBLEM_RETRY_S
     assert world.condition(USER, "alice", "Ready")[1] == "SecretRefused"
-    await reconcile(world)  # it may by now
+    await reconcile(world)  # the permission has been granted
     assert world.condition(USER, "alice", "Ready")[0] == "True"
 
 
-async def test_what_was_accepted_stays_in_force_while_secrets_are_refused(
+async def test_accepted_credential_stays_while_secrets_are_forbidden(
     world: ShellWorld,
 ) -> None:
     world.make_user()
     await reconcile(world)
-    scram = told(world).scram
+    scram = user_state(world).scram
     assert scram
+    # The role loses its permission after the credential was issued.
     world.api.fail("get Secret", Forbidden(403, "secrets is forbidden"))
     await reconcile(world)
-    assert told(world).scram == scram
+    assert user_state(world).scram == scram
 
 
 async def test_a_user_with_a_secret_that_was_never_read_is_not_pushed(world: ShellWorld) -> None:
     """After a takeover, brokers keep the user that the former controller pushed."""
     users = world.services.state.users
     body = world.make_user()
+    # The takeover found the User, but its Secret cannot be read.
     users.expect(body["metadata"]["namespace"] + "/alice")
     world.api.fail("get Secret", Forbidden(403, "secrets is forbidden"))
     await reconcile(world)
@@ -413,8 +431,8 @@ async def test_a_user_with_tls_is_given_a_certificate(world: ShellWorld) -> None
     assert authority.is_for_client(leaf, "alice")
     assert authority.is_issued_by(leaf, KeyPair(data["ca.crt"], b""))
     assert world.server.find(SECRET, "main-clients-ca") is not None
-    assert told(world).name == world.status(USER, "alice")["username"] == "CN=alice"
-    assert told(world).scram == ()
+    assert user_state(world).name == world.status(USER, "alice")["username"] == "CN=alice"
+    assert user_state(world).scram == ()
     world.journal.clear()
     await reconcile(world)
     assert world.journal == []
@@ -429,6 +447,7 @@ async def test_a_certificate_is_renewed_in_time() -> None:
         world.make_user(authentication={"type": "tls"})
         await reconcile(world)
         first = secret_of(world)
+        # Certificates are valid for 90 days and renewed after two thirds.
         now += dt.timedelta(days=61)
         await reconcile(world)
         second = secret_of(world)
@@ -450,13 +469,14 @@ async def test_an_authority_that_is_restored_issues_again(world: ShellWorld) -> 
     await reconcile(world)
     sound = world.server.find(SECRET, "main-clients-ca")
     assert sound is not None
-    spoilt = world.server.replace("somebody", SECRET, {**sound, "data": {}})
+    # The authority's Secret is emptied: it must be restored, never replaced.
+    damaged = world.server.replace("somebody", SECRET, {**sound, "data": {}})
     world.make_user("bob", authentication={"type": "tls"})
     await reconcile(world, "bob")
     status, reason, message = world.condition(USER, "bob", "Ready")
     assert (status, reason) == ("False", "CertificatesUnusable")
     assert "main-clients-ca" in message
-    world.server.replace("user", SECRET, {**spoilt, "data": sound["data"]})
+    world.server.replace("user", SECRET, {**damaged, "data": sound["data"]})
     await reconcile(world, "bob")
     assert world.condition(USER, "bob", "Ready")[0] == "True"
 
@@ -465,18 +485,18 @@ async def test_an_authority_that_is_restored_issues_again(world: ShellWorld) -> 
 async def test_a_user_with_another_authentication_has_no_secret(
     world: ShellWorld, type_: str, username: str
 ) -> None:
-    """Nor keeps one from before: its password would still lie there."""
+    """The former Secret is deleted, because its password is still valid elsewhere."""
     world.make_user()
     await reconcile(world)
     world.edit(USER, "alice", authentication={"type": type_})
     await reconcile(world)
     assert world.server.find(SECRET, "alice") is None
-    assert (told(world).name, told(world).scram) == (username, ())
+    assert (user_state(world).name, user_state(world).scram) == (username, ())
     assert "secret" not in world.status(USER, "alice")
     assert world.condition(USER, "alice", "Ready")[0] == "True"
 
 
-async def test_another_way_to_prove_it_takes_the_former_one_away(world: ShellWorld) -> None:
+async def test_changed_authentication_replaces_the_secret(world: ShellWorld) -> None:
     world.make_user()
     await reconcile(world)
     world.edit(USER, "alice", authentication={"type": "tls"})
@@ -499,23 +519,25 @@ async def test_a_user_is_ready_once_every_broker_knows_it(world: ShellWorld) -> 
     assert await reconciler.reconcile(ALICE) == PROBLEM_RETRY_S
     assert world.condition(USER, "alice", "Ready")[:2] == ("False", "AcknowledgementsPending")
     assert world.services.state.users.take_waiting() == {ALICE.namespaced_name}
+    # The last broker acknowledges, which the status reports in the next pass.
     world.engine.users_acknowledged = world.services.state.users.version
     assert await reconciler.reconcile(ALICE) == SECRET_CHECK_S
     assert world.condition(USER, "alice", "Ready")[:2] == ("True", "Usable")
 
 
-async def test_a_user_that_is_usable_does_not_flicker_when_another_operator_takes_over(
+async def test_usable_user_stays_ready_across_a_takeover(
     world: ShellWorld,
 ) -> None:
     world.make_user()
     await reconcile(world)
     async with world.term():
+        # After the takeover, broker 1 has not acknowledged this controller's users yet.
         world.engine.reachable = {1}
         assert await reconcile(world) == PATIENCE_S
         assert world.condition(USER, "alice", "Ready")[0] == "True"
 
 
-async def test_a_deleted_user_is_taken_away_at_once(world: ShellWorld) -> None:
+async def test_deleted_user_is_revoked_at_once(world: ShellWorld) -> None:
     world.make_user()
     await reconcile(world)
     world.journal.clear()
@@ -525,7 +547,7 @@ async def test_a_deleted_user_is_taken_away_at_once(world: ShellWorld) -> None:
     assert await reconcile(world) is None
 
 
-async def test_a_user_that_something_else_holds_is_taken_away_all_the_same(
+async def test_deleted_user_with_foreign_finalizer_is_revoked(
     world: ShellWorld,
 ) -> None:
     world.make(USER, "alice", {"clusterRef": {"name": "main"}}, metadata={"finalizers": ["x/y"]})
@@ -541,6 +563,7 @@ async def test_a_user_that_is_deleted_while_its_secret_is_read_stays_deleted(
     world.make_user()
     read = world.api.get
 
+    # The deletion arrives while the Secret is read.
     async def deleted_meanwhile(*arguments: Any) -> Any:
         if world.server.find(USER, "alice") is not None:
             world.delete(USER, "alice")
@@ -560,6 +583,7 @@ async def test_a_user_with_an_unreadable_secret_delays_the_push_of_users(
         world.api.fail("get Secret", ApiServerUnavailable(503, "busy"))
         with pytest.raises(ApiServerUnavailable):
             await reconcile(world)
+        # Until alice's Secret is read, the list of users is incomplete.
         assert snapshot.users(world.services.state) is None
         await reconcile(world)
         assert snapshot.users(world.services.state) is not None
@@ -582,6 +606,7 @@ async def test_a_fault_in_one_user_does_not_block_others(
     world.make_user()
     body = world.make_user("unreadable")
     async with world.term():
+        # An object whose authentication type this version does not know.
         world.services.objects.put(
             {**body, "spec": {}, "metadata": {**body["metadata"], "resourceVersion": "999999"}}
             | {"spec": {"clusterRef": {"name": "main"}, "authentication": {"type": "none"}}}
@@ -589,6 +614,7 @@ async def test_a_fault_in_one_user_does_not_block_others(
         with pytest.raises(InvalidResource):
             await reconcile(world, "unreadable")
 
+        # A bug in one reconciler must not hold back the list of users either.
         async def fault(*_: Any) -> Any:
             raise ZeroDivisionError
 
@@ -606,6 +632,7 @@ async def test_super_users_follow_the_cluster(world: ShellWorld) -> None:
     await reconcile(world)
     assert "have no effect" in world.condition(USER, "alice", "Ready")[2]
     world.journal.clear()
+    # Alice becomes a super user, which makes her ACLs pointless.
     world.edit(CLUSTER, "main", authorization={"type": "simple", "superUsers": ["CN=b", "a"]})
     assert world.journal == ["users pushed"]
     present = snapshot.users(world.services.state)
@@ -625,6 +652,7 @@ async def test_a_user_beyond_the_limit_is_rejected(
         await reconcile(world, name)
     assert world.condition(USER, "alice", "Ready")[0] == "True"
     assert world.condition(USER, "bob", "Ready")[:2] == ("False", "LimitReached")
+    # Once alice is deleted, bob fits within the limit.
     world.delete(USER, "alice")
     await reconcile(world)
     await reconcile(world, "bob")
@@ -642,7 +670,7 @@ async def test_a_user_of_another_cluster_is_not_pushed(world: ShellWorld) -> Non
 # ---------------------------------------------------------------- secrecy
 
 
-async def test_no_password_and_no_key_is_shown_anywhere(
+async def test_no_password_or_key_is_logged_or_published(
     world: ShellWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -652,18 +680,20 @@ async def test_no_password_and_no_key_is_shown_anywhere(
     world.make_user("carol", authentication={"type": "tls"})
     for name in ("alice", "bob", "carol"):
         await reconcile(world, name)
+    # The changed password is unusable, so an error message is produced as well.
     put_password(world, "hunter3hunter3\n")
     await reconcile(world)
     shown = [
         caplog.text,
         repr(world.events.emitted),
         repr([world.server.find(USER, name) for name in ("alice", "bob", "carol")]),
-        repr([told(world, name) for name in ("alice", "bob", "carol")]),
+        repr([user_state(world, name) for name in ("alice", "bob", "carol")]),
         " ".join(world.api.calls),
     ]
-    kept = [secret_of(world, name) for name in ("alice", "bob", "carol")]
+    user_secrets_data = [secret_of(world, name) for name in ("alice", "bob", "carol")]
     keys = ("password", "salt.key", "user.key")
-    raw = [data[key] for data in kept for key in keys if key in data]
+    raw = [data[key] for data in user_secrets_data for key in keys if key in data]
+    # alice: password and salt key, bob: both, carol: her private key.
     assert len(raw) == 5
     secrets = ["hunter2", "hunter3", *(repr(item)[2:-1] for item in raw)]
     secrets += [base64.b64encode(item).decode() for item in raw]

@@ -50,7 +50,7 @@ async def outcome(world: ShellWorld, error: BaseException | None) -> str:
     return await workers._one(T)
 
 
-async def test_whatever_fails_comes_again_and_never_ends_the_worker(world: ShellWorld) -> None:
+async def test_failed_key_is_retried_and_the_worker_continues(world: ShellWorld) -> None:
     for error in (
         KeyError("a fault of ours"),
         ApiServerUnavailable(503, "busy", 2.0),
@@ -83,6 +83,7 @@ async def test_a_repeated_failure_is_reported_once_and_withdrawn(
             raise item
         return await TopicReconciler(world.services).reconcile(key)
 
+    # A transient error is not worth a condition, so the first failures are silent.
     workers._reconcilers = {TOPIC.kind: reconcile}
     for _ in range(tries - 1):
         await workers._one(T)
@@ -90,12 +91,14 @@ async def test_a_repeated_failure_is_reported_once_and_withdrawn(
     for _ in range(2):
         await workers._one(T)
     assert world.events.reasons == [reason]
-    status, told, message = world.condition(TOPIC, "t", "Stalled")
-    assert (status, told) == ("True", reason)
+    status, found, message = world.condition(TOPIC, "t", "Stalled")
+    assert (status, found) == ("True", reason)
     assert str(error) in message
+    # The cause disappears, which clears the condition.
     failing.clear()
     await workers._one(T)
     assert world.condition(TOPIC, "t", "Stalled")[:2] == ("False", "Progressing")
+    # The same problem later is reported again.
     failing.append(error)
     for _ in range(tries):
         await workers._one(T)
@@ -111,6 +114,7 @@ async def test_a_server_that_does_not_answer_receives_no_report(world: ShellWorl
 
 
 async def test_a_problem_without_a_condition_becomes_an_event(world: ShellWorld) -> None:
+    # The condition itself cannot be written, so only an Event is left.
     world.api.fail("replace_status Topic", Forbidden(403, "no"), times=9)
     workers = Workers(
         world.services, {TOPIC.kind: TopicReconciler(world.services).reconcile}, LastPass()
@@ -123,6 +127,7 @@ async def test_a_problem_without_a_condition_becomes_an_event(world: ShellWorld)
 async def test_condition_that_could_not_be_written_is_written_after_the_next_failure(
     world: ShellWorld,
 ) -> None:
+    # The first attempt to write the condition meets a conflict.
     world.api.fail("replace_status Topic", Conflict(409, "modified"))
 
     async def reconcile(_: Key) -> float | None:
@@ -144,6 +149,7 @@ async def test_an_object_that_this_version_cannot_read_is_marked(world: ShellWor
     }
     workers = Workers(world.services, reconcilers, LastPass())
     base = {"clusterRef": {"name": "main"}}
+    # Each object has a value that this version's schema does not allow.
     world.make(TOPIC, "u", base | {"partitions": "many", "replicationFactor": 1})
     world.make(BROKER, "b", base | {"nodeId": 7, "workload": "Cloud"})
     world.edit(CLUSTER, "main", config={"num.partitions": ["none"]})
@@ -152,6 +158,7 @@ async def test_an_object_that_this_version_cannot_read_is_marked(world: ShellWor
         for _ in range(3):
             assert await workers._one(world.key(kind, name)) == "error"
         assert world.condition(kind, name, "Stalled")[:2] == ("True", "ObjectUnreadable")
+    # The users correct all three objects.
     world.edit(CLUSTER, "main", config={})
     world.edit(TOPIC, "u", partitions=1)
     world.edit(BROKER, "b", workload="External")
@@ -164,25 +171,26 @@ async def test_an_object_that_this_version_cannot_read_is_marked(world: ShellWor
 async def test_consecutive_changes_of_an_object_are_not_delayed(
     world: ShellWorld,
 ) -> None:
-    """Each try met another resourceVersion: the object is as new as one that was just edited."""
+    """Each attempt meets a new resourceVersion, so that the conflicts are no failure."""
     queue = world.services.queue
+    # The server's object changes before each attempt.
     for number in range(7):
         world.server.edit(TOPIC, "t", {"partitions": number + 2})
         assert await outcome(world, Conflict(409, "modified")) == "retry"
     assert queue.failures(T) == 7
     assert 0 < queue._due[T] - asyncio.get_running_loop().time() <= workers_module.CHANGED_S
+    # The next conflict comes without a change: now the back-off applies.
     queue._due.clear()
     await outcome(world, Conflict(409, "modified"))
     assert queue._due[T] - asyncio.get_running_loop().time() > 10, "nothing has changed"
 
 
-async def test_news_that_the_watch_brings_before_it_is_read_is_news(world: ShellWorld) -> None:
-    """A user who makes two changes in a row must not wait half a minute because the watch was
-    quicker.
-    """
+async def test_change_delivered_before_the_reread_counts_as_change(world: ShellWorld) -> None:
+    """Two changes in a row must not wait half a minute because the watch was quicker."""
     workers = Workers(world.services, {}, LastPass())
 
     async def reconcile(key: Key) -> float | None:
+        # The watch delivers the change while the reconciler still works on the old object.
         world.edit(TOPIC, "t", partitions=world.known(TOPIC, "t")["spec"]["partitions"] + 1)
         raise Conflict(409, "modified")
 
@@ -194,6 +202,7 @@ async def test_news_that_the_watch_brings_before_it_is_read_is_news(world: Shell
 
 
 async def test_after_a_conflict_the_newest_object_is_read(world: ShellWorld) -> None:
+    # The watch has not delivered this change yet.
     world.server.edit(TOPIC, "t", {"partitions": 3})
     assert world.known(TOPIC, "t")["spec"]["partitions"] == 1
     assert await outcome(world, Conflict(409, "modified")) == "retry"
@@ -210,7 +219,7 @@ async def test_an_object_deleted_after_a_conflict_is_forgotten(world: ShellWorld
         await world.services.client.replace_status(TOPIC, T, {})
 
 
-async def test_the_end_of_the_term_ends_the_worker_and_so_does_a_higher_epoch(
+async def test_end_of_the_term_or_a_higher_epoch_ends_the_worker(
     world: ShellWorld,
 ) -> None:
     with pytest.raises(NotLeading):
@@ -224,6 +233,7 @@ async def test_a_worker_serves_the_queue(world: ShellWorld) -> None:
 
     async def reconcile(key: Key) -> float | None:
         seen.append(key)
+        # The second key ends the term, so that the worker returns.
         if len(seen) == 2:
             raise TermEnded("enough")
         return None
@@ -237,22 +247,23 @@ async def test_a_worker_serves_the_queue(world: ShellWorld) -> None:
     assert set(seen) == {T, world.services.cluster_key}
 
 
-# ---------------------------------------------------------------- the store and its listener
+# ---------------------------------------------------------------- object cache
 
 
-async def test_the_echo_of_an_own_write_is_no_news(world: ShellWorld) -> None:
+async def test_watch_event_of_an_own_write_is_no_change(world: ShellWorld) -> None:
     written = await world.services.statuses.write(TOPIC, T, {"observedGeneration": 1})
     assert world.known(TOPIC, "t") == written
     assert not world.services.objects.put(dict(written))
 
 
-async def test_a_list_finds_what_a_watch_has_missed(world: ShellWorld) -> None:
+async def test_list_reports_changes_that_the_watch_missed(world: ShellWorld) -> None:
     world.server.edit(TOPIC, "t", {"partitions": 2})
     world.server.create("user", TOPIC, "ns", {**world.known(TOPIC, "t"), "metadata": {"name": "u"}})
     changed = await world.services.client.relist(TOPIC, "ns")
     assert {key.name for key in changed} == {"t", "u"}
     assert world.services.state.topics["ns/t"].partitions == 2
     assert "ns/u" in world.services.state.topics
+    # The watch missed both changes, so it counts as silent until it delivers them.
     silent = world.services.client._echoes.silent()
     assert silent is not None
     assert silent[0] == TOPIC.kind, "its watch has yet to bring them"
@@ -266,16 +277,16 @@ async def test_new_defaults_of_the_cluster_reach_every_topic(world: ShellWorld) 
     assert world.journal == ["published brokers"]
 
 
-async def test_a_topic_keeps_the_configuration_with_which_it_was_paused(world: ShellWorld) -> None:
+async def test_paused_topic_keeps_its_configuration(world: ShellWorld) -> None:
     world.annotate(TOPIC, "t", **{"tidemark.dev/paused": "true"})
     world.edit(TOPIC, "t", config={"retention.ms": "1"})
     assert "retention.ms" not in world.services.state.topics["ns/t"].config
 
 
-# ---------------------------------------------------------------- work in the background
+# ---------------------------------------------------------------- background tasks
 
 
-async def test_work_of_one_name_runs_once_at_a_time_and_its_end_is_waited_for() -> None:
+async def test_named_background_task_runs_once_and_close_awaits_it() -> None:
     tasks, begun = BackgroundTasks(), asyncio.Event()
     ended: list[str] = []
 
@@ -293,7 +304,7 @@ async def test_work_of_one_name_runs_once_at_a_time_and_its_end_is_waited_for() 
     assert ended == ["ended"]
 
 
-async def test_work_that_fails_is_logged_and_may_be_begun_again(
+async def test_failed_background_task_is_logged_and_can_be_restarted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tasks = BackgroundTasks()

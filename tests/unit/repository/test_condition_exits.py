@@ -54,9 +54,8 @@ TAKEN = {
         "test_a_slow_broker_is_named_once_the_time_is_over",
         "BrokersMissing": _EXITS + "test_exit_of_brokers_missing_is_to_start_brokers",
         "PartitionsOffline": _EXITS + "test_exit_of_partitions_offline_is_to_start_a_replica",
-        "ElectionPending": _LOSSES + "test_a_copy_is_accepted_where_an_election_waits_for_another",
-        "LastCopyMissing": _LOSSES
-        + "test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_ends_it",
+        "ElectionPending": _LOSSES + "test_copy_is_accepted_while_an_election_waits_for_another",
+        "LastCopyMissing": _LOSSES + "test_offered_copy_is_the_longest_and_accepting_it_elects_it",
         "StorageFailed": "unit/controller/test_storage_refuses.py::"
         "test_it_is_taken_in_again_and_leads_again_once_its_storage_works",
         "Deleting": "unit/controller/test_topic_deletion.py::"
@@ -64,7 +63,7 @@ TAKEN = {
         "NameTaken": _EXITS + "test_exit_of_name_taken_is_to_delete_one_topic",
         "PartitionsBeyondSpec": "unit/controller/test_rebuilding.py::"
         "test_partitions_that_were_added_after_the_backup_are_served",
-        "AdoptionRequired": _ADOPTION + "test_the_named_id_becomes_the_topics",
+        "AdoptionRequired": _ADOPTION + "test_topic_adopts_the_id_in_its_annotation",
         "AdoptionRefused": _ADOPTION + "test_an_unknown_id_is_not_recreated",
         "Rebuilding": _EXITS
         + "test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported",
@@ -73,11 +72,11 @@ TAKEN = {
         "LocalRetentionTooLong": _EXITS + "test_exit_of_local_retention_too_long_is_to_shorten_it",
         "Compacted": _EXITS + "test_a_topic_that_a_default_would_compact_has_an_explicit_policy",
         "NoProgress": "unit/controller/test_disablement.py::"
-        "test_without_progress_the_topic_names_the_slow_broker_and_continues_with_it",
+        "test_stalled_disablement_names_the_slow_broker",
         "ReplicationFactorPending": "unit/controller/test_replication_factor_changes.py::"
         "test_a_replication_factor_without_enough_brokers_is_reported_and_the_topic_continues",
         "Placeholders": "unit/controller/test_placement.py::"
-        "test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_first",
+        "test_joining_broker_fills_the_emptiest_partitions_first",
         "MinInsyncReplicasTooHigh": _STATUS
         + "test_min_insync_replicas_above_the_replication_factor_is_reported",
         "ReplicasBehind": _STATUS + "test_a_third_broker_makes_it_whole",
@@ -145,8 +144,7 @@ TAKEN = {
         "test_a_disk_without_room_is_the_directorys_fault_until_there_is_some",
         "ReplicasFailed": "unit/replication/test_repair.py::"
         "test_a_failure_to_create_a_replica_is_forgotten_with_its_topic",
-        "ReplicasCannotMove": _DRAINING
-        + "test_what_cannot_move_goes_once_what_the_message_says_is_done",
+        "ReplicasCannotMove": _DRAINING + "test_following_the_message_completes_the_drain",
         "RestartPending": _RESTARTS + "test_once_the_partitions_are_in_sync_nothing_waits",
         "AddressPending": _OUTSIDE + "test_load_balancer_address_is_awaited_and_advertised",
         "AddressRefused": _OUTSIDE + "test_taken_port_is_reported_until_it_is_free",
@@ -192,7 +190,7 @@ TAKEN = {
         "SecretTaken": _USERS + "test_a_secret_of_another_owner_is_not_modified",
         "SecretRefused": _USERS + "test_a_missing_permission_for_secrets_is_reported",
         "LimitReached": _USERS + "test_a_user_beyond_the_limit_is_rejected",
-        "PasswordUnusable": _USERS + "test_without_its_password_a_user_has_none",
+        "PasswordUnusable": _USERS + "test_user_without_its_referenced_password_has_no_credential",
     },
     "Export": {
         "JobFailed": _EXPORTS + "test_a_failed_job_is_reported_and_restarted",
@@ -207,11 +205,9 @@ TAKEN = {
         + "test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that",
         "ImageMissing": _EXPORTS + "test_export_without_any_image_is_stalled",
         "JobRefused": _EXPORTS + "test_a_refused_job_is_reported_and_retried",
-        "Lagging": _EXPORTING + "test_one_that_lags_is_believed_only_once_it_clearly_does_no_more",
-        "NoProgress": _EXPORTING
-        + "test_a_job_that_commits_nothing_though_there_is_something_says_so",
-        "ReportMissing": _EXPORTING
-        + "test_a_job_whose_page_is_not_reached_runs_as_far_as_is_known",
+        "Lagging": _EXPORTING + "test_lagging_condition_has_hysteresis",
+        "NoProgress": _EXPORTING + "test_job_without_commits_despite_lag_is_reported",
+        "ReportMissing": _EXPORTING + "test_unreachable_metrics_page_keeps_the_job_running",
     },
     "Topic, Broker and Cluster": {
         "DeletionProtected": "unit/operator_shell/test_deletion_protection.py::"
