@@ -1,4 +1,4 @@
-"""A clock that a test sets."""
+"""Wall clock that the test sets."""
 
 import datetime as dt
 

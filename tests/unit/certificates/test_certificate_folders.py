@@ -1,4 +1,4 @@
-"""A bundle in a folder is replaced whole, whatever stops the one that writes."""
+"""Files of a certificate folder are replaced atomically, also across crashes."""
 
 import os
 import stat
@@ -19,13 +19,13 @@ def through_names(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in names}
 
 
-def test_what_is_written_is_read_by_its_names_and_nothing_else_stays(tmp_path: Path) -> None:
+def test_written_files_replace_all_former_ones(tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     assert read_files(folder) == {}
     for data in (FORMER, NEXT):
         write_files(folder, data)
         assert read_files(folder) == through_names(folder) == data
-    assert len(list(folder.iterdir())) == len(NEXT) + 2  # ..data and what it leads to
+    assert len(list(folder.iterdir())) == len(NEXT) + 2  # the link ..data and its target
 
 
 def test_two_threads_may_write_the_same_folder(tmp_path: Path) -> None:
@@ -33,6 +33,7 @@ def test_two_threads_may_write_the_same_folder(tmp_path: Path) -> None:
 
     def write(data: dict[str, bytes]) -> None:
         for _ in range(20):
+            # Both threads write at the same moment, then both read.
             together.wait(5)
             write_files(folder, data)
             together.wait(5)
@@ -49,7 +50,7 @@ def test_two_threads_may_write_the_same_folder(tmp_path: Path) -> None:
     assert read_files(folder) == through_names(folder)
 
 
-def test_only_the_owner_may_look(tmp_path: Path) -> None:
+def test_only_the_owner_has_access(tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     write_files(folder, FORMER)
     for path in [folder, *folder.rglob("*")]:
@@ -76,14 +77,17 @@ def test_a_crash_leaves_the_former_version_or_the_next(
         return call
 
     with monkeypatch.context() as patched:
+        # Fail at each system call of the write, in order.
         for owner, name in ((os, "open"), (os, "fsync"), (Path, "rename"), (Path, "symlink_to")):
             patched.setattr(owner, name, counted(getattr(owner, name)))
+        # The cleanup of old versions does not run after a power cut.
         patched.setattr(certificate_folders.shutil, "rmtree", lambda *_, **__: None)
         try:
             write_files(folder, NEXT)
         except OSError:
             assert calls > last
     assert read_files(folder) in (FORMER, NEXT)
+    # Key and certificate must be of the same version.
     by_name = tuple((folder / name).read_bytes() for name in NEXT)
     assert by_name in ((b"k1", b"c1"), (b"k2", b"c2"))
     write_files(folder, NEXT)

@@ -1,6 +1,4 @@
-"""Certificates that the leading operator makes, keeps and renews, in Secrets and in a folder
-alike.
-"""
+"""Creation, storage and renewal of certificates, in Secrets and in a folder."""
 
 import contextlib
 import shutil
@@ -60,7 +58,7 @@ def certificates(keeper: Keeper, clock: Clock) -> Certificates:
     return Certificates(keeper, "main", "c1", clock)
 
 
-async def test_an_authority_is_made_once(certificates: Certificates, keeper: Keeper) -> None:
+async def test_authority_is_created_once(certificates: Certificates, keeper: Keeper) -> None:
     made = await certificates.authorities()
     assert await certificates.authorities() == made
     assert await keeper.read(authority_name("main")) is not None
@@ -69,23 +67,24 @@ async def test_an_authority_is_made_once(certificates: Certificates, keeper: Kee
 async def test_the_authority_of_another_cluster_is_left_alone(
     certificates: Certificates, keeper: Keeper, clock: Clock
 ) -> None:
-    """Its Secret came with a restored backup, say: a new authority would lock clients out."""
+    """Its Secret may be from a restored backup. A new authority would lock clients out."""
     await certificates.authorities()
     with pytest.raises(BadCertificate, match="belongs to cluster id c1, not c2"):
         await Certificates(keeper, "main", "c2", clock).authorities()
 
 
-async def test_two_that_make_one_at_the_same_moment_end_with_one(
+async def test_concurrent_creation_keeps_one_authority(
     certificates: Certificates, keeper: Keeper
 ) -> None:
     await certificates.authorities()
-    kept = await keeper.read(authority_name("main"))
+    stored = await keeper.read(authority_name("main"))
+    # The second writer has not read the existing object.
     with pytest.raises(KeptByAnother):
         await keeper.write(authority_name("main"), {"tls.crt": b"x"}, None)
-    assert await keeper.read(authority_name("main")) == kept
+    assert await keeper.read(authority_name("main")) == stored
 
 
-async def test_a_broker_is_given_a_leaf_and_keeps_it(
+async def test_broker_keeps_its_leaf(
     certificates: Certificates, keeper: Keeper, clock: Clock
 ) -> None:
     await certificates.leaf(1, "broker-1", BROKER)
@@ -94,24 +93,25 @@ async def test_a_broker_is_given_a_leaf_and_keeps_it(
     leaf = read_leaf(first.data)
     assert leaf is not None
     assert authority.is_for(leaf, TlsIdentity("c1", 1))
+    # The next check is due, but the leaf is still valid.
     clock.now += LOOK_AGAIN
     await certificates.leaf(1, "broker-1", BROKER)
     assert await keeper.read("broker-1-tls") == first
 
 
-@pytest.mark.parametrize("spoilt", ["expired", "of another broker", "half gone"])
+@pytest.mark.parametrize("defect", ["expired", "of another broker", "half gone"])
 async def test_a_leaf_that_does_not_fit_is_reissued(
-    certificates: Certificates, keeper: Keeper, clock: Clock, spoilt: str
+    certificates: Certificates, keeper: Keeper, clock: Clock, defect: str
 ) -> None:
     await certificates.leaf(1, "broker-1", BROKER)
     before = await keeper.read("broker-1-tls")
     assert before is not None
     clock.now += LOOK_AGAIN
-    if spoilt == "expired":
+    if defect == "expired":
         clock.now += authority.LEAF_LIFE
-    elif spoilt == "of another broker":
-        held = await certificates.authorities()
-        other = authority.issue(held.issuing, TlsIdentity("c1", 2), NOW)
+    elif defect == "of another broker":
+        authorities = await certificates.authorities()
+        other = authority.issue(authorities.issuing, TlsIdentity("c1", 2), NOW)
         data = {**before.data, "tls.crt": other.certificate, "tls.key": other.key}
         await keeper.write("broker-1-tls", data, before)
     else:
@@ -129,12 +129,14 @@ async def test_a_leaf_that_does_not_fit_is_reissued(
 async def test_an_authority_is_renewed_on_request(
     certificates: Certificates, keeper: Keeper, clock: Clock
 ) -> None:
-    """Step by step, each only when the brokers that are alive use what was last issued."""
+    """Each step waits until all live brokers use the last issued leaf."""
     first = await certificates.authorities()
     await certificates.leaf(1, "broker-1", BROKER)
+    # The broker reports in a heartbeat which leaf it uses.
     certificates.used[1] = certificates.issued[1]
     assert not await certificates.rotate([1])
     assert await certificates.rotate([1], "please")
+    # Announce the next authority, then issue with it, then drop the former one.
     for _ in range(2):
         clock.now += keeper.arrives_within
         assert not await certificates.rotate([1], "please"), "nothing was issued since"
@@ -148,7 +150,7 @@ async def test_an_authority_is_renewed_on_request(
 
 
 class Interrupted:
-    """A keeper that lets something happen while a leaf is read."""
+    """Keeper that runs an action while a leaf is read."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper, self.meanwhile = keeper, None
@@ -166,13 +168,16 @@ class Interrupted:
 async def test_a_leaf_issued_before_a_step_proves_nothing_after_it(
     keeper: Keeper, clock: Clock
 ) -> None:
-    """Interrupt a check of a leaf by a rotation step: the broker does not know the next authority
-    yet, and the one that it knows must not stop issuing."""
+    """A rotation step interrupts the check of a leaf.
+
+    The broker does not trust the next authority yet, so the present one must keep issuing.
+    """
     interrupted = Interrupted(keeper)
     certificates = Certificates(interrupted, "main", "c1", clock)  # type: ignore[arg-type]
     await certificates.leaf(1, "broker-1", BROKER)
     certificates.used[1] = certificates.issued[1]
     clock.now += LOOK_AGAIN
+    # The rotation runs while the broker's leaf is being read.
     interrupted.meanwhile = partial(certificates.rotate, [1], "please")  # type: ignore[assignment]
     await certificates.leaf(1, "broker-1", BROKER)
     clock.now += LOOK_AGAIN + keeper.arrives_within
@@ -186,9 +191,9 @@ async def test_an_error_of_an_unreadable_authority_names_it(
     certificates: Certificates, keeper: Keeper
 ) -> None:
     await certificates.authorities()
-    kept = await keeper.read(authority_name("main"))
-    assert kept is not None
-    await keeper.write(authority_name("main"), {**kept.data, "state": b"?"}, kept)
+    stored = await keeper.read(authority_name("main"))
+    assert stored is not None
+    await keeper.write(authority_name("main"), {**stored.data, "state": b"?"}, stored)
     with pytest.raises(BadCertificate, match=r"^(Secret|folder) \S*main-ca: .* Restore it"):
         await certificates.authorities()
 
@@ -196,12 +201,13 @@ async def test_an_error_of_an_unreadable_authority_names_it(
 async def test_a_deleted_authority_is_not_recreated(
     certificates: Certificates, keeper: Keeper, clock: Clock
 ) -> None:
-    """Brokers that run know the former one only: they would all be locked out at once."""
+    """Running brokers trust the former one only, and would all be locked out at once."""
     await certificates.leaf(1, "broker-1", BROKER)
     await remove(keeper, "main-ca")
     for step in (certificates.authorities(), certificates.rotate([1], "please")):
         with pytest.raises(BadCertificate, match=r"main-ca does not exist\. Restore it"):
             await step
+    # The next operator has no memory of the authority, but finds a leaf.
     next_term = Certificates(keeper, "main", "c1", clock)
     with pytest.raises(
         BadCertificate, match=r"main-ca does not exist, .*broker-1-tls was issued by it"
@@ -210,15 +216,16 @@ async def test_a_deleted_authority_is_not_recreated(
     another_cluster = Certificates(keeper, "main", "c2", clock)
     assert await another_cluster.authorities(["broker-1"]), "of the same names, made later"
     await remove(keeper, "main-ca")
+    # Without any leaf no broker depends on the former authority.
     await remove(keeper, "broker-1-tls")
     assert await next_term.authorities(["broker-1"]), "the way to start over"
 
 
 async def remove(keeper: Keeper, name: str) -> None:
-    kept = await keeper.read(name)
-    assert kept is not None
+    stored = await keeper.read(name)
+    assert stored is not None
     if isinstance(keeper, SecretKeeper):
-        await keeper.remove(name, kept)
+        await keeper.remove(name, stored)
     else:
         assert isinstance(keeper, FolderKeeper)
         shutil.rmtree(keeper._folder / name)
@@ -234,30 +241,31 @@ async def remove(keeper: Keeper, name: str) -> None:
         (RotationPhase.ISSUING, {"other.crt": b""}),
     ],
 )
-async def test_an_authority_of_which_a_part_is_spoilt_is_not_used(
+async def test_partly_damaged_authority_is_not_used(
     certificates: Certificates,
     keeper: Keeper,
     clock: Clock,
     phase: RotationPhase,
     lost: dict[str, bytes],
 ) -> None:
-    """Unseen, a step would have replaced the present key by the one that was lost."""
+    """Otherwise a rotation step would overwrite the remaining key."""
     await certificates.leaf(1, "broker-1", BROKER)
+    # Rotate until the phase that is tested.
     while (await certificates.authorities()).phase is not phase:
         certificates.used[1] = certificates.issued[1]
         clock.now += LOOK_AGAIN + keeper.arrives_within
         assert await certificates.rotate([1], "please")
         await certificates.leaf(1, "broker-1", BROKER)
-    kept = await keeper.read("main-ca")
-    assert kept is not None
-    await keeper.write("main-ca", {**kept.data, **lost}, kept)
+    stored = await keeper.read("main-ca")
+    assert stored is not None
+    await keeper.write("main-ca", {**stored.data, **lost}, stored)
     certificates.used[1] = certificates.issued[1]
     clock.now += LOOK_AGAIN + keeper.arrives_within
     with pytest.raises(BadCertificate):
         await certificates.rotate([1], "please")
     after = await keeper.read("main-ca")
     assert after is not None
-    assert after.data["tls.crt"] == kept.data["tls.crt"]
+    assert after.data["tls.crt"] == stored.data["tls.crt"]
 
 
 @pytest.mark.parametrize(
@@ -289,6 +297,7 @@ async def test_a_folder_is_private(tmp_path: Path) -> None:
     found = [folder, *folder.rglob("*")]
     assert any(path.name == "tls.key" for path in found)
     for path in found:
+        # No bit of group or others may be set.
         allowed = 0o700 if path.is_dir() else 0o600
         assert stat.S_IMODE(path.stat().st_mode) & ~allowed == 0, path
 
@@ -297,10 +306,11 @@ async def test_an_operators_own_leaf_follows_the_authority(
     certificates: Certificates, clock: Clock
 ) -> None:
     own = OwnLeaf(clock)
-    held = await certificates.authorities()
-    own.follow(held)
+    current = await certificates.authorities()
+    own.follow(current)
     first = own.files.contexts().digest
-    own.follow(held)
+    # The same authority again must not write new files.
+    own.follow(current)
     assert own.files.contexts().digest == first
     await certificates.rotate([], "please")
     own.follow(await certificates.authorities())
@@ -314,7 +324,7 @@ async def test_own_leaf_is_usable_after_two_threads_have_written_it(
     certificates: Certificates, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A takeover and the watch of the authority write the leaf at the same moment."""
-    own, held = OwnLeaf(clock), await certificates.authorities()
+    own, current = OwnLeaf(clock), await certificates.authorities()
     both_issue, other_is_done, delayed = threading.Barrier(2), threading.Event(), threading.Event()
     issue, sync = authority.issue, certificate_folders._sync
 
@@ -326,12 +336,13 @@ async def test_own_leaf_is_usable_after_two_threads_have_written_it(
 
     def sync_late_once(folder: Path) -> None:
         sync(folder)
+        # The first thread stops between writing its files and publishing them.
         if not delayed.is_set():
             delayed.set()
             other_is_done.wait(0.5)
 
     def follow() -> None:
-        own.follow(held)
+        own.follow(current)
         other_is_done.set()
 
     monkeypatch.setattr(authority, "issue", issue_together)
@@ -341,7 +352,7 @@ async def test_own_leaf_is_usable_after_two_threads_have_written_it(
         thread.start()
     for thread in threads:
         thread.join(5)
-    own.follow(held)
+    own.follow(current)
     assert own.files.contexts().digest
     own.close()
 
@@ -351,14 +362,14 @@ async def test_own_leaf_is_written_again_where_it_was_removed(
     certificates: Certificates, clock: Clock, removed: str
 ) -> None:
     """For example by a service that deletes old files from the temporary directory."""
-    own, held = OwnLeaf(clock), await certificates.authorities()
-    leaf = own.follow(held)
+    own, current = OwnLeaf(clock), await certificates.authorities()
+    leaf = own.follow(current)
     folder = own.files.folder
     if removed == "name":
         (folder / "tls.key").unlink()
     else:
         shutil.rmtree(folder if removed == "folder" else (folder / "..data").resolve())
-    assert own.follow(held) == leaf
+    assert own.follow(current) == leaf
     assert TlsFiles(folder).contexts().digest == own.files.contexts().digest
     own.close()
 
@@ -366,18 +377,19 @@ async def test_own_leaf_is_written_again_where_it_was_removed(
 async def test_own_leaf_that_could_not_be_written_is_written_by_the_next_try(
     certificates: Certificates, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, held = OwnLeaf(clock), await certificates.authorities()
+    own, current = OwnLeaf(clock), await certificates.authorities()
 
     def full(*_: object) -> None:
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(certificate_folders, "_write", full)
+        # The disk is full twice, and the third try succeeds.
         for _ in range(2):
             with pytest.raises(OSError, match="no space"):
-                own.follow(held)
+                own.follow(current)
     assert own.cluster_id is None
-    own.follow(held)
+    own.follow(current)
     assert own.cluster_id == "c1"
     assert own.files.contexts().digest
     own.close()
@@ -386,21 +398,22 @@ async def test_own_leaf_that_could_not_be_written_is_written_by_the_next_try(
 async def test_own_leaf_that_cannot_be_loaded_is_reported(
     certificates: Certificates, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The listener would read other files than those that were written."""
-    own, held = OwnLeaf(clock), await certificates.authorities()
+    """The listener must load the files that were written."""
+    own, current = OwnLeaf(clock), await certificates.authorities()
     monkeypatch.setattr("tidemark_operator.certificates.certificates.write_files", lambda *_: None)
     with pytest.raises(NoCertificates):
-        own.follow(held)
+        own.follow(current)
 
 
-def test_what_is_half_renewed_leaves_what_was_there(tmp_path: Path) -> None:
-    """The key of the next certificate has arrived, its certificate has not."""
+def test_half_renewed_folder_keeps_the_former_certificate(tmp_path: Path) -> None:
+    """The key of the next certificate has arrived before the certificate itself."""
     from tests.certificates import folder_of
 
     folder = folder_of(TlsIdentity("c1", 1), tmp_path / "a")
     other = folder_of(TlsIdentity("c1", 1), tmp_path / "b")
     files = TlsFiles(folder)
     before = files.contexts()
+    # Only the new key: it does not match the present certificate.
     (folder / "tls.key").write_bytes((other / "tls.key").read_bytes())
     assert files.contexts() is before
     (folder / "tls.crt").write_bytes((other / "tls.crt").read_bytes())

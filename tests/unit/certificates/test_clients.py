@@ -47,11 +47,12 @@ async def test_a_leaf_names_the_user_and_is_for_clients_only(
     assert not authority.is_for_client(leaf, "alicf")
 
 
-async def test_no_user_is_ever_a_broker(
+async def test_user_certificate_is_never_accepted_as_broker(
     clients: ClientCertificates, keeper: FolderKeeper, clock: Clock
 ) -> None:
-    """Another authority, and a name that no private listener knows, whatever the user is called."""
+    """Clients have their own authority, and names that no internal listener accepts."""
     brokers = await Certificates(keeper, "main", "c1", clock).authorities()
+    # The user has the name that identifies broker 1 of the cluster.
     name = "tidemark:cluster/c1/broker/1"
     leaf, _ = await clients.leaf(name, None)
     assert not authority.is_issued_by(leaf, brokers.issuing)
@@ -65,8 +66,11 @@ async def test_no_user_is_ever_a_broker(
     )
 
 
-async def test_a_leaf_is_kept_until_it_is_due(clients: ClientCertificates, clock: Clock) -> None:
+async def test_leaf_stays_until_its_renewal_is_due(
+    clients: ClientCertificates, clock: Clock
+) -> None:
     leaf, _ = await clients.leaf("alice", None)
+    # Leaves are valid for 90 days and renewed after 60.
     clock.now += dt.timedelta(days=59)
     assert (await clients.leaf("alice", leaf))[0] == leaf
     clock.now += dt.timedelta(days=1)
@@ -75,24 +79,24 @@ async def test_a_leaf_is_kept_until_it_is_due(clients: ClientCertificates, clock
     assert leaf.parsed.not_valid_after_utc > clock.now + dt.timedelta(days=29), "time to load it"
 
 
-@pytest.mark.parametrize("spoilt", ["another's", "another key", "no certificate"])
+@pytest.mark.parametrize("defect", ["another's", "another key", "no certificate"])
 async def test_a_leaf_that_does_not_fit_is_reissued(
-    clients: ClientCertificates, spoilt: str
+    clients: ClientCertificates, defect: str
 ) -> None:
     leaf, _ = await clients.leaf("alice", None)
     other, _ = await clients.leaf("bob", None)
-    given = {
+    current = {
         "another's": other,
         "another key": KeyPair(leaf.certificate, other.key),
         "no certificate": KeyPair(b"-", b"-"),
-    }[spoilt]
-    assert (await clients.leaf("alice", given))[0] not in (leaf, other, given)
+    }[defect]
+    assert (await clients.leaf("alice", current))[0] not in (leaf, other, current)
 
 
 async def test_a_deleted_authority_is_not_recreated(
     clients: ClientCertificates, keeper: FolderKeeper, clock: Clock
 ) -> None:
-    """Every user's certificate is of the former one."""
+    """All certificates of users were issued by the former one."""
     leaf, _ = await clients.leaf("alice", None)
     shutil.rmtree(keeper._folder / clients_authority_name("main"))
 
@@ -101,6 +105,7 @@ async def test_a_deleted_authority_is_not_recreated(
 
     with pytest.raises(BadCertificate, match=r"main-clients-ca does not exist\. Restore it"):
         await clients.check(leaves())
+    # A new operator must find alice's leaf, whichever user it reconciles first.
     for asks_first in ("carol", "alice"):
         next_term = ClientCertificates(keeper, "main", "c1", clock)
         with pytest.raises(
@@ -115,11 +120,12 @@ async def test_a_deleted_authority_is_not_recreated(
         BadCertificate, match="does not exist, but the certificate of User alice was issued by it"
     ):
         await next_term.leaf("alice", leaf)
+    # Another cluster of the same name may start with an authority of its own.
     another_cluster = ClientCertificates(keeper, "main", "c2", clock)
     assert (await another_cluster.leaf("alice", leaf))[0] != leaf, "of the same name, made later"
 
 
-async def test_an_authority_follows_another_as_slowly_as_clients_load_their_files(
+async def test_rotation_waits_until_clients_have_loaded_their_files(
     clients: ClientCertificates, keeper: FolderKeeper, clock: Clock
 ) -> None:
     former, trusted = await clients.leaf("alice", None)
@@ -127,21 +133,26 @@ async def test_an_authority_follows_another_as_slowly_as_clients_load_their_file
     _, both = await clients.leaf("alice", former)
     assert set(split(trusted)) < set(split(both))
     assert not await clients.rotate(all_looked_at=True, renewal="please")
+    # Clients have had time to load the next authority.
     clock.now += ANNOUNCED_PAUSE
     assert await clients.rotate(all_looked_at=True, renewal="please")
     clock.now += ISSUING_PAUSE
     assert not await clients.rotate(all_looked_at=True, renewal="please"), "alice has her former"
+    # Alice's leaf is reissued by the next authority.
     following, _ = await clients.leaf("alice", former)
     assert following != former
     assert not await clients.rotate(all_looked_at=False, renewal="please"), "who else is there?"
     assert former.parsed.not_valid_after_utc <= clock.now, "no leaf is cut off"
+    # All users were reconciled and the former leaves are expired.
     assert await clients.rotate(all_looked_at=True, renewal="please")
-    kept = await keeper.read(clients_authority_name("main"))
-    assert kept is not None
-    assert not set(split(trusted)) & set(split(read_authority(kept.data).trusted))
+    stored = await keeper.read(clients_authority_name("main"))
+    assert stored is not None
+    assert not set(split(trusted)) & set(split(read_authority(stored.data).trusted))
 
 
-async def test_a_deleted_user_blocks_nothing(clients: ClientCertificates, clock: Clock) -> None:
+async def test_deleted_user_does_not_block_the_rotation(
+    clients: ClientCertificates, clock: Clock
+) -> None:
     await clients.leaf("alice", None)
     assert await clients.rotate(all_looked_at=True, renewal="please")
     clock.now += ANNOUNCED_PAUSE

@@ -1,4 +1,4 @@
-"""One authority follows another; at each moment everybody trusts whatever may still be shown."""
+"""Rotation of an authority: at every moment all brokers trust every leaf that is in use."""
 
 import datetime as dt
 
@@ -15,47 +15,50 @@ from tidemark_operator.certificates.rotation import Authorities, RotationPhase
 PAUSE = dt.timedelta(minutes=5)
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 BROKER = TlsIdentity("c1", 1)
-HELD = rotation.first("c1", NOW)
+FIRST = rotation.first("c1", NOW)
 
 
-def trusts(held: Authorities, leaf: KeyPair) -> bool:
-    anchors = [KeyPair(part, b"") for part in split(held.trusted)]
+def trusts(current: Authorities, leaf: KeyPair) -> bool:
+    anchors = [KeyPair(part, b"") for part in split(current.trusted)]
     return any(authority.is_issued_by(leaf, anchor) for anchor in anchors)
 
 
 def test_a_leaf_is_for_one_broker_and_of_one_authority() -> None:
-    leaf = authority.issue(HELD.issuing, BROKER, NOW)
+    leaf = authority.issue(FIRST.issuing, BROKER, NOW)
     assert authority.is_for(leaf, BROKER)
     assert not authority.is_for(leaf, TlsIdentity("c1", 2))
-    assert not authority.is_for(KeyPair(leaf.certificate, HELD.issuing.key), BROKER)
-    assert authority.is_issued_by(leaf, HELD.issuing)
+    assert not authority.is_for(KeyPair(leaf.certificate, FIRST.issuing.key), BROKER)
+    assert authority.is_issued_by(leaf, FIRST.issuing)
     assert not authority.is_issued_by(leaf, rotation.first("c1", NOW).issuing)
 
 
 @pytest.mark.parametrize(("days", "due"), [(0, False), (59, False), (60, True), (91, True)])
 def test_a_leaf_is_renewed_after_two_thirds_of_its_life(days: int, due: bool) -> None:
-    leaf = authority.issue(HELD.issuing, BROKER, NOW)
+    leaf = authority.issue(FIRST.issuing, BROKER, NOW)
     assert authority.is_due(leaf, NOW + dt.timedelta(days=days)) is due
 
 
 def test_no_leaf_outlives_its_authority() -> None:
     late = NOW + authority.AUTHORITY_LIFE - dt.timedelta(days=1)
-    leaf = authority.issue(HELD.issuing, BROKER, late)
-    assert leaf.parsed.not_valid_after_utc <= HELD.issuing.parsed.not_valid_after_utc
+    leaf = authority.issue(FIRST.issuing, BROKER, late)
+    assert leaf.parsed.not_valid_after_utc <= FIRST.issuing.parsed.not_valid_after_utc
 
 
-def test_an_authority_follows_another_in_three_steps() -> None:
-    announced = rotation.next_step(HELD, NOW, all_have_it=True, renewal="1", pause=PAUSE)
+def test_rotation_has_three_steps() -> None:
+    # Announced: trusted by all, but not issuing yet.
+    announced = rotation.next_step(FIRST, NOW, all_have_it=True, renewal="1", pause=PAUSE)
     assert announced.phase is RotationPhase.ANNOUNCED
-    assert announced.issuing == HELD.issuing
+    assert announced.issuing == FIRST.issuing
     later = NOW + PAUSE
     assert rotation.next_step(announced, NOW, all_have_it=True, pause=PAUSE) is announced, (
         "files take time"
     )
     assert rotation.next_step(announced, later, all_have_it=False, pause=PAUSE) is announced
+    # Issuing: new leaves, while the former authority stays trusted.
     issuing = rotation.next_step(announced, later, all_have_it=True, pause=PAUSE)
     assert issuing.phase is RotationPhase.ISSUING
     assert issuing.issuing.certificate == announced.other
+    # Steady: the former authority is dropped.
     steady = rotation.next_step(issuing, later + PAUSE, all_have_it=True, pause=PAUSE)
     assert steady.phase is RotationPhase.STEADY
     assert steady.trusted == issuing.issuing.certificate
@@ -63,12 +66,12 @@ def test_an_authority_follows_another_in_three_steps() -> None:
     assert again is steady, "the same request is not obeyed twice"
 
 
-def test_it_begins_by_itself_before_the_authority_ends() -> None:
+def test_rotation_starts_before_the_authority_expires() -> None:
     early = NOW + authority.AUTHORITY_LIFE / 2
-    assert rotation.next_step(HELD, early, all_have_it=True, pause=PAUSE) is HELD
+    assert rotation.next_step(FIRST, early, all_have_it=True, pause=PAUSE) is FIRST
     late = NOW + authority.AUTHORITY_LIFE * 3 / 4
     assert (
-        rotation.next_step(HELD, late, all_have_it=True, pause=PAUSE).phase
+        rotation.next_step(FIRST, late, all_have_it=True, pause=PAUSE).phase
         is RotationPhase.ANNOUNCED
     )
 
@@ -79,30 +82,31 @@ def test_it_begins_by_itself_before_the_authority_ends() -> None:
 def test_a_broker_one_step_behind_still_trusts_every_leaf(
     steps: list[tuple[bool, str]],
 ) -> None:
-    """A broker that uses what the step before issued, and one that uses what this one did."""
-    now, held = NOW, HELD
-    leaf = authority.issue(held.issuing, BROKER, now)
+    """One broker uses the leaf of the previous step, and another one that of this step."""
+    now, current = NOW, FIRST
+    leaf = authority.issue(current.issuing, BROKER, now)
     for all_have_it, renewal in steps:
+        # Random steps, in which brokers follow or do not.
         now += PAUSE
         following = rotation.next_step(
-            held, now, all_have_it=all_have_it, renewal=renewal, pause=PAUSE
+            current, now, all_have_it=all_have_it, renewal=renewal, pause=PAUSE
         )
         renewed = authority.issue(following.issuing, BROKER, now)
         assert trusts(following, leaf)
-        assert trusts(held, renewed)
+        assert trusts(current, renewed)
         assert read_authority(authority_data(following)) == following
-        held, leaf = following, renewed
+        current, leaf = following, renewed
 
 
 @pytest.mark.parametrize("missing", ["state", "tls.crt", "tls.key"])
-def test_what_is_not_whole_is_not_believed(missing: str) -> None:
-    data = authority_data(HELD)
+def test_incomplete_authority_is_refused(missing: str) -> None:
+    data = authority_data(FIRST)
     del data[missing]
     with pytest.raises(BadCertificate):
         read_authority(data)
 
 
-def test_a_later_format_is_not_believed() -> None:
-    data = authority_data(HELD) | {"state": b"2\nc1\nSteady\n2030-01-01T00:00:00+00:00\n"}
+def test_later_format_is_refused() -> None:
+    data = authority_data(FIRST) | {"state": b"2\nc1\nSteady\n2030-01-01T00:00:00+00:00\n"}
     with pytest.raises(BadCertificate, match="Upgrade the operator"):
         read_authority(data)

@@ -35,7 +35,7 @@ TLS = {
 }
 
 
-def test_json_and_properties_mean_the_same(tmp_path: Path) -> None:
+def test_json_and_properties_are_equivalent(tmp_path: Path) -> None:
     as_json = tmp_path / "a.json"
     as_json.write_text(json.dumps(ENTRIES | {"node.id": 1, "rack": "r1"}))
     as_lines = tmp_path / "a.properties"
@@ -44,6 +44,7 @@ def test_json_and_properties_mean_the_same(tmp_path: Path) -> None:
         + "\n".join(f"{key} = {value}" for key, value in ENTRIES.items())
         + "\nrack=r1"
     )
+    # Neither comments nor spaces around the equals sign matter.
     assert load(as_json, {}) == load(as_lines, {})
     config = load(as_json, {})
     assert (config.node_id, config.rack, config.log_dir) == (1, "r1", Path("/data"))
@@ -59,15 +60,15 @@ def test_json_and_properties_mean_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [0x0B, 0x0C, 0x1C, 0x1E, 0x85, 0x2028, 0x2029], ids=hex)
-def test_only_a_newline_begins_another_entry(tmp_path: Path, code: int) -> None:
-    """Admission keeps newlines out of a pod's configuration, and these went by it."""
+def test_only_a_newline_starts_another_entry(tmp_path: Path, code: int) -> None:
+    """Admission forbids newlines in a pod's configuration. Python splits at these as well."""
     path = tmp_path / "a.properties"
     lines = [f"{key}={value}" for key, value in ENTRIES.items()]
     path.write_text("\n".join([*lines, f"num.io.threads=8{chr(code)}cluster.id=another"]))
     assert load(path, {}).cluster_id == ENTRIES["cluster.id"]
 
 
-def test_brokers_may_be_given_a_listener_of_their_own() -> None:
+def test_replication_may_have_its_own_listener() -> None:
     listeners = "PLAINTEXT://0.0.0.0:9092, REPLICATION://10.0.0.1:9093"
     advertised = "REPLICATION://b1.local:9093"
     config = parse(ENTRIES | {"listeners": listeners, "advertised.listeners": advertised})
@@ -98,11 +99,12 @@ def test_listeners_have_names_and_protocols() -> None:
     assert outside.authenticates
     assert outside.mechanisms == ("PLAIN", "SCRAM-SHA-512")
     assert (outside.tls_directory, outside.client_auth) == (Path("/outside"), ClientAuth.REQUIRED)
+    # An advertised name replaces the address, the internal listener gets a free port.
     assert config.advertised_endpoint("OUTSIDE", 9093).host == "b1.example"
     assert config.listeners[REPLICATION] == ListenerAddress("10.0.0.1", 0)
 
 
-def test_plain_text_secrets_have_to_be_requested() -> None:
+def test_unencrypted_secrets_need_an_explicit_setting() -> None:
     clear = {"listeners": "SASL_PLAINTEXT://a:1", MECHANISMS: "PLAIN"}
     config = parse(ENTRIES | clear | {"tidemark.sasl.unencrypted.secrets": "true"})
     assert config.clients[0].mechanisms == ("PLAIN",)
@@ -140,12 +142,12 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
         ({"controller.addresses": "a:1,b"}, "controller.addresses='b': write host:port"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(change: dict[str, str], message: str) -> None:
+def test_invalid_config_is_refused_by_key(change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(ENTRIES | change)
 
 
-def test_ipv6_addresses_stand_in_brackets() -> None:
+def test_ipv6_address_needs_brackets() -> None:
     address = address_of("listeners", "[::1]:9092")
     assert address == ListenerAddress("::1", 9092)
     assert str(address) == "[::1]:9092"
@@ -159,7 +161,7 @@ def test_an_error_of_a_broken_file_names_the_position(tmp_path: Path) -> None:
 
 
 def unnamed(folder: Path) -> Path:
-    """A configuration without cluster.id, whose certificates are in ``folder``."""
+    """Write a configuration without cluster.id whose certificates are in ``folder``."""
     entries = ENTRIES | {"tidemark.tls.directory": str(folder)}
     del entries["cluster.id"]
     path = folder.parent / "broker.json"
@@ -172,17 +174,20 @@ def test_the_cluster_of_the_certificate_is_the_default(
 ) -> None:
     folder = folder_of(TlsIdentity("theirs", 1), tmp_path / "tls")
     assert load(unnamed(folder), {}).cluster_id == "theirs"
-    assert load(unnamed(folder), {"TIDEMARK_CLUSTER_ID": "said"}).cluster_id == "said"
+    assert load(unnamed(folder), {"TIDEMARK_CLUSTER_ID": "given"}).cluster_id == "given"
 
 
-def test_a_certificate_that_is_not_this_brokers_says_nothing(tmp_path: Path) -> None:
-    for who, told in (
+def test_foreign_certificate_does_not_name_the_cluster(tmp_path: Path) -> None:
+    for identity, expected in (
         (TlsIdentity("c", 2), "of broker 2 of"),
         (TlsIdentity("c"), "of a controller of"),
     ):
-        folder = folder_of(who, tmp_path / "tls")
-        with pytest.raises(ConfigError, match=f"cluster.id is not set.*{told}.*not of broker 1"):
+        folder = folder_of(identity, tmp_path / "tls")
+        with pytest.raises(
+            ConfigError, match=f"cluster.id is not set.*{expected}.*not of broker 1"
+        ):
             load(unnamed(folder), {})
+    # An empty folder has no certificate to read the cluster from.
     (tmp_path / "none").mkdir()
     with pytest.raises(ConfigError, match=r"cluster.id is not set.*tls\.crt does not contain it"):
         load(unnamed(tmp_path / "none"), {})

@@ -19,10 +19,12 @@ async def test_the_controller_epoch_is_durable_and_never_decreases(tmp_path: Pat
     assert epoch.highest == -1
     assert await epoch.accept(4)
     assert not await epoch.accept(3)
+    # A new process reads the epoch from the file.
     again = ControllerEpoch(path)
     assert again.highest == 4
     assert again.is_stale(3)
     assert await again.accept(4)
+    # A damaged file must stop the broker, since it might obey a former controller.
     path.write_text("{}")
     with pytest.raises(StorageError):
         ControllerEpoch(path)
@@ -38,7 +40,7 @@ def test_error_codes_end_the_session(code: int, kind: type[SessionEnded]) -> Non
     check(0, "x")
 
 
-async def test_the_first_failure_ends_all() -> None:
+async def test_first_failure_cancels_the_other_tasks() -> None:
     cancelled = []
 
     async def waits() -> None:
@@ -57,22 +59,23 @@ async def test_the_first_failure_ends_all() -> None:
     assert cancelled == [True, True]
 
 
-async def test_commands_beyond_the_limit_wait_and_beyond_that_are_dropped() -> None:
+async def test_commands_wait_up_to_a_limit_and_are_then_dropped() -> None:
     done, gate = [], asyncio.Event()
 
     async def work(frame: Frame) -> None:
         await gate.wait()
         done.append(bytes(frame))
 
-    turns = CommandSlots(work)
+    slots = CommandSlots(work)
     frames = [b"%d" % number for number in range(AT_ONCE + WAITING_MAX)]
-    assert all(turns.take(frame) for frame in frames)
-    assert not turns.take(b"one more")
-    assert turns.take(b"urgent", urgent=True)
+    assert all(slots.take(frame) for frame in frames)
+    assert not slots.take(b"one more")
+    assert slots.take(b"urgent", urgent=True)
     gate.set()
     async with asyncio.timeout(5):
-        while len(done) <= len(frames):  # noqa: ASYNC110  they need a few turns of the loop
+        while len(done) <= len(frames):  # noqa: ASYNC110 - no event marks the end
             await asyncio.sleep(0)
+    # The urgent command overtakes the waiting ones, but not the running ones.
     assert done == [*frames[:AT_ONCE], b"urgent", *frames[AT_ONCE:]]
-    assert turns.take(b"again")
-    await turns.close()
+    assert slots.take(b"again")
+    await slots.close()

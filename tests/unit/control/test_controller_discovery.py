@@ -17,27 +17,30 @@ from tidemark_broker.control.controller_discovery import Address, ControllerFind
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
 
 
-class Operator:
-    """One end of the connections to an address."""
+class DiscoveredOperator:
+    """Operator at an address, with its open connections."""
 
-    def __init__(self, *, leads: bool = False, silent: bool = False, away: bool = False) -> None:
+    def __init__(
+        self, *, leads: bool = False, silent: bool = False, unreachable: bool = False
+    ) -> None:
         self.leads = leads
         self.silent = silent
-        self.away = away
-        self.asked = 0
+        self.unreachable = unreachable
+        self.requests = 0
         self.open: list[Any] = []
 
 
-class Asked:
-    """A connection to it."""
+class DiscoveryConnection:
+    """Connection to a simulated operator."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: DiscoveredOperator) -> None:
         self._operator = operator
         operator.open.append(self)
 
     async def request(self, entity: Any, *_: object) -> control.BrokerHeartbeatResponse:
+        # The heartbeat of an unregistered broker only asks whether the operator leads.
         assert (entity.broker_id, entity.broker_epoch) == (7, -1), "of no registration"
-        self._operator.asked += 1
+        self._operator.requests += 1
         code = ErrorCode.stale_broker_epoch if self._operator.leads else ErrorCode.not_controller
         return control.BrokerHeartbeatResponse(
             error_code=int(code), is_fenced=True, should_shut_down=False, controller_epoch=1
@@ -47,12 +50,12 @@ class Asked:
         self._operator.open.remove(self)
 
 
-async def dial(operator: Operator) -> Any:
+async def dial(operator: DiscoveredOperator) -> Any:
     if operator.silent:
         await asyncio.Event().wait()
-    if operator.away:
+    if operator.unreachable:
         raise ConnectionRefusedError("no listener")
-    return Asked(operator)
+    return DiscoveryConnection(operator)
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_discovery, "_PAUSES", Backoff(first_s=0, most_s=0))
 
 
-def finder(operators: dict[Address, Operator]) -> ControllerFinder:
+def finder(operators: dict[Address, DiscoveredOperator]) -> ControllerFinder:
     return ControllerFinder(7, tuple(operators), lambda address: dial(operators[address]))
 
 
@@ -77,8 +80,12 @@ async def looking(find: Callable[[], Any]) -> AsyncIterator["asyncio.Task[FoundC
 
 
 async def test_two_silent_addresses_cost_no_time() -> None:
-    """Each in turn would be waited for; neither clock nor pause is needed for the third."""
-    at = {A: Operator(silent=True), B: Operator(silent=True), C: Operator(leads=True)}
+    """Addresses are dialled concurrently, so the third one is found without any pause."""
+    at = {
+        A: DiscoveredOperator(silent=True),
+        B: DiscoveredOperator(silent=True),
+        C: DiscoveredOperator(leads=True),
+    }
     async with looking(finder(at).find) as found:
         await many_turns()
         assert found.result().address == C
@@ -88,27 +95,29 @@ async def test_two_silent_addresses_cost_no_time() -> None:
 async def test_a_standby_is_queried_over_the_same_connection_until_it_leads(
     hurried: None,
 ) -> None:
-    at = {A: Operator(), B: Operator(silent=True)}
+    at = {A: DiscoveredOperator(), B: DiscoveredOperator(silent=True)}
     async with looking(finder(at).find) as found:
         await many_turns()
         assert not found.done()
-        assert at[A].asked > 1
+        assert at[A].requests > 1
         assert len(at[A].open) == 1
+        # The standby takes over while the broker is connected to it.
         at[A].leads = True
         assert (await found).address == A
 
 
 async def test_connections_to_others_are_ended(hurried: None) -> None:
-    at = {A: Operator(), B: Operator(), C: Operator()}
+    at = {A: DiscoveredOperator(), B: DiscoveredOperator(), C: DiscoveredOperator()}
     async with looking(finder(at).find) as found:
         await many_turns()
+        # Connections to A and C are closed once B leads.
         at[B].leads = True
         await found
     assert [len(operator.open) for operator in at.values()] == [0, 1, 0]
 
 
-async def test_where_two_lead_one_connection_is_left() -> None:
-    at = {A: Operator(leads=True), B: Operator(leads=True)}
+async def test_two_leaders_leave_one_connection() -> None:
+    at = {A: DiscoveredOperator(leads=True), B: DiscoveredOperator(leads=True)}
     async with looking(finder(at).find) as found:
         address, connection = await found
     assert {item: at[item].open for item in at} == {
@@ -117,7 +126,7 @@ async def test_where_two_lead_one_connection_is_left() -> None:
 
 
 async def test_a_cancelled_discovery_leaves_no_connection(hurried: None) -> None:
-    at = {A: Operator(), B: Operator()}
+    at = {A: DiscoveredOperator(), B: DiscoveredOperator()}
     async with looking(finder(at).find):
         await many_turns()
         assert at[A].open
@@ -127,10 +136,11 @@ async def test_a_cancelled_discovery_leaves_no_connection(hurried: None) -> None
 async def test_a_returning_controller_is_found_and_each_problem_is_logged_once(
     hurried: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    at = {A: Operator(away=True), B: Operator()}
+    at = {A: DiscoveredOperator(unreachable=True), B: DiscoveredOperator()}
     async with looking(finder(at).find) as found:
         await many_turns()
-        at[A].away, at[A].leads = False, True
+        # The controller starts again at its former address.
+        at[A].unreachable, at[A].leads = False, True
         assert (await found).address == A
     assert caplog.text.count("controller at a:1: no listener") == 1
 
@@ -138,7 +148,7 @@ async def test_a_returning_controller_is_found_and_each_problem_is_logged_once(
 async def test_an_error_at_one_address_does_not_block_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    at = {A: Operator(), B: Operator(leads=True)}
+    at = {A: DiscoveredOperator(), B: DiscoveredOperator(leads=True)}
 
     async def fails(address: Address) -> Any:
         if address == A:
@@ -151,11 +161,12 @@ async def test_an_error_at_one_address_does_not_block_the_others(
 
 
 async def test_the_last_controller_is_queried_after_the_others(hurried: None) -> None:
-    """A process that hangs may still say that it leads."""
-    at = {A: Operator(leads=True), B: Operator()}
+    """A hung process may still claim that it leads."""
+    at = {A: DiscoveredOperator(leads=True), B: DiscoveredOperator()}
     async with looking(lambda: finder(at).find(last=A)) as found:
         await many_turns()
-        assert at[A].asked == 0
+        # While another address may answer, the last controller is not queried.
+        assert at[A].requests == 0
         at[B].leads = True
         assert (await found).address == B
 
@@ -164,6 +175,6 @@ async def test_the_last_controller_is_queried_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch, hurried: None
 ) -> None:
     monkeypatch.setattr(controller_discovery, "LATER_S", 0)
-    at = {A: Operator(leads=True), B: Operator()}
+    at = {A: DiscoveredOperator(leads=True), B: DiscoveredOperator()}
     async with looking(lambda: finder(at).find(last=A)) as found:
         assert (await found).address == A

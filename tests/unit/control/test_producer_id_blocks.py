@@ -1,5 +1,4 @@
-"""Blocks of producer ids: requested on demand, retried while none is available, and never in
-another session's name."""
+"""Blocks of producer ids: requested on demand, retried on failure, and bound to a session."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,43 +24,47 @@ def block(start: int, error: ErrorCode = ErrorCode.none) -> control.AllocateProd
     )
 
 
-class Controller:
+class BlockController:
     """Controller that returns these answers in order and fails on any further request."""
 
     def __init__(self, answers: Sequence[control.AllocateProducerIdsResponse]) -> None:
-        self.asked: list[control.AllocateProducerIdsRequest] = []
+        self.requests: list[control.AllocateProducerIdsRequest] = []
         self._answers = list(answers)
 
     async def request(self, request: Any, _: object, __: float) -> Any:
-        self.asked.append(request)
+        self.requests.append(request)
         return self._answers.pop(0)
 
 
-async def ids_from(*answers: control.AllocateProducerIdsResponse) -> tuple[int | None, Controller]:
-    ids, controller = ProducerIds(), Controller(answers)
-    asking = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
+async def ids_from(
+    *answers: control.AllocateProducerIdsResponse,
+) -> tuple[int | None, BlockController]:
+    ids, controller = ProducerIds(), BlockController(answers)
+    allocating = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
     try:
         return await ids.next_id(5.0), controller
     finally:
-        asking.cancel()
+        allocating.cancel()
 
 
 async def test_waiting_requests_share_one_request_to_the_controller() -> None:
-    ids, controller = ProducerIds(), Controller([block(4000)])
-    asking = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
+    ids, controller = ProducerIds(), BlockController([block(4000)])
+    allocating = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
     found = await asyncio.gather(*(ids.next_id(5.0) for _ in range(20)))
-    asking.cancel()
+    allocating.cancel()
+    # Twenty waiters are served from one block.
     assert sorted(map(int, filter(None, found))) == list(range(4000, 4020))
-    [request] = controller.asked
+    [request] = controller.requests
     assert (request.broker_id, request.broker_epoch) == (3, 17)
     assert request.session_token == b"secret"
 
 
 async def test_a_new_client_is_served_without_a_controller() -> None:
-    ids, controller = ProducerIds(), Controller([block(4000)])
-    asking = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
+    ids, controller = ProducerIds(), BlockController([block(4000)])
+    allocating = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
     await many_turns()
-    asking.cancel()
+    # The block was requested in advance, so it serves clients during an outage.
+    allocating.cancel()
     assert await ids.next_id(0.0) == 4000
 
 
@@ -71,7 +74,7 @@ async def test_without_available_ids_the_request_is_repeated(
     monkeypatch.setattr(producer_id_blocks, "_PAUSE_S", 0.0)
     refusal = block(-1, ErrorCode.unknown_server_error)
     found, controller = await ids_from(refusal, refusal, block(0))
-    assert (found, len(controller.asked)) == (0, 3)
+    assert (found, len(controller.requests)) == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -82,24 +85,26 @@ async def test_without_available_ids_the_request_is_repeated(
     ],
     ids=["not the controller", "stale"],
 )
-async def test_a_refusal_ends_the_session_and_the_next_one_requests_a_full_state(
+async def test_refusal_ends_the_session_and_the_next_one_serves_waiters(
     error: ErrorCode, ends: type[Exception]
 ) -> None:
     ids = ProducerIds()
+    # The client waits across the end of the session.
     waiting = asyncio.create_task(ids.next_id(5.0))
     with pytest.raises(ends):
-        await allocate_blocks(ids, Controller([block(-1, error)]), SESSION)  # type: ignore[arg-type]
-    next_session = Controller([block(2000)])
-    asking = asyncio.create_task(allocate_blocks(ids, next_session, SESSION))  # type: ignore[arg-type]
+        await allocate_blocks(ids, BlockController([block(-1, error)]), SESSION)  # type: ignore[arg-type]
+    next_session = BlockController([block(2000)])
+    allocating = asyncio.create_task(allocate_blocks(ids, next_session, SESSION))  # type: ignore[arg-type]
     assert await waiting == 2000
-    asking.cancel()
+    allocating.cancel()
 
 
-def test_a_client_that_requests_ids_without_end_costs_the_api_server_four_writes_a_second() -> None:
-    pace, now_s, asked = AllocationPace(), 0.0, []
-    while len(asked) < 100:
+def test_endless_allocations_are_limited_to_four_per_second() -> None:
+    pace, now_s, requests = AllocationPace(), 0.0, []
+    while len(requests) < 100:
         now_s += pace.wait_s(now_s)
         pace.count(now_s)
-        asked.append(now_s)
-    assert asked[:20] == [0.0] * 20, "many that begin at once do not wait"
-    assert asked[-1] == 20.0
+        requests.append(now_s)
+    # A burst of twenty is free, and then four per second: 80 in 20 s.
+    assert requests[:20] == [0.0] * 20, "many that begin at once do not wait"
+    assert requests[-1] == 20.0

@@ -47,33 +47,34 @@ def world_of(audit: TopicAudit | None, *, problem: str = "", **fields: object) -
     )
 
 
-def told(world: World, *, now_ms: int = T0) -> tuple[str, str] | None:
+def integrity(world: World, *, now_ms: int = T0) -> tuple[str, str] | None:
     return ready(world.reconcile(now_ms=now_ms)).get("RemoteIntegrity")
 
 
-def test_a_topic_that_was_made_again_is_not_taken_for_the_one_that_was_audited() -> None:
+def test_recreated_topic_ignores_the_audit_of_the_former_one() -> None:
     of_another = dataclasses.replace(DAMAGED, topic_id=numbered_uuid(9))
-    assert told(world_of(of_another)) == ("Unknown", "NotAudited")
+    assert integrity(world_of(of_another)) == ("Unknown", "NotAudited")
 
 
 @pytest.mark.parametrize("audit", [SOUND, DAMAGED], ids=["sound", "damaged"])
 def test_a_record_with_a_future_timestamp_is_ignored(audit: TopicAudit) -> None:
     ahead = dataclasses.replace(audit, at_ms=T0 + 3_600_000)
-    assert told(world_of(ahead)) == ("Unknown", "NotAudited")
+    assert integrity(world_of(ahead)) == ("Unknown", "NotAudited")
+    # A minute of clock skew between two machines is tolerated.
     skewed = dataclasses.replace(SOUND, at_ms=T0 + 60_000)
-    assert told(world_of(skewed)) == ("True", "AuditPassed")
+    assert integrity(world_of(skewed)) == ("True", "AuditPassed")
 
 
-def test_what_is_sound_counts_for_a_while_and_damage_until_another_audit() -> None:
+def test_passed_audit_expires_and_damage_stays() -> None:
     for audit, later in (
         (SOUND, ("Unknown", "AuditOutdated")),
         (DAMAGED, ("False", "DamageFound")),
     ):
         world = world_of(audit)
-        at_the_end = told(world, now_ms=T0 + VALID_MS)
+        at_the_end = integrity(world, now_ms=T0 + VALID_MS)
         assert at_the_end is not None
         assert at_the_end[1] in ("AuditPassed", "DamageFound")
-        assert told(world, now_ms=T0 + VALID_MS + 1) == later
+        assert integrity(world, now_ms=T0 + VALID_MS + 1) == later
 
 
 @pytest.mark.parametrize(
@@ -84,23 +85,23 @@ def test_what_is_sound_counts_for_a_while_and_damage_until_another_audit() -> No
         (Tiering(TieringState.ENABLED, 1, DisablePolicy.DELETE), ("Unknown", "NotAudited")),
         (Tiering(TieringState.ENABLED, 1, DisablePolicy.RETAIN), ("False", "DamageFound")),
     ],
-    ids=["given up", "kept", "restarted", "restarted again"],
+    ids=["deleted", "retained", "reenabled", "reenabled retained"],
 )
 def test_findings_in_an_abandoned_tier_are_not_reported(
     tiering: Tiering, expected: tuple[str, str] | None
 ) -> None:
-    """The audit ran an hour before tiering reached its present state."""
+    """The audit is an hour older than the present tiering state."""
     status = PersistedTiering(tiering=tiering, since_ms=T0 + 3_600_000)
     spec = TieringSpec(enabled=tiering.copies)
     world = world_of(DAMAGED, tiering_spec=spec, tiering_status=status)
-    assert told(world, now_ms=T0 + 7_200_000) == expected
+    assert integrity(world, now_ms=T0 + 7_200_000) == expected
 
 
-def test_a_topic_that_was_never_tiered_has_none() -> None:
-    assert told(world_of(SOUND, tiering_spec=TieringSpec())) is None
+def test_untiered_topic_has_no_integrity_condition() -> None:
+    assert integrity(world_of(SOUND, tiering_spec=TieringSpec())) is None
 
 
-def test_neither_ready_nor_its_kin_depend_on_it() -> None:
+def test_integrity_affects_no_other_condition() -> None:
     good, bad = (ready(world_of(audit).reconcile()) for audit in (SOUND, DAMAGED))
     assert bad.pop("RemoteIntegrity") != good.pop("RemoteIntegrity")
     assert bad == good
@@ -109,9 +110,10 @@ def test_neither_ready_nor_its_kin_depend_on_it() -> None:
 LONG = "n" * 249
 
 
-def test_a_message_begins_with_the_worst_and_the_way_out_whatever_the_names() -> None:
-    """Only the end is cut off: the command that the user knows."""
+def test_message_starts_with_the_worst_finding_and_the_remedy() -> None:
+    """Only the end is truncated, where the command is that users know."""
     key = segment_key(LONG, ID, 3, 10, ID) + ".log"
+    # The longest possible names and numbers, to reach the limit of a message.
     worst = Worst(FindingKind.DAMAGED, 2**31 - 1, key, 2**63 - 2, 2**63 - 2)
     counts = {kind: 2**63 - 1 for kind in FindingKind if kind.is_damage}
     audit = dataclasses.replace(DAMAGED, by="v" * 60, counts=counts, worst=(worst,))

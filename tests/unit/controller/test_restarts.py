@@ -1,4 +1,4 @@
-"""Which broker in a pod may be restarted now, and what its status says while it waits."""
+"""Conditions for restarting a broker's pod, and the status of a broker that waits."""
 
 import dataclasses
 
@@ -23,18 +23,18 @@ def world(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> World:
     )
 
 
-def held(made: World, starting: tuple[int, ...] = ()) -> Hold | None:
+def hold_of(made: World, starting: tuple[int, ...] = ()) -> Hold | None:
     return restarts.hold(made.state, 1, OTHERS, starting)
 
 
-def test_one_whose_partitions_are_in_sync_may() -> None:
-    assert held(world(row((1, 2, 3)))) is None
+def test_broker_with_partitions_in_sync_may_restart() -> None:
+    assert hold_of(world(row((1, 2, 3)))) is None
 
 
 def test_the_only_replica_of_a_partition_may_restart() -> None:
     alone = row((1,))
-    elsewhere = row((2, 3), isr=(2,), partition=1)
-    assert held(world(alone, elsewhere)) is None
+    other = row((2, 3), isr=(2,), partition=1)
+    assert hold_of(world(alone, other)) is None
 
 
 @pytest.mark.parametrize(
@@ -45,46 +45,46 @@ def test_the_only_replica_of_a_partition_may_restart() -> None:
         pytest.param(row((1, 2), isr=(1, 2), leader=NO_LEADER), id="no leader"),
     ],
 )
-def test_one_with_a_partition_that_is_not_in_sync_waits(behind: PartitionRow) -> None:
-    found = held(world(behind))
+def test_restart_waits_for_partitions_out_of_sync(behind: PartitionRow) -> None:
+    found = hold_of(world(behind))
     assert found == Hold(behind=(behind.key,))
 
 
-def test_while_another_one_is_being_made_it_waits() -> None:
-    """Its old pod may still be there, and look as if nothing had happened."""
-    assert held(world(row((1, 2, 3))), starting=(3,)) == Hold(starting=(3,))
+def test_restart_waits_while_another_pod_is_created() -> None:
+    """The old pod may still run and look healthy while the new one is being created."""
+    assert hold_of(world(row((1, 2, 3))), starting=(3,)) == Hold(starting=(3,))
 
 
-def test_while_another_one_is_away_it_waits_even_without_a_partition_in_common() -> None:
+def test_restart_waits_for_an_absent_broker_without_common_partitions() -> None:
     made = world(row((1,)))
     fence(made, 2)
-    assert held(made) == Hold(away=(2,))
+    assert hold_of(made) == Hold(away=(2,))
 
 
-def test_one_that_has_never_been_there_is_not_waited_for() -> None:
+def test_never_registered_broker_is_not_waited_for() -> None:
     new = dataclasses.replace(broker(3, fenced=True), broker_epoch=-1)
-    assert held(world(row((1, 2)), brokers=(broker(1), broker(2), new))) is None
+    assert hold_of(world(row((1, 2)), brokers=(broker(1), broker(2), new))) is None
 
 
-def test_one_that_is_not_there_may_whatever_is_the_matter_elsewhere() -> None:
+def test_absent_broker_may_always_be_restarted() -> None:
     """Otherwise the absent broker could never be repaired."""
     made = world(row((1, 2, 3), isr=(3,)))
     fence(made, 1)
     fence(made, 2)
-    assert held(made, starting=(2,)) is None
+    assert hold_of(made, starting=(2,)) is None
 
 
-def test_an_operator_that_no_broker_has_reached_restarts_no_broker() -> None:
+def test_unreached_operator_restarts_no_broker() -> None:
     made = world(row((1, 2, 3)))
     made.state.unreached = True
-    assert held(made) == Hold(unreached=True)
+    assert hold_of(made) == Hold(unreached=True)
 
 
-# ------------------------------------------------------------------ its status
+# ------------------------------------------------------------------ status
 
 
-def told(made: World, pod: PodState) -> dict[str, tuple[str, str, str]]:
-    """Conditions of broker 1: (status, reason, message) by type; the resource takes them."""
+def conditions_of(made: World, pod: PodState) -> dict[str, tuple[str, str, str]]:
+    """Return broker 1's conditions as (status, reason, message) by type, through the resource."""
     made.state.pods[1] = pod
     status = broker_status(made.state, made.state.brokers[1], now_ms=0).status
     spec = {"clusterRef": {"name": "main"}, "nodeId": 1, "workload": "External"}
@@ -98,23 +98,25 @@ def told(made: World, pod: PodState) -> dict[str, tuple[str, str, str]]:
 def test_the_status_has_the_reason_of_a_waiting_restart() -> None:
     behind = row((1, 2, 3), isr=(1, 2))
     made = world(behind)
-    found = told(made, PodState(name="b-0", hold=held(made, starting=(3,))))
+    found = conditions_of(made, PodState(name="b-0", hold=hold_of(made, starting=(3,))))
     status, reason, message = found["PodUpToDate"]
     assert (status, reason) == ("False", "RestartPending")
     assert "topic-1-0" in message
     assert "(3)" in message
     assert found["Reconciling"][:2] == ("True", "RestartPending")
+    # The broker itself serves while it waits for its restart.
     assert found["Ready"][0] == "True"
 
 
 def test_once_the_partitions_are_in_sync_nothing_waits() -> None:
     made = world(row((1, 2, 3), isr=(1, 2)))
-    assert held(made) is not None
+    assert hold_of(made) is not None
     draft = made.draft()
+    # The third replica joins the ISR.
     draft.put_row(dataclasses.replace(made.row(), isr=(1, 2, 3), partition_epoch=1))
     made.commit(draft)
-    assert held(made) is None
-    found = told(made, PodState(name="b-0"))
+    assert hold_of(made) is None
+    found = conditions_of(made, PodState(name="b-0"))
     assert found["PodUpToDate"][:2] == ("True", "UpToDate")
     assert found["Reconciling"][0] == found["Stalled"][0] == "False"
 
@@ -128,14 +130,14 @@ def test_once_the_partitions_are_in_sync_nothing_waits() -> None:
         pytest.param(PodState(name="b-0", volume="why"), "VolumeRefused", True, id="volume"),
     ],
 )
-def test_what_needs_a_person_is_stalled(pod: PodState, reason: str, stalled: bool) -> None:
-    found = told(world(row((1, 2, 3))), pod)
+def test_problems_that_need_a_user_are_stalled(pod: PodState, reason: str, stalled: bool) -> None:
+    found = conditions_of(world(row((1, 2, 3))), pod)
     assert found["PodUpToDate"][:2] == ("False", reason)
     of = "Stalled" if stalled else "Reconciling"
     assert found[of][:2] == ("True", reason)
 
 
-def test_a_broker_elsewhere_has_no_such_condition() -> None:
+def test_external_broker_has_no_pod_condition() -> None:
     made = world(row((1, 2, 3)))
     status = broker_status(made.state, made.state.brokers[1], now_ms=0).status
     conditions = status["conditions"]

@@ -52,18 +52,19 @@ _tombstones = st.builds(
 
 
 @given(_rows)
-def test_a_row_comes_back_as_it_was(made: PartitionRow) -> None:
+def test_row_survives_its_codec(made: PartitionRow) -> None:
     assert decode_row(encode_row(made)) == made
 
 
 @given(_tombstones)
-def test_a_tombstone_comes_back_as_it_was(made: Tombstone) -> None:
+def test_tombstone_survives_its_codec(made: Tombstone) -> None:
     assert decode_tombstone(encode_tombstone(made)) == made
 
 
 @given(st.uuids())
 def test_topic_ids_have_kafkas_text_form(topic_id: uuid.UUID) -> None:
     text = id_text(topic_id)
+    # Kafka's Uuid.toString: base64 of 16 bytes without padding.
     assert len(text) == 22
     assert parse_id(text) == topic_id
 
@@ -73,26 +74,26 @@ def test_a_row_is_one_short_text() -> None:
     assert text == f"3|{id_text(numbered_uuid(1))}|0|1,2,-1|1|4|9|1,2|||1|0|||topic-1"
 
 
-def test_a_row_of_before_the_leader_recovery_state_reads_as_recovered() -> None:
+def test_row_of_version_1_is_recovered() -> None:
     made = row((1, 2, -1), leader_epoch=4, partition_epoch=9, manifest=True)
     old = f"1|{id_text(numbered_uuid(1))}|0|1,2,-1|1|4|9|1,2|||1|topic-1"
     assert decode_row(old) == made
     assert not decode_row(old).recovering
 
 
-def test_a_row_of_before_the_eligible_leaders_has_none() -> None:
+def test_row_of_version_2_has_no_eligible_leaders() -> None:
     made = row((1, 2, -1), leader_epoch=4, partition_epoch=9, manifest=True)
     old = f"2|{id_text(numbered_uuid(1))}|0|1,2,-1|1|4|9|1,2|||1|0|topic-1"
     assert decode_row(old) == made
 
 
 @given(st.integers(0, 2**31 - 1), st.uuids())
-def test_a_log_directory_comes_back_as_it_was(node_id: int, directory_id: uuid.UUID) -> None:
+def test_log_directory_survives_its_codec(node_id: int, directory_id: uuid.UUID) -> None:
     assert decode_directory(encode_directory(node_id, directory_id)) == (node_id, directory_id)
 
 
 @pytest.mark.parametrize("text", ["", "1", "x|AAAAAAAAAAAAAAAAAAAAAA", "-1|", "1|AAAA"])
-def test_a_log_directory_that_the_codec_did_not_write_is_refused(text: str) -> None:
+def test_invalid_log_directory_is_refused(text: str) -> None:
     with pytest.raises(BadRow):
         decode_directory(text)
 
@@ -101,6 +102,7 @@ def test_a_log_directory_that_the_codec_did_not_write_is_refused(text: str) -> N
     "text",
     [
         "",
+        # | A later version, a missing field, and then an invalid field each.
         "4|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|0|||",
         "3|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|0|",
         "3|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||0|0|x||",
@@ -113,18 +115,21 @@ def test_a_log_directory_that_the_codec_did_not_write_is_refused(text: str) -> N
         "1|AAAAAAAAAAAAAAAAAAAAAA|0|1|1|0|0|1|||yes|",
     ],
 )
-def test_what_the_codec_did_not_write_is_refused_by_name(text: str) -> None:
+def test_invalid_row_is_refused(text: str) -> None:
     with pytest.raises(BadRow):
         decode_row(text)
 
 
-def test_the_slice_of_a_partition_never_changes_between_processes_and_releases() -> None:
+def test_slice_of_a_partition_is_stable() -> None:
     topic_id = uuid.UUID("12345678-1234-4678-9234-567812345678")
+    # Recorded values: another hash would orphan every stored row.
     assert [slice_of(topic_id, part) for part in (0, 63, 64, 128)] == [56, 56, 21, 42]
 
 
 @given(st.uuids(), st.integers(0, 9999), st.integers(1, 1024))
-def test_partitions_stay_together_by_64(topic_id: uuid.UUID, partition: int, slices: int) -> None:
+def test_64_consecutive_partitions_share_a_slice(
+    topic_id: uuid.UUID, partition: int, slices: int
+) -> None:
     first = partition // 64 * 64
     assert slice_of(topic_id, partition, slices) == slice_of(topic_id, first, slices)
     assert 0 <= slice_of(topic_id, partition, slices) < slices

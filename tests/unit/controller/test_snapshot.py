@@ -34,6 +34,7 @@ def _world() -> World:
             row((1, 2, -1), number=1, partition=1),
             row((1, 2), number=1, partition=0, manifest=True),
             row((2,), number=2),
+            # Topic 3 is not placed according to its status, and topic 9 has no object.
             row((1,), number=3),
             row((1,), number=9),
         ],
@@ -45,46 +46,47 @@ def _world() -> World:
 
 
 def test_a_snapshot_has_every_served_topic_and_every_tombstone() -> None:
-    told = snapshot.full(_world().state)
-    assert told.full
-    assert [topic.name for topic in told.topics] == ["topic-1", "topic-2"]
-    assert [part.partition for part in told.topics[0].partitions] == [0, 1]
-    assert told.topics[0].partitions[0].manifest
-    assert [entry.name for entry in told.topics[0].config] == ["a", "b"]
-    assert (told.topics[0].tiering_state, told.topics[0].tiered_epoch) == (0, -1)
-    assert (told.topics[1].tiering_state, told.topics[1].tiered_epoch) == (1, 4)
-    assert [(item.topic_id, item.partition) for item in told.removals] == [(numbered_uuid(8), -1)]
-    assert [(b.broker_id, b.fenced) for b in told.brokers] == [(1, False), (2, True)]
-    assert (told.cluster_id, told.store_id, told.controller_epoch) == ("tide-1", "s1", 7)
+    pushed = snapshot.full(_world().state)
+    assert pushed.full
+    assert [topic.name for topic in pushed.topics] == ["topic-1", "topic-2"]
+    assert [part.partition for part in pushed.topics[0].partitions] == [0, 1]
+    assert pushed.topics[0].partitions[0].manifest
+    assert [entry.name for entry in pushed.topics[0].config] == ["a", "b"]
+    assert (pushed.topics[0].tiering_state, pushed.topics[0].tiered_epoch) == (0, -1)
+    assert (pushed.topics[1].tiering_state, pushed.topics[1].tiered_epoch) == (1, 4)
+    assert [(item.topic_id, item.partition) for item in pushed.removals] == [(numbered_uuid(8), -1)]
+    assert [(b.broker_id, b.fenced) for b in pushed.brokers] == [(1, False), (2, True)]
+    assert (pushed.cluster_id, pushed.store_id, pushed.controller_epoch) == ("tide-1", "s1", 7)
 
 
-def test_a_partition_is_shown_only_once_the_status_counts_it_as_placed() -> None:
+def test_partition_is_pushed_once_the_status_counts_it() -> None:
     world = _world()
     view = dataclasses.replace(world.view(1), partitions_placed=1)
     world.state.put_topic(view)
-    told = snapshot.full(world.state)
-    assert [part.partition for part in told.topics[0].partitions] == [0]
+    pushed = snapshot.full(world.state)
+    assert [part.partition for part in pushed.topics[0].partitions] == [0]
     keys = [(numbered_uuid(1), 0), (numbered_uuid(1), 1)]
     (changed,) = snapshot.delta(world.state, rows=keys).topics
     assert [part.partition for part in changed.partitions] == [0]
 
 
-def test_a_delta_has_what_changed() -> None:
+def test_delta_contains_changes_only() -> None:
     world = _world()
-    told = snapshot.delta(
+    pushed = snapshot.delta(
         world.state, rows=[(numbered_uuid(1), 1), (numbered_uuid(9), 0)], topics=["ns/topic-2"]
     )
-    assert not told.full
-    assert [(t.name, [p.partition for p in t.partitions]) for t in told.topics] == [
+    assert not pushed.full
+    assert [(t.name, [p.partition for p in t.partitions]) for t in pushed.topics] == [
         ("topic-1", [1]),
         ("topic-2", []),
     ]
-    assert told.removals == ()
+    assert pushed.removals == ()
 
 
-def test_a_replica_that_leaves_is_removed_under_the_new_partition_epoch() -> None:
+def test_removal_has_the_new_partition_epoch() -> None:
     world = _world()
     draft = world.draft()
+    # Broker 2 loses its replica under partition epoch 3.
     moved = dataclasses.replace(world.row(0), replicas=(1, -1), isr=(1,), partition_epoch=3)
     draft.put_row(moved)
     (write,) = commit.plan(draft).writes
@@ -93,7 +95,7 @@ def test_a_replica_that_leaves_is_removed_under_the_new_partition_epoch() -> Non
     assert [(item.partition, item.partition_epoch) for item in removals[2]] == [(0, 3)]
 
 
-def test_a_tombstone_is_sent_to_everybody_once_and_again_to_those_that_may_have_a_replica() -> None:
+def test_tombstone_goes_to_all_brokers_and_again_to_pending_ones() -> None:
     """Every broker shows clients every topic, so every broker has to receive the deletion."""
     world = _world()
     world.state.put_broker(broker(3))
@@ -114,28 +116,30 @@ def test_a_tombstone_is_sent_to_everybody_once_and_again_to_those_that_may_have_
     }
     world.commit(draft)
     draft = world.draft()
+    # Broker 1 has confirmed: the tombstone is only repeated for broker 2.
     draft.put_tombstone(index, dataclasses.replace(tomb, pending=(2,)))
     (write,) = commit.plan(draft).writes
     assert list(snapshot.removals_of(world.state, write)) == [2]
 
 
-def _heard(world: World) -> World:
+def with_all_reports(world: World) -> World:
     for node_id in (1, 2, 3):
         reports(world, node_id)
     return world
 
 
-def test_absence_is_a_deletion_only_once_every_broker_has_reported() -> None:
+def test_absence_means_deletion_once_all_brokers_reported() -> None:
     world = _world()
     assert not snapshot.full(world.state).knows_all
     reports(world, 1)
     reports(world, 2)
     world.state.remove_row((numbered_uuid(9), 0))
     assert snapshot.full(world.state).knows_all, "broker 3 never registered"
-    _heard(world)
-    told = snapshot.full(world.state)
-    assert told.knows_all
-    assert told.unserved == ()
+    with_all_reports(world)
+    pushed = snapshot.full(world.state)
+    assert pushed.knows_all
+    assert pushed.unserved == ()
+    # Rows in doubt, or outdated slices, make the snapshot incomplete.
     world.state.doubted.add((numbered_uuid(1), 0))
     assert not snapshot.full(world.state).knows_all
     world.state.doubted.clear()
@@ -145,9 +149,9 @@ def test_absence_is_a_deletion_only_once_every_broker_has_reported() -> None:
     assert not snapshot.delta(world.state).knows_all
 
 
-def test_absence_is_no_deletion_while_rows_name_a_broker_that_a_backup_does_not_know() -> None:
-    """The broker was added after the backup, and may have the only replica of a topic."""
-    world = _heard(_world())
+def test_unknown_broker_in_a_row_prevents_deletions_by_absence() -> None:
+    """The broker joined after the backup, and may have the only replica of a topic."""
+    world = with_all_reports(_world())
     world.state.remove_row((numbered_uuid(9), 0))
     world.state.put_row(row((1, 4), number=1, partition=0))
     assert not snapshot.full(world.state).knows_all
@@ -157,27 +161,29 @@ def test_absence_is_no_deletion_while_rows_name_a_broker_that_a_backup_does_not_
     assert snapshot.full(world.state).knows_all
 
 
-def test_a_topic_without_a_Topic_is_named_and_not_deleted() -> None:
+def test_stray_topic_is_listed_and_not_deleted() -> None:
     world = _world()
     world.state.remove_row((numbered_uuid(9), 0))
     world.state.put_row(dataclasses.replace(row((1,), number=9), name="nine"))
-    _heard(world)
+    with_all_reports(world)
+    # Three kinds: an orphan of the status, a reported one, and rows without a Topic.
     reports(world, 2, row((2,), number=7))
     orphan = OrphanedTopic(topic_id=numbered_uuid(6), name="six", since_ms=0)
     world.state.cluster = dataclasses.replace(world.state.cluster, orphans=(orphan,))
-    told = snapshot.delta(world.state)
-    assert [(item.name, item.topic_id, item.is_stray) for item in told.unserved] == [
+    pushed = snapshot.delta(world.state)
+    assert [(item.name, item.topic_id, item.is_stray) for item in pushed.unserved] == [
         ("six", numbered_uuid(6), False),
         ("topic-7", numbered_uuid(7), True),
         ("nine", numbered_uuid(9), True),
     ]
-    assert told.knows_all
+    assert pushed.knows_all
 
 
-def test_a_partition_in_doubt_or_lost_is_counted_though_it_is_not_named() -> None:
+def test_doubted_and_lost_partitions_are_counted() -> None:
     world = _world()
     world.state.doubted.add((numbered_uuid(1), 1))
+    # A broker reports partition 3, whose row is lost.
     reports(world, 2, row((2,), number=1, partition=3))
-    (told, _) = snapshot.full(world.state).topics
-    assert [part.partition for part in told.partitions] == [0]
-    assert told.partition_count == 4
+    (pushed, _) = snapshot.full(world.state).topics
+    assert [part.partition for part in pushed.partitions] == [0]
+    assert pushed.partition_count == 4

@@ -1,6 +1,4 @@
-"""The resources' models read every status that the core writes (the API server has the same
-schema).
-"""
+"""The resources' models, and so the API server's schemas, accept every status of the core."""
 
 import dataclasses
 import json
@@ -52,11 +50,12 @@ def test_topics() -> None:
     world = _world()
     statuses = [world.reconcile()]
     world.state.put_topic(
+        # Enabled, disabling, and disabled after the acknowledgements.
         dataclasses.replace(world.view(), tiering_spec=TieringSpec(), generation=2)
     )
     statuses += [world.reconcile(), world.reconcile()]
-    asked = disablement.requests(world.state, world.view(), world.disablements)
-    for node_id, request in asked.items():
+    requests = disablement.requests(world.state, world.view(), world.disablements)
+    for node_id, request in requests.items():
         answer = acknowledge(world, node_id, request)
         world.disablements.take(world.state, request.topic_id, node_id, answer, now_ms=T0)
     statuses.append(world.reconcile())
@@ -73,8 +72,8 @@ def test_brokers_and_clusters() -> None:
     world.reconcile()
     result = broker_status(world.state, world.state.brokers[1], now_ms=T0)
     assert BrokerStatus.model_validate(result.status).dump() == result.status
-    whole = cluster_status(world.state, generation=1, now_ms=T0)
-    assert ClusterStatus.model_validate(whole.status).dump() == whole.status
+    cluster_result = cluster_status(world.state, generation=1, now_ms=T0)
+    assert ClusterStatus.model_validate(cluster_result.status).dump() == cluster_result.status
 
 
 def test_record_deletions() -> None:
@@ -103,6 +102,7 @@ def test_record_deletions() -> None:
     }
     frozen = deletion_offsets.freeze(world.state, view, step, answers, now_ms=T0)
     assert isinstance(frozen, DeletionInfo)
+    # One partition succeeds and another one fails, for all optional fields.
     done, failed = PartitionDeletionResult(low_watermark=7), PartitionDeletionResult(error_code=6)
     after = deletion.record(frozen, {0: done, 1: failed})
     for made in (view, frozen, after):
@@ -111,12 +111,13 @@ def test_record_deletions() -> None:
         assert RecordDeletionStatus.model_validate(result.status).dump() == result.status
 
 
-def test_rows_keep_to_the_slices_limits() -> None:
+def test_longest_row_fits_the_slice_schema() -> None:
     world = _world()
     made = topic(7, partitions=1, replication_factor=100, name="n" * 249)
     world.state.put_topic(made)
     world.decide(7)
     text = next(text for texts in world.state.encoded for text in texts.values() if "nnn" in text)
+    # The limits of the PartitionSlice's CRD.
     assert len(text) < 2048
     assert commit.SLICE_BYTES_MAX <= 1024 * 1024
 
@@ -124,6 +125,7 @@ def test_rows_keep_to_the_slices_limits() -> None:
 def test_users() -> None:
     world = _world()
     user = UserInfo(key="ns/alice", uid="u", username="alice", generation=1)
+    # A usable, a refused, an omitted and an unacknowledged user.
     views = (
         UserView(secret="alice"),
         UserView(problem=UserProblem("SecretTaken", "it is theirs")),

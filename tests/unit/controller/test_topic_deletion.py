@@ -58,12 +58,14 @@ def test_rows_become_tombstones_in_the_same_write() -> None:
         assert world.slices[index]["tombstones"] != []
 
 
-def test_live_brokers_confirm_the_dead_keep_their_tombstone() -> None:
+def test_topic_is_released_without_dead_brokers_whose_tombstones_stay() -> None:
     world = _world()
     _step(world)
+    # Broker 3 is fenced, so the finalizer does not wait for it.
     assert _step(world).waiting_for == (1, 2)
     assert _confirm(world, 1) == (ID,)
     assert _confirm(world, 1) == ()
+    # An error for one partition is no confirmation.
     assert _confirm(world, 2, failed=True) == ()
     assert _step(world).waiting_for == (2,)
     assert _confirm(world, 2) == (ID,)
@@ -73,6 +75,7 @@ def test_live_brokers_confirm_the_dead_keep_their_tombstone() -> None:
     assert topic_deletion.collect(draft, world.deletions) == 0
     world.commit(draft)
     assert {tomb.pending for tomb in world.state.tombstones_of(ID).values()} == {(3,)}
+    # The dead broker returns and confirms, so the tombstones can be collected.
     assert _confirm(world, 3) == (ID,)
     draft = world.draft()
     assert topic_deletion.collect(draft, world.deletions) == 2
@@ -80,12 +83,12 @@ def test_live_brokers_confirm_the_dead_keep_their_tombstone() -> None:
     assert world.state.tombstoned_ids() == []
 
 
-def test_a_dead_broker_whose_replica_was_moved_away_deletes_it_on_its_return_too() -> None:
-    """The broker missed the move, and no tombstone was left: otherwise it would keep the replica
-    for ever."""
+def test_dead_broker_deletes_a_moved_replica_on_its_return() -> None:
+    """The broker missed the move. Without a tombstone it would keep the replica permanently."""
     world = World(
         brokers=[broker(1), broker(2), broker(3, fenced=True), broker(4, epoch=-1)],
         topics=[topic(partitions_placed=1, deletion_ms=T0)],
+        # Broker 3 had a replica before the move, broker 4 has never registered.
         rows=[row((1, 2), partition_epoch=7)],
     )
     _step(world)
@@ -98,7 +101,7 @@ def test_a_dead_broker_whose_replica_was_moved_away_deletes_it_on_its_return_too
     assert topic_deletion.collect(draft, world.deletions) == 1
 
 
-def test_tombstones_stay_while_the_topic_is_there() -> None:
+def test_tombstones_stay_while_the_topic_exists() -> None:
     world = _world()
     _step(world)
     for node in (1, 2, 3):
@@ -122,6 +125,7 @@ def test_a_confirmation_from_another_log_directory_does_not_count_for_this_one()
     world = _world()
     _step(world)
     _confirm(world, 1)
+    # An empty directory has nothing to delete: the former one may still return.
     world.register(1, incarnation=99, directory=98)
     world.beat(1)
     assert _step(world).waiting_for == (1, 2)
@@ -131,6 +135,7 @@ def test_a_takeover_repeats_the_request() -> None:
     world = _world()
     _step(world)
     _confirm(world, 1)
+    # Confirmations are not persisted, so the next controller requests them again.
     world.deletions = Deletions()
     assert _step(world).waiting_for == (1, 2)
 
@@ -149,8 +154,10 @@ def test_the_tier_is_emptied_by_one_live_broker_after_the_replicas_are_deleted()
     assert step.remote is not None
     node_id, request = step.remote
     assert (request.tiered_epoch, request.partitions, request.name) == (2, 130, "topic-1")
+    # 7 is REQUEST_TIMED_OUT: the same broker continues.
     assert not world.deletions.take_remote(ID, node_id, _remote_answer(7))
     assert _step(world).remote == step.remote
+    # 56 is KAFKA_STORAGE_ERROR: another broker tries.
     assert not world.deletions.take_remote(ID, node_id, _remote_answer(56, "no such bucket"))
     failed = _step(world)
     assert failed.remote is not None
@@ -174,6 +181,7 @@ def test_orphan_also_releases_a_deletion_that_hangs() -> None:
     world = _world(**tiered(True, TieringState.ENABLED))
     _step(world)
     view = dataclasses.replace(world.view(), deletion_policy=DeletionPolicy.ORPHAN)
+    # The user gives the tier up by changing the policy of the deleted Topic.
     world.state.put_topic(view)
     step = _step(world)
     assert step.release
@@ -207,7 +215,7 @@ def test_without_a_live_broker_the_tier_waits() -> None:
     assert "live broker" in step.message
 
 
-def test_a_topic_that_lost_the_fight_for_its_name_leaves_the_others_partitions_alone() -> None:
+def test_topic_without_its_name_leaves_foreign_partitions_alone() -> None:
     world = World(
         brokers=[broker(1)],
         topics=[topic(1, partitions_placed=1), topic(2, name="topic-1", deletion_ms=T0)],
@@ -219,8 +227,8 @@ def test_a_topic_that_lost_the_fight_for_its_name_leaves_the_others_partitions_a
     assert world.row().replicas == (1,)
 
 
-def test_brokers_of_which_none_has_reached_this_controller_are_not_waited_for() -> None:
-    """The controller cannot fence them; their tombstone waits for them, as for dead brokers."""
+def test_unreached_brokers_are_not_waited_for() -> None:
+    """The controller cannot fence them, so their tombstones wait as for dead brokers."""
     world = World(brokers=[broker(1), broker(2)], topics=[topic(replication_factor=2)])
     world.reconcile()
     world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=T0))

@@ -1,4 +1,4 @@
-"""A Topic that begins with what is in the tier: its id, its rows, and what is refused."""
+"""Restore of a Topic from the tier: its id, its rows, and refusals."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ ORIGIN = TierOrigin(
 )
 
 
-def restored(text: str = ORIGIN.text(), **fields: object) -> TopicInfo:
+def restored_topic(text: str = ORIGIN.text(), **fields: object) -> TopicInfo:
     made = {
         "partitions": 2,
         "replication_factor": 2,
@@ -47,13 +47,12 @@ def world_of(*topics: TopicInfo) -> World:
     return World(brokers=[broker(1), broker(2)], topics=topics, view=cluster(TIERED))
 
 
-def test_its_partitions_begin_recovering_above_every_epoch_of_the_tier() -> None:
-    """A new leader reads the tier before it leads; the manifest exists and must never be
-    created.
-    """
-    world = world_of(restored())
+def test_restored_partitions_recover_above_every_epoch_of_the_tier() -> None:
+    """A new leader reads the existing manifest before it leads, and never creates another one."""
+    world = world_of(restored_topic())
     first = world.reconcile()
     assert first.status["topicId"] == id_text(LOST)
+    # The id must be persisted before rows exist under it.
     assert not list(world.state.all_rows()), "the id stands before anything is placed under it"
     assert first.status["tiering"]["epoch"] == 3  # type: ignore[index]
     world.reconcile()
@@ -78,15 +77,15 @@ def test_its_partitions_begin_recovering_above_every_epoch_of_the_tier() -> None
 )
 def test_a_disablement_resumes_where_it_was(tiering: Tiering) -> None:
     text = dataclasses.replace(ORIGIN, tiering=tiering).text()
-    world = world_of(restored(text, tiering_spec=TieringSpec(enabled=False)))
+    world = world_of(restored_topic(text, tiering_spec=TieringSpec(enabled=False)))
     world.reconcile()
     assert world.view().tiering == tiering
     world.reconcile()
     assert world.view().tiering == tiering
 
 
-def test_partitions_that_are_added_later_are_new_ones() -> None:
-    world = world_of(restored())
+def test_later_partitions_start_empty() -> None:
+    world = world_of(restored_topic())
     world.reconcile()
     world.reconcile()
     world.state.put_topic(dataclasses.replace(world.view(), partitions=3))
@@ -94,15 +93,16 @@ def test_partitions_that_are_added_later_are_new_ones() -> None:
     added = world.state.rows_of(LOST)[2]
     assert not added.recovering
     assert not added.manifest
-    # It may have been there before the restore: no epoch of then is used again.
+    # The partition may have existed before the restore: its former epochs are not reused.
     assert added.leader_epoch == ORIGIN.leader_epoch
 
 
 def test_partitions_added_after_a_restore_start_above_all_earlier_epochs() -> None:
     high = dataclasses.replace(ORIGIN, leader_epoch=3 * GENERATION)
-    world = world_of(restored(high.text()))
+    world = world_of(restored_topic(high.text()))
     world.reconcile()
     world.reconcile()
+    # The annotation is removed in the same edit that adds a partition.
     grown = dataclasses.replace(world.view(), partitions=3, asked={})
     world.state.put_topic(grown)
     world.reconcile()
@@ -110,17 +110,18 @@ def test_partitions_added_after_a_restore_start_above_all_earlier_epochs() -> No
 
 
 def test_a_topic_without_a_live_replica_waits_recovering() -> None:
-    made = restored()
+    made = restored_topic()
     origin = dataclasses.replace(made, topic_id=LOST)
-    held = topic_restore.first_row(origin, row((1,), isr=(), leader=-1, number=5))
-    assert held.recovering
-    assert held.isr == ()
+    first_row = topic_restore.first_row(origin, row((1,), isr=(), leader=-1, number=5))
+    assert first_row.recovering
+    assert first_row.isr == ()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{}", "Run tidemark restore again, or remove the annotation"),
+        # Deep nesting must not exhaust the parser's stack.
         ("[" * 9999, "Run tidemark restore again"),
         (ORIGIN.text().replace('"leaderEpoch":8', '"leaderEpoch":2147483647'), "cannot be"),
         (ORIGIN.text().replace("2001", str(2**62)), "cannot be"),
@@ -132,7 +133,7 @@ def test_a_topic_without_a_live_replica_waits_recovering() -> None:
     ids=["nothing", "deep", "epoch", "producer", "partitions"],
 )
 def test_invalid_origin_is_refused(text: str, message: str) -> None:
-    world = world_of(restored(text))
+    world = world_of(restored_topic(text))
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
     assert message in messages(result)["Stalled"]
@@ -143,30 +144,31 @@ def test_invalid_origin_is_refused(text: str, message: str) -> None:
 
 def test_an_id_that_is_in_use_is_refused() -> None:
     """No restore takes over the records of an existing topic."""
-    world = world_of(topic(5, replication_factor=1), restored())
+    world = world_of(topic(5, replication_factor=1), restored_topic())
     result = world.reconcile(1)
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
     assert "in use" in messages(result)["Stalled"]
 
 
-def test_a_topic_that_was_deleted_is_not_restored_by_an_annotation_that_was_kept() -> None:
-    """Its manifest, with what ``tidemark restore`` had written into it, was applied once more."""
-    world = world_of(restored())
+def test_old_annotation_does_not_restore_a_deleted_topic() -> None:
+    """The annotated manifest of an earlier restore was applied again."""
+    world = world_of(restored_topic())
     grave = Tombstone(topic_id=LOST, name="topic-1", partitions=2, tiered_epoch=3, pending=(2,))
     world.state.put_tombstone(LOST, 0, grave)
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
     assert "names a deleted topic. Remove the annotation" in messages(result)["Stalled"]
+    # Without the annotation, an empty topic is created.
     world.state.put_topic(dataclasses.replace(world.view(), asked={}))
     assert ready(world.reconcile())["Stalled"][1] != "AdoptionRefused"
 
 
 def test_producers_of_the_lost_cluster_are_known() -> None:
-    world = world_of(restored(), topic(2))
+    world = world_of(restored_topic(), topic(2))
     assert topic_restore.first_producer_id(world.state) == 2001
 
 
-def test_the_text_is_complete() -> None:
+def test_origin_survives_its_text_form() -> None:
     for policy in (None, *DisablePolicy):
         tiering = Tiering(TieringState.DISABLED, 1, policy)
         origin = dataclasses.replace(ORIGIN, tiering=tiering)

@@ -1,4 +1,4 @@
-"""One Topic from manifest to conditions: the table of states, row by row."""
+"""One Topic from manifest to conditions, by the rows of the table of states."""
 
 import dataclasses
 import json
@@ -51,7 +51,7 @@ def _brokers(*node_ids: int) -> list[BrokerInfo]:
     return [broker(node_id) for node_id in node_ids]
 
 
-# ---------------------------------------------------------------- the table
+# ---------------------------------------------------------------- table of states
 
 
 def test_waiting_for_brokers_nothing_created() -> None:
@@ -74,13 +74,14 @@ def test_under_replicated_and_accepted() -> None:
     assert result.status["topicId"] == id_text(numbered_uuid(1))
 
 
-def test_a_third_broker_makes_it_whole() -> None:
+def test_third_broker_completes_the_replicas() -> None:
     world = World(brokers=_brokers(1, 2), topics=[topic()], view=cluster(KIP_409))
     world.reconcile()
     world.state.put_broker(broker(3))
     draft = world.draft()
     fill_placeholders(draft, limit=10)
     world.commit(draft)
+    # The new replica is placed, but it is not in the ISR yet.
     assert ready(world.reconcile())["FullyReplicated"] == ("False", "ReplicasBehind")
     world.state.put_row(dataclasses.replace(world.row(), isr=world.row().replicas))
     result = world.reconcile()
@@ -97,6 +98,7 @@ def test_replicas_out_of_sync_are_named_with_what_to_do() -> None:
     text = messages(world.reconcile())["FullyReplicated"]
     assert "1 replica of 6 not in sync, in partitions 0" in text
     assert f"brokers {follower} are catching up" in text
+    # The follower goes down: catching up becomes a matter of starting the broker.
     world.state.put_broker(broker(follower, fenced=True))
     text = messages(world.reconcile())["FullyReplicated"]
     assert f"brokers {follower} are down. Start them, or delete the Broker" in text
@@ -124,6 +126,7 @@ def test_a_fenced_broker_reports_the_time_and_the_remedy() -> None:
     assert "Start the broker with node.id 1" in text
     assert "delete this Broker" in text
     assert ready(first)["Registered"] == ("False", "Fenced")
+    # A minute later the message must be the same, or it would be written again.
     later = dataclasses.replace(world.state.brokers[1], status=first.status)
     again = broker_status(world.state, later, now_ms=T0 + 60_000)
     assert messages(again)["Ready"] == text, "the time is that of the beginning"
@@ -152,6 +155,7 @@ def test_disabling_from_begin_to_end() -> None:
         "epoch": 0,
         "since": "2027-01-15T08:00:00Z",
     }
+    # The user turns tiering off: first the state is persisted, then brokers are queried.
     off = dataclasses.replace(world.view(), tiering_spec=TieringSpec(), generation=2)
     world.state.put_topic(off)
     decision = world.decide()
@@ -165,8 +169,9 @@ def test_disabling_from_begin_to_end() -> None:
     assert (tiering_now["epoch"], tiering_now["policy"]) == (1, "Retain")
     assert tiering_now["pendingBrokers"] == [1, 2, 3]
     assert "waiting for brokers 1, 2, 3" in messages(result)["Ready"]
-    asked = disablement.requests(world.state, world.view(), world.disablements)
-    for node_id, request in asked.items():
+    requests = disablement.requests(world.state, world.view(), world.disablements)
+    for node_id, request in requests.items():
+        # Every broker acknowledges that it has stopped uploading.
         world.disablements.take(
             world.state, request.topic_id, node_id, acknowledge(world, node_id, request), now_ms=T0
         )
@@ -189,10 +194,11 @@ def test_a_disablement_without_progress_is_stalled_and_names_its_exits() -> None
     assert "delete their Broker" in messages(result)["Stalled"]
 
 
-def test_paused_keeps_ready_as_it_was_and_its_generation() -> None:
+def test_paused_topic_keeps_ready_and_observed_generation() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     world.state.put_topic(
+        # The spec changes during the pause, but the status keeps the applied generation.
         dataclasses.replace(world.view(), paused=True, generation=5, partitions=9)
     )
     result = world.reconcile(now_ms=T0 + 5_000)
@@ -222,7 +228,7 @@ def test_a_pause_keeps_the_configuration_that_the_brokers_have_until_it_ends() -
     assert result.status["observedGeneration"] == 2
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 def _refused(world: World, number: int, reason: str) -> str:
@@ -236,18 +242,19 @@ def _refused(world: World, number: int, reason: str) -> str:
     return messages(result)["Stalled"]
 
 
-def test_a_name_belongs_to_the_oldest_topic_and_to_the_one_with_partitions() -> None:
+def test_name_belongs_to_the_oldest_or_placed_topic() -> None:
     world = World(
         brokers=_brokers(1, 2, 3),
         topics=[topic(1), topic(2, name="topic-1"), topic(0, name="topic-1")],
     )
+    # Topic 0 is placed first, which counts more than the age of topic 9.
     world.reconcile(0)
     assert "ns/topic-0" in _refused(world, 1, "NameTaken")
     world.state.put_topic(topic(9, name="topic-1", created_ms=-5))
     assert "ns/topic-0" in _refused(world, 9, "NameTaken")
 
 
-def test_a_name_that_rows_know_under_another_id_needs_adoption() -> None:
+def test_name_in_rows_of_another_id_needs_adoption() -> None:
     world = World(brokers=_brokers(1, 2, 3), rows=[row((1,), number=5, name="topic-1")])
     world.state.put_topic(topic(1))
     assert id_text(numbered_uuid(5)) in _refused(world, 1, "AdoptionRequired")
@@ -260,9 +267,10 @@ def test_a_name_that_was_left_behind_needs_adoption() -> None:
     _refused(world, 1, "AdoptionRequired")
 
 
-def test_a_tombstone_does_not_hold_a_name() -> None:
+def test_tombstone_does_not_block_the_name() -> None:
     world = World(
         brokers=_brokers(1),
+        # The deleted topic is gone except for its tombstone.
         topics=[topic(1, replication_factor=1, partitions_placed=1, deletion_ms=T0)],
         rows=[row((1,))],
     )
@@ -293,11 +301,12 @@ def test_tiering_cannot_begin_without_storage(
     assert word in _refused(world, 1, "StorageUnavailable")
 
 
-def test_a_store_that_fails_later_is_no_refusal() -> None:
+def test_later_store_failure_is_no_refusal() -> None:
     world = World(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
+    # An error of the store affects only what needs the store.
     world.state.cluster = cluster(TIERED, **STORE, storage_problem="timeout")
     assert _main(world.reconcile()) == ("True", "False", "False")
     world.state.reports[numbered_uuid(1), 0] = _report(error="CustomMetadataTooLarge")
@@ -308,7 +317,7 @@ def test_a_store_that_fails_later_is_no_refusal() -> None:
 
 
 def test_a_damaged_object_of_the_tier_has_a_condition_of_its_own() -> None:
-    """Also beside another partition's error, which comes first in TieringSettled."""
+    """It is shown even if another partition's error comes first in TieringSettled."""
     world = World(
         brokers=_brokers(1, 2, 3),
         topics=[topic(partitions=3, tiering_spec=ON)],
@@ -316,6 +325,7 @@ def test_a_damaged_object_of_the_tier_has_a_condition_of_its_own() -> None:
     )
     world.reconcile()
     world.state.reports[numbered_uuid(1), 0] = _report(error="StorageError")
+    # Two damaged objects behind an ordinary error of partition 0.
     for partition, reason in ((1, "TierIntegrity"), (2, "ManifestPageNotFound")):
         world.state.reports[numbered_uuid(1), partition] = dataclasses.replace(
             _report(error=reason), partition=partition, error_message="object x is not"
@@ -334,15 +344,16 @@ def test_a_damaged_object_of_the_tier_has_a_condition_of_its_own() -> None:
 PROBLEM = "local.retention.ms 9 is more than retention.ms 5: lower spec.tiering.localRetention"
 
 
-def test_a_new_topic_that_would_keep_more_locally_than_in_all_is_not_created() -> None:
+def test_new_topic_with_too_long_local_retention_is_not_created() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic(config_problem=PROBLEM)])
     assert _refused(world, 1, "LocalRetentionTooLong") == PROBLEM
+    # The second decision finds the refusal in the status.
     assert not world.decide().events, "one event, not one per reconciliation"
     world.state.put_topic(dataclasses.replace(world.view(), config_problem=""))
     assert _main(world.reconcile()) == ("True", "False", "False")
 
 
-def test_a_served_topic_continues_with_such_a_retention_and_reports_it_once() -> None:
+def test_served_topic_with_too_long_local_retention_continues() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     world.state.put_topic(dataclasses.replace(world.view(), config_problem=PROBLEM))
@@ -355,17 +366,17 @@ def test_a_served_topic_continues_with_such_a_retention_and_reports_it_once() ->
     assert [event.message for event in world.decide().events] == ["another"]
 
 
-def test_what_is_refused_of_a_configuration_has_its_own_reason() -> None:
+def test_refused_configuration_has_its_own_reason() -> None:
     compacted = topic(config_problem="a compacted topic cannot be", config_reason="Compacted")
     world = World(brokers=_brokers(1, 2, 3), topics=[compacted])
     assert _refused(world, 1, "Compacted") == "a compacted topic cannot be"
 
 
-def test_rows_that_were_placed_and_are_lost_are_not_made_again() -> None:
+def test_lost_rows_of_placed_partitions_are_not_recreated() -> None:
     placed = topic(partitions_placed=1, topic_id=numbered_uuid(1))
     world = World(brokers=_brokers(1, 2, 3), topics=[placed])
-    (told,) = world.decide().events
-    assert told.reason == "Rebuilding"
+    (event,) = world.decide().events
+    assert event.reason == "Rebuilding"
     result = world.reconcile(brokers_hear=False)
     assert _main(result) == ("False", "True", "False"), "it continues once brokers have reported"
     assert "PartitionSlice" in messages(result)["Reconciling"]
@@ -373,7 +384,7 @@ def test_rows_that_were_placed_and_are_lost_are_not_made_again() -> None:
     assert not list(world.state.all_rows())
 
 
-def test_a_changed_replication_factor_is_under_way_and_the_topic_serves() -> None:
+def test_topic_serves_while_its_replication_factor_changes() -> None:
     world = World(
         brokers=_brokers(1, 2, 3), topics=[topic(partitions_placed=1)], rows=[row((1, 2))]
     )
@@ -389,7 +400,7 @@ def _edited(world: World, **fields: object) -> None:
     )
 
 
-def test_a_replication_factor_that_waits_stops_neither_growth_nor_elections() -> None:
+def test_pending_replication_factor_blocks_nothing_else() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic(replication_factor=2)])
     world.reconcile()
     _edited(world, replication_factor=4, partitions=2)
@@ -397,6 +408,7 @@ def test_a_replication_factor_that_waits_stops_neither_growth_nor_elections() ->
     assert _main(result) == ("True", "False", "True")
     assert ready(result)["Stalled"] == ("True", "ReplicationFactorPending")
     assert len(world.row(1).replicas) == 2, "placed as the others are"
+    # All brokers fail: offline partitions are reported beside the pending factor.
     draft = world.draft()
     elections.fence(draft, [1, 2, 3], reason="test")
     world.commit(draft)
@@ -405,7 +417,7 @@ def test_a_replication_factor_that_waits_stops_neither_growth_nor_elections() ->
     assert ready(result)["Stalled"] == ("True", "ReplicationFactorPending")
 
 
-def test_another_replication_factor_stops_no_disablement_and_no_figure() -> None:
+def test_changed_replication_factor_does_not_block_a_disablement() -> None:
     world = World(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
@@ -416,17 +428,18 @@ def test_another_replication_factor_stops_no_disablement_and_no_figure() -> None
     result = world.reconcile()
     assert _main(result) == ("True", "True", "False")
     assert ready(result)["Reconciling"] == ("True", "Disabling")
+    # The figures follow the placed replicas while the factor waits for the disablement.
     assert result.status["replicas"]["desired"] == 3  # type: ignore[index]
-    for node_id, asked in disablement.requests(
+    for node_id, request in disablement.requests(
         world.state, world.view(), world.disablements
     ).items():
-        answer = acknowledge(world, node_id, asked)
+        answer = acknowledge(world, node_id, request)
         world.disablements.take(world.state, numbered_uuid(1), node_id, answer, now_ms=T0)
     result = world.reconcile()
     assert ready(result)["TieringSettled"] == ("True", "Disabled")
 
 
-def test_another_replication_factor_lowers_no_minimum_at_once() -> None:
+def test_lower_replication_factor_keeps_min_isr_until_applied() -> None:
     config = {"min.insync.replicas": "2"}
     world = World(brokers=_brokers(1, 2, 3), topics=[topic(config=config)])
     world.reconcile()
@@ -434,7 +447,7 @@ def test_another_replication_factor_lowers_no_minimum_at_once() -> None:
     assert world.state.min_isr(world.row()) == 2
 
 
-def test_tiering_that_cannot_begin_stops_nothing_else_of_a_topic_that_is_there() -> None:
+def test_refused_tiering_blocks_nothing_else() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     _edited(world, tiering_spec=ON, partitions=2)
@@ -459,9 +472,10 @@ def test_two_refusals_are_both_reported() -> None:
 
 
 def test_all_refusals_of_a_new_topic_are_reported() -> None:
-    """One after the other took a change and a look for each."""
+    """Reporting them one by one would cost the user one edit per refusal."""
     view = topic(tiering_spec=ON, config_problem="too long", config_reason="LocalRetentionTooLong")
     world = World(brokers=_brokers(1, 2, 3), topics=[view], view=cluster(slices=1))
+    # The only slice is full as well.
     world.state.row_bytes[0] = SLICE_BYTES_MAX
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "StorageUnavailable")
@@ -471,7 +485,7 @@ def test_all_refusals_of_a_new_topic_are_reported() -> None:
     assert messages(result)["Ready"] == message
 
 
-def test_partitions_for_which_there_is_no_room_stop_nothing_else() -> None:
+def test_full_slice_blocks_only_new_partitions() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic()], view=cluster(slices=1))
     world.reconcile()
     world.state.row_bytes[0] = SLICE_BYTES_MAX
@@ -482,13 +496,14 @@ def test_partitions_for_which_there_is_no_room_stop_nothing_else() -> None:
     assert result.status["partitionsPlaced"] == 1
 
 
-def test_partitions_that_are_lost_stop_no_disablement_of_the_others() -> None:
+def test_lost_partition_does_not_block_a_disablement() -> None:
     world = World(
         brokers=_brokers(1, 2, 3),
         topics=[topic(partitions=2, tiering_spec=ON)],
         view=cluster(TIERED, **STORE),
     )
     world.reconcile()
+    # One partition's row is lost before the disablement.
     world.state.remove_row((numbered_uuid(1), 1))
     _edited(world, tiering_spec=TieringSpec())
     result = world.reconcile()
@@ -504,7 +519,7 @@ def test_a_full_slice_refuses_a_topic_and_leaves_no_trace_in_the_draft() -> None
     assert world.slices == {}
 
 
-# ---------------------------------------------------------------- trouble
+# ---------------------------------------------------------------- failures
 
 
 def test_offline_partitions_and_lost_copies() -> None:
@@ -517,15 +532,17 @@ def test_offline_partitions_and_lost_copies() -> None:
     assert _main(result) == ("False", "True", "False")
     assert "partitions 0, 1 have no leader" in messages(result)["Ready"]
     assert result.status["replicas"] == {"desired": 2, "placed": 2, "inSync": 0, "placeholders": 0}
+    # The broker returns with an empty directory, so the copies are lost.
     world.register(1, incarnation=44, directory=45)
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "LastCopyMissing")
 
 
-def test_waiting_growth_says_that_the_old_partitions_continue() -> None:
+def test_pending_growth_reports_that_old_partitions_continue() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     draft = world.draft()
+    # With two live brokers, the factor of three cannot be placed.
     elections.fence(draft, [3], reason="test")
     world.commit(draft)
     world.state.put_topic(dataclasses.replace(world.view(), partitions=2, generation=2))
@@ -560,7 +577,7 @@ def test_leaders_of_a_paused_topic_are_not_balanced() -> None:
         assert world.row().leader == leader
 
 
-# ---------------------------------------------------------------- figures and pacing
+# ---------------------------------------------------------------- figures and write rates
 
 
 def _report(*, segments: int = 0, error: str = "", remaining: int = 0) -> PartitionStatus:
@@ -600,6 +617,7 @@ def test_figures_are_written_once_a_minute_and_everything_else_at_once() -> None
         "remoteSegments": 3,
         "remoteBytes": 3000,
     }
+    # The first figures of a topic need not wait for the interval.
     assert pacer.should_write("t", old.status, new.status, now_ms=T0 + 1), "the first at once"
     world.state.reports[numbered_uuid(1), 0] = _report(segments=4)
     more = world.reconcile()
@@ -629,13 +647,14 @@ def test_transition_times_move_only_with_the_status() -> None:
     assert {item["observedGeneration"] for item in conditions} == {2}
 
 
-def test_figures_survive_a_take_over_until_the_leaders_report_again() -> None:
+def test_figures_survive_a_takeover() -> None:
     world = World(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
     world.state.reports[numbered_uuid(1), 0] = _report(segments=3)
     before = world.reconcile()
+    # Reports are only in memory, and so are lost in a takeover.
     world.state.reports.clear()
     assert world.reconcile().status == before.status
 
@@ -693,7 +712,7 @@ def test_the_status_of_a_broker() -> None:
         ),
     ],
 )
-def test_a_brokers_troubles(
+def test_broker_conditions_by_problem(
     info: BrokerInfo, health: BrokerHealth, reason: str, main: tuple[str, str, str]
 ) -> None:
     world = World(brokers=[info])
@@ -703,7 +722,7 @@ def test_a_brokers_troubles(
     assert _main(result) == main
 
 
-def test_the_status_of_the_cluster_keeps_what_is_not_its_own() -> None:
+def test_cluster_status_keeps_foreign_fields() -> None:
     view = cluster(TIERED, **STORE, status={"clusterId": "x", "slices": 64})
     world = World(
         brokers=[*_brokers(1, 2, 3), broker(4, fenced=True)],
@@ -721,14 +740,14 @@ def test_the_status_of_the_cluster_keeps_what_is_not_its_own() -> None:
 
 
 @pytest.mark.parametrize(("left", "stalled"), [(2**24, "False"), (2**24 - 1, "True")])
-def test_exhausted_epochs_are_reported_long_before(left: int, stalled: str) -> None:
+def test_exhaustion_of_epochs_is_reported_in_advance(left: int, stalled: str) -> None:
     world = World(brokers=[broker(1)])
     world.state.controller_epoch = EPOCH_MAX - left
     result = cluster_status(world.state, generation=1, now_ms=T0)
     assert _main(result) == ("True", "False", stalled)
 
 
-def test_approximate_sizes_stand_still() -> None:
+def test_approximate_sizes_are_powers_of_two() -> None:
     sizes = (5, 1023, 1024, 5 << 20, 7 << 20, 9 << 20, 3 << 30, 5 << 40)
     texts = [approximate_bytes(size) for size in sizes]
     assert texts == [
@@ -746,13 +765,14 @@ def test_approximate_sizes_stand_still() -> None:
 # ---------------------------------------------------------------- leaders that cannot lead yet
 
 
-def test_a_leader_that_waits_for_the_tier_makes_its_topic_unready_with_a_reason() -> None:
+def test_leader_waiting_for_the_tier_makes_its_topic_unready() -> None:
     world = World(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
     key = numbered_uuid(1), 0
     world.state.reports[key] = _report(segments=3)
+    # Figures of the last report stay visible while the leader waits.
     figures = world.reconcile().status["tiering"]
     waiting = dataclasses.replace(_report(error="TierUnavailable"), offline=True)
     world.state.reports[key] = waiting
@@ -766,7 +786,7 @@ def test_a_leader_that_waits_for_the_tier_makes_its_topic_unready_with_a_reason(
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 
 
-def test_what_a_former_leader_waited_for_is_not_shown() -> None:
+def test_report_of_a_former_leader_is_ignored() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     report = dataclasses.replace(_report(error="TierUnavailable"), offline=True, leader_epoch=-1)
@@ -784,5 +804,6 @@ def test_an_offline_partition_proves_nothing_about_the_tier() -> None:
     key = numbered_uuid(1), 0
     world.state.reports[key] = _report()
     assert not needs_tier(world.state, world.view())
+    # A leader that could not read the tier cannot vouch that it is empty.
     world.state.reports[key] = dataclasses.replace(_report(), offline=True)
     assert needs_tier(world.state, world.view())

@@ -1,4 +1,4 @@
-"""The book of all users: whole or nothing, within limits, the oldest first."""
+"""List of all users: complete or absent, within limits, oldest users first."""
 
 from typing import Any
 
@@ -47,25 +47,26 @@ def test_no_users_are_pushed_before_every_existing_user_was_reconciled() -> None
     users.expect("ns/b")
     put(users, user("a"), user("c"))
     assert snapshot.users(world.state) is None
+    # User b is deleted before it was reconciled, so the list is complete.
     users.drop("ns/b")
-    told = snapshot.users(world.state)
-    assert told is not None
-    assert [user_.name for user_ in told[1].users] == ["a", "c"]
+    pushed = snapshot.users(world.state)
+    assert pushed is not None
+    assert [user_.name for user_ in pushed[1].users] == ["a", "c"]
 
 
-def test_the_same_again_is_no_news() -> None:
+def test_unchanged_user_keeps_the_version() -> None:
     users = ClusterUsers()
     assert users.put(user("a"), user("a").state(()))
-    version, told = users.version, users.fitting()
+    version, fitting = users.version, users.fitting()
     assert not users.put(user("a"), user("a").state(()))
     assert users.version == version
-    assert users.fitting() is told
+    assert users.fitting() is fitting
     assert users.put(user("a"), user("a", acls=(acl(),)).state(()))
     assert users.version > version
     assert users.changed_at("ns/a") == users.version
 
 
-def test_a_deleted_user_is_pushed_no_more() -> None:
+def test_deleted_user_is_not_pushed() -> None:
     users = ClusterUsers()
     put(users, user("a"), user("b"))
     users.drop("ns/a")
@@ -76,18 +77,19 @@ def test_a_deleted_user_is_pushed_no_more() -> None:
     assert users.version == version
 
 
-def test_of_too_many_users_the_oldest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_users_stay_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users_module, "USERS_MAX", 2)
     users = ClusterUsers()
     put(users, *(user(name, created_ms=ms) for name, ms in (("new", 9), ("old", 1), ("mid", 5))))
     assert names(users) == ["mid", "old"]
     assert users.is_left_out("ns/new")
+    # The deletion makes room for the next user.
     users.drop("ns/old")
     assert names(users) == ["mid", "new"]
     assert not users.is_left_out("ns/new")
 
 
-def test_of_too_many_acls_the_users_with_the_oldest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_acls_stay_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users_module, "RULE_BYTES_MAX", 100)
     users = ClusterUsers()
     put(
@@ -98,6 +100,7 @@ def test_of_too_many_acls_the_users_with_the_oldest_stay(monkeypatch: pytest.Mon
     )
     assert names(users) == ["old", "small"]
     assert users.is_left_out("ns/large")
+    # Without its ACLs, the large user fits.
     put(users, user("large", created_ms=2))
     assert names(users) == ["large", "old", "small"]
 
@@ -107,6 +110,7 @@ def size(*states: wire.UserState) -> int:
     return len(encode_request(user_states(*states), 1, "c"))
 
 
+# The largest names in bytes, with two bytes per character or one.
 @pytest.mark.parametrize("name", ["t", "ü" * 249, "n" * 249])
 def test_the_largest_state_fits_into_a_frame(name: str) -> None:
     scram = wire.ScramCredential(

@@ -57,7 +57,7 @@ TAKEN = {
         "ElectionPending": _LOSSES + "test_copy_is_accepted_while_an_election_waits_for_another",
         "LastCopyMissing": _LOSSES + "test_offered_copy_is_the_longest_and_accepting_it_elects_it",
         "StorageFailed": "unit/controller/test_storage_refuses.py::"
-        "test_it_is_taken_in_again_and_leads_again_once_its_storage_works",
+        "test_repaired_replica_rejoins_and_leads_again",
         "Deleting": "unit/controller/test_topic_deletion.py::"
         "test_orphan_also_releases_a_deletion_that_hangs",
         "NameTaken": _EXITS + "test_exit_of_name_taken_is_to_delete_one_topic",
@@ -79,7 +79,7 @@ TAKEN = {
         "test_joining_broker_fills_the_emptiest_partitions_first",
         "MinInsyncReplicasTooHigh": _STATUS
         + "test_min_insync_replicas_above_the_replication_factor_is_reported",
-        "ReplicasBehind": _STATUS + "test_a_third_broker_makes_it_whole",
+        "ReplicasBehind": _STATUS + "test_third_broker_completes_the_replicas",
         "Disabling": _STATUS + "test_disabling_from_begin_to_end",
         "ObjectDamaged": "integration/remote_log/test_damaged_objects.py::"
         "test_deleting_damaged_records_clears_the_status",

@@ -25,7 +25,7 @@ def _nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
             yield from _nodes(schema[name], f"{path}[{name}]")
 
 
-def test_files_in_the_repository_are_what_the_models_say() -> None:
+def test_generated_files_are_up_to_date() -> None:
     assert crdgen.main(["--check", str(CRDS)]) == 0, "make crds"
 
 
@@ -38,6 +38,7 @@ def test_file_is_yaml_of_the_definition(kind: ResourceKind) -> None:
 @each_kind
 def test_schema_is_structural(kind: ResourceKind) -> None:
     for path, node in _nodes(crdgen.structural_schema(kind)):
+        # Kubernetes requires a type for every node, and forbids these keywords.
         assert "type" in node or node.get("x-kubernetes-int-or-string"), path
         assert not {"$ref", "$defs", "anyOf", "allOf", "oneOf", "title", "const"} & node.keys(), (
             path
@@ -46,7 +47,7 @@ def test_schema_is_structural(kind: ResourceKind) -> None:
 
 
 @each_kind
-def test_everything_that_can_grow_has_a_limit(kind: ResourceKind) -> None:
+def test_lists_maps_and_strings_have_limits(kind: ResourceKind) -> None:
     """Without limits the API server's cost estimate refuses the CRD, and etcd the object."""
     for path, node in _nodes(crdgen.structural_schema(kind)):
         if node.get("type") == "array":
@@ -54,6 +55,7 @@ def test_everything_that_can_grow_has_a_limit(kind: ResourceKind) -> None:
             assert "x-kubernetes-list-type" in node, path
         if "additionalProperties" in node:
             assert "maxProperties" in node, path
+        # A topic id of 22 characters is bounded by its pattern.
         bounded = {"maxLength", "enum", "format"} & node.keys() or "{22}$" in node.get(
             "pattern", ""
         )
@@ -63,7 +65,7 @@ def test_everything_that_can_grow_has_a_limit(kind: ResourceKind) -> None:
 
 @each_kind
 def test_only_status_has_a_default(kind: ResourceKind) -> None:
-    """No operational default is written into the schema: it would be persisted in objects."""
+    """A default of the spec would be persisted in every object."""
     defaults = {p for p, node in _nodes(crdgen.structural_schema(kind)) if "default" in node}
     assert defaults == ({".status"} if kind.has_status else set())
 
@@ -85,13 +87,14 @@ def test_rules_have_messages_and_paths_that_exist(kind: ResourceKind) -> None:
             assert rule["message"], path
             assert len(rule["message"]) <= 2048
             assert "\n" not in rule["message"]
+            # Resolve fieldPath in the schema, since the API server rejects unknown paths.
             target = node
             for step in rule.get("fieldPath", "").split(".")[1:]:
                 target = target["properties"][step]
 
 
 def test_transition_messages_begin_with_their_token() -> None:
-    """Clients look for these tokens."""
+    """Kafka clients and the operator recognize these tokens."""
     text = {kind.kind: crdgen.render(kind) for kind in KINDS}
     assert "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: " in text["Topic"]
     assert "STALE_CONTROLLER_EPOCH: " in text["PartitionSlice"]

@@ -1,4 +1,4 @@
-"""Tools that wait by kstatus (helm --wait, Flux) continue exactly when an object is done."""
+"""Tools that wait by kstatus (helm --wait, Flux) continue when an object is done."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def definitions() -> dict[str, Any]:
     return found
 
 
-def test_every_kind_with_conditions_is_tried() -> None:
+def test_every_kind_with_conditions_is_covered() -> None:
     kinds = {"Topic", "Broker", "Cluster", "RecordDeletion", "User", "Export"}
     assert set(definitions()) == kinds
 
@@ -38,9 +38,9 @@ def test_an_object_that_no_operator_has_seen_is_in_progress(kind: str) -> None:
 
 
 @pytest.mark.parametrize("heading", TABLE)
-def test_every_reason_is_for_kstatus_what_it_is_for_people(heading: str) -> None:
+def test_kstatus_verdict_matches_every_reason(heading: str) -> None:
     for reason, body in states.in_every_state(heading):
-        if reason in ("Pending", "Abandoned"):  # the schema's own; of an object that is deleted
+        if reason in ("Pending", "Abandoned"):  # a default of the schema, and a deleted object
             continue
         assert verdict(body) is expected(body), (body["kind"], reason)
 
@@ -53,9 +53,10 @@ def test_a_changed_spec_is_in_progress_until_it_is_observed(kind: str) -> None:
     assert verdict(changed) is StatusVerdict.IN_PROGRESS
 
 
-def test_what_is_stalled_has_failed_also_while_something_is_under_way() -> None:
+def test_stalled_object_has_failed_despite_other_progress() -> None:
     story = summary(ready=False, reason="AddressRefused", message="", reconciling=True)
     story[2] = condition("Stalled", True, "AddressRefused")
+    # The order of the conditions must not matter.
     for conditions in (story, story[::-1], [*story, condition("Draining", True, "MovingReplicas")]):
         rendered = render(conditions, {}, generation=1, now_ms=0)
         body = {

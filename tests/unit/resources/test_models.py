@@ -64,6 +64,7 @@ def test_topic_with_everything() -> None:
                 "lastTransitionTime": "1970-01-01T00:00:00Z",
             }
         ],
+        # A newer operator may have written it, so it must be ignored.
         "aFieldOfALaterVersion": 1,
     }
     topic = parse_topic(_object("Topic", TOPIC_SPEC, status=status))
@@ -81,7 +82,7 @@ def test_topic_with_everything() -> None:
     assert find_condition(topic.status.conditions, "Stalled") is None
 
 
-def test_status_is_dumped_without_what_is_unset() -> None:
+def test_dumped_status_omits_unset_fields() -> None:
     condition = Condition(
         type=READY,
         status=ConditionStatus.TRUE,
@@ -169,6 +170,7 @@ def test_record_deletion(scope: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "scope",
     [
+        # No scope, two scopes, incomplete ones, and times without a zone or before 1970.
         {},
         {"all": {"beforeOffset": -1}, "partitions": [{"partition": 0, "beforeOffset": 10}]},
         {"all": {}},
@@ -180,7 +182,7 @@ def test_record_deletion(scope: dict[str, Any]) -> None:
         {"partitions": [{"partition": 0, "beforeTime": "1969-12-31T23:59:59.999Z"}]},
     ],
 )
-def test_record_deletion_without_one_clear_meaning(scope: dict[str, Any]) -> None:
+def test_ambiguous_record_deletion_is_refused(scope: dict[str, Any]) -> None:
     with pytest.raises(InvalidResource):
         parse_record_deletion(_object("RecordDeletion", {"topicRef": {"name": "flights"}, **scope}))
 
@@ -189,5 +191,6 @@ def test_times_keep_milliseconds() -> None:
     time = datetime.datetime(2013, 7, 1, microsecond=123_000, tzinfo=datetime.UTC)
     assert time_text(time) == "2013-07-01T00:00:00.123Z"
     assert ms_of_time(time) == 1_372_636_800_123
+    # Times are normalized to UTC.
     zone = datetime.timezone(datetime.timedelta(hours=2))
     assert time_text(datetime.datetime(2013, 7, 1, 2, tzinfo=zone)) == "2013-07-01T00:00:00Z"

@@ -1,4 +1,4 @@
-"""Texts of quantities and durations, and what they stand for."""
+"""Quantities and durations as texts, and their values."""
 
 import pytest
 from hypothesis import given
@@ -19,6 +19,7 @@ from tidemark_operator.resources.quantities import Quantity, quantity_bytes
         ("500M", 500_000_000),
         ("3k", 3000),
         ("2Pi", 2**51),
+        # Kubernetes limits a plain number to 18 digits.
         ("9223372036854775807", None),
         ("999999999999999999", 999999999999999999),
     ],

@@ -1,5 +1,6 @@
-"""The CRD's remote storage has the library's kinds, with their fields: a kind that one of them
-lacks, or a field, would be dropped in silence.
+"""The CRD's remote storage has the library's kinds and fields.
+
+The API server would silently drop an unknown kind or field.
 """
 
 import pytest
@@ -10,11 +11,11 @@ from tidemark_operator.resources.crdgen import structural_schema
 
 
 def _kinds(*path: str) -> dict[str, set[str]]:
-    """The kinds below a place of the CRD, with the names of their fields."""
+    """Return the kinds below a path of the CRD, with the names of their fields."""
     node = structural_schema(cluster.CLUSTER)
     for name in path:
         node = node["properties"][name]
-    return {kind: set(below["properties"]) for kind, below in node["properties"].items()}
+    return {kind: set(schema["properties"]) for kind, schema in node["properties"].items()}
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -35,13 +36,13 @@ def test_a_rule_admits_one_kind_only(kind: type[RemoteStorage]) -> None:
     assert f"has(self.{kind.kind})" in rule.rule
 
 
-def test_the_crd_has_no_kind_more() -> None:
+def test_crd_has_only_known_kinds() -> None:
     assert _kinds("spec", "remoteStorage").keys() == KINDS.keys()
     assert _kinds("status", "acceptedStorage").keys() == KINDS.keys()
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_a_rule_keeps_the_place_of_each_kind_while_topics_have_data_there(
+def test_location_of_each_kind_is_immutable_while_in_use(
     kind: type[RemoteStorage],
 ) -> None:
     (rule,) = (r.rule for r in cluster.Cluster.rules if "cannot change" in r.message)

@@ -52,7 +52,7 @@ def names_secret(path: str, schema: dict[str, Any]) -> bool:
     if properties == {"name", "key"}:
         return True
     if last.endswith("secrets[]"):
-        return "secretKeyRef" not in properties  # else that is the reference
+        return "secretKeyRef" not in properties  # otherwise the inner field is the reference
     return "secret" in last and not last.endswith("secrets")
 
 
@@ -67,6 +67,7 @@ def test_all_secrets_of_a_manifest_are_found() -> None:
     def ref(name: str) -> dict[str, Any]:
         return {"name": "password", "secretKeyRef": {"name": name, "key": "k"}}
 
+    # Each Secret has a letter as its name, so that a missing one is visible.
     registry = {
         "url": "https://r:1",
         "secrets": [ref("a")],

@@ -1,4 +1,4 @@
-"""The Kafka configuration that a Topic amounts to."""
+"""Effective Kafka configuration of a Topic."""
 
 from typing import Any
 
@@ -25,14 +25,15 @@ from tidemark_operator.resources.topic_config import (
     ],
     ids=["enabled", "disabled"],
 )
-def test_a_spec_is_made_of_a_configuration(tiering: Tiering, block: dict[str, object]) -> None:
-    """As a restored topic's: what comes of it is what it was made of."""
+def test_spec_from_kafka_config_is_lossless(tiering: Tiering, block: dict[str, object]) -> None:
+    """A restored topic must get the configuration that it had before."""
     config = {
         "local.retention.bytes": "1048576",
         "local.retention.ms": "1500",
         "remote.storage.enable": str(block["enabled"]).lower(),
         "retention.ms": "-1",
     }
+    # A key that this version does not support any more is dropped.
     made = spec_of_kafka_config({**config, "no.longer.there": "1"}, tiering)
     local = {"time": "1500ms", "size": "1048576"}
     assert made == {"tiering": {**block, "localRetention": local}, "config": {"retention.ms": "-1"}}
@@ -45,7 +46,7 @@ def _spec(**fields: Any) -> TopicSpec:
     return TopicSpec.model_validate(body)
 
 
-def test_layers_win_in_their_order() -> None:
+def test_spec_overrides_cluster_defaults() -> None:
     spec = _spec(
         config={"retention.ms": "5000", "segment.bytes": 1048576},
         tiering={"enabled": True, "localRetention": {"time": "1s", "size": "1Mi"}},
@@ -64,7 +65,7 @@ def test_layers_win_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("tiering", [None, {"enabled": False, "disablePolicy": "Delete"}])
-def test_untiered(tiering: dict[str, Any] | None) -> None:
+def test_untiered_topic_disables_remote_storage(tiering: dict[str, Any] | None) -> None:
     assert kafka_config(_spec(tiering=tiering)) == {"remote.storage.enable": "false"}
 
 

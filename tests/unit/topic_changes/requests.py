@@ -1,4 +1,4 @@
-"""Changes of topics as a broker passes them on."""
+"""Builders of topic changes as a broker forwards them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tidemark.wire.topics import (
 
 
 def settings(**values: str | None) -> tuple[Setting, ...]:
-    """Keys with underscores for dots; None takes a key away."""
+    """Return settings by keys with underscores for dots; None removes a key."""
     return tuple(
         Setting(
             name=name.replace("_", "."),
@@ -33,11 +33,11 @@ def create(name: str = "t", partitions: int = 1, replicas: int = 1, **fields: An
 
 
 def request(*changes: TopicChange, **fields: Any) -> ChangeTopicsRequest:
-    asked: dict[str, Any] = {
+    base: dict[str, Any] = {
         "broker_id": 1,
         "broker_epoch": 1,
         "principal": "User:alice",
         "host": "10.0.0.7",
         "validate_only": False,
     }
-    return ChangeTopicsRequest(**(asked | fields), changes=changes)
+    return ChangeTopicsRequest(**(base | fields), changes=changes)

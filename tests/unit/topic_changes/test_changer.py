@@ -1,4 +1,4 @@
-"""Kafka clients' changes against an API server: what becomes of the objects, what is answered."""
+"""Changes by Kafka clients on an API server: resulting objects and answers."""
 
 import dataclasses
 from collections.abc import AsyncIterator
@@ -33,24 +33,24 @@ GIT = "argocd-controller"
 
 
 class Changes:
-    """A cluster of two brokers, and who changes its topics."""
+    """Cluster of two brokers, with the changer of its topics."""
 
     def __init__(self, world: ShellWorld) -> None:
         self.world = world
         self.changer = TopicChanger(world.services)
 
     async def __call__(self, *changes: TopicChange, **fields: Any) -> list[tuple[str, str]]:
-        """(error, message) of each."""
-        return [_told(result) for result in await self.results(*changes, **fields)]
+        """Apply changes and return the error and message of each."""
+        return [error_and_message(result) for result in await self.results(*changes, **fields)]
 
     async def results(self, *changes: TopicChange, **fields: Any) -> list[TopicChangeResult]:
         answer = await self.changer.change(request(*changes, **fields))
         assert answer.error_code == 0
         return list(answer.results)
 
-    async def one(self, asked: TopicChange, **fields: Any) -> tuple[str, str]:
-        (told,) = await self(asked, **fields)
-        return told
+    async def one(self, requested: TopicChange, **fields: Any) -> tuple[str, str]:
+        (answer,) = await self(requested, **fields)
+        return answer
 
     def object(self, name: str = "t") -> Json:
         body = self.world.server.find(TOPIC, name)
@@ -62,7 +62,7 @@ class Changes:
         return spec
 
 
-def _told(result: TopicChangeResult) -> tuple[str, str]:
+def error_and_message(result: TopicChangeResult) -> tuple[str, str]:
     code = result.error_code
     name = str(code) if code == DISABLEMENT_IN_PROGRESS else ErrorCode(code).name
     return name, result.error_message or ""
@@ -110,7 +110,7 @@ async def test_a_topic_becomes_an_object(changes: Changes) -> None:
 @pytest.mark.parametrize(
     ("topic", "begins"), [("Orders_EU", "orders-eu-"), ("___", "topic-"), ("a..b", "a-b-")]
 )
-async def test_a_name_that_is_no_object_name_is_made_one(
+async def test_topic_name_is_converted_to_an_object_name(
     changes: Changes, topic: str, begins: str
 ) -> None:
     assert await changes.one(create(topic)) == ("none", "")
@@ -119,14 +119,14 @@ async def test_a_name_that_is_no_object_name_is_made_one(
     assert body["spec"]["topicName"] == topic
 
 
-async def test_an_object_name_that_another_topic_has_is_not_taken(changes: Changes) -> None:
+async def test_used_object_name_is_avoided(changes: Changes) -> None:
     changes.world.make_topic("orders", topicName="invoices")
     assert await changes.one(create("orders")) == ("none", "")
     assert changes.spec("orders")["topicName"] == "invoices"
     assert len(changes.world.server.of_kind(TOPIC)) == 2
 
 
-async def test_omitted_counts_are_the_clusters(changes: Changes) -> None:
+async def test_omitted_counts_are_the_cluster_defaults(changes: Changes) -> None:
     cluster = {"num.partitions": "4", "default.replication.factor": "2"}
     changes.world.edit(CLUSTER, "main", config=cluster)
     assert await changes.one(create(partitions=-1, replicas=-1)) == ("none", "")
@@ -141,6 +141,7 @@ async def test_more_replicas_than_brokers_are_granted_if_the_cluster_allows_it(
     config = {"enable.under.replicated.topic.creation": "true"}
     changes.world.edit(CLUSTER, "main", config=config)
     state = changes.world.services.state
+    # The watch has delivered the Cluster's new configuration.
     state.cluster = dataclasses.replace(state.cluster, config=config)
     assert await changes.one(create(replicas=3)) == ("none", "")
     assert changes.spec()["replicationFactor"] == 3
@@ -217,10 +218,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_changes_that_kafka_refuses_are_refused(changes: Changes, case: str) -> None:
-    asked, error, message = REFUSED[case]
-    told, text = await changes.one(asked)
-    assert told == error
+async def test_invalid_changes_are_refused_as_in_kafka(changes: Changes, case: str) -> None:
+    requested, error, message = REFUSED[case]
+    error_name, text = await changes.one(requested)
+    assert error_name == error
     assert message in text
     assert changes.world.server.of_kind(TOPIC) == []
 
@@ -234,9 +235,14 @@ async def test_changes_that_kafka_refuses_are_refused(changes: Changes, case: st
         ("a.b", "a.c", "none"),
     ],
 )
-async def test_a_name_is_there_once(changes: Changes, former: str, name: str, error: str) -> None:
+async def test_duplicate_and_colliding_names_are_refused(
+    changes: Changes, former: str, name: str, error: str
+) -> None:
     """The same applies to two requests in one call."""
-    assert [told for told, _ in await changes(create(former), create(name))] == ["none", error]
+    assert [error_name for error_name, _ in await changes(create(former), create(name))] == [
+        "none",
+        error,
+    ]
 
 
 async def test_an_assignment_determines_the_placement(changes: Changes) -> None:
@@ -244,32 +250,33 @@ async def test_an_assignment_determines_the_placement(changes: Changes) -> None:
         Assignment(partition=1, replicas=(2, 1)),
         Assignment(partition=0, replicas=(1, 2)),
     )
-    asked = create(partitions=-1, replicas=-1, assignments=assignments)
-    assert await changes.one(asked) == ("none", "")
+    requested = create(partitions=-1, replicas=-1, assignments=assignments)
+    assert await changes.one(requested) == ("none", "")
     topic = changes.world.services.state.topics["ns/t"]
     assert topic.assignments == {0: (1, 2), 1: (2, 1)}
     assert (topic.partitions, topic.replication_factor) == (2, 2)
 
 
-async def test_placeholders_are_accepted_where_the_cluster_accepts_them(changes: Changes) -> None:
+async def test_placeholders_are_accepted_if_the_cluster_allows_them(changes: Changes) -> None:
     changes.world.edit(CLUSTER, "main", config=UNDER_REPLICATED)
     assert await changes.one(create(replicas=3)) == ("none", "")
 
 
-async def test_a_coordinators_topic_is_created_however_few_brokers_there_are(
+async def test_coordinator_topic_is_created_with_few_brokers(
     changes: Changes,
 ) -> None:
     config = settings(cleanup_policy="compact", min_insync_replicas="2")
-    asked = create("__consumer_offsets", 5, 3, automatic=True, settings=config)
-    assert await changes.one(asked) == ("none", "")
+    # Kafka's default of 3 replicas, with only two brokers.
+    requested = create("__consumer_offsets", 5, 3, automatic=True, settings=config)
+    assert await changes.one(requested) == ("none", "")
     (body,) = changes.world.server.of_kind(TOPIC)
     assert body["metadata"]["labels"] == {"tidemark.dev/internal": "true"}
     assert body["spec"]["topicName"] == "__consumer_offsets"
 
 
-async def test_more_changes_than_a_message_may_have_are_refused(changes: Changes) -> None:
-    told = await changes(*[create(f"t{number}") for number in range(101)])
-    assert {error for error, _ in told} == {"invalid_request"}
+async def test_too_many_changes_in_a_message_are_refused(changes: Changes) -> None:
+    answers = await changes(*[create(f"t{number}") for number in range(101)])
+    assert {error for error, _ in answers} == {"invalid_request"}
     assert changes.world.server.of_kind(TOPIC) == []
 
 
@@ -287,10 +294,13 @@ async def test_more_changes_than_a_message_may_have_are_refused(changes: Changes
     ],
     ids=["configuration", "disabling", "admission", "forbidden", "no answer"],
 )
-async def test_the_api_server_has_the_last_word(changes: Changes, error: Any, code: str) -> None:
+async def test_refusals_of_the_api_server_are_answered(
+    changes: Changes, error: Any, code: str
+) -> None:
+    # The API server refuses the write, for instance by an admission webhook.
     changes.world.api.fail("apply_fields Topic", error)
-    told, text = await changes.one(create())
-    assert told == code
+    error_name, text = await changes.one(create())
+    assert error_name == code
     assert (error.message if error else "no answer") in text
 
 
@@ -306,26 +316,29 @@ async def test_partitions_are_added(changes: Changes) -> None:
 
 
 @pytest.mark.parametrize(("count", "message"), [(2, "already has 2"), (1, "not be an increase")])
-async def test_partitions_are_never_taken_away(changes: Changes, count: int, message: str) -> None:
+async def test_partition_count_never_decreases(changes: Changes, count: int, message: str) -> None:
     await changes(create(partitions=2))
-    told, text = await changes.one(change(ChangeKind.GROW, partitions=count))
-    assert told == "invalid_partitions"
+    error_name, text = await changes.one(change(ChangeKind.GROW, partitions=count))
+    assert error_name == "invalid_partitions"
     assert message in text
 
 
-async def test_what_coordinators_are_found_by_does_not_grow(changes: Changes) -> None:
-    """Groups would be looked for where their offsets are not."""
+async def test_coordinator_topic_cannot_grow(changes: Changes) -> None:
+    """Groups would be mapped to other partitions than those with their offsets."""
     compacted = settings(cleanup_policy="compact")
     await changes(create("__consumer_offsets", partitions=2, settings=compacted))
-    told, text = await changes.one(change(ChangeKind.GROW, "__consumer_offsets", partitions=3))
-    assert told == "invalid_partitions"
+    error_name, text = await changes.one(
+        change(ChangeKind.GROW, "__consumer_offsets", partitions=3)
+    )
+    assert error_name == "invalid_partitions"
     assert "number of partitions" in text
 
 
-async def test_partitions_are_added_where_there_are_brokers_for_them(changes: Changes) -> None:
+async def test_growth_needs_enough_brokers(changes: Changes) -> None:
     changes.world.make_topic(replicas=3)
-    told, text = await changes.one(change(ChangeKind.GROW, partitions=2))
-    assert told == "invalid_replication_factor"
+    error_name, text = await changes.one(change(ChangeKind.GROW, partitions=2))
+    # One broker is missing for the existing factor of three.
+    assert error_name == "invalid_replication_factor"
     assert "3 brokers are required" in text
     assert changes.spec()["partitions"] == 1
 
@@ -342,15 +355,16 @@ async def test_added_partitions_are_placed_as_assigned(changes: Changes) -> None
     assert (await changes.one(fewer))[0] == "invalid_replica_assignment"
 
 
-async def test_what_is_not_there_is_not_changed(changes: Changes) -> None:
+async def test_unknown_topic_is_not_changed(changes: Changes) -> None:
     for kind in (ChangeKind.GROW, ChangeKind.DELETE, ChangeKind.CONFIGURE):
         assert (await changes.one(change(kind)))[0] == "unknown_topic_or_partition"
 
 
 @pytest.mark.parametrize("kind", [ChangeKind.DELETE, ChangeKind.CONFIGURE], ids=str)
-async def test_what_went_a_moment_ago_is_not_there(changes: Changes, kind: ChangeKind) -> None:
-    """The operator has not seen its end yet."""
+async def test_just_deleted_topic_is_unknown(changes: Changes, kind: ChangeKind) -> None:
+    """The watch has not delivered the deletion yet."""
     changes.world.make_topic("t")
+    # The deletion reaches the operator after this request.
     changes.world.api.fail("get Topic", NotFound(404, "topics t not found"))
     assert (await changes.one(change(kind)))[0] == "unknown_topic_or_partition"
 
@@ -358,48 +372,49 @@ async def test_what_went_a_moment_ago_is_not_there(changes: Changes, kind: Chang
 @pytest.mark.parametrize(
     ("name", "error"), [("a b", "invalid_topic_exception"), ("", "invalid_request")]
 )
-async def test_what_can_be_no_topic_has_no_configuration(
+async def test_invalid_topic_name_has_no_configuration(
     changes: Changes, name: str, error: str
 ) -> None:
     assert (await changes.one(change(ChangeKind.CONFIGURE, name=name)))[0] == error
 
 
-# ---------------------------------------------------------------- who else describes it
+# ---------------------------------------------------------------- other field managers
 
 
 async def test_a_field_of_gits_manifest_is_not_changed(changes: Changes) -> None:
     changes.world.make_topic(partitions=2)
+    # Argo CD manages the field by server-side apply.
     changes.world.server.hold(TOPIC, "t", GIT, ("spec", "partitions"))
-    told, text = await changes.one(change(ChangeKind.GROW, partitions=3))
-    assert told == "policy_violation"
+    error_name, text = await changes.one(change(ChangeKind.GROW, partitions=3))
+    assert error_name == "policy_violation"
     assert GIT in text
     assert "spec.partitions" in text
     assert changes.spec()["partitions"] == 2
 
 
-async def test_a_key_beside_those_of_gits_manifest_may_be_set(changes: Changes) -> None:
+async def test_key_outside_gits_manifest_may_be_set(changes: Changes) -> None:
     changes.world.make_topic(config={"retention.ms": "1"})
     changes.world.server.hold(TOPIC, "t", GIT, ("spec", "config", "retention.ms"))
-    asked = change(ChangeKind.CONFIGURE, settings=settings(segment_ms="7"))
-    assert await changes.one(asked) == ("none", "")
+    requested = change(ChangeKind.CONFIGURE, settings=settings(segment_ms="7"))
+    assert await changes.one(requested) == ("none", "")
     assert changes.spec()["config"] == {"retention.ms": "1", "segment.ms": "7"}
 
 
-async def test_a_key_of_gits_manifest_is_not_taken_away(changes: Changes) -> None:
-    """Server-side apply would leave it, without a word."""
+async def test_key_of_gits_manifest_is_not_removed(changes: Changes) -> None:
+    """Server-side apply would silently keep the key."""
     changes.world.make_topic(config={"retention.ms": "1"})
     changes.world.server.hold(TOPIC, "t", GIT, ("spec", "config", "retention.ms"))
-    asked = change(ChangeKind.CONFIGURE, settings=settings(retention_ms=None))
-    told, text = await changes.one(asked)
-    assert told == "policy_violation"
+    requested = change(ChangeKind.CONFIGURE, settings=settings(retention_ms=None))
+    error_name, text = await changes.one(requested)
+    assert error_name == "policy_violation"
     assert f"spec.config.retention.ms is managed by {GIT}" in text
 
 
 async def test_a_topic_of_gits_manifest_is_not_deleted(changes: Changes) -> None:
     changes.world.make_topic()
     changes.world.server.hold(TOPIC, "t", GIT, ("spec", "partitions"))
-    told, text = await changes.one(change(ChangeKind.DELETE))
-    assert told == "policy_violation"
+    error_name, text = await changes.one(change(ChangeKind.DELETE))
+    assert error_name == "policy_violation"
     assert GIT in text
     assert changes.world.server.find(TOPIC, "t") is not None
 
@@ -409,29 +424,29 @@ async def test_a_topic_of_gits_manifest_is_not_deleted(changes: Changes) -> None
 
 async def test_settings_are_kept_while_others_change(changes: Changes) -> None:
     await changes(create(settings=settings(retention_ms="5", segment_ms="6")))
-    asked = settings(retention_ms=None, max_message_bytes="7")
-    assert await changes.one(change(ChangeKind.CONFIGURE, settings=asked)) == ("none", "")
+    requested = settings(retention_ms=None, max_message_bytes="7")
+    assert await changes.one(change(ChangeKind.CONFIGURE, settings=requested)) == ("none", "")
     assert changes.spec()["config"] == {"segment.ms": "6", "max.message.bytes": "7"}
     assert changes.spec()["partitions"] == 1
 
 
-async def test_the_old_request_replaces_all_settings(changes: Changes) -> None:
+async def test_alter_configs_replaces_all_settings(changes: Changes) -> None:
     await changes(create(settings=settings(retention_ms="5", segment_ms="6")))
-    asked = change(ChangeKind.CONFIGURE, settings=settings(segment_ms="8"), is_whole=True)
-    assert await changes.one(asked) == ("none", "")
+    requested = change(ChangeKind.CONFIGURE, settings=settings(segment_ms="8"), is_whole=True)
+    assert await changes.one(requested) == ("none", "")
     assert changes.spec()["config"] == {"segment.ms": "8"}
 
 
 def _for_all_brokers(**fields: Any) -> TopicChange:
-    asked = {"settings": (), "is_whole": False} | fields
-    return change(ChangeKind.CONFIGURE_CLUSTER, "", **asked)
+    requested = {"settings": (), "is_whole": False} | fields
+    return change(ChangeKind.CONFIGURE_CLUSTER, "", **requested)
 
 
-async def test_what_is_set_for_all_brokers_is_the_clusters_configuration(changes: Changes) -> None:
+async def test_config_of_all_brokers_is_stored_in_the_cluster(changes: Changes) -> None:
     await changes(create())
-    asked = settings(log_retention_ms="5", message_max_bytes="3")
+    requested = settings(log_retention_ms="5", message_max_bytes="3")
     changes.world.journal.clear()
-    assert await changes.one(_for_all_brokers(settings=asked)) == ("none", "")
+    assert await changes.one(_for_all_brokers(settings=requested)) == ("none", "")
     body = changes.world.server.find(CLUSTER, "main")
     assert body is not None
     assert body["spec"]["config"] == {"log.retention.ms": "5", "message.max.bytes": "3"}
@@ -442,19 +457,22 @@ async def test_what_is_set_for_all_brokers_is_the_clusters_configuration(changes
     assert (event.kind, event.reason) == ("Cluster", "ChangedByClient")
     assert "by User:alice at 10.0.0.7" in event.message
 
+    # Validation only: the key stays set.
     less = settings(message_max_bytes=None)
     assert await changes.one(_for_all_brokers(settings=less), validate_only=True) == ("none", "")
     assert dict(changes.world.services.state.cluster.config) == body["spec"]["config"]
+    # The older AlterConfigs replaces all dynamic keys.
     only = settings(message_max_bytes="4")
     assert await changes.one(_for_all_brokers(settings=only, is_whole=True)) == ("none", "")
     assert dict(changes.world.services.state.cluster.config) == {"message.max.bytes": "4"}
 
 
-async def test_the_old_request_leaves_what_kafka_cannot_change(changes: Changes) -> None:
+async def test_alter_configs_keeps_keys_that_kafka_cannot_change(changes: Changes) -> None:
     changes.world.edit(CLUSTER, "main", config={"num.partitions": "3", "log.retention.ms": "5"})
-    asked = _for_all_brokers(settings=settings(message_max_bytes="4"), is_whole=True)
+    requested = _for_all_brokers(settings=settings(message_max_bytes="4"), is_whole=True)
+    # AlterConfigs may remove what Kafka clients have set themselves.
     changes.world.server.hold(CLUSTER, "main", MANAGER, ("spec", "config", "log.retention.ms"))
-    assert await changes.one(asked) == ("none", "")
+    assert await changes.one(requested) == ("none", "")
     assert dict(changes.world.services.state.cluster.config) == {
         "num.partitions": "3",
         "message.max.bytes": "4",
@@ -462,7 +480,7 @@ async def test_the_old_request_leaves_what_kafka_cannot_change(changes: Changes)
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "message"),
+    ("requested", "error", "message"),
     [
         (
             settings(node_id="7"),
@@ -488,21 +506,21 @@ async def test_the_old_request_leaves_what_kafka_cannot_change(changes: Changes)
         "git's, to go",
     ],
 )
-async def test_what_is_not_set_for_all_brokers(
-    changes: Changes, asked: tuple[Setting, ...], error: str, message: str
+async def test_invalid_config_of_all_brokers_is_refused(
+    changes: Changes, requested: tuple[Setting, ...], error: str, message: str
 ) -> None:
     changes.world.edit(CLUSTER, "main", config={"message.max.bytes": "6"})
-    held = ("spec", "config", "message.max.bytes")
-    changes.world.server.hold(CLUSTER, "main", GIT, held)
-    told, text = await changes.one(_for_all_brokers(settings=asked))
-    assert told == error
+    path = ("spec", "config", "message.max.bytes")
+    changes.world.server.hold(CLUSTER, "main", GIT, path)
+    error_name, text = await changes.one(_for_all_brokers(settings=requested))
+    assert error_name == error
     assert message in text
     assert dict(changes.world.services.state.cluster.config) == {"message.max.bytes": "6"}
 
 
-async def test_what_is_set_for_a_group_is_in_the_cluster(changes: Changes) -> None:
-    def of(name: str, **asked: Any) -> TopicChange:
-        fields = {"settings": (), "is_whole": False} | asked
+async def test_group_config_is_stored_in_the_cluster(changes: Changes) -> None:
+    def of(name: str, **requested: Any) -> TopicChange:
+        fields = {"settings": (), "is_whole": False} | requested
         return change(ChangeKind.CONFIGURE_GROUP, name, **fields)
 
     changes.world.edit(CLUSTER, "main", config=UNDER_REPLICATED)
@@ -512,11 +530,12 @@ async def test_what_is_set_for_a_group_is_in_the_cluster(changes: Changes) -> No
     cluster = changes.world.services.state.cluster
     assert cluster.groups == {"g": {"consumer.session.timeout.ms": "50000"}}
     assert "published brokers" in changes.world.journal, "brokers receive it"
-    (told,) = snapshot.full(changes.world.services.state).groups
-    assert (told.group_id, [(item.name, item.value) for item in told.config]) == (
+    (group,) = snapshot.full(changes.world.services.state).groups
+    assert (group.group_id, [(item.name, item.value) for item in group.config]) == (
         "g",
         [("consumer.session.timeout.ms", "50000")],
     )
+    # Unknown keys and invalid values are refused, as for topics.
     unknown = settings(consumer_x="1")
     assert (await changes.one(of("g", settings=unknown)))[0] == "invalid_config"
     bad = settings(consumer_session_timeout_ms="soon")
@@ -533,30 +552,32 @@ async def test_what_is_set_for_a_group_is_in_the_cluster(changes: Changes) -> No
 
 
 async def test_groups_with_a_configuration_have_a_limit(changes: Changes) -> None:
+    # As many groups as the limit allows.
     full = {f"g{number}": {"consumer.session.timeout.ms": "50000"} for number in range(GROUPS_MAX)}
     changes.world.edit(CLUSTER, "main", groups=full)
-    asked = settings(consumer_session_timeout_ms="50000")
+    requested = settings(consumer_session_timeout_ms="50000")
     error, message = await changes.one(
-        change(ChangeKind.CONFIGURE_GROUP, "one more", settings=asked)
+        change(ChangeKind.CONFIGURE_GROUP, "one more", settings=requested)
     )
     assert error == "policy_violation"
     assert "Remove one" in message
-    asked = settings(consumer_session_timeout_ms="51000")
-    assert await changes.one(change(ChangeKind.CONFIGURE_GROUP, "g0", settings=asked)) == (
+    # An existing group may still be changed at the limit.
+    requested = settings(consumer_session_timeout_ms="51000")
+    assert await changes.one(change(ChangeKind.CONFIGURE_GROUP, "g0", settings=requested)) == (
         "none",
         "",
     )
 
 
 @pytest.mark.parametrize("kind", [ChangeKind.CONFIGURE, ChangeKind.CONFIGURE_CLUSTER])
-async def test_what_is_not_set_may_be_taken_away(changes: Changes, kind: ChangeKind) -> None:
-    """As Kafka's own tool does with the throttles of replication once a partition has moved."""
+async def test_unset_key_may_be_removed(changes: Changes, kind: ChangeKind) -> None:
+    """Kafka's reassignment tool removes replication throttles that were never set."""
     await changes(create())
     less = settings(leader_replication_throttled_rate=None)
     assert await changes.one(change(kind, settings=less)) == ("none", "")
 
 
-async def test_a_list_is_appended_to_and_taken_from(changes: Changes) -> None:
+async def test_append_and_subtract_change_a_list(changes: Changes) -> None:
     await changes(create())
 
     def part(operation: SettingOperation) -> TopicChange:
@@ -567,40 +588,40 @@ async def test_a_list_is_appended_to_and_taken_from(changes: Changes) -> None:
     assert changes.spec()["config"] == {"cleanup.policy": "delete,compact"}
     assert await changes.one(part(SettingOperation.SUBTRACT)) == ("none", "")
     assert changes.spec()["config"] == {"cleanup.policy": "delete"}
+    # APPEND is only valid for keys that are lists.
     wrong = Setting(name="retention.ms", value="1", operation=SettingOperation.APPEND)
-    told = await changes.one(change(ChangeKind.CONFIGURE, settings=(wrong,)))
-    assert told[0] == "invalid_config"
+    answer = await changes.one(change(ChangeKind.CONFIGURE, settings=(wrong,)))
+    assert answer[0] == "invalid_config"
 
 
 async def test_concurrent_changes_of_another_operator_are_kept(changes: Changes) -> None:
-    """A late request of a stuck operator, or of one that gave up waiting, names not every setting:
-    it must not remove settings that a client knows to be in force.
-    """
+    """A late request of a stuck operator does not contain all settings and must not remove any."""
     await changes(create(settings=settings(retention_ms="5")))
 
     def overtake(call: str) -> None:
         if call.startswith("apply_fields"):
+            # Another operator of the pair applies the same field manager's settings first.
             changes.world.api.before = changes.world.journal.append
             body = changes.object()
-            held = {**body["spec"], "config": {"retention.ms": "5", "segment.ms": "6"}}
-            patch = {"metadata": {"name": "t"}, "spec": held}
+            spec = {**body["spec"], "config": {"retention.ms": "5", "segment.ms": "6"}}
+            patch = {"metadata": {"name": "t"}, "spec": spec}
             changes.world.server.apply_fields("other", TOPIC, "t", patch, MANAGER)
 
     changes.world.api.before = overtake
-    asked = change(ChangeKind.CONFIGURE, settings=settings(max_message_bytes="7"))
-    assert await changes.one(asked) == ("none", "")
+    requested = change(ChangeKind.CONFIGURE, settings=settings(max_message_bytes="7"))
+    assert await changes.one(requested) == ("none", "")
     config = {"retention.ms": "5", "segment.ms": "6", "max.message.bytes": "7"}
     assert changes.spec()["config"] == config
 
 
-async def test_a_change_that_others_always_overtake_is_to_be_retried(
+async def test_change_with_endless_conflicts_is_retriable(
     changes: Changes,
 ) -> None:
     await changes(create())
     changes.world.api.fail("apply_fields Topic", Conflict(409, "modified"), times=100)
-    asked = change(ChangeKind.GROW, partitions=2)
-    told, text = await changes.one(asked)
-    assert told == "not_controller"
+    requested = change(ChangeKind.GROW, partitions=2)
+    error_name, text = await changes.one(requested)
+    assert error_name == "not_controller"
     assert "Retry the request" in text
 
 
@@ -619,23 +640,26 @@ async def test_a_lag_is_compared_with_the_clusters_default(changes: Changes) -> 
 
 
 async def _placed(changes: Changes, replicas: int) -> None:
-    """Topic t with one partition that is served."""
+    """Create topic t and place its only partition."""
     await changes(create(replicas=replicas))
     await TopicReconciler(changes.world.services).reconcile(changes.world.key(TOPIC, "t"))
 
 
-async def _in_parts(changes: Changes, asked: TopicChange) -> dict[int, str]:
-    (result,) = await changes.results(asked)
+async def codes_by_partition(changes: Changes, requested: TopicChange) -> dict[int, str]:
+    (result,) = await changes.results(requested)
     assert result.error_code == 0
     return {part.partition: ErrorCode(part.error_code).name for part in result.parts}
 
 
-async def test_a_partition_is_given_other_replicas(changes: Changes) -> None:
+async def test_reassignment_moves_a_partition(changes: Changes) -> None:
     await _placed(changes, replicas=1)
     (row,) = changes.world.services.state.all_rows()
+    # The other one of brokers 1 and 2.
     other = 3 - row.leader
-    asked = change(ChangeKind.REASSIGN, assignments=(Assignment(partition=0, replicas=(other,)),))
-    assert await _in_parts(changes, asked) == {0: "none"}
+    requested = change(
+        ChangeKind.REASSIGN, assignments=(Assignment(partition=0, replicas=(other,)),)
+    )
+    assert await codes_by_partition(changes, requested) == {0: "none"}
     (moving,) = changes.world.services.state.all_rows()
     assert (moving.adding, moving.removing) == ((other,), (row.leader,))
     assert changes.spec()["replicationFactor"] == 1
@@ -644,22 +668,26 @@ async def test_a_partition_is_given_other_replicas(changes: Changes) -> None:
 
 async def test_a_manifests_replication_factor_follows_a_move(changes: Changes) -> None:
     await _placed(changes, replicas=2)
-    asked = change(ChangeKind.REASSIGN, assignments=(Assignment(partition=0, replicas=(2,)),))
-    assert await _in_parts(changes, dataclasses.replace(asked, keeps_factor=True)) == {
+    requested = change(ChangeKind.REASSIGN, assignments=(Assignment(partition=0, replicas=(2,)),))
+    assert await codes_by_partition(changes, dataclasses.replace(requested, keeps_factor=True)) == {
         0: "invalid_replication_factor"
     }
+    # The factor is not among Git's fields, so the spec may follow the move.
     changes.world.server.hold(TOPIC, "t", GIT, ("spec", "partitions"))
-    assert await _in_parts(changes, asked) == {0: "none"}
+    assert await codes_by_partition(changes, requested) == {0: "none"}
     assert changes.spec()["replicationFactor"] == 1
 
 
-async def test_a_factor_that_a_move_could_not_write_is_written_later(changes: Changes) -> None:
-    """An operator that dies between the two leaves the move, and a client that may never ask
-    again: the manifest is Kafka's clients' own, so it was such a move that made them differ."""
+async def test_factor_of_an_interrupted_reassignment_is_written_later(changes: Changes) -> None:
+    """The operator fails between the move and the write of the spec.
+
+    Only Kafka clients manage the field, so the move must be the reason for the difference.
+    """
     await _placed(changes, replicas=2)
-    asked = change(ChangeKind.REASSIGN, assignments=(Assignment(partition=0, replicas=(2,)),))
+    requested = change(ChangeKind.REASSIGN, assignments=(Assignment(partition=0, replicas=(2,)),))
+    # The move is committed, and then the write of the spec times out.
     changes.world.api.fail("apply_fields Topic")
-    assert await changes.one(asked) == ("request_timed_out", "no answer")
+    assert await changes.one(requested) == ("request_timed_out", "no answer")
     reconciler = TopicReconciler(changes.world.services)
     for _ in range(2):
         await reconciler.reconcile(changes.world.key(TOPIC, "t"))
@@ -672,18 +700,19 @@ async def test_a_factor_that_a_move_could_not_write_is_written_later(changes: Ch
 async def test_a_restored_number_of_partitions_follows_the_brokers(
     changes: Changes, is_git: bool
 ) -> None:
-    """Only if Kafka's clients alone have written the number; a person corrects their own."""
+    """This applies only if Kafka clients alone manage the field."""
     await _placed(changes, replicas=2)
     if is_git:
         changes.world.server.hold(TOPIC, "t", GIT, ("spec", "partitions"))
     services = changes.world.services
+    # Both brokers report a second partition, which the restored objects lack.
     (row,) = services.state.all_rows()
     second = dataclasses.replace(row, partition=1, name="")
-    told = topic_state(
+    report = topic_state(
         row.topic_id, "t", partitions=tuple(map(snapshot.partition_state, (row, second)))
     )
     for node_id in (1, 2):
-        services.state.take_held(node_id, [told])
+        services.state.take_held(node_id, [report])
     reconciler = TopicReconciler(services)
     for _ in range(3):
         await reconciler.reconcile(changes.world.key(TOPIC, "t"))
@@ -697,10 +726,11 @@ async def test_a_restored_number_of_partitions_follows_the_brokers(
     )
 
 
-async def test_partitions_follow_a_factor_that_a_person_has_written(changes: Changes) -> None:
+async def test_partitions_follow_a_factor_written_by_a_user(changes: Changes) -> None:
     """The request must neither be refused nor reset the replication factor."""
     await _placed(changes, replicas=2)
     changes.world.edit(TOPIC, "t", replicationFactor=1)
+    # A user has edited the field, so kubectl manages it now.
     changes.world.server.hold(TOPIC, "t", "kubectl-edit", ("spec", "replicationFactor"))
     reconciler = TopicReconciler(changes.world.services)
     await reconciler.reconcile(changes.world.key(TOPIC, "t"))
@@ -717,14 +747,14 @@ async def test_partitions_follow_a_factor_that_a_person_has_written(changes: Cha
 
 async def test_leaders_are_elected(changes: Changes) -> None:
     await _placed(changes, replicas=2)
-    asked = change(ChangeKind.ELECT, assignments=(Assignment(partition=0, replicas=()),))
-    assert await _in_parts(changes, asked) == {0: "election_not_needed"}
+    requested = change(ChangeKind.ELECT, assignments=(Assignment(partition=0, replicas=()),))
+    assert await codes_by_partition(changes, requested) == {0: "election_not_needed"}
 
 
 # ---------------------------------------------------------------- deleting
 
 
-async def test_a_topic_that_a_client_made_is_deleted_by_name_and_by_id(changes: Changes) -> None:
+async def test_client_deletes_topics_by_name_and_by_id(changes: Changes) -> None:
     made = await changes.results(create("a"), create("b"))
     by_id = change(ChangeKind.DELETE, name=None, topic_id=made[1].topic_id)
     assert await changes(change(ChangeKind.DELETE, "a"), by_id) == [("none", ""), ("none", "")]
@@ -733,17 +763,19 @@ async def test_a_topic_that_a_client_made_is_deleted_by_name_and_by_id(changes: 
     assert (await changes.one(by_id))[0] == "unknown_topic_id"
 
 
-async def test_a_topic_that_was_made_again_is_not_taken_for_the_one_before(
+async def test_recreated_topic_is_not_mistaken_for_the_former_one(
     changes: Changes,
 ) -> None:
-    """The controller does not know of it yet."""
+    """The controller's watch has not delivered the new object yet."""
     (made,) = await changes.results(create(partitions=2))
     former = changes.object()
+    # From here on the controller receives no watch events.
     changes.world.server.watchers.clear()
     changes.world.server.delete("git", TOPIC, "t", uid=former["metadata"]["uid"])
     again = {"metadata": {"name": "t"}, "spec": former["spec"]}
     changes.world.server.create("git", TOPIC, former["metadata"]["namespace"], again)
     by_id = change(ChangeKind.DELETE, name=None, topic_id=made.topic_id)
+    # By id the topic is unknown, by name the controller must refresh first.
     assert (await changes.one(by_id))[0] == "unknown_topic_id"
     assert (await changes.one(change(ChangeKind.DELETE)))[0] == "not_controller"
     assert (await changes.one(change(ChangeKind.GROW, partitions=3)))[0] == "not_controller"
@@ -756,14 +788,16 @@ async def test_deletion_can_be_switched_off(changes: Changes) -> None:
     assert (await changes.one(change(ChangeKind.DELETE)))[0] == "topic_deletion_disabled"
 
 
-async def test_what_brokers_keep_their_state_in_is_not_deleted(changes: Changes) -> None:
+async def test_internal_topic_is_not_deleted(changes: Changes) -> None:
     await changes(create("__consumer_offsets", settings=settings(cleanup_policy="compact")))
-    told, text = await changes.one(change(ChangeKind.DELETE, "__consumer_offsets"))
-    assert told == "policy_violation"
+    error_name, text = await changes.one(change(ChangeKind.DELETE, "__consumer_offsets"))
+    assert error_name == "policy_violation"
     assert "internal" in text
 
 
-def test_a_clients_text_does_not_make_a_message_too_long() -> None:
-    told = refused(ErrorCode.invalid_config, f"Unknown topic config name: {'x' * 0x7FFF}").result()
-    assert told.error_message is not None
-    assert len(told.error_message) == 2000
+def test_error_message_with_client_text_is_truncated() -> None:
+    result = refused(
+        ErrorCode.invalid_config, f"Unknown topic config name: {'x' * 0x7FFF}"
+    ).result()
+    assert result.error_message is not None
+    assert len(result.error_message) == 2000

@@ -18,11 +18,11 @@ from tidemark_broker.topic_changes.internal_topics import creation_of
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 
 
-class Controller(ChangeForwarder):
+class RecordingForwarder(ChangeForwarder):
     """Forwarder that records its requests; ``error`` is its answer."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, list[str | None]]] = []
+        self.requests: list[tuple[str, list[str | None]]] = []
         self.error = ErrorCode.none
 
     async def change(
@@ -33,22 +33,22 @@ class Controller(ChangeForwarder):
         timeout_s: float,
         validate_only: bool = False,
     ) -> list[TopicChangeResult]:
-        self.asked.append((requester.principal, [change.name for change in changes]))
+        self.requests.append((requester.principal, [change.name for change in changes]))
         assert all(change.automatic for change in changes)
         failed = TopicChangeResult(error_code=int(self.error), error_message="", topic_id=None)
         return [failed] * len(changes)
 
 
-class World:
-    """Creations that run, with a clock."""
+class CreationWorld:
+    """Running topic creation with a controllable clock."""
 
     def __init__(self) -> None:
-        self.controller = Controller()
+        self.controller = RecordingForwarder()
         self.cluster = MetadataCache("c")
         self.now_s = 100.0
         self.creations = Creations(self.controller, self.cluster, {}, monotonic=lambda: self.now_s)
 
-    def tell(self, *topics: str, **config: str) -> None:
+    def push(self, *topics: str, **config: str) -> None:
         """Push a state with these topics."""
         self.cluster.apply(
             control.PartitionStatesRequest(
@@ -68,11 +68,11 @@ class World:
             )
         )
 
-    async def asked(self) -> list[tuple[str, list[str | None]]]:
+    async def requests(self) -> list[tuple[str, list[str | None]]]:
         """Return all requests once none is pending."""
         for _ in range(5):
             await asyncio.sleep(0)
-        return self.controller.asked
+        return self.controller.requests
 
 
 def _state(name: str) -> control.TopicState:
@@ -88,64 +88,67 @@ def _state(name: str) -> control.TopicState:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
+async def world() -> AsyncIterator[CreationWorld]:
+    made = CreationWorld()
     running = asyncio.create_task(made.creations.run())
     yield made
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_repeated_needs_are_requested_once(world: World) -> None:
+async def test_repeated_needs_are_requested_once(world: CreationWorld) -> None:
     for _ in range(10):
         world.creations.request(GROUPS)
     world.creations.request(TRANSACTIONS)
-    assert await world.asked() == [("a broker", [GROUPS, TRANSACTIONS])]
+    assert await world.requests() == [("a broker", [GROUPS, TRANSACTIONS])]
+    # The first request is still unanswered by a pushed state.
     world.creations.request(GROUPS)
-    assert len(await world.asked()) == 1
+    assert len(await world.requests()) == 1
 
 
-async def test_it_is_requested_again_later_and_more_rarely(world: World) -> None:
+async def test_repeated_requests_back_off(world: CreationWorld) -> None:
     world.controller.error = ErrorCode.not_controller
-    asked_at = []
+    request_times = []
     for tick in range(200):
         world.now_s = 100.0 + tick * 0.1
         world.creations.request(GROUPS)
-        if len(await world.asked()) > len(asked_at):
-            asked_at.append(round(tick * 0.1, 1))
-    assert asked_at == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5]
+        if len(await world.requests()) > len(request_times):
+            request_times.append(round(tick * 0.1, 1))
+    # The pause doubles from 0.5 s.
+    assert request_times == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5]
 
 
-async def test_an_existing_topic_is_not_requested(world: World) -> None:
-    world.tell(GROUPS)
+async def test_an_existing_topic_is_not_requested(world: CreationWorld) -> None:
+    world.push(GROUPS)
     world.creations.request(GROUPS)
-    assert await world.asked() == []
+    assert await world.requests() == []
 
 
-async def test_a_users_topic_is_created_where_the_cluster_lets_it(world: World) -> None:
+async def test_user_topic_is_created_if_auto_create_is_enabled(world: CreationWorld) -> None:
     world.creations.request("orders", principal="User:alice")
-    assert await world.asked() == []
-    world.tell(auto_create_topics_enable="true")
+    assert await world.requests() == []
+    world.push(auto_create_topics_enable="true")
     world.creations.request("orders", principal="User:alice")
     world.creations.request("__cluster_metadata")
-    assert await world.asked() == [("User:alice", ["orders"])]
+    assert await world.requests() == [("User:alice", ["orders"])]
 
 
-def test_names_that_wait_have_a_limit() -> None:
-    wanted = TopicRequests()
-    heard = {
-        user: sum(wanted.add(f"{user}{number}", user, 0.0) for number in range(WAITING_MAX))
+def test_pending_names_are_limited_per_user() -> None:
+    pending = TopicRequests()
+    accepted = {
+        user: sum(pending.add(f"{user}{number}", user, 0.0) for number in range(WAITING_MAX))
         for user in ("User:alice", "User:bob", "User:carl")
     }
+    # One user may use at most half of the room.
     half = WAITING_MAX // 2
-    assert heard == {"User:alice": half, "User:bob": half, "User:carl": 0}, "others have room"
-    assert len(wanted.take(0.0)) == CHANGES_MAX
-    assert wanted.add("more", "User:alice", 0.0)
-    assert not wanted.add("more of bob's", "User:bob", 0.0)
+    assert accepted == {"User:alice": half, "User:bob": half, "User:carl": 0}, "others have room"
+    assert len(pending.take(0.0)) == CHANGES_MAX
+    assert pending.add("more", "User:alice", 0.0)
+    assert not pending.add("more of bob's", "User:bob", 0.0)
 
 
-def test_coordinators_topics_follow_the_brokers_file() -> None:
-    asked = creation_of(
+def test_coordinator_topics_follow_the_broker_config() -> None:
+    requests = creation_of(
         TRANSACTIONS,
         {
             "transaction.state.log.num.partitions": "7",
@@ -153,8 +156,8 @@ def test_coordinators_topics_follow_the_brokers_file() -> None:
             "transaction.state.log.min.isr": "1",
         },
     )
-    assert (asked.partitions, asked.replication_factor) == (7, 2)
-    config = {setting.name: setting.value for setting in asked.settings}
+    assert (requests.partitions, requests.replication_factor) == (7, 2)
+    config = {setting.name: setting.value for setting in requests.settings}
     assert config == {
         "cleanup.policy": "compact",
         "min.insync.replicas": "1",
@@ -162,17 +165,18 @@ def test_coordinators_topics_follow_the_brokers_file() -> None:
         "unclean.leader.election.enable": "false",
     }
     groups = creation_of(GROUPS, {})
+    # Kafka's defaults of offsets.topic.num.partitions and replication.factor.
     assert (groups.partitions, groups.replication_factor) == (50, 3)
     with pytest.raises(ConfigError, match=r"offsets[.]topic[.]num[.]partitions='none'"):
         creation_of(GROUPS, {"offsets.topic.num.partitions": "none"})
 
 
-def test_what_a_broker_needs_does_not_wait_behind_what_clients_name() -> None:
-    wanted = TopicRequests()
+def test_internal_topics_precede_client_topics() -> None:
+    pending = TopicRequests()
     for number in range(WAITING_MAX):
-        assert wanted.add(f"t{number}", f"User:{number % 2}", 100.0)
-    assert not wanted.add("one-more", "User:bob", 100.0)
-    assert wanted.add(GROUPS, "", 100.0)
-    taken = wanted.take(100.0)
-    assert list(taken)[:2] == [GROUPS, "t0"]
-    assert len(taken) == CHANGES_MAX
+        assert pending.add(f"t{number}", f"User:{number % 2}", 100.0)
+    assert not pending.add("one-more", "User:bob", 100.0)
+    assert pending.add(GROUPS, "", 100.0)
+    batch = pending.take(100.0)
+    assert list(batch)[:2] == [GROUPS, "t0"]
+    assert len(batch) == CHANGES_MAX

@@ -1,6 +1,4 @@
-"""Topic changes on their way to the controller: connections, batching, and errors without an
-answer.
-"""
+"""Forwarding of topic changes to the controller: connections, batches and missing answers."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,30 +32,30 @@ def _done(request: ChangeTopicsRequest) -> ChangeTopicsResponse:
     return ChangeTopicsResponse(error_code=0, results=(result,) * len(request.changes))
 
 
-class Connection:
+class ForwardingConnection:
     """Connection to a controller that answers at once; it records the requests."""
 
-    def __init__(self, asked: list[ChangeTopicsRequest]) -> None:
-        self.asked = asked
+    def __init__(self, sent_requests: list[ChangeTopicsRequest]) -> None:
+        self.sent_requests = sent_requests
         self.closed = False
         self.answer: Callable[[ChangeTopicsRequest], ChangeTopicsResponse] = _done
 
     async def request(self, request: Any, response_type: Any, timeout_s: float) -> Any:
         if self.closed:
             raise ConnectionClosed("ended")
-        self.asked.append(request)
+        self.sent_requests.append(request)
         return self.answer(request)
 
     async def close(self) -> None:
         self.closed = True
 
 
-class World:
-    """A broker that has a session, or none."""
+class ForwarderWorld:
+    """Broker with or without a session of a controller."""
 
     def __init__(self) -> None:
-        self.asked: list[ChangeTopicsRequest] = []
-        self.connections: list[Connection] = []
+        self.sent_requests: list[ChangeTopicsRequest] = []
+        self.connections: list[ForwardingConnection] = []
         self.fails: type[OSError] | None = None
         self.link: ControllerLink | None = None
         self.forwarder = Forwarder(lambda: self.link)
@@ -68,7 +66,7 @@ class World:
         async def connect() -> Any:
             if self.fails is not None:
                 raise self.fails("no listener")
-            self.connections.append(Connection(self.asked))
+            self.connections.append(ForwardingConnection(self.sent_requests))
             return self.connections[-1]
 
         self.link = ControllerLink(connect=connect, broker_id=1, broker_epoch=epoch, token=b"x")
@@ -81,15 +79,16 @@ class World:
 
 
 @pytest.fixture
-async def world() -> World:
-    made = World()
+async def world() -> ForwarderWorld:
+    made = ForwarderWorld()
     made.register(7)
     return made
 
 
-async def test_the_session_token_is_sent_before_any_large_request(world: World) -> None:
+async def test_the_session_token_is_sent_before_any_large_request(world: ForwarderWorld) -> None:
     assert await world.codes() == {"none"}
-    first, second = world.asked
+    # An empty message with the token authenticates the connection.
+    first, second = world.sent_requests
     assert (first.changes, first.session_token, first.broker_epoch) == ((), b"x", 7)
     assert (len(second.changes), second.principal, second.host) == (1, *_of(REQUESTER))
 
@@ -98,28 +97,28 @@ def _of(requester: Requester) -> tuple[str, str]:
     return requester.principal, requester.host
 
 
-async def test_many_changes_are_several_messages_over_one_connection(world: World) -> None:
+async def test_many_changes_are_several_messages_over_one_connection(world: ForwarderWorld) -> None:
     assert await world.codes(2 * CHANGES_MAX + 1) == {"none"}
-    assert [len(item.changes) for item in world.asked] == [0, CHANGES_MAX, CHANGES_MAX, 1]
+    assert [len(item.changes) for item in world.sent_requests] == [0, CHANGES_MAX, CHANGES_MAX, 1]
     assert len(world.connections) == 1
 
 
-async def test_a_new_session_has_a_connection_of_its_own(world: World) -> None:
+async def test_new_session_gets_its_own_connection(world: ForwarderWorld) -> None:
     await world.codes()
     world.register(8)
     assert await world.codes() == {"none"}
     assert world.connections[0].closed
-    assert world.asked[-1].broker_epoch == 8
+    assert world.sent_requests[-1].broker_epoch == 8
 
 
-async def test_a_connection_that_has_ended_is_made_again(world: World) -> None:
+async def test_closed_connection_is_replaced(world: ForwarderWorld) -> None:
     await world.codes()
     world.connections[0].closed = True
     assert await world.codes() == {"none"}
     assert len(world.connections) == 2
 
 
-async def test_without_a_controller_clients_get_a_retriable_error(world: World) -> None:
+async def test_without_a_controller_clients_get_a_retriable_error(world: ForwarderWorld) -> None:
     world.link = None
     assert await world.codes(3) == {"not_controller"}
     world.register(7)
@@ -127,7 +126,7 @@ async def test_without_a_controller_clients_get_a_retriable_error(world: World) 
     assert await world.codes() == {"not_controller"}
 
 
-async def test_a_former_controller_receives_no_requests(world: World) -> None:
+async def test_a_former_controller_receives_no_requests(world: ForwarderWorld) -> None:
     await world.codes()
     world.connections[0].answer = lambda _: ChangeTopicsResponse(
         error_code=int(ErrorCode.not_controller), results=()
@@ -136,9 +135,10 @@ async def test_a_former_controller_receives_no_requests(world: World) -> None:
     assert world.connections[0].closed
 
 
-async def test_no_answer_may_mean_anything(world: World) -> None:
+async def test_missing_answer_is_a_timeout(world: ForwarderWorld) -> None:
     await world.codes()
 
+    # The changes may have been applied, so the client must not assume a failure.
     def late(_: ChangeTopicsRequest) -> ChangeTopicsResponse:
         raise TimeoutError
 
@@ -146,25 +146,25 @@ async def test_no_answer_may_mean_anything(world: World) -> None:
     assert await world.codes(2) == {"request_timed_out"}
 
 
-async def test_two_at_once_share_the_connection(world: World) -> None:
+async def test_concurrent_requests_share_the_connection(world: ForwarderWorld) -> None:
     assert await asyncio.gather(world.codes(), world.codes()) == [{"none"}, {"none"}]
     assert len(world.connections) == 1
 
 
-async def test_large_changes_are_sent_a_few_at_a_time(world: World) -> None:
-    """The controller would reject a message that is too large, and with it the other clients'
-    requests.
-    """
+async def test_large_changes_are_sent_a_few_at_a_time(world: ForwarderWorld) -> None:
+    """The controller rejects a too large message, and with it the requests of other clients."""
     value = "v" * 0x7FFF
+    # Two values of 32 KiB in each change.
     large = [create(f"t{number}", settings=settings(a=value, b=value)) for number in range(20)]
     results = await world.forwarder.change(large, REQUESTER, timeout_s=10)
     assert {result.error_code for result in results} == {0}
-    sent = [request.changes for request in world.asked if request.changes]
+    sent = [request.changes for request in world.sent_requests if request.changes]
     assert [change for changes in sent for change in changes] == large
-    assert max(len(encode(request)) for request in world.asked) < MESSAGE_BYTES_MAX
+    assert max(len(encode(request)) for request in world.sent_requests) < MESSAGE_BYTES_MAX
 
 
-async def test_a_change_that_no_message_can_have_is_refused_here(world: World) -> None:
+async def test_oversized_change_is_refused_by_the_broker(world: ForwarderWorld) -> None:
+    # Twenty values exceed the limit of a message on their own.
     too_large = create("large", settings=settings(**{f"a{n}": "v" * 0x7FFF for n in range(20)}))
     results = await world.forwarder.change(
         [create("a"), too_large, create("b")], REQUESTER, timeout_s=10
@@ -172,31 +172,32 @@ async def test_a_change_that_no_message_can_have_is_refused_here(world: World) -
     assert [ErrorCode(result.error_code).name for result in results] == [
         "none", "policy_violation", "none",
     ]  # fmt: skip
-    assert [c.name for request in world.asked for c in request.changes] == ["a", "b"]
+    assert [c.name for request in world.sent_requests for c in request.changes] == ["a", "b"]
 
 
-async def test_a_large_request_leaves_room_for_others(world: World) -> None:
-    """A hundred connections of one client; the controller is slow."""
+async def test_a_large_request_leaves_room_for_others(world: ForwarderWorld) -> None:
+    """One client has a hundred connections, and the controller is slow."""
     await world.codes()
-    may_end, asked = asyncio.Event(), world.asked
-    asked.clear()
+    may_end, sent_requests = asyncio.Event(), world.sent_requests
+    sent_requests.clear()
 
     async def slowly(request: Any, response_type: Any, timeout_s: float) -> Any:
-        asked.append(request)
+        sent_requests.append(request)
         await may_end.wait()
         return _done(request)
 
     world.connections[0].request = slowly  # type: ignore[method-assign]
 
-    def asks(principal: str, port: int) -> asyncio.Task[Any]:
+    def forward(principal: str, port: int) -> asyncio.Task[Any]:
         requester = Requester(principal, f"10.0.0.7:{port}")
         return asyncio.create_task(world.forwarder.change([create()], requester, timeout_s=60))
 
-    tasks = [asks("User:ann", port) for port in range(100)]
+    tasks = [forward("User:ann", port) for port in range(100)]
     await many_turns()
-    assert [item.principal for item in asked] == ["User:ann"] * 8
-    tasks.append(asks("User:bob", 1))
+    # One user occupies at most eight slots.
+    assert [item.principal for item in sent_requests] == ["User:ann"] * 8
+    tasks.append(forward("User:bob", 1))
     await many_turns()
-    assert asked[-1].principal == "User:bob"
+    assert sent_requests[-1].principal == "User:bob"
     may_end.set()
     assert len(await asyncio.gather(*tasks)) == 101

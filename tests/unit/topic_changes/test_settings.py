@@ -1,4 +1,4 @@
-"""Kafka's keys in a Topic's spec, and tiering in its two vocabularies."""
+"""Kafka's keys in a Topic's spec, and tiering by KIP-950's and Kafka's keys."""
 
 from typing import Any
 
@@ -66,9 +66,9 @@ TIERING = {
 
 
 @pytest.mark.parametrize("case", TIERING)
-def test_tiering(case: str) -> None:
-    before, asked, after = TIERING[case]
-    found = changed(TopicSettings({}, before), settings(**asked), is_whole=False)
+def test_tiering_keys_change_the_spec(case: str) -> None:
+    before, requested, after = TIERING[case]
+    found = changed(TopicSettings({}, before), settings(**requested), is_whole=False)
     assert (found.config, found.tiering) == ({}, after)
 
 
@@ -82,9 +82,9 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_value_is_reported(case: str) -> None:
-    asked, message = BAD[case]
+    requested, message = BAD[case]
     with pytest.raises(ChangeRefusal) as refusal:
-        changed(TopicSettings({}, None), settings(**asked), is_whole=False)
+        changed(TopicSettings({}, None), settings(**requested), is_whole=False)
     assert message in refusal.value.message
 
 
@@ -93,10 +93,10 @@ def test_a_bad_value_is_reported(case: str) -> None:
 def test_an_unsupported_disablement_policy_is_an_invalid_request(
     value: str, is_whole: bool
 ) -> None:
-    """As KIP-950 says under "Exceptions"."""
-    asked = settings(remote_storage_enable="false", remote_log_disable_policy=value)
+    """KIP-950 requires INVALID_REQUEST (section "Exceptions")."""
+    requested = settings(remote_storage_enable="false", remote_log_disable_policy=value)
     with pytest.raises(ChangeRefusal, match=r"remote[.]log[.]disable[.]policy") as refusal:
-        changed(TopicSettings({}, ON), asked, is_whole=is_whole)
+        changed(TopicSettings({}, ON), requested, is_whole=is_whole)
     assert refusal.value.code == ErrorCode.invalid_request == 42
 
 
@@ -108,10 +108,11 @@ def test_another_bad_value_is_an_invalid_configuration() -> None:
 
 def test_an_omitted_field_does_not_disable_tiering() -> None:
     before = TopicSettings({"segment.ms": "5"}, ON)
+    # AlterConfigs without remote.storage.enable would turn tiering off.
     with pytest.raises(ChangeRefusal, match=r"Include remote[.]storage[.]enable"):
         changed(before, settings(retention_ms="5"), is_whole=True)
-    asked: dict[str, Any] = {"retention_ms": "5", "remote_storage_enable": "true"}
-    found = changed(before, settings(**asked), is_whole=True)
+    requested: dict[str, Any] = {"retention_ms": "5", "remote_storage_enable": "true"}
+    found = changed(before, settings(**requested), is_whole=True)
     assert (found.config, found.tiering) == ({"retention.ms": "5"}, ON)
 
 
@@ -124,12 +125,12 @@ def test_an_omitted_field_does_not_disable_tiering() -> None:
         ("x_y", "supported keys are in docs/reference/configuration.md"),
     ],
 )
-def test_a_key_that_a_topic_has_not_is_refused_with_where_it_is(name: str, instead: str) -> None:
+def test_foreign_key_is_refused_with_its_place(name: str, instead: str) -> None:
     with pytest.raises(ChangeRefusal, match=instead) as refusal:
         changed(TopicSettings({}, None), settings(**{name: "1"}), is_whole=False)
     assert f"Unknown topic config name: {name.replace('_', '.')}; " in refusal.value.message
 
 
-def test_a_topics_key_is_refused_for_all_brokers_with_the_name_of_its_default() -> None:
+def test_topic_key_for_all_brokers_is_refused_with_its_default() -> None:
     with pytest.raises(ChangeRefusal, match=r"the default for all topics is log[.]retention[.]ms"):
         check_names(settings(retention_ms="1"), DYNAMIC, ErrorCode.invalid_request, "Not dynamic")
