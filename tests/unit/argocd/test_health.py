@@ -19,7 +19,7 @@ from tests.unit.controller.controller_world import (
     KIP_409,
     T0,
     TIERED,
-    World,
+    ControllerWorld,
     broker,
     cluster,
     numbered_uuid,
@@ -187,8 +187,8 @@ def test_a_spec_that_cannot_be_read_is_refused_though_it_never_becomes_the_obser
 # ---------------------------------------------------------------- as the operator writes them
 
 
-def _topics(*node_ids: int, **fields: object) -> World:
-    return World(
+def _topics(*node_ids: int, **fields: object) -> ControllerWorld:
+    return ControllerWorld(
         brokers=[broker(node_id) for node_id in node_ids],
         topics=[topic(generation=GENERATION, **fields)],
         view=cluster(TIERED | KIP_409, remote_storage="{}"),
@@ -230,15 +230,17 @@ def test_a_broker_that_is_drained_is_in_progress_until_nothing_is_left() -> None
     world.state.put_broker(leaving)
     status = broker_status(world.state, leaving, now_ms=T0).status
     assert health("Broker", status)[0] == "Progressing"
-    empty = World(brokers=[leaving])
+    empty = ControllerWorld(brokers=[leaving])
     assert health("Broker", broker_status(empty.state, leaving, now_ms=T0).status)[0] == "Healthy"
 
 
 def test_a_cluster_whose_storage_is_refused_is_degraded() -> None:
-    good = World(brokers=[broker(1)])
+    good = ControllerWorld(brokers=[broker(1)])
     status = cluster_status(good.state, generation=GENERATION, now_ms=T0).status
     assert health("Cluster", status)[0] == "Healthy"
-    world = World(brokers=[broker(1)], view=cluster(storage_problem="the secret s is missing"))
+    world = ControllerWorld(
+        brokers=[broker(1)], view=cluster(storage_problem="the secret s is missing")
+    )
     status = cluster_status(world.state, generation=GENERATION, now_ms=T0).status
     assert health("Cluster", status) == (
         "Degraded",
@@ -265,7 +267,7 @@ def test_a_record_deletion(step: DeletionWait | Finished, verdict: str) -> None:
         targets=(),
         created_ms=T0,
     )
-    status = deletion_status(World().state, view, step, now_ms=T0).status
+    status = deletion_status(ControllerWorld().state, view, step, now_ms=T0).status
     assert health("RecordDeletion", status) == (verdict, f"{step.reason}: {step.message}")
 
 

@@ -5,7 +5,7 @@ import datetime as dt
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 
-class Clock:
+class CertificateClock:
     def __init__(self) -> None:
         self.now = NOW
 

@@ -1,8 +1,8 @@
 import pytest
 
-from tests.unit.certificates.clock import Clock
+from tests.unit.certificates.clock import CertificateClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> CertificateClock:
+    return CertificateClock()

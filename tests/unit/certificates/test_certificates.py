@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
-from tests.unit.certificates.clock import NOW, Clock
+from tests.unit.certificates.clock import NOW, CertificateClock
 from tidemark.tls.files import NoCertificates, TlsFiles
 from tidemark.tls.identity import TlsIdentity
 from tidemark_operator.certificates import authority, certificate_folders, rotation
@@ -54,7 +54,7 @@ def keeper(request: pytest.FixtureRequest, tmp_path: Path, server: FakeApiServer
 
 
 @pytest.fixture
-def certificates(keeper: Keeper, clock: Clock) -> Certificates:
+def certificates(keeper: Keeper, clock: CertificateClock) -> Certificates:
     return Certificates(keeper, "main", "c1", clock)
 
 
@@ -65,7 +65,7 @@ async def test_authority_is_created_once(certificates: Certificates, keeper: Kee
 
 
 async def test_the_authority_of_another_cluster_is_left_alone(
-    certificates: Certificates, keeper: Keeper, clock: Clock
+    certificates: Certificates, keeper: Keeper, clock: CertificateClock
 ) -> None:
     """Its Secret may be from a restored backup. A new authority would lock clients out."""
     await certificates.authorities()
@@ -85,7 +85,7 @@ async def test_concurrent_creation_keeps_one_authority(
 
 
 async def test_broker_keeps_its_leaf(
-    certificates: Certificates, keeper: Keeper, clock: Clock
+    certificates: Certificates, keeper: Keeper, clock: CertificateClock
 ) -> None:
     await certificates.leaf(1, "broker-1", BROKER)
     first = await keeper.read("broker-1-tls")
@@ -101,7 +101,7 @@ async def test_broker_keeps_its_leaf(
 
 @pytest.mark.parametrize("defect", ["expired", "of another broker", "half gone"])
 async def test_a_leaf_that_does_not_fit_is_reissued(
-    certificates: Certificates, keeper: Keeper, clock: Clock, defect: str
+    certificates: Certificates, keeper: Keeper, clock: CertificateClock, defect: str
 ) -> None:
     await certificates.leaf(1, "broker-1", BROKER)
     before = await keeper.read("broker-1-tls")
@@ -127,7 +127,7 @@ async def test_a_leaf_that_does_not_fit_is_reissued(
 
 
 async def test_an_authority_is_renewed_on_request(
-    certificates: Certificates, keeper: Keeper, clock: Clock
+    certificates: Certificates, keeper: Keeper, clock: CertificateClock
 ) -> None:
     """Each step waits until all live brokers use the last issued leaf."""
     first = await certificates.authorities()
@@ -166,7 +166,7 @@ class Interrupted:
 
 
 async def test_a_leaf_issued_before_a_step_proves_nothing_after_it(
-    keeper: Keeper, clock: Clock
+    keeper: Keeper, clock: CertificateClock
 ) -> None:
     """A rotation step interrupts the check of a leaf.
 
@@ -199,7 +199,7 @@ async def test_an_error_of_an_unreadable_authority_names_it(
 
 
 async def test_a_deleted_authority_is_not_recreated(
-    certificates: Certificates, keeper: Keeper, clock: Clock
+    certificates: Certificates, keeper: Keeper, clock: CertificateClock
 ) -> None:
     """Running brokers trust the former one only, and would all be locked out at once."""
     await certificates.leaf(1, "broker-1", BROKER)
@@ -244,7 +244,7 @@ async def remove(keeper: Keeper, name: str) -> None:
 async def test_partly_damaged_authority_is_not_used(
     certificates: Certificates,
     keeper: Keeper,
-    clock: Clock,
+    clock: CertificateClock,
     phase: RotationPhase,
     lost: dict[str, bytes],
 ) -> None:
@@ -280,12 +280,12 @@ async def test_a_secret_of_another_owner_is_not_modified(
     await api.create(SECRET, "ns", foreign)
     keeper = SecretKeeper(api, "ns")  # type: ignore[arg-type]
     with pytest.raises(KeptByAnother, match="does not belong to the operator"):
-        await Certificates(keeper, "main", "c1", Clock()).authorities()
+        await Certificates(keeper, "main", "c1", CertificateClock()).authorities()
 
 
 async def test_a_brokers_secret_is_deleted_with_its_broker(server: FakeApiServer) -> None:
     keeper = SecretKeeper(FakeKubeApi(server), "ns")  # type: ignore[arg-type]
-    await Certificates(keeper, "main", "c1", Clock()).leaf(1, "broker-1", BROKER)
+    await Certificates(keeper, "main", "c1", CertificateClock()).leaf(1, "broker-1", BROKER)
     body = await FakeKubeApi(server).get(SECRET, "ns", "broker-1-tls")
     (owner,) = body["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Broker", "broker-1", "u")
@@ -293,7 +293,9 @@ async def test_a_brokers_secret_is_deleted_with_its_broker(server: FakeApiServer
 
 async def test_a_folder_is_private(tmp_path: Path) -> None:
     folder = tmp_path / "certificates"
-    await Certificates(FolderKeeper(folder), "main", "c1", Clock()).leaf(1, "broker-1", BROKER)
+    await Certificates(FolderKeeper(folder), "main", "c1", CertificateClock()).leaf(
+        1, "broker-1", BROKER
+    )
     found = [folder, *folder.rglob("*")]
     assert any(path.name == "tls.key" for path in found)
     for path in found:
@@ -303,7 +305,7 @@ async def test_a_folder_is_private(tmp_path: Path) -> None:
 
 
 async def test_an_operators_own_leaf_follows_the_authority(
-    certificates: Certificates, clock: Clock
+    certificates: Certificates, clock: CertificateClock
 ) -> None:
     own = OwnLeaf(clock)
     current = await certificates.authorities()
@@ -321,7 +323,7 @@ async def test_an_operators_own_leaf_follows_the_authority(
 
 
 async def test_own_leaf_is_usable_after_two_threads_have_written_it(
-    certificates: Certificates, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    certificates: Certificates, clock: CertificateClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A takeover and the watch of the authority write the leaf at the same moment."""
     own, current = OwnLeaf(clock), await certificates.authorities()
@@ -359,7 +361,7 @@ async def test_own_leaf_is_usable_after_two_threads_have_written_it(
 
 @pytest.mark.parametrize("removed", ["folder", "version", "name"])
 async def test_own_leaf_is_written_again_where_it_was_removed(
-    certificates: Certificates, clock: Clock, removed: str
+    certificates: Certificates, clock: CertificateClock, removed: str
 ) -> None:
     """For example by a service that deletes old files from the temporary directory."""
     own, current = OwnLeaf(clock), await certificates.authorities()
@@ -375,7 +377,7 @@ async def test_own_leaf_is_written_again_where_it_was_removed(
 
 
 async def test_own_leaf_that_could_not_be_written_is_written_by_the_next_try(
-    certificates: Certificates, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    certificates: Certificates, clock: CertificateClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, current = OwnLeaf(clock), await certificates.authorities()
 
@@ -396,7 +398,7 @@ async def test_own_leaf_that_could_not_be_written_is_written_by_the_next_try(
 
 
 async def test_own_leaf_that_cannot_be_loaded_is_reported(
-    certificates: Certificates, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    certificates: Certificates, clock: CertificateClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The listener must load the files that were written."""
     own, current = OwnLeaf(clock), await certificates.authorities()

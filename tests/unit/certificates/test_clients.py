@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tests.unit.certificates.clock import Clock
+from tests.unit.certificates.clock import CertificateClock
 from tidemark.tls.identity import TlsIdentity, WrongPeer, of_certificate
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
@@ -30,7 +30,7 @@ def keeper(tmp_path: Path) -> FolderKeeper:
 
 
 @pytest.fixture
-def clients(keeper: FolderKeeper, clock: Clock) -> ClientCertificates:
+def clients(keeper: FolderKeeper, clock: CertificateClock) -> ClientCertificates:
     return ClientCertificates(keeper, "main", "c1", clock)
 
 
@@ -48,7 +48,7 @@ async def test_a_leaf_names_the_user_and_is_for_clients_only(
 
 
 async def test_user_certificate_is_never_accepted_as_broker(
-    clients: ClientCertificates, keeper: FolderKeeper, clock: Clock
+    clients: ClientCertificates, keeper: FolderKeeper, clock: CertificateClock
 ) -> None:
     """Clients have their own authority, and names that no internal listener accepts."""
     brokers = await Certificates(keeper, "main", "c1", clock).authorities()
@@ -67,7 +67,7 @@ async def test_user_certificate_is_never_accepted_as_broker(
 
 
 async def test_leaf_stays_until_its_renewal_is_due(
-    clients: ClientCertificates, clock: Clock
+    clients: ClientCertificates, clock: CertificateClock
 ) -> None:
     leaf, _ = await clients.leaf("alice", None)
     # Leaves are valid for 90 days and renewed after 60.
@@ -94,7 +94,7 @@ async def test_a_leaf_that_does_not_fit_is_reissued(
 
 
 async def test_a_deleted_authority_is_not_recreated(
-    clients: ClientCertificates, keeper: FolderKeeper, clock: Clock
+    clients: ClientCertificates, keeper: FolderKeeper, clock: CertificateClock
 ) -> None:
     """All certificates of users were issued by the former one."""
     leaf, _ = await clients.leaf("alice", None)
@@ -126,7 +126,7 @@ async def test_a_deleted_authority_is_not_recreated(
 
 
 async def test_rotation_waits_until_clients_have_loaded_their_files(
-    clients: ClientCertificates, keeper: FolderKeeper, clock: Clock
+    clients: ClientCertificates, keeper: FolderKeeper, clock: CertificateClock
 ) -> None:
     former, trusted = await clients.leaf("alice", None)
     assert await clients.rotate(all_looked_at=True, renewal="please")
@@ -151,7 +151,7 @@ async def test_rotation_waits_until_clients_have_loaded_their_files(
 
 
 async def test_deleted_user_does_not_block_the_rotation(
-    clients: ClientCertificates, clock: Clock
+    clients: ClientCertificates, clock: CertificateClock
 ) -> None:
     await clients.leaf("alice", None)
     assert await clients.rotate(all_looked_at=True, renewal="please")

@@ -132,7 +132,7 @@ def local_bytes(key: RowKey, size: int) -> PartitionStatus:
     )
 
 
-class World:
+class ControllerWorld:
     """Controller whose writes always succeed; ``slices`` has the written payloads as JSON."""
 
     def __init__(
@@ -190,7 +190,7 @@ class World:
         return decision
 
     def reconcile(
-        self, number: int = 1, *, now_ms: int = T0, brokers_hear: bool = True
+        self, number: int = 1, *, now_ms: int = T0, brokers_acknowledge: bool = True
     ) -> StatusResult:
         """Decide, commit and write the status, as the shell does.
 
@@ -198,8 +198,8 @@ class World:
         """
         decision = self.decide(number, now_ms=now_ms)
         result = self._write(number, decision, now_ms)
-        if brokers_hear:
-            self.tell()
+        if brokers_acknowledge:
+            self.acknowledge_states()
             # An accepted loss is recorded only by the first write.
             stored = dataclasses.replace(decision, accepted=())  # once is enough
             result = self._write(number, stored, now_ms)
@@ -211,7 +211,9 @@ class World:
         self.state.put_topic(written(view, result, decision.tiering_status))
         return result
 
-    def tell(self, *node_ids: int, errors: tuple[PartitionError, ...] = ()) -> set[uuid.UUID]:
+    def acknowledge_states(
+        self, *node_ids: int, errors: tuple[PartitionError, ...] = ()
+    ) -> set[uuid.UUID]:
         """Acknowledge a snapshot for brokers (default: all live) and return the changed topics."""
         news = set[uuid.UUID]()
         for node_id in node_ids or [
@@ -307,7 +309,7 @@ def tiered(enabled: bool, state: TieringState, epoch: int = 0) -> dict[str, obje
 
 
 def acknowledge(
-    world: World,
+    world: ControllerWorld,
     node_id: int,
     request: Disablement,
     *,
@@ -345,7 +347,7 @@ def messages(result: StatusResult) -> dict[str, str]:
     return {item["type"]: item["message"] for item in conditions}
 
 
-def alter(world: World, *isr: int, number: int = 1) -> int:
+def alter(world: ControllerWorld, *isr: int, number: int = 1) -> int:
     """Commit an ISR proposal of partition 0's leader and return the answer's error code."""
     made = world.row(number=number)
     change = IsrChange(
@@ -364,7 +366,7 @@ def alter(world: World, *isr: int, number: int = 1) -> int:
     return result.error_code
 
 
-def fence(world: World, *node_ids: int) -> None:
+def fence(world: ControllerWorld, *node_ids: int) -> None:
     """Commit the fencing of brokers whose sessions end at one moment."""
     draft = world.draft()
     elections.fence(draft, node_ids, reason="no heartbeat")
@@ -372,7 +374,7 @@ def fence(world: World, *node_ids: int) -> None:
 
 
 def report_log(
-    world: World,
+    world: ControllerWorld,
     node_id: int,
     last_epoch: int,
     next_offset: int,
@@ -400,7 +402,11 @@ def report_log(
 
 
 def reports(
-    world: World, node_id: int, *reported: PartitionRow, is_whole: bool = False, **tiering: int
+    world: ControllerWorld,
+    node_id: int,
+    *reported: PartitionRow,
+    is_whole: bool = False,
+    **tiering: int,
 ) -> None:
     """Report a broker's replicas as its last pushed state has them.
 

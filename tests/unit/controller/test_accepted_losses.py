@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.unit.controller.controller_world import (
-    World,
+    ControllerWorld,
     broker,
     fence,
     messages,
@@ -28,9 +28,9 @@ ID = id_text(numbered_uuid(1))
 MIN_2 = {"min.insync.replicas": "2"}
 
 
-def lost_copy_world(**fields: object) -> World:
+def lost_copy_world(**fields: object) -> ControllerWorld:
     """Return a world in which the last complete copy was in broker 1's former directory."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(replication_factor=2, partitions_placed=1, topic_id=numbered_uuid(1))],
         rows=[row((1, 2), isr=(1,), leader_epoch=4, **fields)],
@@ -43,7 +43,7 @@ def lost_copy_world(**fields: object) -> World:
     return world
 
 
-def annotate(world: World, text: str) -> None:
+def annotate(world: ControllerWorld, text: str) -> None:
     world.state.put_topic(dataclasses.replace(world.view(), asked={ACCEPT_COPY: text}))
 
 
@@ -154,7 +154,7 @@ def test_offer_for_many_partitions_is_complete_entries(reason: str) -> None:
         row((12345, 54321), leader=-1, isr=isr, leader_epoch=1234, partition=part, **fields)
         for part in range(1000, 1040)
     ]
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(12345), broker(54321, fenced=True)],
         topics=[topic(partitions=1040, replication_factor=2, topic_id=numbered_uuid(1))],
         rows=rows,
@@ -194,7 +194,7 @@ def test_remaining_annotation_accepts_no_later_loss() -> None:
 
 def test_copy_is_accepted_while_an_election_waits_for_another() -> None:
     """Two of three brokers return from a power cut. The third one and its log are lost."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1, fenced=True), broker(2, fenced=True), broker(3, fenced=True)],
         topics=[topic(config={"min.insync.replicas": "3"}, partitions_placed=1)],
         # KIP-966: brokers 1 and 2 were eligible leaders, broker 3 was the last in the ISR.
@@ -241,7 +241,7 @@ def test_a_dead_broker_is_given_up_by_directory_and_registration_only() -> None:
 
 
 def test_a_partition_without_any_replica_restarts_where_a_user_accepts_the_loss() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1, fenced=True), broker(3)],
         topics=[topic(replication_factor=1, partitions_placed=1, topic_id=numbered_uuid(1))],
         rows=[row((1,), leader=-1, leader_epoch=4)],

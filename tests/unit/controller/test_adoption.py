@@ -7,7 +7,7 @@ import pytest
 from tests.control_messages import topic_state
 from tests.unit.controller.controller_world import (
     T0,
-    World,
+    ControllerWorld,
     broker,
     cluster,
     messages,
@@ -45,11 +45,11 @@ def _orphan(number: int = 5, **fields: object) -> OrphanedTopic:
     return dataclasses.replace(left, **fields)  # type: ignore[arg-type]
 
 
-def _world(asked: str = "", *, partitions: int = 1, **fields: object) -> World:
+def _world(asked: str = "", *, partitions: int = 1, **fields: object) -> ControllerWorld:
     """Return a world with rows of an orphaned topic-1 (id 5) and a new Topic of that name."""
     rows = [row((1,), number=5, partition=part, name="") for part in range(partitions)]
     rows[0] = dataclasses.replace(rows[0], name="topic-1")
-    return World(
+    return ControllerWorld(
         brokers=[broker(1)],
         topics=[_topic(asked, **fields)],
         rows=rows,
@@ -98,7 +98,7 @@ def test_a_wrong_id_is_refused_with_those_that_can_be_adopted(asked: str) -> Non
 
 
 def test_an_unknown_id_is_not_recreated() -> None:
-    world = World(brokers=[broker(1)], topics=[_topic(id_text(STRAY))])
+    world = ControllerWorld(brokers=[broker(1)], topics=[_topic(id_text(STRAY))])
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
     assert "remove the annotation to create a new topic" in messages(result)["Stalled"]
@@ -108,7 +108,7 @@ def test_an_unknown_id_is_not_recreated() -> None:
 
 
 def test_a_topic_with_an_id_keeps_it() -> None:
-    world = World(brokers=[broker(1)], topics=[_topic()])
+    world = ControllerWorld(brokers=[broker(1)], topics=[_topic()])
     world.reconcile()
     asked = {ADOPT_TOPIC_ID: id_text(STRAY)}
     # The annotation is added to a Topic that already has an id.
@@ -164,7 +164,7 @@ def test_named_orphans_are_forgotten_and_reported_once() -> None:
     # Both spellings of ids in one list, with an entry that is no id.
     named = f"{id_text(numbered_uuid(6))}, {numbered_uuid(7)},nonsense"
     view = cluster(orphans=orphans, asked={FORGET_LEFT_BEHIND: named})
-    world = World(view=view)
+    world = ControllerWorld(view=view)
     change = left_behind.settle(world.state)
     assert change.kept == orphans[:1]
     assert [event.reason for event in change.events] == ["LeftBehindForgotten"]
@@ -177,7 +177,7 @@ def test_named_orphans_are_forgotten_and_reported_once() -> None:
 def test_an_entry_stays_while_its_topic_is_being_released() -> None:
     """The entry is written before the Topic is deleted."""
     leaving = topic(5, name="topic-1", deletion_ms=T0, deletion_policy=DeletionPolicy.ORPHAN)
-    world = World(topics=[leaving], view=cluster(orphans=(_orphan(),)))
+    world = ControllerWorld(topics=[leaving], view=cluster(orphans=(_orphan(),)))
     assert left_behind.settle(world.state).kept == (_orphan(),)
 
 
@@ -185,7 +185,7 @@ def test_a_full_list_names_both_exits_and_each_makes_room() -> None:
     # The list is full, and another Topic is to be orphaned.
     orphans = tuple(_orphan(100 + n, name=f"t{n}") for n in range(left_behind.LEFT_BEHIND_MAX))
     leaving = _topic(deletion_ms=T0, deletion_policy=DeletionPolicy.ORPHAN, partitions_placed=1)
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1)], topics=[leaving], rows=[row((1,))], view=cluster(orphans=orphans)
     )
     result = world.reconcile()
@@ -213,7 +213,7 @@ def test_limits_equal_those_of_the_schema() -> None:
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 def test_orphaned_coordinator_topic_is_adopted_automatically(name: str) -> None:
     """After a restored backup, brokers request this topic. No group is served until it exists."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(1, name=name, partitions=2, replication_factor=2)],
     )
@@ -235,7 +235,7 @@ def test_orphaned_coordinator_topic_is_adopted_automatically(name: str) -> None:
 def test_ambiguous_coordinator_topic_is_not_adopted() -> None:
     # Two candidates: an orphan with that id, or two ids in the reports.
     for orphans, numbers in (((5,), (5,)), ((), (5, 6))):
-        world = World(
+        world = ControllerWorld(
             brokers=[broker(1)],
             topics=[topic(1, name="__consumer_offsets", replication_factor=1)],
         )

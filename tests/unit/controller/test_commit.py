@@ -4,7 +4,14 @@ import dataclasses
 
 import pytest
 
-from tests.unit.controller.controller_world import World, broker, cluster, numbered_uuid, row, topic
+from tests.unit.controller.controller_world import (
+    ControllerWorld,
+    broker,
+    cluster,
+    numbered_uuid,
+    row,
+    topic,
+)
 from tidemark_operator.controller import commit
 from tidemark_operator.controller.commit import (
     SLICE_BYTES_MAX,
@@ -19,7 +26,7 @@ from tidemark_operator.controller.rows import encode_row
 
 
 def test_a_draft_shows_its_own_decisions_and_leaves_the_state_alone() -> None:
-    world = World(rows=[row((1, 2))])
+    world = ControllerWorld(rows=[row((1, 2))])
     draft = world.draft()
     draft.put_row(dataclasses.replace(world.row(), leader=2))
     draft.put_row(row((3,), partition=1))
@@ -31,7 +38,7 @@ def test_a_draft_shows_its_own_decisions_and_leaves_the_state_alone() -> None:
 
 
 def test_commit_writes_only_the_changed_slices() -> None:
-    world = World()
+    world = ControllerWorld()
     draft = world.draft()
     for number in range(200):
         draft.put_row(row((1,), number=number))
@@ -46,7 +53,7 @@ def test_commit_writes_only_the_changed_slices() -> None:
 
 
 def test_only_the_slices_that_were_written_advance() -> None:
-    world = World()
+    world = ControllerWorld()
     draft = world.draft()
     for number in range(50):
         draft.put_row(row((1,), number=number))
@@ -57,7 +64,7 @@ def test_only_the_slices_that_were_written_advance() -> None:
 
 
 def test_written_slices_load_to_the_same_state() -> None:
-    world = World(brokers=[broker(1)])
+    world = ControllerWorld(brokers=[broker(1)])
     draft = world.draft()
     for number in range(50):
         # Rows with a placeholder replica, which the state indexes separately.
@@ -79,7 +86,7 @@ def test_written_slices_load_to_the_same_state() -> None:
 
 
 def test_taking_over_writes_every_slice_under_the_new_epoch() -> None:
-    world = World(rows=[row((1,))], epoch=9)
+    world = ControllerWorld(rows=[row((1,))], epoch=9)
     # The claim gets its own commit number, so that later reads can recognize it.
     world.state.commit = 41
     writes = commit.take_over(world.state)
@@ -92,13 +99,13 @@ def test_taking_over_writes_every_slice_under_the_new_epoch() -> None:
 
 
 def test_slice_of_a_later_controller_is_refused() -> None:
-    world = World(epoch=3)
+    world = ControllerWorld(epoch=3)
     with pytest.raises(BadSlice, match="Another controller"):
         commit.load_slice(world.state, 0, {"controllerEpoch": 4, "commit": 1})
 
 
 def test_unreadable_slice_is_never_treated_as_empty() -> None:
-    world = World(rows=[row((1,))])
+    world = ControllerWorld(rows=[row((1,))])
     index = world.state.slice_index(world.row().key)
     # Unknown row format, invalid number, invalid list, and a row of another slice.
     for payload in (
@@ -113,7 +120,7 @@ def test_unreadable_slice_is_never_treated_as_empty() -> None:
 
 
 def test_a_write_of_unknown_outcome_is_settled_by_its_commit_number() -> None:
-    world = World()
+    world = ControllerWorld()
     draft = world.draft()
     draft.put_row(row((1,)))
     (write,) = commit.plan(draft).writes
@@ -123,7 +130,7 @@ def test_a_write_of_unknown_outcome_is_settled_by_its_commit_number() -> None:
     assert not commit.landed(write, {"controllerEpoch": 6, "commit": 1})
 
 
-def _fill(world: World, size_bytes: int) -> None:
+def _fill(world: ControllerWorld, size_bytes: int) -> None:
     """Fill the only slice up to about the given size."""
     number = 0
     while world.state.row_bytes[0] < size_bytes:
@@ -132,7 +139,7 @@ def _fill(world: World, size_bytes: int) -> None:
 
 
 def test_a_full_slice_refuses_new_rows_and_still_takes_changes() -> None:
-    world = World(view=cluster(slices=1), brokers=[broker(1), broker(2), broker(3)])
+    world = ControllerWorld(view=cluster(slices=1), brokers=[broker(1), broker(2), broker(3)])
     # New rows must leave room for changes of existing ones.
     _fill(world, SLICE_BYTES_MAX - SLICE_BYTES_RESERVE - 100)
     draft = world.draft()
@@ -148,7 +155,7 @@ def test_a_full_slice_refuses_new_rows_and_still_takes_changes() -> None:
 
 
 def test_no_slice_is_ever_written_beyond_its_limit() -> None:
-    world = World(view=cluster(slices=1))
+    world = ControllerWorld(view=cluster(slices=1))
     _fill(world, SLICE_BYTES_MAX)
     draft = world.draft()
     draft.put_row(row((1,)))
@@ -157,7 +164,7 @@ def test_no_slice_is_ever_written_beyond_its_limit() -> None:
 
 
 def test_removing_a_row_in_a_draft_counts_and_commits() -> None:
-    world = World(topics=[topic()], rows=[row((1, 2)), row((2, 1), partition=1)])
+    world = ControllerWorld(topics=[topic()], rows=[row((1, 2)), row((2, 1), partition=1)])
     draft = world.draft()
     draft.remove_row(world.row().key)
     assert draft.row(world.row().key) is None
@@ -168,11 +175,11 @@ def test_removing_a_row_in_a_draft_counts_and_commits() -> None:
 
 
 def test_an_empty_draft_writes_nothing() -> None:
-    assert commit.plan(Draft(World().state)).empty
+    assert commit.plan(Draft(ControllerWorld().state)).empty
 
 
 def test_reverted_decision_writes_nothing() -> None:
-    world = World(rows=[row((1, 2))])
+    world = ControllerWorld(rows=[row((1, 2))])
     draft = world.draft()
     # The row changes and returns to its stored value, and another one is added and removed.
     draft.put_row(dataclasses.replace(world.row(), leader=2))
@@ -184,7 +191,7 @@ def test_reverted_decision_writes_nothing() -> None:
 
 def test_plan_numbers_are_unique_even_without_a_write() -> None:
     """Otherwise the slice of a timed-out write could pass for that of another."""
-    world = World()
+    world = ControllerWorld()
     plans = []
     for replica in (1, 2):
         draft = world.draft()

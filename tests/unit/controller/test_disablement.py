@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.unit.controller.controller_world import (
     T0,
     TIERED,
-    World,
+    ControllerWorld,
     acknowledge,
     broker,
     cluster,
@@ -93,8 +93,8 @@ def test_retained_data_is_deleted_only_by_the_topics_own_policy() -> None:
 # ---------------------------------------------------------------- acknowledgements
 
 
-def _disabling_world() -> World:
-    return World(
+def _disabling_world() -> ControllerWorld:
+    return ControllerWorld(
         # Broker 3 is down, and it is a follower of partition 1.
         brokers=[broker(1), broker(2), broker(3, fenced=True)],
         topics=[
@@ -113,11 +113,11 @@ def _disabling_world() -> World:
     )
 
 
-def _pending(world: World) -> dict[int, tuple[int, ...]]:
+def _pending(world: ControllerWorld) -> dict[int, tuple[int, ...]]:
     return disablement.pending(world.state, world.view(), world.disablements)
 
 
-def _ack(world: World, node_id: int, *, now_ms: int = T0, **fields: object) -> bool:
+def _ack(world: ControllerWorld, node_id: int, *, now_ms: int = T0, **fields: object) -> bool:
     pending_requests = disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, node_id, pending_requests[node_id])
     answer = dataclasses.replace(answer, **fields)  # type: ignore[arg-type]
@@ -249,7 +249,7 @@ def test_a_failure_is_remembered_for_the_condition() -> None:
     }
 
 
-def _stalled(world: World, progress: DisablementProgress, ms: int) -> bool:
+def _stalled(world: ControllerWorld, progress: DisablementProgress, ms: int) -> bool:
     status = world.view().tiering_status
     return progress.stalled(numbered_uuid(1), status, now_ms=T0 + ms)
 
@@ -308,7 +308,7 @@ def test_a_removed_broker_is_not_waited_for() -> None:
 
 def test_paused_and_deleted_topics_do_not_change_state() -> None:
     for fields in ({"paused": True}, {"deletion_ms": 1}):
-        world = World(topics=[topic(**tiered(False, ENABLED), **fields)])  # type: ignore[arg-type]
+        world = ControllerWorld(topics=[topic(**tiered(False, ENABLED), **fields)])  # type: ignore[arg-type]
         new, event = disablement.step(world.state, world.view(), world.disablements, now_ms=T0)
         assert (new, event) == (world.view().tiering_status, None)
 
@@ -345,7 +345,7 @@ class TieringMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(
+        self.world = ControllerWorld(
             brokers=[broker(n) for n in (1, 2, 3)],
             topics=[topic(partitions=2, partitions_placed=2)],
             rows=[row((1, 2, 3), partition=0), row((2, 3, -1), partition=1)],

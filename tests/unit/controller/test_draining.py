@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.controller.controller_world import (
     KIP_409,
-    World,
+    ControllerWorld,
     alter,
     broker,
     cluster,
@@ -33,9 +33,11 @@ def drained(node_id: int, **fields: object) -> BrokerInfo:
     return dataclasses.replace(broker(node_id), drain=True, **fields)  # type: ignore[arg-type]
 
 
-def world(*rows: PartitionRow, brokers: int = 4, config: dict[str, str] | None = None) -> World:
+def world(
+    *rows: PartitionRow, brokers: int = 4, config: dict[str, str] | None = None
+) -> ControllerWorld:
     """Return a world in which broker 1 of ``brokers`` is to be drained."""
-    return World(
+    return ControllerWorld(
         brokers=[drained(1), *map(broker, range(2, brokers + 1))],
         topics=[topic(partitions=len(rows), replication_factor=2, partitions_placed=len(rows))],
         rows=rows,
@@ -43,20 +45,20 @@ def world(*rows: PartitionRow, brokers: int = 4, config: dict[str, str] | None =
     )
 
 
-def step(made: World) -> int:
+def step(made: ControllerWorld) -> int:
     draft = made.draft()
     begun = draining.step(draft)
     made.commit(draft)
     return begun
 
 
-def shape(made: World, partition: int = 0) -> tuple[tuple[int, ...], ...]:
+def shape(made: ControllerWorld, partition: int = 0) -> tuple[tuple[int, ...], ...]:
     """Return the partition's replicas, adding replicas and removing replicas."""
     found = made.row(partition)
     return found.replicas, found.adding, found.removing
 
 
-def catch_up(made: World, partition: int = 0) -> None:
+def catch_up(made: ControllerWorld, partition: int = 0) -> None:
     """Commit that all replicas are in sync, with the completed moves."""
     draft, found = made.draft(), made.row(partition)
     in_sync = dataclasses.replace(found, isr=found.hosts)
@@ -65,7 +67,7 @@ def catch_up(made: World, partition: int = 0) -> None:
     made.commit(draft)
 
 
-def condition(made: World, node_id: int = 1) -> tuple[str, str, str]:
+def condition(made: ControllerWorld, node_id: int = 1) -> tuple[str, str, str]:
     status = broker_status(made.state, made.state.brokers[node_id], now_ms=0).status
     conditions = status["conditions"]
     assert isinstance(conditions, list)
@@ -112,7 +114,7 @@ def test_a_new_controller_continues_from_the_rows() -> None:
     made = world(*rows, brokers=3, config={"tidemark.catch.up.replicas": "2"})
     step(made)
     # The next controller knows the moves in progress from the rows alone.
-    other = World(
+    other = ControllerWorld(
         brokers=made.state.brokers.values(),
         topics=made.state.topics.values(),
         rows=made.state.all_rows(),
@@ -287,11 +289,11 @@ def test_message_names_partitions_that_cannot_move(
     assert ("(no Topic)-0" if "number" in fields else "topic-1-0") in message
 
 
-def _start_another(made: World) -> None:
+def _start_another(made: ControllerWorld) -> None:
     made.state.put_broker(broker(3))
 
 
-def _lower_the_factor(made: World) -> None:
+def _lower_the_factor(made: ControllerWorld) -> None:
     view = dataclasses.replace(made.view(), replication_factor=1)
     made.state.put_topic(view)
     made.state.resizing.add(view.id)
@@ -300,11 +302,11 @@ def _lower_the_factor(made: World) -> None:
     made.commit(draft)
 
 
-def _have_it_led(made: World) -> None:
+def _have_it_led(made: ControllerWorld) -> None:
     made.state.put_row(row((1, 3)))
 
 
-def _make_the_topic(made: World) -> None:
+def _make_the_topic(made: ControllerWorld) -> None:
     made.state.put_topic(topic(9, replication_factor=1, partitions_placed=1))
 
 
@@ -319,7 +321,7 @@ def _make_the_topic(made: World) -> None:
     ids=["start-another", "lower-the-factor", "led-again", "topic-made"],
 )
 def test_following_the_message_completes_the_drain(
-    replicas: tuple[int, ...], fields: dict[str, int], repair: Callable[[World], None]
+    replicas: tuple[int, ...], fields: dict[str, int], repair: Callable[[ControllerWorld], None]
 ) -> None:
     made = world(row(replicas, **fields), brokers=2)  # type: ignore[arg-type]
     assert condition(made)[1] == "ReplicasCannotMove"
@@ -346,7 +348,7 @@ def test_paused_topic_blocks_the_drain() -> None:
 
 def test_drained_broker_gets_no_new_replicas() -> None:
     view = topic(partitions=2, replication_factor=2, assignments={0: (1, 2)})
-    made = World(brokers=[drained(1), broker(2), broker(3)], topics=[view])
+    made = ControllerWorld(brokers=[drained(1), broker(2), broker(3)], topics=[view])
     draft = made.draft()
     place_topic(draft, view)
     made.commit(draft)

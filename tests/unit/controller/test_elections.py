@@ -5,7 +5,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.controller.controller_world import World, broker, cluster, row, topic
+from tests.unit.controller.controller_world import ControllerWorld, broker, cluster, row, topic
 from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.controller_state import ControllerState
@@ -14,20 +14,20 @@ from tidemark_operator.controller.elections import elect
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 
 
-def _fence(world: World, *node_ids: int) -> None:
+def _fence(world: ControllerWorld, *node_ids: int) -> None:
     draft = world.draft()
     elections.fence(draft, node_ids, reason="no heartbeat")
     world.commit(draft)
 
 
-def _unfence(world: World, node_id: int) -> None:
+def _unfence(world: ControllerWorld, node_id: int) -> None:
     draft = world.draft()
     elections.unfence(draft, node_id)
     world.commit(draft)
 
 
-def three_replicas(**fields: object) -> World:
-    return World(
+def three_replicas(**fields: object) -> ControllerWorld:
+    return ControllerWorld(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[topic(**fields)],  # type: ignore[arg-type]
         rows=[row((1, 2, 3))],
@@ -69,7 +69,7 @@ def test_brokers_that_fail_together_stay_in_the_isr() -> None:
 
 
 def test_no_replica_outside_the_isr_is_elected() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)], topics=[topic()], rows=[row((1, 2), isr=(1,), leader=1)]
     )
     _fence(world, 1)
@@ -77,7 +77,7 @@ def test_no_replica_outside_the_isr_is_elected() -> None:
 
 
 def test_an_unclean_election_needs_the_topics_permission_and_is_reported() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(config=UNCLEAN)],
         rows=[row((1, 2), isr=(1,), leader=1)],
@@ -92,14 +92,14 @@ def test_an_unclean_election_needs_the_topics_permission_and_is_reported() -> No
     assert shown.leader_recovery_state == LeaderRecoveryState.RECOVERING
 
 
-def _placed(world: World) -> ControllerState:
+def _placed(world: ControllerWorld) -> ControllerState:
     world.state.put_topic(dataclasses.replace(world.view(), partitions_placed=1))
     return world.state
 
 
 def test_a_partition_stays_recovering_through_further_elections() -> None:
     """The leader may fail before it has recovered its log (KIP-704)."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[topic(config=UNCLEAN)],
         rows=[row((1, 2, 3), isr=(1,), leader=1)],
@@ -122,7 +122,7 @@ def test_an_election_from_the_isr_needs_no_recovery() -> None:
 
 
 def test_topic_config_overrides_the_clusters_unclean_default() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1, fenced=True), broker(2)],
         topics=[topic(config={"unclean.leader.election.enable": "false"})],
         rows=[row((1, 2), isr=(1,), leader=-1)],
@@ -138,7 +138,7 @@ def test_topic_config_overrides_the_clusters_unclean_default() -> None:
 
 
 def test_empty_isr_prevents_even_unclean_elections() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1)], topics=[topic(config=UNCLEAN)], rows=[row((1,), isr=(), leader=-1)]
     )
     draft = world.draft()
@@ -147,7 +147,7 @@ def test_empty_isr_prevents_even_unclean_elections() -> None:
 
 
 def test_fencing_many_partitions_is_one_event() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=40)],
         rows=[row((1, 2), partition=part) for part in range(40)],
@@ -175,7 +175,7 @@ def test_controlled_shutdown_moves_leaderships() -> None:
 
 
 def test_preferred_leaders_return_within_the_limit() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=5)],
         rows=[row((1, 2), leader=2, partition=part) for part in range(5)],
@@ -191,7 +191,7 @@ def test_preferred_leaders_return_within_the_limit() -> None:
 
 
 def test_unavailable_preferred_leader_is_skipped() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1, fenced=True), broker(2), broker(3)],
         topics=[topic(partitions=3)],
         rows=[

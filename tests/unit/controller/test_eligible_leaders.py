@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.controller.controller_world import (
-    World,
+    ControllerWorld,
     alter,
     broker,
     fence,
@@ -32,8 +32,8 @@ UNCLEAN = {"unclean.leader.election.enable": "true"}
 KEY = (numbered_uuid(1), 0)
 
 
-def _world(config: dict[str, str] | None = None, **fields: object) -> World:
-    return World(
+def _world(config: dict[str, str] | None = None, **fields: object) -> ControllerWorld:
+    return ControllerWorld(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[topic(config=MIN_2 if config is None else config, partitions_placed=1)],
         rows=[row((1, 2, 3), **fields)],  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def _sets(made: PartitionRow) -> tuple[tuple[int, ...], ...]:
     return made.isr, made.elr, made.last_known_elr
 
 
-def _crash(world: World, node_id: int) -> None:
+def _crash(world: ControllerWorld, node_id: int) -> None:
     """Restart and unfence a broker without proof of a clean shutdown."""
     world.register(node_id, incarnation=90_000 + next(_numbers))
     world.beat(node_id)
@@ -94,7 +94,7 @@ def test_replica_in_a_new_directory_is_in_no_set() -> None:
 
 
 def test_the_effective_minimum_is_never_above_the_replication_factor() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(replication_factor=1, config=MIN_2)],
         rows=[row((1,))],
@@ -136,12 +136,12 @@ def test_a_larger_minimum_changes_nothing_before_the_isr_does() -> None:
     assert world.commit(draft).empty
 
 
-def pushed_eligible_leaders(world: World) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def pushed_eligible_leaders(world: ControllerWorld) -> tuple[tuple[int, ...], tuple[int, ...]]:
     (pushed,) = snapshot.full(world.state).topics[0].partitions
     return pushed.elr, pushed.last_known_elr
 
 
-def _shown(world: World) -> bool:
+def _shown(world: ControllerWorld) -> bool:
     (shown,) = snapshot.full(world.state).topics[0].partitions
     return shown.has_eligible_leaders
 
@@ -269,7 +269,7 @@ def test_replicas_with_failed_storage_do_not_prevent_queries_to_the_others(
     # Five partitions in requests of two: failing ones must not occupy every request.
     monkeypatch.setattr(replica_logs, "ASKED_MAX", 2)
     keys = [(numbered_uuid(1), number) for number in range(5)]
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(config=MIN_2, partitions_placed=5)],
         rows=[row((1, 2), partition=number, isr=(1,), last_known_elr=(2,)) for number in range(5)],
@@ -416,7 +416,9 @@ def test_an_unclean_election_is_named_only_where_it_would_find_a_leader() -> Non
     world = _world(isr=(3,), elr=(2,))
     fence(world, 2, 3)
     assert "unclean.leader.election.enable" in messages(world.reconcile())["Ready"]
-    world = World(brokers=[broker(1)], topics=[topic(replication_factor=1)], rows=[row((1,))])
+    world = ControllerWorld(
+        brokers=[broker(1)], topics=[topic(replication_factor=1)], rows=[row((1,))]
+    )
     fence(world, 1)
     assert messages(world.reconcile())["Ready"] == (
         "partitions 0 have no leader: start broker 1 (the last with all records), or delete its "

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.controller.controller_world import World, broker
+from tests.unit.controller.controller_world import ControllerWorld, broker
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller import snapshot
 from tidemark_operator.controller.controller_state import ControllerState
@@ -47,7 +47,7 @@ def conditions(status: BrokerStatus | ClusterStatus) -> dict[str, tuple[str, str
 
 
 def test_each_listener_has_its_own_address() -> None:
-    state = World(brokers=[outside()]).state
+    state = ControllerWorld(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     assert advertised(state) == {
         "PLAINTEXT": ("broker-1.ns.svc", 9092),
@@ -67,7 +67,7 @@ def test_each_listener_has_its_own_address() -> None:
 
 
 def test_a_pod_on_another_node_is_announced_with_its_registration() -> None:
-    state = World(brokers=[outside()]).state
+    state = ControllerWorld(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     # The pod is rescheduled and registers with another node's address.
     state.put_broker(outside(host="10.0.0.2"))
@@ -75,7 +75,7 @@ def test_a_pod_on_another_node_is_announced_with_its_registration() -> None:
 
 
 def test_listener_without_an_address_is_omitted_and_reported() -> None:
-    state = World(brokers=[outside()]).state
+    state = ControllerWorld(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="no address yet")}
     assert advertised(state).keys() == {"PLAINTEXT"}
     found = conditions(status_of(state))
@@ -90,7 +90,7 @@ def test_listener_without_an_address_is_omitted_and_reported() -> None:
 
 
 def test_refused_address_stalls_until_it_is_resolved() -> None:
-    state = World(brokers=[outside()]).state
+    state = ControllerWorld(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="port is taken", refused=True)}
     found = conditions(status_of(state))
     assert found["Stalled"] == ("True", "AddressRefused", "EXTERNAL: port is taken")
@@ -99,7 +99,7 @@ def test_refused_address_stalls_until_it_is_resolved() -> None:
 
 
 def test_cluster_internal_host_is_not_advertised_externally() -> None:
-    state = World(brokers=[outside(host="broker-1.ns.svc")]).state
+    state = ControllerWorld(brokers=[outside(host="broker-1.ns.svc")]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     assert advertised(state).keys() == {"PLAINTEXT"}
     assert "PodUpToDate" in conditions(status_of(state))["ExternalAddress"][2]
@@ -109,7 +109,7 @@ def test_cluster_internal_host_is_not_advertised_externally() -> None:
 
 
 def test_a_process_without_the_listener_is_waited_for() -> None:
-    state = World(brokers=[dataclasses.replace(outside(), listeners=(INSIDE,))]).state
+    state = ControllerWorld(brokers=[dataclasses.replace(outside(), listeners=(INSIDE,))]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     assert advertised(state).keys() == {"PLAINTEXT"}
     assert conditions(status_of(state))["ExternalAddress"][1] == "AddressPending"
@@ -117,26 +117,28 @@ def test_a_process_without_the_listener_is_waited_for() -> None:
 
 def test_new_controller_pushes_the_former_addresses() -> None:
     """Otherwise each takeover would hide all brokers from external clients for a while."""
-    state = World(brokers=[outside()]).state
+    state = ControllerWorld(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(host=ASSIGNED.host, port=ASSIGNED.port)}
     # Only the broker's status survives the takeover.
     stored = broker_status(state, state.brokers[1], now_ms=0).status
-    next_world = World(brokers=[outside(status=stored)]).state
+    next_world = ControllerWorld(brokers=[outside(status=stored)]).state
     assert advertised(next_world) == advertised(state)
     assert (
         broker_status(next_world, next_world.brokers[1], now_ms=9).status["conditions"]
         == stored["conditions"]
     )
-    assert advertised(World(brokers=[outside()]).state).keys() == {"PLAINTEXT"}, (
+    assert advertised(ControllerWorld(brokers=[outside()]).state).keys() == {"PLAINTEXT"}, (
         "never pushed before"
     )
 
 
 def test_a_broker_without_external_listeners_has_no_condition_about_them() -> None:
-    state = World(brokers=[outside()]).state
+    state = ControllerWorld(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     stored = broker_status(state, state.brokers[1], now_ms=0).status
-    next_world = World(brokers=[dataclasses.replace(outside(status=stored), external=())]).state
+    next_world = ControllerWorld(
+        brokers=[dataclasses.replace(outside(status=stored), external=())]
+    ).state
     status = status_of(next_world)
     assert "ExternalAddress" not in conditions(status)
     assert status.external_endpoints is None
@@ -155,7 +157,7 @@ def test_a_broker_without_external_listeners_has_no_condition_about_them() -> No
 def test_nodes_are_advertised_by_external_ips_if_configured(
     known: dict[str, str], problem: str, found: tuple[str, int] | None
 ) -> None:
-    state = World(brokers=[outside()]).state
+    state = ControllerWorld(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001, by_external_ip=True)}
     # Node addresses are translated by the list of Nodes.
     state.ways_in.external_ips, state.ways_in.nodes_problem = known, problem
@@ -174,7 +176,7 @@ def cluster_of(state: ControllerState) -> ClusterStatus:
 def test_the_clusters_status_has_the_bootstrap_address() -> None:
     brokers = [outside(node, host=f"10.0.0.{node % 3}") for node in (1, 2, 3, 4)]
     brokers.append(outside(5, host="10.0.0.9", fenced=True))
-    state = World(brokers=brokers).state
+    state = ControllerWorld(brokers=brokers).state
     state.ways_in.brokers = {
         broker_.node_id: {"EXTERNAL": WayIn(port=31000)} for broker_ in brokers
     }
@@ -191,7 +193,7 @@ def test_the_clusters_status_has_the_bootstrap_address() -> None:
 
 
 def test_the_cluster_names_brokers_without_current_users_and_refusals_first() -> None:
-    state = World(brokers=[outside(1), outside(2)]).state
+    state = ControllerWorld(brokers=[outside(1), outside(2)]).state
     state.ways_in.bootstraps = {"EXTERNAL": WayIn(host="b", port=1)}
     state.ways_in.brokers = {
         1: {"EXTERNAL": WayIn(port=1)},
@@ -208,7 +210,7 @@ def test_the_cluster_names_brokers_without_current_users_and_refusals_first() ->
 
 
 def test_bootstrap_address_stays_while_a_change_is_refused() -> None:
-    state = World(brokers=[outside()]).state
+    state = ControllerWorld(brokers=[outside()]).state
     state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31000)}
     state.ways_in.bootstraps = {
         "EXTERNAL": WayIn(host="b", port=1, problem="no such class", refused=True)
@@ -220,7 +222,7 @@ def test_bootstrap_address_stays_while_a_change_is_refused() -> None:
 
 
 def test_cluster_without_external_listeners_has_no_condition() -> None:
-    state = World(brokers=[broker(1)]).state
+    state = ControllerWorld(brokers=[broker(1)]).state
     before = conditions(cluster_of(state))
     state.ways_in.bootstraps = {}
     assert conditions(cluster_of(state)) == before

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tests.unit.controller.controller_world import World, broker, row, topic
+from tests.unit.controller.controller_world import ControllerWorld, broker, row, topic
 from tidemark_operator.controller import elections
 from tidemark_operator.controller.flapping_brokers import MOST_S, REMEMBERED_S, Comebacks, wait_s
 
@@ -97,7 +97,7 @@ def test_a_removed_broker_is_forgotten() -> None:
 
 
 def test_existing_leaderships_are_not_taken_away() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=2)],
         rows=[row((1, 2), leader=2), row((2, 1), leader=1, partition=1)],

@@ -5,7 +5,13 @@ import dataclasses
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
+from tests.unit.controller.controller_world import (
+    ControllerWorld,
+    broker,
+    numbered_uuid,
+    row,
+    topic,
+)
 from tidemark.wire.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -15,8 +21,8 @@ from tidemark.wire.control import (
 from tidemark_operator.controller.isr import alter_partition
 
 
-def _world() -> World:
-    return World(
+def _world() -> ControllerWorld:
+    return ControllerWorld(
         brokers=[broker(1), broker(2), broker(3), broker(4, fenced=True)],
         topics=[topic()],
         rows=[row((1, 2, 3, 4, -1), isr=(1, 2), leader_epoch=5, partition_epoch=8)],
@@ -36,7 +42,7 @@ def _change(new_isr: tuple[int, ...], **fields: object) -> IsrChange:
 
 
 def _alter(
-    world: World, *changes: IsrChange, node: int = 1, epoch: int = 101
+    world: ControllerWorld, *changes: IsrChange, node: int = 1, epoch: int = 101
 ) -> AlterPartitionResponse:
     draft = world.draft()
     request = AlterPartitionRequest(broker_id=node, broker_epoch=epoch, changes=changes)
@@ -143,9 +149,9 @@ def test_changes_of_one_request_are_decided_one_by_one_and_in_order() -> None:
 RECOVERING = LeaderRecoveryState.RECOVERING
 
 
-def _recovering() -> World:
+def _recovering() -> ControllerWorld:
     """Return a world in which broker 1 was elected uncleanly, and brokers 2 and 3 follow it."""
-    return World(
+    return ControllerWorld(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[topic()],
         rows=[

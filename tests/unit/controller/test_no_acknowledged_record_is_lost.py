@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.unit.controller.controller_world import (
-    World,
+    ControllerWorld,
     broker,
     numbered_uuid,
     report_log,
@@ -40,7 +40,7 @@ class ReplicationMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         config = {"min.insync.replicas": str(self.min_isr)}
-        self.world = World(
+        self.world = ControllerWorld(
             brokers=[broker(node) for node in NODES],
             topics=[topic(config=config)],
             rows=[row(self.replicas)],

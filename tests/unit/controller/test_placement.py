@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.controller.controller_world import (
     KIP_409,
-    World,
+    ControllerWorld,
     broker,
     cluster,
     fence,
@@ -28,14 +28,14 @@ from tidemark_operator.controller.placement import (
 )
 
 
-def _place(world: World, number: int = 1) -> PlacementResult | BrokersMissing:
+def _place(world: ControllerWorld, number: int = 1) -> PlacementResult | BrokersMissing:
     draft = world.draft()
     outcome = place_topic(draft, world.view(number))
     world.commit(draft)
     return outcome
 
 
-def _fill(world: World, limit: int = 1000) -> int:
+def _fill(world: ControllerWorld, limit: int = 1000) -> int:
     draft = world.draft()
     done = fill_placeholders(draft, limit=limit)
     world.commit(draft)
@@ -43,7 +43,7 @@ def _fill(world: World, limit: int = 1000) -> int:
 
 
 def test_missing_brokers_prevent_creation_without_the_flag() -> None:
-    world = World(brokers=[broker(1), broker(2)], topics=[topic(replication_factor=3)])
+    world = ControllerWorld(brokers=[broker(1), broker(2)], topics=[topic(replication_factor=3)])
     outcome = _place(world)
     assert outcome == BrokersMissing(required=3, live=2)
     assert isinstance(outcome, BrokersMissing)
@@ -52,7 +52,9 @@ def test_missing_brokers_prevent_creation_without_the_flag() -> None:
 
 
 def test_with_the_flag_missing_replicas_become_placeholders() -> None:
-    world = World(brokers=[broker(1)], topics=[topic(replication_factor=4)], view=cluster(KIP_409))
+    world = ControllerWorld(
+        brokers=[broker(1)], topics=[topic(replication_factor=4)], view=cluster(KIP_409)
+    )
     assert _place(world) == PlacementResult(created=(0,), placeholders=3)
     assert world.row().replicas == (1, -1, -2, -3)
     assert world.row().isr == (1,)
@@ -65,7 +67,7 @@ def test_with_the_flag_missing_replicas_become_placeholders() -> None:
 def test_creation_needs_min_isr_live_brokers(
     min_isr: str, factor: int, live: int, placed: bool
 ) -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(node) for node in range(live)],
         topics=[topic(replication_factor=factor, config={"min.insync.replicas": min_isr})],
         view=cluster(KIP_409),
@@ -76,7 +78,7 @@ def test_creation_needs_min_isr_live_brokers(
 def test_unavailable_brokers_get_no_replicas() -> None:
     leaving = dataclasses.replace(broker(3), deleting=True)
     stopping = dataclasses.replace(broker(4), shutting_down=True)
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2, fenced=True), leaving, stopping],
         topics=[topic(replication_factor=2)],
     )
@@ -84,7 +86,7 @@ def test_unavailable_brokers_get_no_replicas() -> None:
 
 
 def test_a_topic_grows_and_its_old_partitions_stay() -> None:
-    world = World(
+    world = ControllerWorld(
         # KIP-195: only partitions 1 and 2 are placed.
         brokers=[broker(n) for n in (1, 2, 3)],
         topics=[topic(partitions=3, replication_factor=1, partitions_placed=1)],
@@ -95,7 +97,7 @@ def test_a_topic_grows_and_its_old_partitions_stay() -> None:
 
 
 def test_missing_row_of_a_placed_partition_is_not_recreated() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1)],
         topics=[topic(partitions=2, replication_factor=1, partitions_placed=2)],
         rows=[row((1,), partition=0)],
@@ -105,7 +107,7 @@ def test_missing_row_of_a_placed_partition_is_not_recreated() -> None:
 
 def test_replicas_spread_over_racks() -> None:
     racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c"}
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(node, rack=rack) for node, rack in racks.items()],
         topics=[topic(partitions=30, replication_factor=3)],
     )
@@ -115,7 +117,7 @@ def test_replicas_spread_over_racks() -> None:
 
 
 def test_leaders_and_replicas_are_balanced() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(node) for node in range(6)],
         topics=[topic(number, partitions=3) for number in range(40)],
     )
@@ -129,7 +131,7 @@ def test_leaders_and_replicas_are_balanced() -> None:
 
 def test_a_broker_that_joins_does_not_lead_all_of_the_next_topic() -> None:
     """The new broker leads the fewest partitions, so it must not be the first choice every time."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(node) for node in (1, 2, 3)],
         topics=[topic(number, partitions=12) for number in (1, 2)],
     )
@@ -144,7 +146,7 @@ def test_a_broker_that_joins_does_not_lead_all_of_the_next_topic() -> None:
 
 
 def test_tie_is_broken_by_the_total_of_replicas() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(node) for node in (1, 2, 3)],
         topics=[topic(number, replication_factor=1) for number in (1, 2)],
         # Broker 2 already has two replicas of another topic.
@@ -158,7 +160,7 @@ def test_tie_is_broken_by_the_total_of_replicas() -> None:
 
 def test_filling_respects_the_limit_per_broker() -> None:
     limits = {**KIP_409, "tidemark.catch.up.replicas.per.broker": "2"}
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=5, replication_factor=2, partitions_placed=5)],
         rows=[row((1, -1), partition=part) for part in range(5)],
@@ -174,7 +176,7 @@ def test_filling_respects_the_limit_per_broker() -> None:
 
 
 def test_filling_respects_the_limit_of_the_cluster() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[topic(partitions=5, replication_factor=2, partitions_placed=5)],
         rows=[row((1, -1), partition=part) for part in range(5)],
@@ -184,7 +186,7 @@ def test_filling_respects_the_limit_of_the_cluster() -> None:
 
 
 def test_filling_respects_the_byte_limit_except_for_one_large_log() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=4, replication_factor=2, partitions_placed=4)],
         rows=[row((1, -1), partition=part) for part in range(4)],
@@ -207,7 +209,7 @@ def test_filling_respects_the_byte_limit_except_for_one_large_log() -> None:
 
 def test_replica_waits_for_room_in_its_own_rack() -> None:
     """Otherwise it would share a rack permanently, since no later step moves it."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1, rack="a"), broker(2, rack="a"), broker(3, rack="b")],
         topics=[topic(partitions=2, replication_factor=2, partitions_placed=2)],
         rows=[row((1, -1), partition=part) for part in range(2)],
@@ -221,14 +223,16 @@ def test_replica_waits_for_room_in_its_own_rack() -> None:
 def test_the_same_seed_gives_the_same_plan() -> None:
     plans = []
     for _ in range(2):
-        world = World(brokers=[broker(node) for node in (3, 1, 2)], topics=[topic(partitions=8)])
+        world = ControllerWorld(
+            brokers=[broker(node) for node in (3, 1, 2)], topics=[topic(partitions=8)]
+        )
         _place(world)
         plans.append(sorted(made.replicas for made in world.state.all_rows()))
     assert plans[0] == plans[1]
 
 
 def test_joining_broker_fills_the_emptiest_partitions_first() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2), broker(9)],
         topics=[topic(partitions=2, partitions_placed=2)],
         # Partition 1 has one live replica, partition 0 has two.
@@ -245,7 +249,7 @@ def test_joining_broker_fills_the_emptiest_partitions_first() -> None:
 
 
 def test_placeholder_without_a_live_source_is_not_filled() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1, fenced=True), broker(2)],
         topics=[topic()],
         rows=[row((1, -1, -2), leader=-1)],
@@ -254,7 +258,7 @@ def test_placeholder_without_a_live_source_is_not_filled() -> None:
 
 
 def test_paused_deleted_and_unknown_topics_are_left_alone() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(1, paused=True), topic(2, deletion_ms=5)],
         rows=[row((1, -1), number=number) for number in (1, 2, 3)],
@@ -277,7 +281,7 @@ _world = st.fixed_dictionaries(
 )
 
 
-def _check(made: PartitionRow, world: World) -> None:
+def _check(made: PartitionRow, world: ControllerWorld) -> None:
     hosts = made.hosts
     assert len(set(made.replicas)) == len(made.replicas), "17: no broker twice"
     assert made.leader in (-1, *hosts), "19: a placeholder never leads"
@@ -303,7 +307,7 @@ def test_placement_invariants_hold_for_any_joins_and_failures(plan: dict[str, ob
         replication_factor=factor,
         config={"min.insync.replicas": str(min_isr)},
     )
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(node, rack=racks[node]) for node in range(live)],
         topics=[placed_topic],
         view=cluster(KIP_409),
@@ -337,7 +341,7 @@ def test_placement_invariants_hold_for_any_joins_and_failures(plan: dict[str, ob
 
 def test_an_assignment_determines_a_partitions_brokers() -> None:
     view = topic(partitions=3, replication_factor=2, assignments={0: (3, 1), 1: (9, 1), 2: (2,)})
-    world = World(brokers=[broker(1), broker(2), broker(3, fenced=True)], topics=[view])
+    world = ControllerWorld(brokers=[broker(1), broker(2), broker(3, fenced=True)], topics=[view])
     draft = world.draft()
     place_topic(draft, view)
     rows = draft.rows_of(view.id)
@@ -348,7 +352,7 @@ def test_an_assignment_determines_a_partitions_brokers() -> None:
 
 def test_coordinator_topic_is_created_on_one_broker() -> None:
     view = topic(name="__transaction_state", config={"min.insync.replicas": "2"})
-    world = World(brokers=[broker(1)], topics=[view])
+    world = ControllerWorld(brokers=[broker(1)], topics=[view])
     draft = world.draft()
     place_topic(draft, view)
     world.commit(draft)

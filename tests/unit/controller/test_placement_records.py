@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.unit.controller.controller_world import (
-    World,
+    ControllerWorld,
     broker,
     cluster,
     numbered_uuid,
@@ -17,9 +17,9 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.first_status import put_on_record
 
 
-def _placed(numbers: range, *, slices: int = 64) -> World:
+def _placed(numbers: range, *, slices: int = 64) -> ControllerWorld:
     """Return a world with rows of topics whose status is not written yet."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1)],
         topics=[topic(number, partitions=2, replication_factor=1) for number in numbers],
         view=cluster(slices=slices),
@@ -29,7 +29,7 @@ def _placed(numbers: range, *, slices: int = 64) -> World:
     return world
 
 
-def _record(world: World, *numbers: int) -> int:
+def _record(world: ControllerWorld, *numbers: int) -> int:
     """Record the placements and return how many slices were written."""
     draft = world.draft()
     for number in numbers:
@@ -37,7 +37,7 @@ def _record(world: World, *numbers: int) -> int:
     return len(world.commit(draft).writes)
 
 
-def _read(world: World) -> ControllerState:
+def _read(world: ControllerWorld) -> ControllerState:
     """Return the state that the next controller reads."""
     state = ControllerState(controller_id="b", controller_epoch=8, cluster=world.state.cluster)
     for index, payload in world.slices.items():
@@ -110,4 +110,4 @@ def test_number_of_records_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_invalid_record_stops_the_takeover(text: str) -> None:
     payload = {"controllerEpoch": 1, "commit": 1, "placed": [text]}
     with pytest.raises(BadSlice, match="invalid placement record"):
-        load_slice(World().state, 0, payload)
+        load_slice(ControllerWorld().state, 0, payload)

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.controller.controller_world import World, alter, broker, fence, row, topic
+from tests.unit.controller.controller_world import ControllerWorld, alter, broker, fence, row, topic
 from tidemark_operator.controller import reassignment, requested_elections, snapshot
 from tidemark_operator.controller.commit import plan
 from tidemark_operator.controller.model import PartitionRow
 
 
-def world(*rows: PartitionRow, replication_factor: int = 2, **fields: object) -> World:
+def world(*rows: PartitionRow, replication_factor: int = 2, **fields: object) -> ControllerWorld:
     """Return brokers 1 to 4 and a topic whose partitions have these rows."""
     view = topic(
         partitions=len(rows),
@@ -19,11 +19,13 @@ def world(*rows: PartitionRow, replication_factor: int = 2, **fields: object) ->
         partitions_placed=len(rows),
         **fields,
     )
-    return World(brokers=[broker(node) for node in (1, 2, 3, 4)], topics=[view], rows=rows)
+    return ControllerWorld(
+        brokers=[broker(node) for node in (1, 2, 3, 4)], topics=[view], rows=rows
+    )
 
 
 def reassign(
-    made: World, target: dict[int, tuple[int, ...]], *, keeps_factor: bool = False
+    made: ControllerWorld, target: dict[int, tuple[int, ...]], *, keeps_factor: bool = False
 ) -> dict[int, str]:
     """Commit a reassignment and return the error code of each partition."""
     draft = made.draft()
@@ -35,7 +37,7 @@ def reassign(
     }
 
 
-def shape(made: World, partition: int = 0) -> tuple[tuple[int, ...], ...]:
+def shape(made: ControllerWorld, partition: int = 0) -> tuple[tuple[int, ...], ...]:
     """Return replicas, ISR, adding and removing replicas of a partition."""
     found = made.row(partition)
     return found.replicas, found.isr, found.adding, found.removing
@@ -199,7 +201,7 @@ def test_a_move_without_a_possible_leader_completes_once_there_is_one() -> None:
     assert made.state.moving == set()
 
 
-def _finish(made: World) -> int:
+def _finish(made: ControllerWorld) -> int:
     draft = made.draft()
     done = reassignment.finish(draft)
     made.commit(draft)
@@ -209,7 +211,7 @@ def _finish(made: World) -> int:
 # ---------------------------------------------------------------- elections
 
 
-def elect(made: World, *partitions: int, unclean: bool = False) -> dict[int, str]:
+def elect(made: ControllerWorld, *partitions: int, unclean: bool = False) -> dict[int, str]:
     draft = made.draft()
     found = requested_elections.elect(draft, made.view(), partitions, unclean=unclean)
     made.commit(draft)

@@ -11,7 +11,7 @@ from tests.unit.controller.controller_world import (
     KIP_409,
     T0,
     TIERED,
-    World,
+    ControllerWorld,
     alter,
     broker,
     cluster,
@@ -63,18 +63,18 @@ def _topic(**fields: object) -> TopicInfo:
     return topic(**({"partitions_placed": 1, "topic_id": numbered_uuid(1)} | fields))
 
 
-def _lost(*brokers: BrokerInfo, **fields: object) -> World:
+def _lost(*brokers: BrokerInfo, **fields: object) -> ControllerWorld:
     """Return a world with a placed partition whose row is in no slice."""
-    return World(
+    return ControllerWorld(
         brokers=brokers or (broker(1), broker(2), broker(3)),
         topics=[_topic(**fields)],
         view=_view(),
     )
 
 
-def _behind(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> World:
+def _behind(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> ControllerWorld:
     """Return a world whose slices may be older than the states that brokers received."""
-    world = World(
+    world = ControllerWorld(
         brokers=brokers or (broker(1), broker(2), broker(3)),
         topics=[_topic(partitions=len(rows), partitions_placed=len(rows))],
         rows=rows,
@@ -88,9 +88,9 @@ def reported_row(*replicas: int, leader_epoch: int = 5, partition_epoch: int = 9
     return row(replicas, leader_epoch=leader_epoch, partition_epoch=partition_epoch, **more)
 
 
-def _blocked(world: World) -> str:
+def _blocked(world: ControllerWorld) -> str:
     """Verify that nothing is decided, and return the Ready message."""
-    result = world.reconcile(brokers_hear=False)
+    result = world.reconcile(brokers_acknowledge=False)
     assert ready(result)["Ready"] == ("False", "Rebuilding")
     return messages(result)["Ready"]
 
@@ -134,7 +134,9 @@ def test_the_longest_log_of_the_eligible_replicas_leads() -> None:
 # ---------------------------------------------------------------- a broker that is down
 
 
-def _one_down(reported: PartitionRow, *, min_isr: int = 2, down: tuple[int, ...] = (3,)) -> World:
+def _one_down(
+    reported: PartitionRow, *, min_isr: int = 2, down: tuple[int, ...] = (3,)
+) -> ControllerWorld:
     """Return a world with outdated slices, in which all live brokers have reported one state."""
     brokers = [broker(n, fenced=n in down) for n in range(1, 6) if n < 4 or n in down]
     world = _behind(reported_row(1, 2, 3), brokers=tuple(brokers))
@@ -260,9 +262,9 @@ def test_a_missing_replica_proves_nothing() -> None:
 # ---------------------------------------------------------------- partitions beyond the spec
 
 
-def _grown(**fields: object) -> World:
+def _grown(**fields: object) -> ControllerWorld:
     """Build a topic that grew from two to four partitions before an older etcd was restored."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[_topic(partitions=2, **({"partitions_placed": 2} | fields))],
         rows=[row((1, 2, 3), partition=part) for part in (0, 1)],
@@ -272,7 +274,7 @@ def _grown(**fields: object) -> World:
     return world
 
 
-def _grown_reports(world: World, *partitions: int) -> None:
+def _grown_reports(world: ControllerWorld, *partitions: int) -> None:
     for node_id in (1, 2, 3):
         held = [reported_row(1, 2, 3, partition=part) for part in partitions]
         reports(world, node_id, *held, is_whole=True)
@@ -290,7 +292,7 @@ def test_partitions_that_were_added_after_the_backup_are_served(fields: dict[str
     pushed = snapshot.full(world.state)
     assert [topic_.partition_count for topic_ in pushed.topics] == [4]
     for _ in range(2):
-        world.reconcile(brokers_hear=False)
+        world.reconcile(brokers_acknowledge=False)
     for part in range(4):
         (view,) = snapshot.delta(world.state, rows=[(numbered_uuid(1), part)]).topics
         assert [partition.partition for partition in view.partitions] == [part]
@@ -333,7 +335,7 @@ def test_no_partition_between_those_of_the_brokers_is_recreated() -> None:
 # ---------------------------------------------------------------- the end of a rebuilding
 
 
-def _settle_unserved(world: World) -> None:
+def _settle_unserved(world: ControllerWorld) -> None:
     draft = world.draft()
     rebuilding.settle_unserved(draft)
     world.commit(draft)
@@ -458,14 +460,14 @@ def test_a_broker_with_another_log_directory_does_not_lead_what_the_former_one_h
     world.state.directories[index][1] = numbered_uuid(77)
     for node_id in (1, 2):
         reports(world, node_id)
-    result = world.reconcile(brokers_hear=False)
+    result = world.reconcile(brokers_acknowledge=False)
     assert (world.row().leader, world.row().isr) == (-1, ())
     assert ready(result)["Ready"] == ("False", "LastCopyMissing")
 
 
 def test_a_topic_with_an_id_and_an_old_status_without_placements_is_not_recreated() -> None:
     """The topic was restored from the tier, placed after the backup was taken, and produced to."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[_topic(partitions_placed=0, replication_factor=1)],
     )
@@ -476,7 +478,7 @@ def test_a_topic_with_an_id_and_an_old_status_without_placements_is_not_recreate
     assert world.row().leader_epoch == 5 + GENERATION
 
 
-def _broker_1_is_deleted() -> tuple[World, BrokerInfo]:
+def _broker_1_is_deleted() -> tuple[ControllerWorld, BrokerInfo]:
     """Return a world: broker 1 has one of a lost partition's replicas and waits for the other."""
     world = _lost(broker(1), broker(2, fenced=True), broker(3), replication_factor=2)
     reports(world, 1, reported_row(1, 2))
@@ -609,7 +611,7 @@ def test_disablement_waits_for_the_rebuilding() -> None:
 
 def _reveals(reported: PartitionRow, **fields: object) -> bool:
     made = row((1, 2), leader_epoch=5, partition_epoch=9)
-    world = World(brokers=[broker(1), broker(2)], topics=[_topic()], rows=[made])
+    world = ControllerWorld(brokers=[broker(1), broker(2)], topics=[_topic()], rows=[made])
     reports(world, 1, dataclasses.replace(reported, **fields))  # type: ignore[arg-type]
     return rebuilding.reveals(world.state, world.state.held, 1)
 
@@ -649,21 +651,21 @@ def test_a_report_that_is_ahead_of_its_row_is_a_sign(reported: PartitionRow, is_
 def test_decisions_of_this_term_hide_no_sign_of_old_slices_from_other_brokers() -> None:
     """The ISR had shrunk before the backup was restored; then the leader's session ended."""
     made = row((1, 2), leader_epoch=5, partition_epoch=10)
-    world = World(brokers=[broker(1), broker(2)], topics=[_topic()], rows=[made])
+    world = ControllerWorld(brokers=[broker(1), broker(2)], topics=[_topic()], rows=[made])
     fence(world, 1)
     assert (world.row().leader_epoch, world.row().partition_epoch) == (6, 11)
     # The report has the same partition epoch as this term's decision, but another content.
     shrunk = reported_row(1, 2, leader_epoch=5, partition_epoch=11, isr=(1,))
     reports(world, 1, shrunk)
     assert rebuilding.reveals(world.state, world.state.held, 1)
-    world.tell(2)
+    world.acknowledge_states(2)
     reports(world, 2, world.row())
     assert not rebuilding.reveals(world.state, world.state.held, 2), "that is its pushed state"
 
 
 def test_report_of_a_deleted_topic_is_no_sign() -> None:
     """The broker was down while the topic was deleted. The tombstone remains valid."""
-    world = World(brokers=[broker(1), broker(2)], view=_view())
+    world = ControllerWorld(brokers=[broker(1), broker(2)], view=_view())
     stone = Tombstone(
         topic_id=numbered_uuid(1), name="topic-1", partitions=1, tiered_epoch=-1, pending=(1,)
     )
@@ -680,7 +682,7 @@ def test_a_deleted_topic_in_a_brokers_report_is_no_stray_once_deleted() -> None:
     Its name may be used again, and no user is requested to adopt a topic that no broker has.
     """
     gone, index = numbered_uuid(1), 3
-    world = World(brokers=[broker(1), broker(2)], view=cluster(KIP_409))
+    world = ControllerWorld(brokers=[broker(1), broker(2)], view=cluster(KIP_409))
     stone = Tombstone(topic_id=gone, name="topic-1", partitions=1, tiered_epoch=-1, pending=(1,))
     world.state.put_tombstone(gone, index, stone)
     reports(world, 1, reported_row(1, 2))
@@ -704,7 +706,7 @@ def test_a_tombstone_removes_reports_of_its_topic() -> None:
 
 def test_a_replica_without_a_tombstone_is_deleted_by_no_broker() -> None:
     """The slice with the tombstone is lost and the Topic is deleted: the replica is a stray."""
-    world = World(brokers=[broker(1)], view=_view())
+    world = ControllerWorld(brokers=[broker(1)], view=_view())
     reports(world, 1, reported_row(1, 2, number=6))
     sent = snapshot.full(world.state)
     assert (sent.removals, sent.topics) == ((), ())
@@ -759,11 +761,11 @@ def test_a_partition_number_that_no_topic_can_have_is_ignored() -> None:
 # ---------------------------------------------------------------- giving brokers up
 
 
-def annotate(world: World, value: str) -> None:
+def annotate(world: ControllerWorld, value: str) -> None:
     world.state.put_topic(dataclasses.replace(world.view(), asked={REBUILD_WITHOUT: value}))
 
 
-def _two_of_three() -> World:
+def _two_of_three() -> ControllerWorld:
     world = _lost(broker(1), broker(2), broker(3, fenced=True))
     for node_id in (1, 2):
         reports(world, node_id, reported_row(1, 2, 3))
@@ -776,7 +778,7 @@ def test_the_message_names_the_missing_brokers_and_following_it_ends_the_wait() 
     assert message.endswith(f"{REBUILD_WITHOUT}: 3@{SINCE}")
     annotate(world, f"3@{SINCE}")
     # The first pass records the acceptance, the second one acts.
-    result = world.reconcile(brokers_hear=False)
+    result = world.reconcile(brokers_acknowledge=False)
     (record,) = result.status["accepted"]  # type: ignore[misc]
     assert (record["annotation"], record["value"]) == (REBUILD_WITHOUT, f"3@{SINCE}")
     assert not world.state.rows_of(numbered_uuid(1)), "it is recorded first"
@@ -811,7 +813,7 @@ def test_a_partition_without_a_replica_restarts_where_a_user_accepts_the_loss() 
 
 
 def test_topic_without_status_recovers_its_id_and_tiering() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)], topics=[topic(replication_factor=2)], view=_view()
     )
     for node_id in (1, 2):
@@ -822,7 +824,7 @@ def test_topic_without_status_recovers_its_id_and_tiering() -> None:
             tiering_state=int(TieringState.DISABLED),
             tiered_epoch=3,
         )
-    result = world.reconcile(brokers_hear=False)
+    result = world.reconcile(brokers_acknowledge=False)
     assert ready(result)["Ready"] == ("False", "Adopting")
     assert (result.status["topicId"], result.status["partitionsPlaced"]) == (
         id_text(numbered_uuid(1)),
@@ -839,7 +841,7 @@ def test_paused_topic_is_rebuilt_without_applying_its_spec() -> None:
     world = _lost(paused=True, partitions=4, config={"min.insync.replicas": "2"})
     for node_id in (1, 2):
         reports(world, node_id, reported_row(1, 2, 3))
-    result = world.reconcile(brokers_hear=False)
+    result = world.reconcile(brokers_acknowledge=False)
     assert "brokers 3 have not reported. Start them" in messages(result)["Reconciling"]
     assert ready(result)["Reconciling"] == ("False", "Paused")
     reports(world, 3, reported_row(1, 2, 3))
@@ -858,20 +860,20 @@ def test_paused_topic_is_rebuilt_without_applying_its_spec() -> None:
 def test_a_broker_that_a_paused_topic_waits_for_can_be_given_up() -> None:
     world = _two_of_three()
     world.state.put_topic(dataclasses.replace(world.view(), paused=True))
-    offered = messages(world.reconcile(brokers_hear=False))["Reconciling"]
+    offered = messages(world.reconcile(brokers_acknowledge=False))["Reconciling"]
     annotate(world, offered.rpartition(": ")[2])
-    assert "accepted" in world.reconcile(brokers_hear=False).status
+    assert "accepted" in world.reconcile(brokers_acknowledge=False).status
     world.decide()
     assert world.row().last_known_elr == (1, 2)
 
 
 def test_paused_topic_without_status_recovers_its_id() -> None:
     paused = topic(replication_factor=2, paused=True)
-    world = World(brokers=[broker(1), broker(2)], topics=[paused], view=_view())
+    world = ControllerWorld(brokers=[broker(1), broker(2)], topics=[paused], view=_view())
     disabled = {"tiering_state": int(TieringState.DISABLED), "tiered_epoch": 3}
     for node_id in (1, 2):
         reports(world, node_id, reported_row(1, 2), **disabled)
-    status = world.reconcile(brokers_hear=False).status
+    status = world.reconcile(brokers_acknowledge=False).status
     assert (status["topicId"], status["partitionsPlaced"]) == (id_text(numbered_uuid(1)), 1)
     assert status["tiering"]["epoch"] == 3  # type: ignore[index]
     world.decide()
@@ -880,7 +882,7 @@ def test_paused_topic_without_status_recovers_its_id() -> None:
 
 def test_a_paused_topic_with_remaining_rows_has_them_in_its_status() -> None:
     """Otherwise users would not notice them: a slice alone is no evidence."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1)],
         topics=[topic(paused=True, config={"retention.ms": "5"})],
         rows=[row((1,))],
@@ -901,35 +903,35 @@ def test_a_pushed_tiered_epoch_never_decreases() -> None:
 
 def test_a_topic_that_only_brokers_know_is_adopted_by_its_id() -> None:
     """All objects were applied again, and have new UIDs."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)], topics=[topic(2, replication_factor=2)], view=_view()
     )
     # A Topic with a new UID but the same name as the reported topic.
     world.state.put_topic(dataclasses.replace(world.view(2), name="topic-1"))
     for node_id in (1, 2):
         reports(world, node_id, reported_row(1, 2))
-    result = world.reconcile(2, brokers_hear=False)
+    result = world.reconcile(2, brokers_acknowledge=False)
     old = id_text(numbered_uuid(1))
     assert ready(result)["Ready"] == ("False", "AdoptionRequired")
     assert f"{ADOPT_TOPIC_ID}: {old}" in messages(result)["Ready"]
     world.state.put_topic(dataclasses.replace(world.view(2), asked={ADOPT_TOPIC_ID: old}))
-    result = world.reconcile(2, brokers_hear=False)
+    result = world.reconcile(2, brokers_acknowledge=False)
     assert (result.status["topicId"], result.status["partitionsPlaced"]) == (old, 1)
     world.decide(2)
     assert world.row().last_known_elr == (1, 2)
     assert world.row().name == "topic-1"
 
 
-def _new(world: World) -> TopicDecision | StatusResult:
+def _new(world: ControllerWorld) -> TopicDecision | StatusResult:
     world.state.put_topic(topic(4, replication_factor=1))
-    return world.reconcile(4, brokers_hear=False)
+    return world.reconcile(4, brokers_acknowledge=False)
 
 
 def test_nothing_is_recreated_before_every_broker_has_reported_that_it_has_no_replica() -> None:
-    world = World(brokers=[broker(1), broker(2, fenced=True)], view=_view())
+    world = ControllerWorld(brokers=[broker(1), broker(2, fenced=True)], view=_view())
     reports(world, 1)
     world.state.put_topic(topic(4, replication_factor=1))
-    result = world.reconcile(4, brokers_hear=False)
+    result = world.reconcile(4, brokers_acknowledge=False)
     assert ready(result)["Ready"] == ("False", "Rebuilding")
     assert f"{REBUILD_WITHOUT}: 2@{SINCE}" in messages(result)["Ready"]
     assert not world.state.rows_of(numbered_uuid(4))
@@ -939,10 +941,10 @@ def test_nothing_is_recreated_before_every_broker_has_reported_that_it_has_no_re
 
 
 def test_reported_name_is_not_recreated_outside_a_rebuilding() -> None:
-    world = World(brokers=[broker(1)], topics=[topic(1, replication_factor=1)])
+    world = ControllerWorld(brokers=[broker(1)], topics=[topic(1, replication_factor=1)])
     reports(world, 1, reported_row(1, number=9))
     world.state.put_topic(topic(1, replication_factor=1, name="topic-9"))
-    result = world.reconcile(brokers_hear=False)
+    result = world.reconcile(brokers_acknowledge=False)
     assert ready(result)["Ready"] == ("False", "AdoptionRequired")
 
 
@@ -966,7 +968,7 @@ def test_rebuilding_is_done_once_all_reported_and_all_rows_are_settled() -> None
 
 
 def test_a_topic_on_several_pages_has_the_furthest_tiering_that_any_of_them_names() -> None:
-    held, pages = World().state.held, []
+    held, pages = ControllerWorld().state.held, []
     for partition, epoch in ((0, 4), (1, 3)):
         # Two pages of one report name different tiered epochs.
         reported = (snapshot.partition_state(reported_row(1, partition=partition)),)
@@ -983,7 +985,7 @@ def test_a_topic_on_several_pages_has_the_furthest_tiering_that_any_of_them_name
 
 def test_reported_names_are_indexed() -> None:
     """Names that no broker reports any more are forgotten."""
-    held = World().state.held
+    held = ControllerWorld().state.held
     held.take(1, [topic_state(numbered_uuid(1), "a"), topic_state(numbered_uuid(1), "b")])
     held.take(2, [topic_state(numbered_uuid(1), "a"), topic_state(numbered_uuid(2), "a")])
     assert held.ids_named("a") == [numbered_uuid(1), numbered_uuid(2)]
@@ -1010,7 +1012,9 @@ def test_new_report_replaces_the_former_one() -> None:
 
 
 def test_a_topic_whose_status_is_lost_is_deleted_where_brokers_have_it() -> None:
-    world = World(brokers=[broker(1), broker(2)], topics=[topic(deletion_ms=1)], view=_view())
+    world = ControllerWorld(
+        brokers=[broker(1), broker(2)], topics=[topic(deletion_ms=1)], view=_view()
+    )
     reports(world, 2, reported_row(2))
     decision = world.decide()
     assert decision.deletion is not None
@@ -1021,7 +1025,9 @@ def test_a_topic_whose_status_is_lost_is_deleted_where_brokers_have_it() -> None
 
 def test_replicas_that_no_row_names_are_deleted_with_their_topic() -> None:
     made = row((1,), leader_epoch=5)
-    world = World(brokers=[broker(1), broker(2)], topics=[_topic(deletion_ms=1)], rows=[made])
+    world = ControllerWorld(
+        brokers=[broker(1), broker(2)], topics=[_topic(deletion_ms=1)], rows=[made]
+    )
     reports(world, 2, reported_row(2, 3, leader_epoch=3))
     world.decide()
     (stone,) = world.state.tombstones_of(numbered_uuid(1)).values()
@@ -1032,7 +1038,7 @@ def test_a_topic_with_a_late_status_is_not_a_lost_topic() -> None:
     """The state of a reconnecting broker has the first partitions; the last ones are not placed
     yet.
     """
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1)],
         topics=[topic(partitions=2, replication_factor=1)],
         rows=[row((1,), leader_epoch=2)],

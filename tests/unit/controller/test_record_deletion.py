@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.controller.controller_world import (
     T0,
-    World,
+    ControllerWorld,
     broker,
     messages,
     numbered_uuid,
@@ -41,8 +41,8 @@ from tidemark_operator.controller.status import deletion_status
 NOON = 1_700_000_000_000
 
 
-def _world() -> World:
-    return World(
+def _world() -> ControllerWorld:
+    return ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=3, partitions_placed=3, topic_id=numbered_uuid(1))],
         rows=[
@@ -88,7 +88,9 @@ def _answer(query: DeletionPointQuery, found: dict[int, int]) -> DeletionPoint:
     )
 
 
-def _frozen(world: World, view: DeletionInfo, found: dict[int, int] | None = None) -> DeletionInfo:
+def _frozen(
+    world: ControllerWorld, view: DeletionInfo, found: dict[int, int] | None = None
+) -> DeletionInfo:
     step = deletion.next_step(world.state, view, now_ms=T0)
     assert isinstance(step, Resolve)
     frozen = deletion_offsets.freeze(world.state, view, step, _answers(step, found), now_ms=T0)

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.controller.controller_world import (
     SESSION_MS,
-    World,
+    ControllerWorld,
     broker,
     numbered_uuid,
     registration_request,
@@ -22,8 +22,8 @@ from tidemark_operator.controller.model import BrokerInfo
 FRESH = 5000
 
 
-def _world() -> World:
-    return World(
+def _world() -> ControllerWorld:
+    return ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(partitions=3)],
         rows=[
@@ -126,7 +126,7 @@ def test_unknown_ids_and_other_clusters_are_refused_with_advice() -> None:
 
 
 def test_broker_epochs_are_never_reused() -> None:
-    world = World(brokers=[BrokerInfo(node_id=1, key="ns/b1")], epoch=3)
+    world = ControllerWorld(brokers=[BrokerInfo(node_id=1, key="ns/b1")], epoch=3)
     _, first = world.register(1, incarnation=1)
     world.state.drop_broker(1)
     world.state.put_broker(BrokerInfo(node_id=1, key="ns/b1"))
@@ -134,7 +134,7 @@ def test_broker_epochs_are_never_reused() -> None:
     # Broker epochs start at the controller epoch in the upper bits.
     assert first > 3 << 24
     assert second > first
-    later = World(brokers=[BrokerInfo(node_id=1, key="ns/b1")], epoch=4)
+    later = ControllerWorld(brokers=[BrokerInfo(node_id=1, key="ns/b1")], epoch=4)
     assert later.register(1, incarnation=3)[1] > second
 
 
@@ -189,7 +189,7 @@ def test_heartbeat_without_the_request_cancels_the_shutdown() -> None:
     assert world.row(1).leader == 1, "what waited for it has its leader back"
 
 
-def _beat(world: World, node_id: int) -> BrokerHeartbeatRequest:
+def _beat(world: ControllerWorld, node_id: int) -> BrokerHeartbeatRequest:
     return BrokerHeartbeatRequest(
         broker_id=node_id,
         broker_epoch=world.state.brokers[node_id].broker_epoch,
@@ -225,7 +225,7 @@ def test_broker_needed_for_min_isr_cannot_be_removed() -> None:
 
     With a minimum of 2, one failure must not lose a record.
     """
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1, fenced=True), broker(2)],
         topics=[topic(config={"min.insync.replicas": "2"})],
         rows=[
@@ -239,7 +239,7 @@ def test_broker_needed_for_min_isr_cannot_be_removed() -> None:
 
 
 def test_a_removed_broker_leaves_placeholders_behind() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)], topics=[topic()], rows=[row((1, 2, -1), isr=(1, 2))]
     )
     draft = world.draft()
@@ -262,16 +262,16 @@ def test_a_broker_that_is_being_deleted_registers_and_takes_no_new_replica() -> 
     assert [candidate.node_id for candidate in catch_up_limits.takers(world.draft())] == [2]
 
 
-def recreated_brokers(world: World, *node_ids: int) -> World:
+def recreated_brokers(world: ControllerWorld, *node_ids: int) -> ControllerWorld:
     """Return the world of a next operator, with the slices and new, empty Broker objects."""
     brokers = [BrokerInfo(node_id=node_id, key=f"ns/new-{node_id}") for node_id in node_ids]
-    after = World(brokers=brokers, topics=world.state.topics.values(), epoch=8)
+    after = ControllerWorld(brokers=brokers, topics=world.state.topics.values(), epoch=8)
     for index, payload in world.slices.items():
         commit.load_slice(after.state, index, payload)
     return after
 
 
-def world_with_directories() -> World:
+def world_with_directories() -> ControllerWorld:
     """Return a world whose slices contain rows and the log directories of their brokers."""
     world = _world()
     for write in commit.take_over(world.state):
@@ -407,7 +407,7 @@ def test_removed_broker_in_a_move_leaves_no_placeholder(
 ) -> None:
     """Otherwise one replica too many is placed in the end."""
     moved = row((2, 1, 3), isr=(2,), adding=adding, removing=removing)
-    world = World(brokers=[broker(n) for n in (1, 2, 3)], topics=[topic()], rows=[moved])
+    world = ControllerWorld(brokers=[broker(n) for n in (1, 2, 3)], topics=[topic()], rows=[moved])
     draft = world.draft()
     # The broker is deleted while it is being added, or while it is being removed.
     registration.remove_broker(draft, 1)
@@ -420,7 +420,7 @@ def test_min_isr_applies_while_the_successor_catches_up() -> None:
     """Otherwise one replica would be enough while the other one catches up."""
     view = topic(replication_factor=2, config={"min.insync.replicas": "2"})
     moved = row((2, 3, 1), isr=(2, 1), adding=(3,), removing=(1,))
-    world = World(brokers=[broker(n) for n in (1, 2, 3)], topics=[view], rows=[moved])
+    world = ControllerWorld(brokers=[broker(n) for n in (1, 2, 3)], topics=[view], rows=[moved])
     draft = world.draft()
     registration.remove_broker(draft, 1)
     world.commit(draft)

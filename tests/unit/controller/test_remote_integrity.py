@@ -7,7 +7,7 @@ import pytest
 from tests.unit.controller.controller_world import (
     T0,
     TIERED,
-    World,
+    ControllerWorld,
     broker,
     cluster,
     messages,
@@ -37,17 +37,17 @@ SOUND = TopicAudit(
 DAMAGED = dataclasses.replace(SOUND, counts={FindingKind.DAMAGED: 1})
 
 
-def world_of(audit: TopicAudit | None, *, problem: str = "", **fields: object) -> World:
+def world_of(audit: TopicAudit | None, *, problem: str = "", **fields: object) -> ControllerWorld:
     fields.setdefault("tiering_spec", TieringSpec(enabled=True))
     audits = Audits({} if audit is None else {audit.topic_id: audit}, problem)
-    return World(
+    return ControllerWorld(
         brokers=[broker(node_id) for node_id in (1, 2, 3)],
         topics=[topic(**fields)],
         view=cluster(TIERED, remote_storage="{}", audits=audits),
     )
 
 
-def integrity(world: World, *, now_ms: int = T0) -> tuple[str, str] | None:
+def integrity(world: ControllerWorld, *, now_ms: int = T0) -> tuple[str, str] | None:
     return ready(world.reconcile(now_ms=now_ms)).get("RemoteIntegrity")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.controller.controller_world import (
     KIP_409,
-    World,
+    ControllerWorld,
     broker,
     cluster,
     fence,
@@ -21,9 +21,9 @@ from tidemark_operator.controller import placement, replication_factor_changes
 from tidemark_operator.controller.model import PartitionRow
 
 
-def world(*rows: PartitionRow, factor: int, brokers: int = 4, **config: str) -> World:
+def world(*rows: PartitionRow, factor: int, brokers: int = 4, **config: str) -> ControllerWorld:
     """Return a world with a topic whose spec.replicationFactor has changed to ``factor``."""
-    made = World(
+    made = ControllerWorld(
         brokers=map(broker, range(1, brokers + 1)),
         topics=[
             topic(partitions=len(rows), replication_factor=factor, partitions_placed=len(rows))
@@ -35,14 +35,14 @@ def world(*rows: PartitionRow, factor: int, brokers: int = 4, **config: str) -> 
     return made
 
 
-def step(made: World) -> int:
+def step(made: ControllerWorld) -> int:
     draft = made.draft()
     changed = replication_factor_changes.step(draft)
     made.commit(draft)
     return changed
 
 
-def settle(made: World) -> None:
+def settle(made: ControllerWorld) -> None:
     """Run steps with replicas that catch up, until nothing changes."""
     for _ in range(20):
         if not step(made):

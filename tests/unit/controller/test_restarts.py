@@ -4,7 +4,14 @@ import dataclasses
 
 import pytest
 
-from tests.unit.controller.controller_world import World, broker, cluster, fence, row, topic
+from tests.unit.controller.controller_world import (
+    ControllerWorld,
+    broker,
+    cluster,
+    fence,
+    row,
+    topic,
+)
 from tidemark_operator.controller import restarts
 from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, PartitionRow
 from tidemark_operator.controller.pod_state import Hold, PodState
@@ -14,8 +21,8 @@ from tidemark_operator.resources.broker import parse_broker
 OTHERS = (2, 3)
 
 
-def world(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> World:
-    return World(
+def world(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> ControllerWorld:
+    return ControllerWorld(
         brokers=brokers or tuple(map(broker, (1, 2, 3))),
         topics=[topic(partitions=len(rows), partitions_placed=len(rows))],
         rows=rows,
@@ -23,7 +30,7 @@ def world(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> World:
     )
 
 
-def hold_of(made: World, starting: tuple[int, ...] = ()) -> Hold | None:
+def hold_of(made: ControllerWorld, starting: tuple[int, ...] = ()) -> Hold | None:
     return restarts.hold(made.state, 1, OTHERS, starting)
 
 
@@ -83,7 +90,7 @@ def test_unreached_operator_restarts_no_broker() -> None:
 # ------------------------------------------------------------------ status
 
 
-def conditions_of(made: World, pod: PodState) -> dict[str, tuple[str, str, str]]:
+def conditions_of(made: ControllerWorld, pod: PodState) -> dict[str, tuple[str, str, str]]:
     """Return broker 1's conditions as (status, reason, message) by type, through the resource."""
     made.state.pods[1] = pod
     status = broker_status(made.state, made.state.brokers[1], now_ms=0).status

@@ -3,7 +3,7 @@
 import dataclasses
 
 from tests.unit.controller.controller_world import (
-    World,
+    ControllerWorld,
     broker,
     cluster,
     numbered_uuid,
@@ -22,8 +22,8 @@ from tidemark_operator.controller.model import (
 )
 
 
-def _world() -> World:
-    world = World(
+def _world() -> ControllerWorld:
+    world = ControllerWorld(
         brokers=[broker(1), broker(2, fenced=True), BrokerInfo(node_id=3, key="ns/b3")],
         topics=[
             topic(1, partitions=2, partitions_placed=2, config={"b": "2", "a": "1"}),
@@ -122,7 +122,7 @@ def test_tombstone_goes_to_all_brokers_and_again_to_pending_ones() -> None:
     assert list(snapshot.removals_of(world.state, write)) == [2]
 
 
-def with_all_reports(world: World) -> World:
+def with_all_reports(world: ControllerWorld) -> ControllerWorld:
     for node_id in (1, 2, 3):
         reports(world, node_id)
     return world

@@ -7,7 +7,7 @@ from tests.unit.controller.controller_world import (
     KIP_409,
     T0,
     TIERED,
-    World,
+    ControllerWorld,
     acknowledge,
     broker,
     cluster,
@@ -38,8 +38,8 @@ from tidemark_operator.resources.topic import TopicStatus
 from tidemark_operator.resources.user import UserStatus
 
 
-def _world() -> World:
-    return World(
+def _world() -> ControllerWorld:
+    return ControllerWorld(
         brokers=[broker(1), broker(2)],
         topics=[topic(tiering_spec=TieringSpec(enabled=True), partitions=2)],
         view=cluster(KIP_409 | TIERED, remote_storage="{}"),

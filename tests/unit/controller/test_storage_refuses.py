@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.controller.controller_world import (
-    World,
+    ControllerWorld,
     alter,
     broker,
     fence,
@@ -22,15 +22,15 @@ MIN_2 = {"min.insync.replicas": "2"}
 INELIGIBLE_REPLICA = 107
 
 
-def _world(config: dict[str, str] | None = None, **fields: object) -> World:
-    return World(
+def _world(config: dict[str, str] | None = None, **fields: object) -> ControllerWorld:
+    return ControllerWorld(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[topic(config=config or {})],
         rows=[row((1, 2, 3), **fields)],  # type: ignore[arg-type]
     )
 
 
-def report_storage(world: World, node_id: int, *, refuses: bool) -> tuple[Event, ...]:
+def report_storage(world: ControllerWorld, node_id: int, *, refuses: bool) -> tuple[Event, ...]:
     """Commit a broker's report about its storage, and return the events."""
     news = world.state.put_failed(node_id, frozenset({KEY} if refuses else ()))
     draft = world.draft()
@@ -155,7 +155,7 @@ def test_the_topic_names_missing_replicas_and_their_cause() -> None:
     world = _world()
     world.state.health[3] = BrokerHealth(storage_error="t-0 cannot be opened: No space left")
     report_storage(world, 3, refuses=True)
-    world.tell(world.row().leader)
+    world.acknowledge_states(world.row().leader)
     result = world.reconcile()
     assert ready(result)["Ready"] == ("True", "Serving")
     for kind in ("Ready", "FullyReplicated"):
@@ -168,6 +168,6 @@ def test_topic_names_a_replica_that_copies_its_full_log() -> None:
     world = _world(isr=(1, 2))
     # Broker 3 set a damaged log aside and fetches from the leader again.
     world.state.health[3] = BrokerHealth(set_aside=((KEY, "offsets 0 to 9 are missing"),))
-    world.tell(world.row().leader)
+    world.acknowledge_states(world.row().leader)
     message = messages(world.reconcile())["FullyReplicated"]
     assert "broker 3 copies partition 0 from the leader" in message

@@ -4,7 +4,7 @@ import dataclasses
 
 from tests.unit.controller.controller_world import (
     T0,
-    World,
+    ControllerWorld,
     broker,
     numbered_uuid,
     row,
@@ -21,22 +21,22 @@ from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
 ID = numbered_uuid(1)
 
 
-def _world(**fields: object) -> World:
+def _world(**fields: object) -> ControllerWorld:
     made = topic(partitions=130, partitions_placed=130, deletion_ms=T0, **fields)  # type: ignore[arg-type]
-    return World(
+    return ControllerWorld(
         brokers=[broker(1), broker(2), broker(3, fenced=True)],
         topics=[made],
         rows=[row((1, 2, 3), partition=part) for part in range(130)],
     )
 
 
-def _step(world: World) -> DeletionStep:
+def _step(world: ControllerWorld) -> DeletionStep:
     step = world.decide().deletion
     assert step is not None
     return step
 
 
-def _confirm(world: World, node_id: int, *, failed: bool = False) -> tuple[object, ...]:
+def _confirm(world: ControllerWorld, node_id: int, *, failed: bool = False) -> tuple[object, ...]:
     errors = (PartitionError(topic_id=ID, partition=3, error_code=56, message="disk"),)
     response = PartitionStatesResponse(
         error_code=0,
@@ -85,7 +85,7 @@ def test_topic_is_released_without_dead_brokers_whose_tombstones_stay() -> None:
 
 def test_dead_broker_deletes_a_moved_replica_on_its_return() -> None:
     """The broker missed the move. Without a tombstone it would keep the replica permanently."""
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2), broker(3, fenced=True), broker(4, epoch=-1)],
         topics=[topic(partitions_placed=1, deletion_ms=T0)],
         # Broker 3 had a replica before the move, broker 4 has never registered.
@@ -189,13 +189,13 @@ def test_orphan_also_releases_a_deletion_that_hangs() -> None:
 
 
 def test_a_topic_that_was_never_placed_is_deleted_at_once() -> None:
-    world = World(topics=[topic(deletion_ms=T0)])
+    world = ControllerWorld(topics=[topic(deletion_ms=T0)])
     assert _step(world).release
     assert _step(world).orphan is None
 
 
 def test_a_topic_whose_rows_are_lost_is_deleted_on_every_broker() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1), broker(2)], topics=[topic(partitions_placed=1, deletion_ms=T0)]
     )
     assert not _step(world).release
@@ -204,7 +204,7 @@ def test_a_topic_whose_rows_are_lost_is_deleted_on_every_broker() -> None:
 
 
 def test_without_a_live_broker_the_tier_waits() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1, fenced=True)],
         topics=[topic(partitions_placed=1, deletion_ms=T0, **tiered(True, TieringState.ENABLED))],  # type: ignore[arg-type]
         rows=[row((1,))],
@@ -216,7 +216,7 @@ def test_without_a_live_broker_the_tier_waits() -> None:
 
 
 def test_topic_without_its_name_leaves_foreign_partitions_alone() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=[broker(1)],
         topics=[topic(1, partitions_placed=1), topic(2, name="topic-1", deletion_ms=T0)],
         rows=[row((1,))],
@@ -229,7 +229,7 @@ def test_topic_without_its_name_leaves_foreign_partitions_alone() -> None:
 
 def test_unreached_brokers_are_not_waited_for() -> None:
     """The controller cannot fence them, so their tombstones wait as for dead brokers."""
-    world = World(brokers=[broker(1), broker(2)], topics=[topic(replication_factor=2)])
+    world = ControllerWorld(brokers=[broker(1), broker(2)], topics=[topic(replication_factor=2)])
     world.reconcile()
     world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=T0))
     world.decide()

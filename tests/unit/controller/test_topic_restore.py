@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.controller.controller_world import (
     TIERED,
-    World,
+    ControllerWorld,
     broker,
     cluster,
     messages,
@@ -43,8 +43,8 @@ def restored_topic(text: str = ORIGIN.text(), **fields: object) -> TopicInfo:
     return topic(1, **(made | fields))
 
 
-def world_of(*topics: TopicInfo) -> World:
-    return World(brokers=[broker(1), broker(2)], topics=topics, view=cluster(TIERED))
+def world_of(*topics: TopicInfo) -> ControllerWorld:
+    return ControllerWorld(brokers=[broker(1), broker(2)], topics=topics, view=cluster(TIERED))
 
 
 def test_restored_partitions_recover_above_every_epoch_of_the_tier() -> None:

@@ -9,7 +9,7 @@ from tests.unit.controller.controller_world import (
     KIP_409,
     T0,
     TIERED,
-    World,
+    ControllerWorld,
     acknowledge,
     broker,
     cluster,
@@ -55,7 +55,7 @@ def _brokers(*node_ids: int) -> list[BrokerInfo]:
 
 
 def test_waiting_for_brokers_nothing_created() -> None:
-    world = World(brokers=_brokers(1), topics=[topic()])
+    world = ControllerWorld(brokers=_brokers(1), topics=[topic()])
     result = world.reconcile()
     assert _main(result) == ("False", "True", "False")
     assert messages(result)["Ready"].startswith("2 brokers missing (1 of 3 are live)")
@@ -65,7 +65,9 @@ def test_waiting_for_brokers_nothing_created() -> None:
 
 
 def test_under_replicated_and_accepted() -> None:
-    world = World(brokers=_brokers(1, 2), topics=[topic(partitions=2)], view=cluster(KIP_409))
+    world = ControllerWorld(
+        brokers=_brokers(1, 2), topics=[topic(partitions=2)], view=cluster(KIP_409)
+    )
     result = world.reconcile()
     assert _main(result) == ("True", "False", "False")
     assert ready(result)["FullyReplicated"] == ("False", "Placeholders")
@@ -75,7 +77,7 @@ def test_under_replicated_and_accepted() -> None:
 
 
 def test_third_broker_completes_the_replicas() -> None:
-    world = World(brokers=_brokers(1, 2), topics=[topic()], view=cluster(KIP_409))
+    world = ControllerWorld(brokers=_brokers(1, 2), topics=[topic()], view=cluster(KIP_409))
     world.reconcile()
     world.state.put_broker(broker(3))
     draft = world.draft()
@@ -90,7 +92,7 @@ def test_third_broker_completes_the_replicas() -> None:
 
 
 def test_replicas_out_of_sync_are_named_with_what_to_do() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic(partitions=2)])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic(partitions=2)])
     world.reconcile()
     first = world.row()
     follower, other = (node for node in first.replicas if node != first.leader)
@@ -107,19 +109,21 @@ def test_replicas_out_of_sync_are_named_with_what_to_do() -> None:
 
 def test_min_insync_replicas_above_the_replication_factor_is_reported() -> None:
     config = {"min.insync.replicas": "3"}
-    world = World(brokers=_brokers(1, 2), topics=[topic(replication_factor=2, config=config)])
+    world = ControllerWorld(
+        brokers=_brokers(1, 2), topics=[topic(replication_factor=2, config=config)]
+    )
     result = world.reconcile()
     assert ready(result)["ConfigEffective"] == ("False", "MinInsyncReplicasTooHigh")
     assert (
         "exceeds the replication factor 2, so 2 is in force" in messages(result)["ConfigEffective"]
     )
     assert _main(result) == ("True", "False", "False")
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic(config=config)])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic(config=config)])
     assert "ConfigEffective" not in ready(world.reconcile())
 
 
 def test_a_fenced_broker_reports_the_time_and_the_remedy() -> None:
-    world = World(brokers=[broker(1, fenced=True)], topics=[])
+    world = ControllerWorld(brokers=[broker(1, fenced=True)], topics=[])
     first = broker_status(world.state, world.state.brokers[1], now_ms=T0)
     text = messages(first)["Ready"]
     assert f"fenced since {time_text(T0)}" in text
@@ -134,7 +138,7 @@ def test_a_fenced_broker_reports_the_time_and_the_remedy() -> None:
 
 def test_a_settled_topic_is_written_once() -> None:
     """Invariant 21: in a steady state nothing is written."""
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()])
     pacer = Pacer()
     first = world.reconcile(now_ms=T0)
     assert pacer.should_write("t", {}, first.status, now_ms=T0)
@@ -145,7 +149,7 @@ def test_a_settled_topic_is_written_once() -> None:
 
 
 def test_disabling_from_begin_to_end() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     result = world.reconcile()
@@ -182,7 +186,7 @@ def test_disabling_from_begin_to_end() -> None:
 
 
 def test_a_disablement_without_progress_is_stalled_and_names_its_exits() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
@@ -195,7 +199,7 @@ def test_a_disablement_without_progress_is_stalled_and_names_its_exits() -> None
 
 
 def test_paused_topic_keeps_ready_and_observed_generation() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     world.state.put_topic(
         # The spec changes during the pause, but the status keeps the applied generation.
@@ -209,14 +213,14 @@ def test_paused_topic_keeps_ready_and_observed_generation() -> None:
 
 
 def test_paused_before_anything_happened() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic(paused=True)])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic(paused=True)])
     result = world.reconcile()
     assert ready(result)["Ready"] == ("Unknown", "Paused")
     assert not list(world.state.all_rows())
 
 
 def test_a_pause_keeps_the_configuration_that_the_brokers_have_until_it_ends() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic(config={"retention.ms": "5"})])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic(config={"retention.ms": "5"})])
     world.reconcile()
     world.state.put_topic(dataclasses.replace(world.view(), paused=True, generation=2))
     result = world.reconcile()
@@ -231,7 +235,7 @@ def test_a_pause_keeps_the_configuration_that_the_brokers_have_until_it_ends() -
 # ---------------------------------------------------------------- refusals
 
 
-def _refused(world: World, number: int, reason: str) -> str:
+def _refused(world: ControllerWorld, number: int, reason: str) -> str:
     decision = world.decide(number)
     assert decision.blocker is not None
     assert [event.reason for event in decision.events] == [reason]
@@ -243,7 +247,7 @@ def _refused(world: World, number: int, reason: str) -> str:
 
 
 def test_name_belongs_to_the_oldest_or_placed_topic() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3),
         topics=[topic(1), topic(2, name="topic-1"), topic(0, name="topic-1")],
     )
@@ -255,7 +259,7 @@ def test_name_belongs_to_the_oldest_or_placed_topic() -> None:
 
 
 def test_name_in_rows_of_another_id_needs_adoption() -> None:
-    world = World(brokers=_brokers(1, 2, 3), rows=[row((1,), number=5, name="topic-1")])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), rows=[row((1,), number=5, name="topic-1")])
     world.state.put_topic(topic(1))
     assert id_text(numbered_uuid(5)) in _refused(world, 1, "AdoptionRequired")
     assert world.row(number=5).replicas == (1,)
@@ -263,12 +267,14 @@ def test_name_in_rows_of_another_id_needs_adoption() -> None:
 
 def test_a_name_that_was_left_behind_needs_adoption() -> None:
     orphan = OrphanedTopic(topic_id=numbered_uuid(5), name="topic-1", since_ms=T0)
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic(1)], view=cluster(orphans=(orphan,)))
+    world = ControllerWorld(
+        brokers=_brokers(1, 2, 3), topics=[topic(1)], view=cluster(orphans=(orphan,))
+    )
     _refused(world, 1, "AdoptionRequired")
 
 
 def test_tombstone_does_not_block_the_name() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1),
         # The deleted topic is gone except for its tombstone.
         topics=[topic(1, replication_factor=1, partitions_placed=1, deletion_ms=T0)],
@@ -295,14 +301,14 @@ def test_tombstone_does_not_block_the_name() -> None:
 def test_tiering_cannot_begin_without_storage(
     config: dict[str, str], fields: dict[str, object], word: str
 ) -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(config, **fields)
     )
     assert word in _refused(world, 1, "StorageUnavailable")
 
 
 def test_later_store_failure_is_no_refusal() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
@@ -318,7 +324,7 @@ def test_later_store_failure_is_no_refusal() -> None:
 
 def test_a_damaged_object_of_the_tier_has_a_condition_of_its_own() -> None:
     """It is shown even if another partition's error comes first in TieringSettled."""
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3),
         topics=[topic(partitions=3, tiering_spec=ON)],
         view=cluster(TIERED, **STORE),
@@ -345,7 +351,7 @@ PROBLEM = "local.retention.ms 9 is more than retention.ms 5: lower spec.tiering.
 
 
 def test_new_topic_with_too_long_local_retention_is_not_created() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic(config_problem=PROBLEM)])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic(config_problem=PROBLEM)])
     assert _refused(world, 1, "LocalRetentionTooLong") == PROBLEM
     # The second decision finds the refusal in the status.
     assert not world.decide().events, "one event, not one per reconciliation"
@@ -354,7 +360,7 @@ def test_new_topic_with_too_long_local_retention_is_not_created() -> None:
 
 
 def test_served_topic_with_too_long_local_retention_continues() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     world.state.put_topic(dataclasses.replace(world.view(), config_problem=PROBLEM))
     assert [event.reason for event in world.decide().events] == ["LocalRetentionTooLong"]
@@ -368,16 +374,16 @@ def test_served_topic_with_too_long_local_retention_continues() -> None:
 
 def test_refused_configuration_has_its_own_reason() -> None:
     compacted = topic(config_problem="a compacted topic cannot be", config_reason="Compacted")
-    world = World(brokers=_brokers(1, 2, 3), topics=[compacted])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[compacted])
     assert _refused(world, 1, "Compacted") == "a compacted topic cannot be"
 
 
 def test_lost_rows_of_placed_partitions_are_not_recreated() -> None:
     placed = topic(partitions_placed=1, topic_id=numbered_uuid(1))
-    world = World(brokers=_brokers(1, 2, 3), topics=[placed])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[placed])
     (event,) = world.decide().events
     assert event.reason == "Rebuilding"
-    result = world.reconcile(brokers_hear=False)
+    result = world.reconcile(brokers_acknowledge=False)
     assert _main(result) == ("False", "True", "False"), "it continues once brokers have reported"
     assert "PartitionSlice" in messages(result)["Reconciling"]
     assert not world.decide().events, "one event"
@@ -385,7 +391,7 @@ def test_lost_rows_of_placed_partitions_are_not_recreated() -> None:
 
 
 def test_topic_serves_while_its_replication_factor_changes() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(partitions_placed=1)], rows=[row((1, 2))]
     )
     result = world.reconcile()
@@ -393,7 +399,7 @@ def test_topic_serves_while_its_replication_factor_changes() -> None:
     assert ready(result)["FullyReplicated"] == ("False", "ReplicationFactorChanging")
 
 
-def _edited(world: World, **fields: object) -> None:
+def _edited(world: ControllerWorld, **fields: object) -> None:
     view = world.view()
     world.state.put_topic(
         dataclasses.replace(view, generation=view.generation + 1, **fields)  # type: ignore[arg-type]
@@ -401,7 +407,7 @@ def _edited(world: World, **fields: object) -> None:
 
 
 def test_pending_replication_factor_blocks_nothing_else() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic(replication_factor=2)])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic(replication_factor=2)])
     world.reconcile()
     _edited(world, replication_factor=4, partitions=2)
     result = world.reconcile()
@@ -418,7 +424,7 @@ def test_pending_replication_factor_blocks_nothing_else() -> None:
 
 
 def test_changed_replication_factor_does_not_block_a_disablement() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
@@ -441,14 +447,14 @@ def test_changed_replication_factor_does_not_block_a_disablement() -> None:
 
 def test_lower_replication_factor_keeps_min_isr_until_applied() -> None:
     config = {"min.insync.replicas": "2"}
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic(config=config)])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic(config=config)])
     world.reconcile()
     _edited(world, replication_factor=1)
     assert world.state.min_isr(world.row()) == 2
 
 
 def test_refused_tiering_blocks_nothing_else() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     _edited(world, tiering_spec=ON, partitions=2)
     result = world.reconcile()
@@ -460,7 +466,7 @@ def test_refused_tiering_blocks_nothing_else() -> None:
 
 
 def test_two_refusals_are_both_reported() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     _edited(world, tiering_spec=ON, replication_factor=5)
     result = world.reconcile()
@@ -474,7 +480,7 @@ def test_two_refusals_are_both_reported() -> None:
 def test_all_refusals_of_a_new_topic_are_reported() -> None:
     """Reporting them one by one would cost the user one edit per refusal."""
     view = topic(tiering_spec=ON, config_problem="too long", config_reason="LocalRetentionTooLong")
-    world = World(brokers=_brokers(1, 2, 3), topics=[view], view=cluster(slices=1))
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[view], view=cluster(slices=1))
     # The only slice is full as well.
     world.state.row_bytes[0] = SLICE_BYTES_MAX
     result = world.reconcile()
@@ -486,7 +492,7 @@ def test_all_refusals_of_a_new_topic_are_reported() -> None:
 
 
 def test_full_slice_blocks_only_new_partitions() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic()], view=cluster(slices=1))
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()], view=cluster(slices=1))
     world.reconcile()
     world.state.row_bytes[0] = SLICE_BYTES_MAX
     _edited(world, partitions=2)
@@ -497,7 +503,7 @@ def test_full_slice_blocks_only_new_partitions() -> None:
 
 
 def test_lost_partition_does_not_block_a_disablement() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3),
         topics=[topic(partitions=2, tiering_spec=ON)],
         view=cluster(TIERED, **STORE),
@@ -513,7 +519,9 @@ def test_lost_partition_does_not_block_a_disablement() -> None:
 
 
 def test_a_full_slice_refuses_a_topic_and_leaves_no_trace_in_the_draft() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic(1), topic(2)], view=cluster(slices=1))
+    world = ControllerWorld(
+        brokers=_brokers(1, 2, 3), topics=[topic(1), topic(2)], view=cluster(slices=1)
+    )
     world.state.row_bytes[0] = SLICE_BYTES_MAX
     assert "partition slice 0" in _refused(world, 1, "SliceFull")
     assert world.slices == {}
@@ -523,7 +531,7 @@ def test_a_full_slice_refuses_a_topic_and_leaves_no_trace_in_the_draft() -> None
 
 
 def test_offline_partitions_and_lost_copies() -> None:
-    world = World(brokers=_brokers(1), topics=[topic(replication_factor=1, partitions=2)])
+    world = ControllerWorld(brokers=_brokers(1), topics=[topic(replication_factor=1, partitions=2)])
     world.reconcile()
     draft = world.draft()
     elections.fence(draft, [1], reason="test")
@@ -539,7 +547,7 @@ def test_offline_partitions_and_lost_copies() -> None:
 
 
 def test_pending_growth_reports_that_old_partitions_continue() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     draft = world.draft()
     # With two live brokers, the factor of three cannot be placed.
@@ -553,7 +561,7 @@ def test_pending_growth_reports_that_old_partitions_continue() -> None:
 
 
 def test_a_deletion_names_the_brokers_that_it_waits_for() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=T0))
     world.decide()
@@ -570,7 +578,7 @@ def test_a_young_deletion_reports_nothing() -> None:
 def test_leaders_of_a_paused_topic_are_not_balanced() -> None:
     moved = row((1, 2), leader=2, leader_epoch=3)
     for paused, leader in ((True, 2), (False, 1)):
-        world = World(brokers=_brokers(1, 2), topics=[topic(paused=paused)], rows=[moved])
+        world = ControllerWorld(brokers=_brokers(1, 2), topics=[topic(paused=paused)], rows=[moved])
         draft = world.draft()
         elections.balance_leaders(draft, limit=5)
         world.commit(draft)
@@ -602,7 +610,7 @@ def _report(*, segments: int = 0, error: str = "", remaining: int = 0) -> Partit
 
 
 def test_figures_are_written_once_a_minute_and_everything_else_at_once() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     pacer = Pacer()
@@ -637,7 +645,7 @@ def test_progress_of_a_disablement_is_written_every_five_seconds() -> None:
 
 
 def test_transition_times_move_only_with_the_status() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile(now_ms=T0)
     world.state.put_topic(dataclasses.replace(world.view(), generation=2))
     later = world.reconcile(now_ms=T0 + 60_000)
@@ -648,7 +656,7 @@ def test_transition_times_move_only_with_the_status() -> None:
 
 
 def test_figures_survive_a_takeover() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
@@ -660,7 +668,7 @@ def test_figures_survive_a_takeover() -> None:
 
 
 def test_the_status_of_a_broker() -> None:
-    world = World(brokers=_brokers(1), topics=[topic(replication_factor=1)])
+    world = ControllerWorld(brokers=_brokers(1), topics=[topic(replication_factor=1)])
     world.reconcile()
     world.state.health[1] = BrokerHealth(log_bytes=77)
     result = broker_status(world.state, world.state.brokers[1], now_ms=T0)
@@ -715,7 +723,7 @@ def test_the_status_of_a_broker() -> None:
 def test_broker_conditions_by_problem(
     info: BrokerInfo, health: BrokerHealth, reason: str, main: tuple[str, str, str]
 ) -> None:
-    world = World(brokers=[info])
+    world = ControllerWorld(brokers=[info])
     world.state.health[1] = health
     result = broker_status(world.state, info, now_ms=T0)
     assert ready(result)["Ready"][1] == reason
@@ -724,7 +732,7 @@ def test_broker_conditions_by_problem(
 
 def test_cluster_status_keeps_foreign_fields() -> None:
     view = cluster(TIERED, **STORE, status={"clusterId": "x", "slices": 64})
-    world = World(
+    world = ControllerWorld(
         brokers=[*_brokers(1, 2, 3), broker(4, fenced=True)],
         topics=[topic(1, tiering_spec=ON), topic(2)],
         view=view,
@@ -741,7 +749,7 @@ def test_cluster_status_keeps_foreign_fields() -> None:
 
 @pytest.mark.parametrize(("left", "stalled"), [(2**24, "False"), (2**24 - 1, "True")])
 def test_exhaustion_of_epochs_is_reported_in_advance(left: int, stalled: str) -> None:
-    world = World(brokers=[broker(1)])
+    world = ControllerWorld(brokers=[broker(1)])
     world.state.controller_epoch = EPOCH_MAX - left
     result = cluster_status(world.state, generation=1, now_ms=T0)
     assert _main(result) == ("True", "False", stalled)
@@ -766,7 +774,7 @@ def test_approximate_sizes_are_powers_of_two() -> None:
 
 
 def test_leader_waiting_for_the_tier_makes_its_topic_unready() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
     world.reconcile()
@@ -787,7 +795,7 @@ def test_leader_waiting_for_the_tier_makes_its_topic_unready() -> None:
 
 
 def test_report_of_a_former_leader_is_ignored() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world = ControllerWorld(brokers=_brokers(1, 2, 3), topics=[topic()])
     world.reconcile()
     report = dataclasses.replace(_report(error="TierUnavailable"), offline=True, leader_epoch=-1)
     world.state.reports[numbered_uuid(1), 0] = report
@@ -795,7 +803,7 @@ def test_report_of_a_former_leader_is_ignored() -> None:
 
 
 def test_an_offline_partition_proves_nothing_about_the_tier() -> None:
-    world = World(
+    world = ControllerWorld(
         brokers=_brokers(1),
         topics=[topic(replication_factor=1, **tiered(False, TieringState.DISABLED))],
         view=cluster(TIERED, **STORE),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.controller.controller_world import World
+from tests.unit.controller.controller_world import ControllerWorld
 from tests.user_states import quota, user_states
 from tidemark.wire import users as wire
 from tidemark.wire.bounds import ANY
@@ -41,7 +41,7 @@ def names(users: ClusterUsers) -> list[str]:
 
 def test_no_users_are_pushed_before_every_existing_user_was_reconciled() -> None:
     """A user missing from the first state would be locked out."""
-    world = World()
+    world = ControllerWorld()
     users = world.state.users
     users.expect("ns/a")
     users.expect("ns/b")

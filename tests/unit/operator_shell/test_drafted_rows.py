@@ -1,6 +1,12 @@
 """Dependencies of a decision in a group: the slices it changes, and those it reads as changed."""
 
-from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
+from tests.unit.controller.controller_world import (
+    ControllerWorld,
+    broker,
+    numbered_uuid,
+    row,
+    topic,
+)
 from tidemark.wire.control import AlterPartitionRequest, IsrChange
 from tidemark_operator.controller.isr import alter_partition
 from tidemark_operator.slices.committer import TrackingDraft
@@ -20,8 +26,8 @@ def proposal(partition_epoch: int, new_isr: tuple[int, ...]) -> AlterPartitionRe
     return AlterPartitionRequest(broker_id=1, broker_epoch=101, changes=(change,))
 
 
-def world() -> World:
-    return World(brokers=[broker(1), broker(2)], topics=[topic()], rows=[row((1, 2))])
+def world() -> ControllerWorld:
+    return ControllerWorld(brokers=[broker(1), broker(2)], topics=[topic()], rows=[row((1, 2))])
 
 
 def test_refusal_that_reads_an_uncommitted_row_depends_on_its_slice() -> None:

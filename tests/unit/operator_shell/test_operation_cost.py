@@ -13,7 +13,7 @@ import pytest
 from tests.counted_calls import counted_calls, dearer
 from tests.unit.controller.controller_world import (
     T0,
-    World,
+    ControllerWorld,
     broker,
     fence,
     numbered_uuid,
@@ -42,53 +42,53 @@ class Measured:
         return 0.0
 
 
-def served(topics: int) -> World:
+def served(topics: int) -> ControllerWorld:
     """Return a world of Ready topics whose names contain characters that may collide."""
-    world = World(brokers=[broker(node_id) for node_id in (1, 2, 3)])
+    world = ControllerWorld(brokers=[broker(node_id) for node_id in (1, 2, 3)])
     for number in range(1, topics + 1):
         made = topic(number, partitions=2, name=f"topic_{number}")
         # Two passes: the first places the partitions, the second sees them acknowledged.
         world.state.put_topic(made)
-        world.reconcile(number, brokers_hear=False)
-    world.tell()
+        world.reconcile(number, brokers_acknowledge=False)
+    world.acknowledge_states()
     for number in range(1, topics + 1):
-        world.reconcile(number, brokers_hear=False)
+        world.reconcile(number, brokers_acknowledge=False)
     return world
 
 
-def topic_is_reconciled(world: World) -> None:
-    world.reconcile(3, brokers_hear=False)
+def topic_is_reconciled(world: ControllerWorld) -> None:
+    world.reconcile(3, brokers_acknowledge=False)
 
 
-def topic_is_changed(world: World) -> None:
+def topic_is_changed(world: ControllerWorld) -> None:
     changed = dataclasses.replace(world.view(3), generation=2, config={"retention.ms": "1"})
     world.state.put_topic(changed)
-    world.reconcile(3, brokers_hear=False)
+    world.reconcile(3, brokers_acknowledge=False)
     snapshot.delta(world.state, topics=["ns/topic-3"])
 
 
-def topic_is_created(world: World) -> None:
+def topic_is_created(world: ControllerWorld) -> None:
     world.state.put_topic(topic(5000))
-    world.reconcile(5000, brokers_hear=False)
+    world.reconcile(5000, brokers_acknowledge=False)
 
 
-def topic_is_deleted(world: World) -> None:
+def topic_is_deleted(world: ControllerWorld) -> None:
     world.state.put_topic(dataclasses.replace(world.view(4), deletion_ms=T0))
     world.decide(4)
 
 
-def partition_is_elected(world: World) -> None:
+def partition_is_elected(world: ControllerWorld) -> None:
     draft = world.draft()
     elections.settle_topic(draft, world.view(3))
     draft.put_row(dataclasses.replace(world.row(number=3), leader_epoch=5))
     world.commit(draft)
 
 
-def broker_status_is_built(world: World) -> None:
+def broker_status_is_built(world: ControllerWorld) -> None:
     broker_status(world.state, world.state.brokers[1], now_ms=T0)
 
 
-def topic_name_is_checked(world: World) -> None:
+def topic_name_is_checked(world: ControllerWorld) -> None:
     creation._check_name(world.state, "topic.is_new")
 
 
@@ -103,20 +103,20 @@ OPERATIONS = (
 )
 
 
-def cost(world: World, work: Callable[[World], None]) -> Counter[str]:
+def cost(world: ControllerWorld, work: Callable[[ControllerWorld], None]) -> Counter[str]:
     with counted_calls("tidemark_operator") as found:
         work(world)
     return found
 
 
 @pytest.fixture(scope="module")
-def sizes() -> tuple[World, World]:
+def sizes() -> tuple[ControllerWorld, ControllerWorld]:
     return served(FEW), served(MANY)
 
 
 @pytest.mark.parametrize("work", OPERATIONS, ids=lambda item: item.__name__)
 def test_cost_of_one_operation_is_independent_of_topic_count(
-    work: Callable[[World], None], sizes: tuple[World, World]
+    work: Callable[[ControllerWorld], None], sizes: tuple[ControllerWorld, ControllerWorld]
 ) -> None:
     few, many = (cost(world, work) for world in sizes)
     assert few
@@ -173,12 +173,12 @@ def test_figures_equal_a_count_over_all_rows() -> None:
     assert figures(world) == counted(world)
 
 
-def figures(world: World) -> tuple[int, int, int]:
+def figures(world: ControllerWorld) -> tuple[int, int, int]:
     state = world.state
     return state.partition_count, len(state.offline), state.short_of_replicas()
 
 
-def counted(world: World) -> tuple[int, int, int]:
+def counted(world: ControllerWorld) -> tuple[int, int, int]:
     state = world.state
     rows = list(state.all_rows())
     for node_id in (1, 2, 3):

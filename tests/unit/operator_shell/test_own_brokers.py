@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.controller.controller_world import World, broker, numbered_uuid, row, topic
+from tests.unit.controller.controller_world import (
+    ControllerWorld,
+    broker,
+    numbered_uuid,
+    row,
+    topic,
+)
 from tidemark.tiering import DisablePolicy
 from tidemark.wire import control, deletions
 from tidemark.wire.users import UserStatesRequest, UserStatesResponse
@@ -97,7 +103,7 @@ class EngineBench:
     """Engine with one topic of four partitions, and a command connection of broker 1."""
 
     def __init__(self) -> None:
-        self.world = World(
+        self.world = ControllerWorld(
             brokers=[broker(1), broker(2)],
             topics=[topic(partitions_placed=4, partitions=4)],
             rows=[row((1, 2), partition=number) for number in range(4)],
