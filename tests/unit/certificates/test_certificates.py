@@ -99,14 +99,15 @@ async def test_broker_keeps_its_leaf(
     assert await keeper.read("broker-1-tls") == first
 
 
-@pytest.mark.parametrize("defect", ["expired", "of another broker", "half gone"])
-async def test_a_leaf_that_does_not_fit_is_reissued(
+@pytest.mark.parametrize("defect", ["expired", "of another broker", "incomplete"])
+async def test_unusable_leaf_is_reissued(
     certificates: Certificates, keeper: Keeper, clock: CertificateClock, defect: str
 ) -> None:
     await certificates.leaf(1, "broker-1", BROKER)
     before = await keeper.read("broker-1-tls")
     assert before is not None
     clock.now += LOOK_AGAIN
+    # Make the stored leaf unusable in one of three ways.
     if defect == "expired":
         clock.now += authority.LEAF_LIFE
     elif defect == "of another broker":
@@ -117,6 +118,7 @@ async def test_a_leaf_that_does_not_fit_is_reissued(
     else:
         data = {**before.data, "tls.key": b""}
         await keeper.write("broker-1-tls", data, before)
+    # The next check replaces it by a leaf that fits the broker.
     await certificates.leaf(1, "broker-1", BROKER)
     after = await keeper.read("broker-1-tls")
     assert after is not None

@@ -106,6 +106,7 @@ def test_listeners_have_names_and_protocols() -> None:
 
 def test_unencrypted_secrets_need_an_explicit_setting() -> None:
     clear = {"listeners": "SASL_PLAINTEXT://a:1", MECHANISMS: "PLAIN"}
+    # Without this setting, PLAIN over an unencrypted connection is refused.
     config = parse(ENTRIES | clear | {"tidemark.sasl.unencrypted.secrets": "true"})
     assert config.clients[0].mechanisms == ("PLAIN",)
 

@@ -38,7 +38,7 @@ class DiscoveryConnection:
         operator.open.append(self)
 
     async def request(self, entity: Any, *_: object) -> control.BrokerHeartbeatResponse:
-        # The heartbeat of an unregistered broker only asks whether the operator leads.
+        # The heartbeat of an unregistered broker only tests whether the operator leads.
         assert (entity.broker_id, entity.broker_epoch) == (7, -1), "of no registration"
         self._operator.requests += 1
         code = ErrorCode.stale_broker_epoch if self._operator.leads else ErrorCode.not_controller

@@ -102,6 +102,7 @@ def row(
     partition: int = 0,
     **fields: object,
 ) -> PartitionRow:
+    # By default every live replica is in sync and the first one leads, as after a placement.
     hosts = tuple(replica for replica in replicas if replica >= 0)
     members = hosts if isr is None else tuple(isr)
     made = PartitionRow(
@@ -150,7 +151,9 @@ class ControllerWorld:
         self.disablements = DisablementProgress()
         self.deletions = Deletions()
         self.replica_logs = ReplicaLogs()
+        # Payloads by slice index, which tests load into the state of a next controller.
         self.slices: dict[int, dict[str, object]] = {}
+        # The state starts with these rows as already persisted, without a commit.
         for item in brokers:
             self.state.put_broker(item)
         for made in topics:
@@ -318,6 +321,7 @@ def acknowledge(
     """Return a broker's answer that every partition is disabled, with its role."""
     results = []
     for partition in request.partitions:
+        # The answer carries the current leader epoch, as a live broker's does.
         found = world.state.row((request.topic_id, partition))
         assert found is not None
         results.append(
@@ -413,6 +417,7 @@ def reports(
     ``tiering`` sets fields of its topics' states.
     """
     by_topic: dict[uuid.UUID, list[PartitionRow]] = {}
+    # Brokers report their replicas grouped by topic, like the states that they received.
     for item in reported:
         by_topic.setdefault(item.topic_id, []).append(item)
     world.state.take_held(
@@ -420,6 +425,7 @@ def reports(
         [
             topic_state(
                 topic_id,
+                # The inverse of numbered_uuid, so that the names match those of the topics.
                 f"topic-{topic_id.int - numbered_uuid(0).int}",
                 partitions=tuple(
                     dataclasses.replace(snapshot.partition_state(row_), is_whole=is_whole)

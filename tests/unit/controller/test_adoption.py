@@ -218,7 +218,7 @@ def test_orphaned_coordinator_topic_is_adopted_automatically(name: str) -> None:
         topics=[topic(1, name=name, partitions=2, replication_factor=2)],
     )
     states = [
-        # Brokers report three partitions, although the new Topic asks for two.
+        # Brokers report three partitions, although the new Topic has two.
         snapshot.partition_state(row((1, 2), number=5, partition=part, leader_epoch=3))
         for part in (0, 1, 2)
     ]

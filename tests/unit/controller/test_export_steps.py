@@ -186,7 +186,7 @@ def test_a_suspended_export_has_no_job_and_continues_when_resumed() -> None:
 # ---------------------------------------------------------------- schedules
 
 
-def test_a_scheduled_run_begins_at_its_time_and_not_when_it_is_made() -> None:
+def test_scheduled_run_starts_at_its_time() -> None:
     assert step(scheduled()) == NextCheck(T0 + HOUR)
     begun = step(scheduled(), now_ms=T0 + HOUR)
     # At the scheduled time, and after success the next one.

@@ -67,7 +67,7 @@ def test_lagging_replica_leaves_the_isr() -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        # Kafka's ReplicationControlManager.validateAlterPartitionData has the same order of errors.
+        # Outdated and invented epochs, ineligible replicas, and impossible sets of replicas.
         (_change((1,), leader_epoch=4), ErrorCode.fenced_leader_epoch),
         (_change((1,), leader_epoch=6), ErrorCode.fenced_leader_epoch),
         (_change((1,), partition_epoch=7), ErrorCode.invalid_update_version),

@@ -122,6 +122,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         made = self.world.row()
         if made.leader not in self.running:
             return
+        # A replica may join once its log reaches the high watermark, as in Kafka's Partition.
         caught_up = {
             node
             for node in members
@@ -144,6 +145,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         self.proposals.append(
             AlterPartitionRequest(broker_id=made.leader, broker_epoch=epoch, changes=(change,))
         )
+        # Otherwise the proposal stays in the network, and a later rule delivers it.
         if at_once:
             self.hand_over(self.proposals.pop())
 

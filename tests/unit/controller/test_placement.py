@@ -357,7 +357,7 @@ def test_coordinator_topic_is_created_on_one_broker() -> None:
     place_topic(draft, view)
     world.commit(draft)
     assert world.row().replicas == (1, -1, -2)
-    # Kafka creates internal topics with as many replicas as brokers exist.
+    # The effective minimum follows the live replicas, until the topic has as many as the minimum.
     assert world.state.min_isr(world.row()) == 1
     filled = dataclasses.replace(world.row(), replicas=(1, 2, -2))
     assert world.state.min_isr(filled) == 2

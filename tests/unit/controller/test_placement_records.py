@@ -48,12 +48,12 @@ def _read(world: ControllerWorld) -> ControllerState:
 def test_many_topics_share_a_write_without_their_own_rows() -> None:
     world = _placed(range(1, 301))
     assert world.view().partitions_placed == 0
-    # Three hundred records of ten kilobytes fit in two slices.
+    # Almost all records are in slice 0, so that they share one write. The others are in slice 1.
     assert _record(world, *range(1, 301)) == 2
     for number in range(1, 301):
         assert world.view(number).partitions_placed == 2
         id_ = numbered_uuid(number)
-        # A slice with rows must never be the only evidence of these rows.
+        # The loss of one slice must not hit both the rows and their record.
         assert world.state.slice_index((id_, 0)) != world.state.record_home(id_)
     assert _record(world, 1) == 0, "it is there"
 

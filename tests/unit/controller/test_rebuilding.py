@@ -443,7 +443,7 @@ def test_a_live_broker_is_waited_for_though_no_report_names_it() -> None:
     assert world.row().replicas == (1, 2)
 
 
-def test_a_replica_whose_disk_is_another_holds_nothing() -> None:
+def test_replica_with_a_new_disk_has_no_records() -> None:
     world = _lost()
     reports(world, 1)
     for node_id in (2, 3):
@@ -452,7 +452,7 @@ def test_a_replica_whose_disk_is_another_holds_nothing() -> None:
     assert (world.row().replicas, world.row().last_known_elr) == ((1, 2, 3), (2,))
 
 
-def test_a_broker_with_another_log_directory_does_not_lead_what_the_former_one_has() -> None:
+def test_broker_with_a_new_log_directory_does_not_lead_its_former_partitions() -> None:
     """The replica was in the lost log directory, with all acknowledged records."""
     world = _behind(row((1,)), brokers=(broker(1), broker(2)))
     index = world.state.slice_index(world.row().key)
@@ -509,7 +509,7 @@ def test_a_broker_is_not_deleted_before_the_status_reports_the_rebuilding() -> N
     assert rebuilding.only_reported(world.state, 1) == [], "it is not rebuilt any more"
 
 
-def test_deleting_such_a_broker_reports_why_it_stays_and_how_to_give_it_up() -> None:
+def test_deleted_broker_needed_for_rebuilding_names_the_remedy() -> None:
     world, going = _broker_1_is_deleted()
     status = broker_status(world.state, going, now_ms=T0).status
     (draining_,) = [item for item in status["conditions"] if item["type"] == "Draining"]  # type: ignore[attr-defined]
@@ -676,7 +676,7 @@ def test_report_of_a_deleted_topic_is_no_sign() -> None:
     assert rebuilding.lost(world.state, world.view()) == []
 
 
-def test_a_deleted_topic_in_a_brokers_report_is_no_stray_once_deleted() -> None:
+def test_reported_topic_is_no_stray_after_its_deletion() -> None:
     """The broker was away while the topic was deleted.
 
     Its name may be used again, and no user is requested to adopt a topic that no broker has.
@@ -816,6 +816,7 @@ def test_topic_without_status_recovers_its_id_and_tiering() -> None:
     world = ControllerWorld(
         brokers=[broker(1), broker(2)], topics=[topic(replication_factor=2)], view=_view()
     )
+    # The brokers' last pushed states still contain the tiering state and its epoch.
     for node_id in (1, 2):
         reports(
             world,
@@ -825,6 +826,7 @@ def test_topic_without_status_recovers_its_id_and_tiering() -> None:
             tiered_epoch=3,
         )
     result = world.reconcile(brokers_acknowledge=False)
+    # The id and the tiering come from the reports, without an annotation.
     assert ready(result)["Ready"] == ("False", "Adopting")
     assert (result.status["topicId"], result.status["partitionsPlaced"]) == (
         id_text(numbered_uuid(1)),
@@ -833,6 +835,7 @@ def test_topic_without_status_recovers_its_id_and_tiering() -> None:
     assert "accepted" not in result.status
     assert world.view().tiering.epoch == 3
     assert world.view().tiering.state is TieringState.DISABLED
+    # Once the status has the id, the rows are rebuilt from the same reports.
     world.decide()
     assert world.row().last_known_elr == (1, 2)
 
@@ -1011,7 +1014,7 @@ def test_new_report_replaces_the_former_one() -> None:
     assert not world.state.held.has_heard(1)
 
 
-def test_a_topic_whose_status_is_lost_is_deleted_where_brokers_have_it() -> None:
+def test_topic_without_status_is_deleted_on_reporting_brokers() -> None:
     world = ControllerWorld(
         brokers=[broker(1), broker(2)], topics=[topic(deletion_ms=1)], view=_view()
     )

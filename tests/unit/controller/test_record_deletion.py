@@ -515,16 +515,18 @@ def test_deletion_expires_only_when_finished_with_a_ttl() -> None:
     assert deletion.expires_ms(deletion.finish(_view(ALL_TO_HW), now_ms=T0)) is None
 
 
-def test_the_status_freezes_numbers_and_shows_progress() -> None:
+def test_status_has_frozen_offsets_and_progress() -> None:
     world = _world()
     view = _view(ALL_TO_HW)
     step = deletion.next_step(world.state, view, now_ms=T0)
     result = deletion_status(world.state, view, step, now_ms=T0)
+    # Before the leaders have answered, no offset is in the status.
     assert ready(result)["Succeeded"] == ("Unknown", "Resolving")
     assert "resolved" not in result.status
     view = deletion.record(_frozen(world, view), _reached(p0=100))
     step = deletion.next_step(world.state, view, now_ms=T0)
     result = deletion_status(world.state, view, step, now_ms=T0)
+    # Partition 0 is done, and the frozen offsets of all partitions are visible.
     assert json.loads(json.dumps(result.status))["partitions"][0] == {
         "partition": 0,
         "lowWatermark": 100,
@@ -541,6 +543,7 @@ def test_the_status_freezes_numbers_and_shows_progress() -> None:
     view = deletion.record(view, _reached(p1=100, p2=100))
     end = deletion.next_step(world.state, view, now_ms=T0)
     result = deletion_status(world.state, deletion.finish(view, now_ms=T0), end, now_ms=T0)
+    # The finished deletion is neither reconciling nor stalled.
     assert ready(result) == {
         "Succeeded": ("True", "Deleted"),
         "Reconciling": ("False", "Finished"),
@@ -553,7 +556,7 @@ def test_the_status_freezes_numbers_and_shows_progress() -> None:
 def test_an_offset_frozen_by_an_earlier_version_is_written_unchanged() -> None:
     """The API server refuses any change of it."""
     world = _world()
-    # An offset without a count of its records, as version 0.1 wrote it.
+    # An offset without a count of its records, as earlier versions wrote it.
     old = {0: ResolvedOffset(offset=100, leader_epoch=4)}
     view = _view(ALL_TO_HW, topic_id=numbered_uuid(1), resolved=old, records=90)
     step = deletion.next_step(world.state, view, now_ms=T0)

@@ -52,6 +52,7 @@ def integrity(world: ControllerWorld, *, now_ms: int = T0) -> tuple[str, str] | 
 
 
 def test_recreated_topic_ignores_the_audit_of_the_former_one() -> None:
+    # The record has the id of the former topic of this name.
     of_another = dataclasses.replace(DAMAGED, topic_id=numbered_uuid(9))
     assert integrity(world_of(of_another)) == ("Unknown", "NotAudited")
 
@@ -87,7 +88,7 @@ def test_passed_audit_expires_and_damage_stays() -> None:
     ],
     ids=["deleted", "retained", "reenabled", "reenabled retained"],
 )
-def test_findings_in_an_abandoned_tier_are_not_reported(
+def test_findings_in_a_deleted_tier_are_not_reported(
     tiering: Tiering, expected: tuple[str, str] | None
 ) -> None:
     """The audit is an hour older than the present tiering state."""

@@ -40,6 +40,7 @@ def test_broker_with_partitions_in_sync_may_restart() -> None:
 
 def test_the_only_replica_of_a_partition_may_restart() -> None:
     alone = row((1,))
+    # A partition without a replica on broker 1 may be out of sync.
     other = row((2, 3), isr=(2,), partition=1)
     assert hold_of(world(alone, other)) is None
 

@@ -7,7 +7,7 @@ from tidemark_operator.controller.scaling import BrokerObject, PlannedBroker, Sc
 RACKS = ("a", "b", "c")
 
 
-def made(
+def created_brokers(
     node_ids: Iterable[int],
     *,
     racks: tuple[str, ...] = (),
@@ -20,6 +20,7 @@ def made(
         BrokerObject(
             node_id=node_id,
             name=f"broker-{node_id}",
+            # Racks are used in turn, as the operator assigns them.
             rack=racks[place % len(racks)] if racks else None,
             made=True,
             drained=node_id in drained,
@@ -52,30 +53,32 @@ def test_first_brokers_are_spread_over_racks() -> None:
 
 def test_new_broker_gets_free_id_and_name_and_emptiest_rack() -> None:
     others = [BrokerObject(node_id=2, name="foreign"), BrokerObject(node_id=9, name="broker-4")]
-    found = scale(3, RACKS, [*made((1, 3), racks=("a", "c")), *others])
+    found = scale(3, RACKS, [*created_brokers((1, 3), racks=("a", "c")), *others])
     assert staying(found) == [1, 3, 5], "2 is taken, and so is the name broker-4"
     assert found.wanted[-1].rack == "b"
 
 
 def test_a_rack_is_kept_whatever_the_current_list() -> None:
-    found = scale(2, ("x",), made((1, 2), racks=("a", "b")))
+    found = scale(2, ("x",), created_brokers((1, 2), racks=("a", "b")))
     assert [item.rack for item in found.wanted] == ["a", "b"]
 
 
 def test_highest_ids_are_drained_and_removed_when_empty() -> None:
     # Broker 4 is empty and can go, broker 3 still has to be drained.
-    found = scale(2, (), made(range(1, 5), drained=(4,)))
+    # Of four brokers two are too many.
+    found = scale(2, (), created_brokers(range(1, 5), drained=(4,)))
     assert (staying(found), leaving(found), found.removed) == ([1, 2], [3], ("broker-4",))
     assert found.is_leaving
 
 
 def test_a_draining_broker_stays_when_more_are_requested() -> None:
-    found = scale(3, (), made(range(1, 4), drained=(3,)))
+    # Broker 3 is drained, but it is wanted again.
+    found = scale(3, (), created_brokers(range(1, 4), drained=(3,)))
     assert (staying(found), leaving(found), found.removed) == ([1, 2, 3], [], ())
 
 
 def test_deleted_broker_is_replaced_under_another_id() -> None:
-    assert staying(scale(3, (), made(range(1, 4), deleting=(2,)))) == [1, 3, 4]
+    assert staying(scale(3, (), created_brokers(range(1, 4), deleting=(2,)))) == [1, 3, 4]
 
 
 def test_foreign_brokers_are_ignored() -> None:

@@ -148,7 +148,7 @@ def test_a_settled_topic_is_written_once() -> None:
     assert world.slices == slices
 
 
-def test_disabling_from_begin_to_end() -> None:
+def test_disablement_from_start_to_end() -> None:
     world = ControllerWorld(
         brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
     )
@@ -276,7 +276,7 @@ def test_a_name_that_was_left_behind_needs_adoption() -> None:
 def test_tombstone_does_not_block_the_name() -> None:
     world = ControllerWorld(
         brokers=_brokers(1),
-        # The deleted topic is gone except for its tombstone.
+        # Only the tombstone of the deleted topic remains.
         topics=[topic(1, replication_factor=1, partitions_placed=1, deletion_ms=T0)],
         rows=[row((1,))],
     )
@@ -323,7 +323,7 @@ def test_later_store_failure_is_no_refusal() -> None:
 
 
 def test_a_damaged_object_of_the_tier_has_a_condition_of_its_own() -> None:
-    """It is shown even if another partition's error comes first in TieringSettled."""
+    """Another partition's error comes first in TieringSettled and must not hide it."""
     world = ControllerWorld(
         brokers=_brokers(1, 2, 3),
         topics=[topic(partitions=3, tiering_spec=ON)],

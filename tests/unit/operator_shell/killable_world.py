@@ -240,8 +240,7 @@ class MortalWorld(ShellWorld):
             for node_id in list(services.state.brokers):
                 await self.life.call(functools.partial(self._apply_snapshot, node_id))
             await self._catch_up()
-            # A minute exceeds every retry interval, so that no reconciler is still waiting next
-            # round.
+            # Time passes, so that reconcilers continue that wait for an interval.
             self.clock.minute_passes()
             quiet = quiet + 1 if self._happened() == before else 0
             if quiet == QUIET_PASSES:
@@ -274,6 +273,7 @@ class MortalWorld(ShellWorld):
                 partition=row.partition,
                 leader_epoch=row.leader_epoch,
                 partition_epoch=row.partition_epoch,
+                # All hosts are in sync at once: replication itself is not simulated.
                 new_isr=row.hosts,
                 remote_manifest=False,
             )

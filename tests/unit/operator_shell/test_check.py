@@ -42,7 +42,7 @@ NOT_READY = {
         (cluster(), "no operator has observed it yet"),
         ({"metadata": {"generation": 1}}, "no operator has observed it yet"),
     ],
-    ids=["ready", "more brokers", "fenced", "not ready", "changed since", "new", "without status"],
+    ids=["ready", "more brokers", "fenced", "not ready", "stale status", "new", "without status"],
 )
 def test_cluster_is_ready_with_all_brokers_at_its_latest_generation(
     body: dict[str, Any], complaint: str
@@ -68,6 +68,7 @@ def test_failures_are_reported_for_each_check_within_one_time_limit() -> None:
 
 def test_check_that_passes_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "PAUSE_S", 0.001)
+    # The third attempt passes, well within the time limit.
     answers = iter(["not yet", "not yet", ""])
     output: list[str] = []
     assert check.run([check.InstallationCheck("it", lambda: next(answers))], 60.0, output.append)

@@ -109,6 +109,7 @@ class TopicChurn:
 
     def _confirm(self, topic_id: UUID) -> None:
         services = self.world.services
+        # Partition -1 removes the whole topic.
         removal = control.Removal(topic_id=topic_id, partition=-1, partition_epoch=-1)
         for node_id, broker in services.state.brokers.items():
             request = control.PartitionStatesRequest(
@@ -123,6 +124,7 @@ class TopicChurn:
                 topics=(),
                 removals=(removal,),
             )
+            # An answer without errors confirms the removal.
             response = control.PartitionStatesResponse(
                 error_code=0, broker_epoch=broker.broker_epoch, errors=()
             )

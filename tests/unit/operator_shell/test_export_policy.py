@@ -180,7 +180,7 @@ def test_no_value_refers_to_the_environment_of_the_job(parts: dict[str, Any]) ->
         assert "contains a variable" in refusal_of(policy, **parts)
 
 
-def test_a_secret_is_the_value_only_of_what_is_secret() -> None:
+def test_only_secret_settings_may_come_from_a_secret() -> None:
     def hidden(name: str) -> dict[str, Any]:
         return {"name": name, "secretKeyRef": {"name": "s", "key": "k"}}
 

@@ -151,7 +151,7 @@ async def test_a_failed_job_is_reported_and_restarted(world: ShellWorld) -> None
     assert "lastFailure" not in world.status(EXPORT, "x")
 
 
-async def test_a_changed_spec_ends_the_job_and_begins_another(world: ShellWorld) -> None:
+async def test_changed_spec_replaces_the_job(world: ShellWorld) -> None:
     await running(world)
     # The options are part of the job's order, so the running one must be replaced.
     world.edit(EXPORT, "x", source={"options": {"failOnDataLoss": "false"}})
@@ -308,7 +308,7 @@ async def test_export_without_any_image_is_stalled(world: ShellWorld) -> None:
 TOKEN = {"name": "token", "secretKeyRef": {"name": "keys", "key": "token"}}
 
 
-async def test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that(
+async def test_secret_is_used_only_while_it_is_offered(
     world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exit of SecretNotOffered: the Secret's owner offers it.

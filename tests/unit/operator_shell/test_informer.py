@@ -212,7 +212,7 @@ async def test_kind_without_definition_is_logged_once_and_followed_later(
     running.cancel()
 
 
-async def test_a_definition_that_is_deleted_and_made_again_is_followed_again(
+async def test_recreated_definition_is_followed_again(
     world: InformerWorld,
 ) -> None:
     world.delete("a")

@@ -59,6 +59,7 @@ async def world() -> AsyncIterator[ShellWorld]:
         for node_id in (1, 2):
             made.make_broker(node_id)
             await made.start_broker(node_id)
+        # With one partition each, the topics are placed on different brokers.
         for name in ("t", "u"):
             made.make_topic(name)
             await TopicReconciler(made.services).reconcile(made.key(TOPIC, name))

@@ -371,6 +371,7 @@ async def test_ends_of_logs_are_requested_by_topic_and_returned_by_partition(
         partition=1,
         error_code=0,
         last_epoch=4,
+        # The log ends at 80, and the offsets 80 to 89 were lost in a crash.
         next_offset=80,
         leader_epoch=5,
         lost_start_offset=80,
@@ -381,6 +382,7 @@ async def test_ends_of_logs_are_requested_by_topic_and_returned_by_partition(
     )
     answer = await engine.brokers.replica_logs(1, [(ID, 1), (ID, 0)])
     (requested,) = engine.channel.sent[-1].topics
+    # Partitions of one topic share an entry of the request.
     assert (requested.topic_id, requested.partitions) == (ID, (0, 1))
     (found,) = answer.logs
     assert (found.key, found.end, list(found.lost)) == ((ID, 1), LogEnd(4, 80), list(range(80, 90)))

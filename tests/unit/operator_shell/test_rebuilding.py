@@ -124,7 +124,7 @@ async def test_a_broker_reports_its_states_before_it_is_admitted(bench: RequestB
     second = await bench.register(has_states=True)
     assert (second.error_code, second.wants_states) == (0, False)
     assert bench.world.services.state.held.has_heard(1)
-    # Every registration reports anew, since the states change while the broker runs.
+    # Every registration needs a new report, since the states change while the broker runs.
     assert (await bench.register(has_states=True)).wants_states, "each time"
 
 

@@ -242,7 +242,7 @@ async def test_cluster_that_cannot_be_controlled_is_not_written() -> None:
     assert world.journal == []
 
 
-async def test_a_cluster_made_again_adopts_its_slices_by_annotation() -> None:
+async def test_recreated_cluster_adopts_its_slices_by_annotation() -> None:
     world = await placed_world()
     former = recreate_cluster(world)
     world.annotate(CLUSTER, "main", **{ADOPT_CLUSTER_ID: former})

@@ -357,7 +357,7 @@ async def test_a_secret_of_another_owner_is_not_modified(world: ShellWorld) -> N
     assert (status, reason) == ("False", "SecretTaken")
     assert "does not belong to the operator" in message
     assert user_state(world).scram == ()
-    # The owner removes the foreign Secret, as the message asks.
+    # The owner removes the foreign Secret, as the message demands.
     world.server.delete("user", SECRET, "alice")
     await reconcile(world)
     assert derives_from(world, secret_of(world)["password"].decode())

@@ -80,7 +80,7 @@ TAKEN = {
         "MinInsyncReplicasTooHigh": _STATUS
         + "test_min_insync_replicas_above_the_replication_factor_is_reported",
         "ReplicasBehind": _STATUS + "test_third_broker_completes_the_replicas",
-        "Disabling": _STATUS + "test_disabling_from_begin_to_end",
+        "Disabling": _STATUS + "test_disablement_from_start_to_end",
         "ObjectDamaged": "integration/remote_log/test_damaged_objects.py::"
         "test_deleting_damaged_records_clears_the_status",
         **dict.fromkeys(
@@ -157,7 +157,7 @@ TAKEN = {
     },
     "Cluster": {
         "SlicesOfAnotherCluster": "unit/operator_shell/test_takeover.py::"
-        "test_a_cluster_made_again_adopts_its_slices_by_annotation",
+        "test_recreated_cluster_adopts_its_slices_by_annotation",
         "BrokersUnreachable": _UNREACHED,
         "AddressPending": _OUTSIDE + "test_load_balancer_address_is_awaited_and_advertised",
         "AddressRefused": _OUTSIDE + "test_taken_port_is_reported_until_it_is_free",
@@ -201,8 +201,7 @@ TAKEN = {
         "ScheduleInvalid": _EXPORTS + "test_an_invalid_schedule_is_corrected",
         "SourceUnusable": _EXPORTS + "test_unusable_source_is_reported_until_it_is_usable",
         "PolicyRefused": _EXPORTS + "test_policy_change_stops_a_running_job",
-        "SecretNotOffered": _EXPORTS
-        + "test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that",
+        "SecretNotOffered": _EXPORTS + "test_secret_is_used_only_while_it_is_offered",
         "ImageMissing": _EXPORTS + "test_export_without_any_image_is_stalled",
         "JobRefused": _EXPORTS + "test_a_refused_job_is_reported_and_retried",
         "Lagging": _EXPORTING + "test_lagging_condition_has_hysteresis",

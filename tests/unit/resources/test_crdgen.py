@@ -38,7 +38,7 @@ def test_file_is_yaml_of_the_definition(kind: ResourceKind) -> None:
 @each_kind
 def test_schema_is_structural(kind: ResourceKind) -> None:
     for path, node in _nodes(crdgen.structural_schema(kind)):
-        # Kubernetes requires a type for every node, and forbids these keywords.
+        # A structural schema has a type at every node. The generator resolves these keywords.
         assert "type" in node or node.get("x-kubernetes-int-or-string"), path
         assert not {"$ref", "$defs", "anyOf", "allOf", "oneOf", "title", "const"} & node.keys(), (
             path

@@ -50,7 +50,7 @@ TOPIC_SPEC: dict[str, Any] = {
 }
 
 
-def test_topic_with_everything() -> None:
+def test_topic_with_all_fields_is_parsed() -> None:
     status = {
         "observedGeneration": 2,
         "topicId": "bwwKHlTUSlWLQz_z2aDwqg",
@@ -92,6 +92,7 @@ def test_dumped_status_omits_unset_fields() -> None:
         message="3 partitions",
     )
     status = parse_topic(_object("Topic", TOPIC_SPEC)).status
+    # Only what the operator has set is written, in the API's camel case.
     dumped = status.model_copy(update={"observed_generation": 3, "conditions": (condition,)}).dump()
     assert dumped == {
         "observedGeneration": 3,
@@ -146,6 +147,7 @@ def test_cluster() -> None:
 def test_partition_slice() -> None:
     body = _object("PartitionSlice", {}, controllerEpoch=2, commit=9, partitions=["row"])
     del body["spec"]
+    # Lists that are absent in the object read as empty.
     piece = PartitionSlice.parse(body)
     assert (piece.controller_epoch, piece.commit, piece.partitions) == (2, 9, ("row",))
     assert piece.tombstones == ()

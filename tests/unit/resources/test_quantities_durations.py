@@ -19,7 +19,7 @@ from tidemark_operator.resources.quantities import Quantity, quantity_bytes
         ("500M", 500_000_000),
         ("3k", 3000),
         ("2Pi", 2**51),
-        # Kubernetes limits a plain number to 18 digits.
+        # The number has 19 digits, and 18 are allowed.
         ("9223372036854775807", None),
         ("999999999999999999", 999999999999999999),
     ],

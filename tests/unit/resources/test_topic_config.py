@@ -74,6 +74,7 @@ def test_untiered_topic_disables_remote_storage(tiering: dict[str, Any] | None) 
     [
         ({}, None),
         ({"local.retention.ms": "1000"}, None),
+        # One millisecond above Kafka's default retention of seven days.
         ({"local.retention.ms": "604800001"}, "local.retention.ms 604800001 exceeds"),
         ({"local.retention.ms": "604800001", "retention.ms": "-1"}, None),
         ({"local.retention.bytes": "10"}, None),
@@ -81,6 +82,8 @@ def test_untiered_topic_disables_remote_storage(tiering: dict[str, Any] | None) 
         ({"local.retention.bytes": "-2", "retention.bytes": "9"}, None),
     ],
 )
-def test_local_retention_against_the_total(config: dict[str, str], problem: str | None) -> None:
+def test_local_retention_must_not_exceed_total_retention(
+    config: dict[str, str], problem: str | None
+) -> None:
     found = retention_problem(config)
     assert found is None if problem is None else problem in (found or "")

@@ -20,11 +20,13 @@ TIERING = {
     "off": (ON, {"remote_storage_enable": "false"}, OFF),
     "off with the draft's policy": (
         ON,
+        # remote.log.disable.policy is the key of KIP-950's draft.
         {"remote_storage_enable": "false", "remote_log_disable_policy": "delete"},
         DELETED,
     ),
     "off with Kafka's flag": (
         ON,
+        # Kafka 3.9 and later have remote.log.delete.on.disable instead.
         {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"},
         DELETED,
     ),
@@ -33,13 +35,14 @@ TIERING = {
         {"remote_log_delete_on_disable": "true"},
         {"enabled": True, "disablePolicy": "Delete"},
     ),
-    "and taken back": (
+    "Kafka's flag reset": (
         {"enabled": True, "disablePolicy": "Delete"},
         {"remote_log_delete_on_disable": "false"},
         ON,
     ),
+    # Without copying, the tier is read-only: KIP-950 calls that Retain.
     "copying ends": (ON, {"remote_log_copy_disable": "true"}, RETAINED),
-    "copying ends, Kafka's whole way": (
+    "copying ends, by all of Kafka's keys": (
         ON,
         {"remote_storage_enable": "true", "remote_log_copy_disable": "true"},
         RETAINED,
@@ -59,6 +62,7 @@ TIERING = {
     ),
     "local limits as the topic's": (
         {"enabled": True, "localRetention": {"time": "1h", "size": "1"}},
+        # -2 is Kafka's value for the same limit as in total.
         {"local_retention_ms": "-2", "local_retention_bytes": None},
         ON,
     ),
@@ -75,7 +79,7 @@ def test_tiering_keys_change_the_spec(case: str) -> None:
 BAD: dict[str, tuple[dict[str, str], str]] = {
     "no boolean": ({"remote_storage_enable": "yes"}, "must be 'true' or 'false'"),
     "no policy": ({"remote_log_disable_policy": "keep"}, "must be one of"),
-    "no end": ({"local_retention_ms": "-1"}, "Use a number, or -2"),
+    "negative": ({"local_retention_ms": "-1"}, "Use a number, or -2"),
     "not served": ({"compression_type": "zstd"}, "is not served, except with the value producer"),
 }
 
