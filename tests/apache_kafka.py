@@ -76,6 +76,7 @@ def start(folder: Path, wanted: KafkaOptions | None = None) -> KafkaNodes:
         entries=wanted.entries,
         first_broker=wanted.first_node,
     )
+    # Free ports unless the caller names some, as a suite may require.
     for number in range(wanted.brokers):
         clients, replication = free_ports(2)
         ports = BrokerPorts(
@@ -85,6 +86,7 @@ def start(folder: Path, wanted: KafkaOptions | None = None) -> KafkaNodes:
             rack=wanted.racks[number] if wanted.racks else "",
         )
         nodes.declare_broker(wanted.first_node + number, ports)
+    # A node that does not start leaves the others running, so everything is stopped.
     try:
         nodes.start_all()
     except BaseException:

@@ -35,6 +35,7 @@ def ensure_apicurio() -> Path:
     if maven is None or shutil.which("java") is None:
         raise ApicurioMissing("Apicurio Registry needs Java 17 and Maven (mvn) on the PATH")
     print(f"fetching Apicurio Registry {VERSION} (109 MB) into {folder}", flush=True)
+    # Unpacked beside the final folder and renamed, so that the cache has no half of it.
     part = folder.with_name(f".part-{os.getpid()}")
     part.mkdir(parents=True, exist_ok=True)
     subprocess.run(

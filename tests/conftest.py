@@ -128,6 +128,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return
     group = _shared(item)
     if group is not None and (nextitem is None or _shared(nextitem) != group):
+        # pytest has no hook for the end of a shared fixture, so its cache is finished here.
         made = item.session._fixturemanager._arg2fixturedefs
         for fixture in itertools.chain.from_iterable(made.get(name, ()) for name in SHARED):
             if _outlives(fixture):

@@ -19,6 +19,7 @@ def elements(root: object) -> dict[str, int]:
     waiting: deque[tuple[str, object]] = deque([("", root)])
     while waiting:
         path, value = waiting.popleft()
+        # Shared objects count once, and cycles end.
         if id(value) in seen:
             continue
         seen.add(id(value))
@@ -28,6 +29,7 @@ def elements(root: object) -> dict[str, int]:
             found[path] = found.get(path, 0) + len(value)
             inner: list[Any] = list(value.values() if isinstance(value, Mapping) else value)
             waiting.extend((path, item) for item in inner)
+        # Only objects of this project are looked into: libraries have caches of their own.
         elif type(value).__module__.startswith(_OURS):
             waiting.extend((f"{path}.{name}", item) for name, item in _attributes(value))
     return found

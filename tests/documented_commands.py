@@ -101,6 +101,7 @@ def _commands(block: str, indent: int, language: str) -> Iterator[tuple[int, str
                 line = line.removeprefix("$ ")
             began = number
         text = f"{text}\n{line}" if text else line
+        # A command may span lines, by a backslash or within quotes.
         if line.endswith("\\") or not _is_complete(text):
             continue
         started = re.search(r"<<-?\s*['\"]?(\w+)", text)
@@ -128,6 +129,7 @@ def split(command: str) -> list[tuple[str, ...]]:
     found: list[list[str]] = [[]]
     words = iter(lexer)
     for word in words:
+        # Each part of a pipe or a list is a command of its own.
         if word in _OPERATORS:
             found.append([])
         elif word in _REDIRECTIONS:
@@ -157,6 +159,7 @@ def problems(words: Sequence[str]) -> list[str]:
 def _tidemark(arguments: Sequence[str]) -> list[str]:
     if arguments[:1] == ("kubectl",):
         return _kubectl(arguments[1:])
+    # Commands have one or two words: `topic create`, `up`.
     known = _parsers()
     for length in (2, 1):
         name = " ".join(arguments[:length])

@@ -105,6 +105,7 @@ class FakeApiServer:
 
     def replace(self, who: str, kind: Kind, body: Json) -> Json:
         old = self._current(kind, body)
+        # The fence of the CRD's validation rule.
         if kind is PARTITION_SLICE and body["controllerEpoch"] < old["controllerEpoch"]:
             raise Invalid(422, STALE)
         kept = {name: old["metadata"][name] for name in _OF_THE_SERVER}
@@ -135,15 +136,18 @@ class FakeApiServer:
         and a resourceVersion have to be those of the object."""
         held = self._held.setdefault((kind.kind, name), {})
         old = self._objects.get((kind.kind, name))
+        # Preconditions, as a patch with a uid or a version has.
         for identity in ("uid", "resourceVersion"):
             wanted_one = patch["metadata"].get(identity)
             if wanted_one is not None and (old is None or old["metadata"][identity] != wanted_one):
                 raise Conflict(409, f"another {identity}")
+        # Spec and user metadata as flat fields, so that ownership is per field.
         wanted = dict(_leaves({"spec": patch["spec"]}))
         wanted |= dict(_leaves({"metadata": _user_metadata(patch)}))
         present = {} if old is None else dict(_leaves({"spec": old["spec"]}))
         if old is not None:
             present |= dict(_leaves({"metadata": _user_metadata(old)}))
+        # A field of another manager with another value is a conflict without force.
         for path, value in wanted.items():
             for other, paths in held.items():
                 if other != manager and path in paths and present.get(path) != value:
@@ -151,6 +155,8 @@ class FakeApiServer:
                     raise FieldConflict(
                         409, f'Apply failed with 1 conflict: conflict with "{other}": .{field}'
                     )
+        # Fields that this manager held and no longer applies are removed, unless another holds
+        # them.
         others = set().union(*(paths for other, paths in held.items() if other != manager))
         gone = held.get(manager, set()) - set(wanted) - others
         fields = {path: value for path, value in {**present, **wanted}.items() if path not in gone}
@@ -160,6 +166,7 @@ class FakeApiServer:
             meta = {**merged.get("metadata", {}), "name": name}
             namespace = patch["metadata"]["namespace"]
             return self.create(who, kind, namespace, {"metadata": meta, "spec": merged["spec"]})
+        # Only a changed spec raises the generation.
         generation = old["metadata"]["generation"] + (merged["spec"] != old["spec"])
         kept = {k: v for k, v in old["metadata"].items() if k not in ("labels", "annotations")}
         meta = {**kept, **merged.get("metadata", {}), "generation": generation}
@@ -205,6 +212,7 @@ class FakeApiServer:
         new = self._store(
             who, old, {**old, "metadata": {**old["metadata"], "finalizers": finalizers}}
         )
+        # The last finalizer of a deleted object removes it.
         gone = not finalizers and "deletionTimestamp" in new["metadata"]
         return self._remove(new) if gone else new
 
@@ -329,6 +337,7 @@ class FakeKubeApi:
         if writes:
             self.before(call)
         self._die(len(self.calls) - 1)
+        # A planned failure is used once. It may strike before or after the call took effect.
         failure = next((item for item in self._failures if call.startswith(item[0])), None)
         if failure is not None:
             self._failures.remove(failure)
@@ -410,6 +419,7 @@ class FakeKubeApi:
     ) -> Json:
         if dry_run:
             return {**body, "metadata": {**body["metadata"], "uid": "dry-run"}}
+        # An apply of a spec, in contrast to one of finalizers.
         if "spec" in body:
 
             async def send(applied: Json) -> Json:

@@ -70,10 +70,13 @@ async def start(program: str, command: Sequence[str], stderr: int) -> Forked:
     interpreter, *words = command
     if interpreter != sys.executable:
         raise ValueError(f"{interpreter} is not this interpreter: it has to be executed")
+    # The fork gets what an executed process would inherit.
     request = {"words": words, "environment": dict(os.environ), "folder": str(Path.cwd())}
+    # Two pipes: the program's output, and one for its pid and exit status.
     stdout, their_stdout = os.pipe()
     life, their_life = os.pipe()
     given = [their_stdout, stderr, their_life]
+    # The descriptors belong to the fork once they are sent.
     try:
         socket.send_fds(_template(program), [json.dumps(request).encode()], given)
     finally:
@@ -81,6 +84,7 @@ async def start(program: str, command: Sequence[str], stderr: int) -> Forked:
         os.close(their_life)
     output, output_pipe = await _reader(stdout)
     news, news_pipe = await _reader(life)
+    # The first line is the pid, the last one the exit status.
     pid = int(await news.readuntil())
 
     async def ended() -> int:
@@ -110,6 +114,7 @@ def _template(program: str) -> socket.socket:
     It is started if it does not run, and ends with this process.
     """
     if program not in _templates:
+        # Sequenced packets keep the borders of requests.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = (sys.executable, "-m", "tests.forked_processes", program, str(theirs.fileno()))
         with theirs:
@@ -143,6 +148,7 @@ class Template:
             poll = select.poll()
             for descriptor in (self.requests, *self.children):
                 poll.register(descriptor, select.POLLIN)
+            # Ended children first: their descriptors become readable.
             for descriptor, _ in poll.poll():
                 if descriptor in self.children:
                     self._tell_of_the_end(descriptor)
@@ -159,12 +165,14 @@ class Template:
         stdout, stderr, life = given
         pid = os.fork()
         if pid == 0:
+            # The child gets the caller's streams and closes everything else of the template.
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             return True
         os.close(stdout)
         os.close(stderr)
+        # A pidfd tells of the end without polling, and without the reuse of a pid.
         self.children[os.pidfd_open(pid)] = (pid, life)
         os.write(life, b"%d\n" % pid)
         return False

@@ -28,12 +28,14 @@ def keep(jars: Path) -> None:
         return
     print("starting Apache Kafka once, to keep its classes for the next starts", flush=True)
     archive.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIR)
+    # Archives of other Java versions and jars are removed.
     prune(archive.parents[1])
     with TemporaryDirectory(prefix="tidemark-kafka-") as folder:
         layout = Layout.at(Path(folder))
         layout.create()
         made = layout.root / "classes.jsa"
         nodes = KafkaNodes(layout)
+        # The JVM writes the archive when it ends, so the broker is started and stopped once.
         writing = (*LIGHT, f"-XX:ArchiveClassesAtExit={made}")
         nodes.create(controllers=0, replicas=1, tier=layout.tier, java=writing)
         nodes.declare_broker(1)

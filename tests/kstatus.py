@@ -25,6 +25,7 @@ def verdict(body: Mapping[str, Any]) -> StatusVerdict:
     meta, status = body["metadata"], body.get("status") or {}
     if meta.get("deletionTimestamp"):
         return StatusVerdict.TERMINATING
+    # kstatus trusts an object without observedGeneration.
     if status.get("observedGeneration", meta.get("generation")) != meta.get("generation"):
         return StatusVerdict.IN_PROGRESS
     conditions = status.get("conditions") or ()

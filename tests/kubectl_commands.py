@@ -42,6 +42,7 @@ def commands() -> Iterator[Command]:
     for path in sorted(_files()):
         name = path.relative_to(ROOT)
         text = path.read_text(encoding="utf-8")
+        # In programs only strings are looked at, where f-strings have NAME for values.
         if path.suffix == ".py":
             found = [
                 (line, match)
