@@ -11,7 +11,7 @@ from e2e.commands import TIDEMARK
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("tier", ["directory", pytest.param("s3", marks=pytest.mark.long)])
-def test_every_check_of_the_demo_holds(tier: str, tmp_path: Path) -> None:
+def test_every_demo_check_passes(tier: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [*TIDEMARK, "demo", "--tier", tier, "--flights", "200000"],
         cwd=tmp_path,

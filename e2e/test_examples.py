@@ -31,6 +31,7 @@ def run_page(page: Path, cluster: RunningCluster, output: Path) -> str:
     """Run every command of a page; what they said. Fails at the first that does."""
     commands = "".join(_COMMANDS.findall(page.read_text(encoding="utf-8")))
     assert commands, f"{page} has no commands"
+    # The page's own commands find the running cluster through these variables.
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "TIDEMARK_DIR": str(cluster.local.layout.root),
@@ -73,7 +74,7 @@ def topic_names(cluster: RunningCluster) -> set[str]:
     ],
     ids=lambda page: page.parent.name,
 )
-def test_the_commands_of_an_example_work(
+def test_example_commands_succeed(
     page: Path, local_cluster: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ASKED_FOR.get(page.parent.name)

@@ -153,7 +153,7 @@ class Exporting:
         return sorted(found, key=lambda row: row[:2])
 
 
-def test_a_manifest_is_a_table_whatever_is_killed(
+def test_export_resource_completes_across_kills(
     cluster: RunningCluster, jar: Path, tmp_path: Path
 ) -> None:
     exporting = Exporting(cluster, jar, tmp_path / "lake")

@@ -31,7 +31,7 @@ def page(cluster: RunningCluster, process: str, path: str = "/metrics") -> str:
         return str(answer.read().decode())
 
 
-def test_the_operator_shows_what_the_table_says(local_cluster: RunningCluster) -> None:
+def test_operator_metrics_match_the_table(local_cluster: RunningCluster) -> None:
     rows = (*operator_table.ALL, *process_table.ALL)
     reasons = {reason.name for reasons in TABLE.values() for reason in reasons}
     shown = page(local_cluster, "operator")
@@ -39,7 +39,7 @@ def test_the_operator_shows_what_the_table_says(local_cluster: RunningCluster) -
     assert "\ntidemark_operator_term 1.0\n" in shown
 
 
-def test_a_broker_shows_what_the_table_says(local_cluster: RunningCluster) -> None:
+def test_broker_metrics_match_the_table(local_cluster: RunningCluster) -> None:
     first, *_ = local_cluster.bootstrap.split(",")
     AdminClient({"bootstrap.servers": first}).list_topics(timeout=30)
     rows = (*broker_table.ALL, *tier_table.ALL, *process_table.ALL)
@@ -53,7 +53,7 @@ def test_a_broker_shows_what_the_table_says(local_cluster: RunningCluster) -> No
     assert 'tidemark_broker_requests_total{api="' in shown
 
 
-def test_topics_have_a_page_of_their_own(local_cluster: RunningCluster) -> None:
+def test_topic_metrics_have_their_own_page(local_cluster: RunningCluster) -> None:
     name = local_cluster.new_topic()
     leader = local_cluster.view(name).rows[0].leader
     shown = page(local_cluster, f"broker-{leader}", "/metrics/topics")

@@ -26,6 +26,7 @@ def test_delays_step_by_step(local_cluster: RunningCluster, tmp_path: Path) -> N
         jars(Format.ICEBERG)
     except (JavaMissing, MavenMissing) as error:
         pytest.skip(str(error))
+    # The notebook has to delete the topics that it creates.
     before = topic_names(local_cluster)
     done = subprocess.run(
         [sys.executable, "-m", "tests.notebooks", str(NOTEBOOKS / "delays.ipynb")],

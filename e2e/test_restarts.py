@@ -11,7 +11,7 @@ FAILOVER_S = 20.0
 
 
 @pytest.mark.slow
-def test_a_producer_runs_through_restarts(local_cluster: RunningCluster) -> None:
+def test_producer_survives_broker_restarts(local_cluster: RunningCluster) -> None:
     with written_to(local_cluster) as outages:
         for kind in (*KINDS, *KINDS):
             _, outage_s = restart_leader(outages, kind)

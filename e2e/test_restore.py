@@ -56,7 +56,7 @@ def consume(cluster: RunningCluster, topic: str, ends: dict[int, int]) -> dict[i
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_topic_comes_back_from_the_tier_alone(tmp_path: Path) -> None:
+def test_topic_is_restored_from_the_tier_alone(tmp_path: Path) -> None:
     with run_cluster(tmp_path / "old", brokers=2) as old:
         topic = old.new_topic(
             partitions=PARTITIONS, replicationFactor=2, config=CONFIG, tiering=TIERED
@@ -112,7 +112,7 @@ def test_a_topic_comes_back_from_the_tier_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(1800)
-def test_an_export_of_before_the_restore_neither_skips_nor_deletes_new_records(
+def test_export_continues_correctly_after_a_restore(
     tmp_path: Path,
 ) -> None:
     """The table has the local tail that was lost with the brokers. Before the log has reached the

@@ -74,7 +74,7 @@ def ask_for_renewal(cluster: RunningCluster) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_fails_while_all_certificates_are_renewed(local_cluster: RunningCluster) -> None:
+def test_certificate_renewal_interrupts_no_client(local_cluster: RunningCluster) -> None:
     cluster = local_cluster
     topic = cluster.new_topic(config={"min.insync.replicas": "3"})
     authority, before = issued(cluster, "tidemark-ca"), leaves(cluster)

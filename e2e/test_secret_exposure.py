@@ -70,7 +70,7 @@ def used(s3_cluster: RunningCluster) -> RunningCluster:
 
 
 @pytest.mark.slow
-def test_no_file_shows_them(used: RunningCluster) -> None:
+def test_no_file_contains_a_secret(used: RunningCluster) -> None:
     root, secrets = used.local.layout.root, Secrets.of(used)
     files = [path for path in root.rglob("*") if path.is_file()]
     kept = [path for path in files if str(path.relative_to(root)).startswith(KEPT_IN)]
@@ -81,7 +81,7 @@ def test_no_file_shows_them(used: RunningCluster) -> None:
 
 
 @pytest.mark.slow
-def test_no_argument_and_no_environment_shows_them(used: RunningCluster) -> None:
+def test_no_argument_or_environment_contains_a_secret(used: RunningCluster) -> None:
     secrets = Secrets.of(used)
     for name, pid in used.local.addresses().processes.items():
         assert not secrets.are_in(Path(f"/proc/{pid}/cmdline").read_bytes()), name
@@ -90,7 +90,7 @@ def test_no_argument_and_no_environment_shows_them(used: RunningCluster) -> None
 
 
 @pytest.mark.slow
-def test_no_object_and_no_event_shows_them(used: RunningCluster) -> None:
+def test_no_object_or_event_contains_a_secret(used: RunningCluster) -> None:
     secrets, kube = Secrets.of(used), used.kube
     shown = [kube._call("GET", kube._path(kind.kind)) for kind in KINDS]
     assert sum(len(item["items"]) for item in shown) > 60  # slices, brokers, topic, cluster

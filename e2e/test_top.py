@@ -87,6 +87,7 @@ def test_kubectl_finds_its_plugin(
     """A program of that name on the PATH; the package brings one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["scripts"]["kubectl-tidemark"] == "tidemark_cli.kubectl_plugin:app"
+    # kubectl finds plugins by name on the PATH.
     plugin = tmp_path / "kubectl-tidemark"
     plugin.write_text(PLUGIN)
     plugin.chmod(0o700)
@@ -97,7 +98,9 @@ def test_kubectl_finds_its_plugin(
         assert done.returncode == 0, done.stderr
         assert topic in done.stdout
     done = run_kubectl(
-        ["tidemark", "top", "--context", "none"], kubeconfig=local_cluster.local.kubeconfig
+        # The plugin gets kubectl's own flags, such as an unknown context.
+        ["tidemark", "top", "--context", "none"],
+        kubeconfig=local_cluster.local.kubeconfig,
     )
     assert done.returncode == 1
     assert "has no context 'none'" in done.stderr

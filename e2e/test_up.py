@@ -59,10 +59,11 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_cluster_is_used_interrupted_and_found_again(folder: Path) -> None:
+def test_cluster_is_interrupted_and_resumed(folder: Path) -> None:
     up = Up(folder, "--brokers", "2")
     try:
         first = up.addresses()
+        # The kubeconfig has the administrator's credentials.
         assert stat.S_IMODE(Path(first["kubeconfig"]).stat().st_mode) == 0o600
         metrics = urllib.request.urlopen(first["metrics"], timeout=10).read().decode()
         assert "tidemark_" in metrics
@@ -72,6 +73,7 @@ def test_a_cluster_is_used_interrupted_and_found_again(folder: Path) -> None:
         run(folder, "kubectl", "wait", "--for=condition=Ready", "topic/orders", "--timeout=60s")
         produce(first["bootstrap"], ["a", "b", "c"])
         assert consume(first["bootstrap"], 3) == ["a", "b", "c"]
+        # Users' topics only, without the coordinators' topics.
         topics = run(folder, "kubectl", "get", "topics", "-l", USERS, "-o", "name")
         assert topics.split() == ["topic.tidemark.dev/orders"]
         assert "orders" in run(folder, "status")
@@ -80,6 +82,7 @@ def test_a_cluster_is_used_interrupted_and_found_again(folder: Path) -> None:
         up.close()
     assert not [pid for pid in first["processes"].values() if alive(pid)]
 
+    # The same folder: objects and records are found again.
     again = Up(folder, "--brokers", "2")
     try:
         second = again.addresses()
@@ -93,9 +96,7 @@ def test_a_cluster_is_used_interrupted_and_found_again(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_an_existing_kubernetes_cluster_is_used_in_its_contexts_namespace(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_existing_cluster_is_used_in_the_context_namespace(folder: Path, tmp_path: Path) -> None:
     run(folder, "up", "--brokers", "1", "--detach")
     run(folder, "kubectl", "create", "namespace", "other")
     own = (folder / "control-plane" / "kubeconfig").read_text()

@@ -31,6 +31,7 @@ from tidemark_pipeline.task_execution import load_decoder
 
 def main() -> None:
     """Build or fetch each; raises ToolchainError or CalledProcessError."""
+    # Programs that every run needs. A failure ends this command.
     _compile_decoders()
     ensure_controlplane()
     ensure_minio()

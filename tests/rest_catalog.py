@@ -56,6 +56,8 @@ class Backend:
     def _routes(self) -> dict[str, dict[str, Callable[..., Any]]]:
         handlers, catalog = self._handlers, self._catalog
         return {
+            # The routes of Iceberg's REST specification that Spark uses, each answered by Iceberg's
+            # own handler.
             "v1/namespaces": {
                 "POST": lambda body: handlers.createNamespace(
                     catalog, self._read("requests.CreateNamespaceRequest", body)

@@ -107,6 +107,7 @@ def _vulnerabilities() -> str:
 def main() -> int:
     """1 where a licence is refused, or a vulnerability is known."""
     components = _make_bill()
+    # Licenses are counted by their first name and checked by all of them.
     refusals, kinds = [], Counter[str]()
     for component in components:
         named = licences(component)

@@ -56,6 +56,7 @@ def view() -> pages.View:
             "remoteBytes": 29_839_787,
         },
     )
+    # Broker 3 is down, so it is in no ISR, and its partition has another leader.
     placed = [
         (row(0, 0, replicas=(2, 1, 3), isr=(2, 1), leader=2), 0),
         (row(0, 1, replicas=(1, 2, 3), isr=(1, 2), leader=1), 0),
@@ -78,6 +79,8 @@ def view() -> pages.View:
     )
     object_index.put(BROKER, [broker(node_id, logBytes=_LOG_BYTES) for node_id in (1, 2)])
     object_index.put(BROKER, [broker(3, conditions=[fenced], logBytes=_LOG_BYTES)])
+    # Local start, end of the tier and end of the log: the tier is behind the log and ahead of local
+    # retention.
     offsets = {
         0: (26_307, 30_926, 33_402),
         1: (26_200, 31_300, 33_914),

@@ -17,6 +17,7 @@ def watched(kubernetes: Kubernetes, what: str, path: str) -> Iterator[list[str]]
     """The values of a field (``.status.state``) of an object (``topics.tidemark.dev/orders``) from
     now on, each once for each change; "" where it is not there. Raises :class:`Failed` where
     nothing is seen."""
+    # kubectl prints the field on each event, so a short state is not missed between two polls.
     output = f'jsonpath={{{path}}}{{"\\n"}}'
     words = ("--namespace", NAMESPACE, "get", what, "--watch", "--output", output)
     seen: list[str] = []
@@ -34,6 +35,7 @@ def watched(kubernetes: Kubernetes, what: str, path: str) -> Iterator[list[str]]
         reader = threading.Thread(target=read, args=(process.stdout,))
         reader.start()
         try:
+            # The watch has to be open before the caller changes anything.
             if not begun.wait(FIRST_TIMEOUT_S):
                 raise Failed(f"{what}: nothing was seen of it within {FIRST_TIMEOUT_S} s")
             yield seen

@@ -196,10 +196,11 @@ def topic(name: str, **spec: Any) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
-def test_the_example_comes_in_waves_and_needs_no_differences_ignored(site: Site) -> None:
+def test_example_syncs_in_waves_without_ignored_differences(site: Site) -> None:
     found = site.healths()
     assert len(found) == 6
     assert set(found.values()) == {("Synced", "Healthy")}
+    # The waves order the creation: the topic first, the deletion of its records later.
     made = [
         site.live(kind, name)["metadata"]["creationTimestamp"]
         for kind, name in (("Topic", "orders"), ("RecordDeletion", "orders-before-2014"))
@@ -211,20 +212,23 @@ def test_the_example_comes_in_waves_and_needs_no_differences_ignored(site: Site)
         for item in site.live("Topic", "orders")["status"]["conditions"]
         if item["type"] == "Ready"
     )
+    # The second wave waits for the health of the first one.
     assert deletion["startTime"] >= ready["lastTransitionTime"]
     before = site.application()
     site.until(
         lambda: site.application()["reconciledAt"] > before["reconciledAt"], "it looks once more"
     )
+    # Fields that the operator writes must not count as differences.
     after = site.application()
     assert after["sync"]["status"] == "Synced"
     assert len(after["history"]) == len(before["history"]), "nothing was set back"
 
 
 @pytest.mark.timeout(600)
-def test_what_a_hand_has_changed_is_set_back_but_a_pause_stays(site: Site) -> None:
+def test_manual_edit_is_reverted_and_pause_is_kept(site: Site) -> None:
     site.repository.write("edited", topic("edited", config={"retention.ms": "60000"}))
     site.until_all()
+    # An edit by hand of a field that the repository has is set back.
     change = {"spec": {"config": {"retention.ms": "7"}}}
     merge = ("patch", "topic", "edited", "-n", site.namespace, "--type", "merge", "--patch")
     site.kubectl(*merge, json.dumps(change))
@@ -233,6 +237,7 @@ def test_what_a_hand_has_changed_is_set_back_but_a_pause_stays(site: Site) -> No
         return site.live("Topic", "edited")["spec"]["config"] == {"retention.ms": "60000"}
 
     site.until(kept, "the edit is set back")
+    # The annotation is not in the repository, so it may stay, also over another look.
     site.kubectl("annotate", "topic", "edited", "-n", site.namespace, f"{PAUSED_ANNOTATION}=true")
     site.until_all(edited="Suspended")
     before = site.application()["reconciledAt"]
@@ -245,7 +250,7 @@ def test_what_a_hand_has_changed_is_set_back_but_a_pause_stays(site: Site) -> No
 
 
 @pytest.mark.timeout(600)
-def test_a_topic_grows_with_a_commit_and_goes_with_its_file(site: Site) -> None:
+def test_topic_grows_with_a_commit_and_is_pruned_with_its_file(site: Site) -> None:
     deletion = {
         "apiVersion": "tidemark.dev/v1alpha1",
         "kind": "RecordDeletion",
@@ -255,8 +260,10 @@ def test_a_topic_grows_with_a_commit_and_goes_with_its_file(site: Site) -> None:
             "partitions": [{"partition": 0, "beforeOffset": 0}],
         },
     }
+    # A deletion in a later wave that is done at once, as offset 0 deletes nothing.
     site.repository.write("grown", topic("grown"), deletion)
     site.until_all()
+    # A commit with more partitions makes the topic grow.
     site.repository.write("grown", topic("grown", partitions=3), deletion)
 
     def grown() -> bool:
@@ -275,6 +282,7 @@ def test_a_topic_grows_with_a_commit_and_goes_with_its_file(site: Site) -> None:
 @pytest.mark.timeout(600)
 def test_waiting_and_refused_objects_are_distinguishable(site: Site) -> None:
     """In the last wave, so that nothing has to wait for them."""
+    # One waits for a Cluster that may still come, the other has a name that another Topic has.
     waits = topic("waits", clusterRef={"name": "missing"})
     refused = topic("refused", topicName="orders")
     for body in (waits, refused):

@@ -93,6 +93,8 @@ class ArgoCd:
             "redis",
             [str(find_redis()), "--bind", HOST, "--port", str(redis[0]), "--save", ""],
         )
+        # Three programs of one binary: Redis is their cache, the repo server renders, the
+        # controller syncs.
         shared = ["--redis", f"{HOST}:{redis[0]}", "--loglevel", "info"]
         self._spawn(
             "repo-server",
@@ -110,6 +112,7 @@ class ArgoCd:
                 *("--namespace", NAMESPACE, *shared),
                 *("--repo-server", f"{HOST}:{repository[0]}", "--repo-server-plaintext"),
                 *("--metrics-port", str(others[0])),
+                # Short intervals, so that a commit is seen within seconds.
                 *("--app-resync", "5", "--app-resync-jitter", "0"),
                 *("--self-heal-timeout-seconds", "1", "--persist-resource-health"),
             ],

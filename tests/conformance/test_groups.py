@@ -305,6 +305,7 @@ def read_by_java(
         *("--max-messages", str(2 * COUNT), "--timeout-ms", "60000"),
     )
     assert len(set(text.splitlines())) == 2 * COUNT
+    # The group's committed offsets are the ends of both partitions, with no lag.
     command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
     said = java(jars, command, *server, "--describe", "--group", group)
     rows = [line.split() for line in said.splitlines() if line.startswith(group)]

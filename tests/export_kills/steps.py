@@ -7,7 +7,7 @@ from tidemark_pipeline.export.formats import Format
 
 NO_STEP = "-"
 #: Printed by a run before it stops itself.
-STANDING_STILL = "standing still"
+STANDING_STILL = "suspended"
 
 
 class StepKind(Enum):

@@ -137,7 +137,7 @@ class Seeds:
                 log.seek(self._read.get(node, 0))
                 text = log.read()
                 self._read[node] = log.tell()
-            for sign in ("Traceback", "no deletion of them is on record"):
+            for sign in ("Traceback", "no deletion of them is recorded"):
                 if sign in text:
                     yield f"broker {node} has logged {sign!r}, see {path}"
 

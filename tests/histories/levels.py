@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 PLAIN = "plain"
 IDEMPOTENT = "idempotent"
-SENT_ANEW = "idempotent, sent anew"
+SENT_ANEW = "idempotent, sent again"
 TRANSACTIONAL = "transactional"
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"

@@ -192,7 +192,7 @@ CASES = {
         after=15,
         pod="broker-1-0",
     ),
-    # Without tiered topics an unavailable tier concerns no one, so the alert joins both series.
+    # Without tiered topics an unavailable tier affects no topic, so the alert joins both series.
     "TidemarkTierUnavailable": AlertCase(
         series={
             'tidemark_broker_remote_store_available{pod="broker-1-0"}': "1x9 0x20 1x60",

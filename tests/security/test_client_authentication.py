@@ -49,7 +49,7 @@ async def test_client_authenticates_by_sasl(cluster: Secured, client: str, mecha
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
 async def test_client_older_than_kafka_1_authenticates(cluster: Secured, mechanism: str) -> None:
     """SaslHandshake v0: the mechanism's messages come without Kafka's header."""
-    # A client that is told the broker's version sends no ApiVersions request, and uses the old
+    # A client that knows the broker's version sends no ApiVersions request, and uses the old
     # handshake.
     use = functools.partial(kafka_python, version=(0, 11))
     how = login(cluster, mechanism)

@@ -377,7 +377,7 @@ async def test_export_is_refused_a_secret_that_is_not_offered(
         # A User of a Secret's name: that Secret is not what the operator would make for it.
         await editor.create(USER, world.namespace, user(victim))
         await world.condition(USER, victim, "Ready", "False", "SecretTaken")
-    # The names of these Secrets are reserved, so a User cannot have them at all.
+    # The names of the protected Secrets are reserved, so a User cannot have them at all.
     for victim in ("demo-ca", "broker-1-tls"):
         del wanted[f"{victim}: user of the secret's name"]
         with pytest.raises(Invalid):

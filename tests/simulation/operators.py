@@ -163,6 +163,7 @@ class OperatorProcess:
     def _boot(self) -> None:
         requests = BrokerRequests()
         lease = LeaseName(NAMESPACE, "tidemark-operator", self.identity)
+        # The real elector and term loop, over the simulated API.
         self.elector = Elector(
             None,  # type: ignore[arg-type]
             lease,
@@ -171,6 +172,7 @@ class OperatorProcess:
             on_stopped=self._lost,
             on_led=self._led,
         )
+        # Certificates play no part here, so nothing is issued and no file is read.
         own_leaf: Any = _NoLeaf()
         self.leader = TermLoop(
             SETTINGS,
@@ -191,6 +193,7 @@ class OperatorProcess:
         create = self.loop.create_task
         create(self.elector._compete(api))
         create(self.listener._tick())
+        # An exception of the term loop fails the run.
         running = create(self.leader.run(api, self.listener, lambda: None))
         running.add_done_callback(self._failed)
 

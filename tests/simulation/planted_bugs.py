@@ -314,7 +314,7 @@ def _property(function: Any) -> Any:
 
 BUGS: tuple[Bug, ...] = (
     Bug(
-        "nobody asks what the tier holds",
+        "the end of the tier is not requested",
         TIERED_POWER,
         frozenset({"1", "3"}),
         _nobody_asks_the_tier,
@@ -341,7 +341,7 @@ BUGS: tuple[Bug, ...] = (
         _property(_as_if_stored),
     ),
     Bug(
-        "whoever fetches joins the ISR",
+        "every fetching replica joins the ISR",
         ISR_CHANGES,
         frozenset({"1"}),
         replaced(
@@ -391,7 +391,7 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
-        "a deletion is refused where the records are gone already",
+        "a deletion of already deleted records is refused",
         DELETIONS,
         frozenset({"12"}),
         replaced(
@@ -422,7 +422,7 @@ BUGS: tuple[Bug, ...] = (
         replaced("tidemark_operator.controller.elections.prefer", _round_and_round),
     ),
     Bug(
-        "brokers are told before it is stored",
+        "brokers receive a decision before it is stored",
         OPERATORS,
         frozenset({"24"}),
         replaced("tidemark_operator.slices.slice_store.SliceStore._write", _acted_first),
@@ -454,7 +454,7 @@ BUGS: tuple[Bug, ...] = (
         replaced("tidemark_operator.controller.catch_up_limits.takers", _every_live_broker),
     ),
     Bug(
-        "nobody sweeps",
+        "no broker sweeps the tier",
         BAD_STORE,
         frozenset({"10"}),
         replaced("tidemark_broker.remote_log.sweeps.Sweeps._sweep_if_due", lambda *_: None),
@@ -468,7 +468,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug("a former copier still writes", TIERED_STALLS, frozenset({"6"}), _everybody_writes),
     Bug(
-        "nobody notices an old backup",
+        "an old backup is not detected",
         BACKUPS,
         frozenset({"24", "1", "2", "convergence"}),
         replaced(
@@ -476,7 +476,7 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
-        "nobody notices that the API was put back",
+        "a restored API is not detected",
         RESTORES,
         frozenset({"24", "1", "2", "convergence"}),
         replaced("tidemark_operator.objects.store.ObjectCache._restart", lambda *_: None),

@@ -74,7 +74,7 @@ TABLE_BUGS = (
         _replaced("tidemark_pipeline.jobs.export.check_log_lineage", lambda *_: None),
     ),
     TableBug(
-        "restores are not on record",
+        "restores are not recorded",
         _replaced("tidemark_pipeline.topic_survey.Survey._restores", lambda *_: ()),
     ),
     TableBug(

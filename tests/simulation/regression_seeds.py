@@ -65,19 +65,19 @@ KEPT: tuple[Kept, ...] = (
     ),
     Kept(
         2,
-        "retention took the only batches that told an epoch: the log seemed to contradict the tier",
+        "retention took the only batches of an epoch: the log seemed to contradict the tier",
         "tests/unit/log/test_epoch_file.py",
         TIERED_POWER,
     ),
     Kept(
         194,
-        "a deletion was acknowledged past an eligible leader that had not heard of it",
+        "a deletion was acknowledged past an eligible leader that had not received it",
         "tests/unit/replication/test_log_start.py",
         Profile(users=_USERS),
     ),
     Kept(
         29,
-        "a log start was on record before the records below it were durable",
+        "a log start was persisted before the records below it were durable",
         "tests/unit/log/test_log_starts.py, tests/unit/log/test_epoch_file.py",
         dataclasses.replace(SHORT, users=_USERS),
     ),

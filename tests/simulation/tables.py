@@ -202,10 +202,12 @@ class TableWorld:
         log = self.logs[part]
         self._claim(part)
         self._tell_tier(part)
+        # Continue at the end of the tier, which may be behind or beyond the log after a disaster.
         start = self.tier.manifests.load(self.topic_id, part).head.next_copy_offset
         if start >= log.end:
             return
         end = self.random.randint(start + 1, log.end)
+        # The entry has the leader epochs of its range, by which readers notice another log.
         epochs = log.epochs.between(start, end).entries
         by = Claim(log.leader_epoch, 0)
         entry = new_segment(
@@ -224,6 +226,7 @@ class TableWorld:
             tiered_epoch=0,
         )
         custom = encode_custom_metadata("", 1)
+        # The objects are uploaded between the two commits of the manifest.
         self.store.put(entry.log_key, b"r")
         self.store.put(entry.aux_key, b"")
         self._commit(part, lambda head: transitions.start_copy(head, by, entry))
@@ -276,6 +279,7 @@ class TableWorld:
         return self.tier.manifests.load(self.topic_id, part).head.next_copy_offset
 
     def _claim(self, part: int) -> None:
+        # The first leader creates the head, every later one claims it under its epoch.
         epoch, tiering = self.logs[part].leader_epoch, Tiering(TieringState.ENABLED, 0)
         if part not in self.tier.manifests.partitions(self.topic_id):
             self.tier.manifests.create(
@@ -469,6 +473,7 @@ class StubTable:
         """Commit a batch. ``frame``: its end by partition; rows are read when they are written."""
         mine, world = self._mine, self._world
         assert mine is not None
+        # Another job may have committed since this one started.
         check_not_superseded(mine, self._standing())
         starts = {
             part: max(mine.offsets.get(part, 0), log.start) for part, log in world.logs.items()
@@ -478,10 +483,12 @@ class StubTable:
             for part, offset, number in _of_logs(world.logs)
             if starts[part] <= offset < frame.get(part, 0)
         }
+        # A row that is in the table already would be a duplicate.
         if twice := self.rows() & read:
             raise Violation(f"{min(twice)} is exported into the table once more")
         if world.interrupted is not None:
             world.interrupted()
+        # An older version of the job does not record leader epochs.
         kept = dataclasses.replace(exported, leader_epochs={}) if self.is_older else exported
         self._commit(self.rows() | read, kept)
         self._mine = kept

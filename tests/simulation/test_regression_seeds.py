@@ -8,6 +8,6 @@ from tests.simulation.runs import story
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: str(kept.seed))
-def test_what_a_seed_has_found_is_not_found_again(kept: Kept) -> None:
+def test_regression_seed_has_no_violation(kept: Kept) -> None:
     outcome = simulate(kept.seed, kept.profile)
     assert outcome.violation is None, f"{kept.found} ({kept.rule})\n{story(outcome)}"

@@ -19,7 +19,7 @@ FOUND_WITHIN = 500
 ROOT = Path(__file__).parents[2]
 
 
-def test_no_seed_violates_an_invariant_and_every_one_settles() -> None:
+def test_random_seeds_violate_no_invariant_and_settle() -> None:
     ended = list(outcomes(range(SEEDS), os.cpu_count() or 1, SHORT))
     failed = [story(outcome) for outcome in ended if outcome.violation is not None]
     assert not failed, "\n\n".join(failed[:3])
@@ -32,7 +32,7 @@ def _digest(outcome: SimulationOutcome) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def test_the_same_seed_is_the_same_run_in_any_process() -> None:
+def test_seed_gives_the_same_run_in_every_process() -> None:
     here = _digest(simulate(7, SHORT))
     assert here == _digest(simulate(7, SHORT))
     script = (
@@ -53,7 +53,7 @@ def test_the_same_seed_is_the_same_run_in_any_process() -> None:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_a_planted_bug_is_found(bug: Bug) -> None:
+def test_planted_bug_is_detected(bug: Bug) -> None:
     for seed in range(bug.first, bug.first + FOUND_WITHIN):
         with bug.plant():
             outcome = simulate(seed, bug.profile)
@@ -63,7 +63,7 @@ def test_a_planted_bug_is_found(bug: Bug) -> None:
     pytest.fail(f"{bug.name}: not found in {FOUND_WITHIN} seeds")
 
 
-def test_a_run_leaves_nothing_replaced() -> None:
+def test_run_restores_replaced_functions() -> None:
     before = os.open, os.stat, Path.open
     simulate(3, dataclasses.replace(SHORT, trouble_s=4.0, settle=False))
     assert (os.open, os.stat, Path.open) == before

@@ -12,7 +12,7 @@ SEEDS = 60
 FOUND_WITHIN = 500
 
 
-def test_no_seed_leaves_out_a_record_or_deletes_one_that_is_in_no_table() -> None:
+def test_table_seeds_neither_skip_nor_lose_records() -> None:
     ended = list(table_outcomes(range(SEEDS), os.cpu_count() or 1))
     failed = [story(outcome) for outcome in ended if outcome.violation is not None]
     assert not failed, "\n\n".join(failed[:3])
@@ -20,14 +20,14 @@ def test_no_seed_leaves_out_a_record_or_deletes_one_that_is_in_no_table() -> Non
         assert sum(outcome.figures[figure] for outcome in ended) > SEEDS // 4
 
 
-def test_the_same_seed_is_the_same_run() -> None:
+def test_table_seed_gives_the_same_run() -> None:
     one, again = simulate_tables(7), simulate_tables(7)
     assert (one.events, one.figures) == (again.events, again.figures)
     assert one.events
 
 
 @pytest.mark.parametrize("bug", TABLE_BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_a_planted_bug_of_tables_is_found(bug: TableBug) -> None:
+def test_planted_table_bug_is_detected(bug: TableBug) -> None:
     for seed in range(FOUND_WITHIN):
         with bug.plant():
             outcome = simulate_tables(seed)
