@@ -1,7 +1,7 @@
 """An API server without a network: objects with resourceVersions, and the refusals that fence.
 
-A PUT under another resourceVersion is a conflict; a lower controller epoch is refused, as the rules
-of the CRDs do; an object with finalizers stays until the last of them is removed. The simulation and
+A PUT under another resourceVersion is a conflict. A lower controller epoch is refused, as the rules
+of the CRDs do. An object with finalizers stays until the last of them is removed. The simulation and
 the unit tests of the operator's shell run against it.
 """
 
