@@ -1,8 +1,8 @@
 """An API server without a network: objects with resourceVersions, and the refusals that fence.
 
 A PUT under another resourceVersion is a conflict. A lower controller epoch is refused, as the rules
-of the CRDs do. An object with finalizers stays until the last of them is removed. The simulation and
-the unit tests of the operator's shell run against it.
+of the CRDs do. An object with finalizers stays until the last of them is removed. The simulation
+and the unit tests of the operator's shell run against it.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
